@@ -1,7 +1,7 @@
 """Tokens that other partitions of the queue have handed over, when the queue was split or a partition of it drained.
 
-Each names a message of the partition that took it, its *origin*: a repeated send is answered with that message's id,
-wherever it arrives by now.  A token is remembered at least as long as where it came from, and a little longer.
+Each names a message of the partition that stored it, its *origin*: a repeated send is answered with that message's id,
+whichever partition it reaches.  A token is remembered at least as long as at its origin, and a little longer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from backend.engine.tokens import Tokens
 
 
 class Adopted:
-    """What a partition has got of others."""
+    """Imported tokens of a partition."""
 
     __slots__ = ("complete", "retries", "tokens")
 
     def __init__(self) -> None:
         self.complete: dict[int, int] = {}
-        """For each partition that has handed over all it had: the version of the map that this was for."""
+        """By partition that has handed over all its tokens: the version of the map for which it did so."""
         self.retries: dict[int, Tokens] = {}
         """Retry tokens, by origin."""
         self.tokens: dict[int, Tokens] = {}
@@ -37,7 +37,7 @@ class Adopted:
         return min((window.next_expiry for window in self.windows()), default=NEVER)
 
     def expire(self, now: int) -> None:
-        """Free the memory of what has expired at ``now``."""
+        """Free the memory of tokens that have expired at ``now``."""
         for by_origin in (self.retries, self.tokens):
             for origin, window in list(by_origin.items()):
                 window.expire(now)
@@ -45,7 +45,7 @@ class Adopted:
                     del by_origin[origin]
 
     def retry(self, token: bytes, now: int) -> tuple[int, int, bytes] | None:
-        """Origin, number and digest that came with this retry token, unless it has expired at ``now``."""
+        """Return origin, number and digest stored with this retry token, unless it has expired at ``now``."""
         for origin, window in self.retries.items():
             found = window.find(token, now)
             if found is not None:
@@ -53,7 +53,7 @@ class Adopted:
         return None
 
     def message(self, token: bytes, now: int) -> tuple[int, int] | None:
-        """Origin and number of the message with this deduplication id, unless it has expired at ``now``."""
+        """Return origin and number of the message with this deduplication id, unless it has expired at ``now``."""
         for origin, window in self.tokens.items():
             number = window.get(token, now)
             if number is not None:

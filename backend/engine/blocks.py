@@ -1,10 +1,10 @@
 """Messages as packed columns.
 
-A message that waits costs 37 bytes (41 with a message group): its place in the journal, its size, its time, its links
-in a list and its state.  Its body stays on disk.  What only some messages have (receives, a delivery time, a group) is
-a column that a block has only when one of its messages needs it.
+A waiting message costs 37 bytes (41 with a message group): its position in the journal, its size, its time, its links
+in a list and its state.  Its body stays on disk.  Attributes of only some messages (receives, a delivery time, a group)
+are columns that a block has only when one of its messages needs them.
 
-A block holds the messages of 1,024 consecutive numbers and goes when none of them lives.
+A block holds the messages of 1,024 consecutive numbers and is removed when none of them is live.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from array import array
 from typing import TypeAlias
 
 Ref: TypeAlias = tuple[int, int, int, int, int]
-"""Where a piece of a checkpoint lies; opaque to the engine."""
+"""Reference to a chunk of a checkpoint; opaque to the engine."""
 
 BLOCK_BITS = 10
 
@@ -26,7 +26,7 @@ BACK = 2
 DELAYED = 3
 IN_FLIGHT = 4
 MOVING = 5
-"""On its way to another queue; hidden, and counted as in flight."""
+"""In transfer to another queue; hidden, and counted as in flight."""
 
 
 class Block:
@@ -54,7 +54,7 @@ class Block:
         self.base = base
         self.positions: array[int] = array("Q")
         self.sizes: array[int] = array("I")
-        """Bytes of the payloads; 0 where a checkpoint of a version that did not count them was read."""
+        """Bytes of the payloads; 0 if read from a checkpoint of a version that did not count them."""
         self.sent: array[int] = array("Q")
         self.next: array[int] = array("Q")
         self.previous: array[int] = array("Q")
@@ -62,17 +62,17 @@ class Block:
         self.lanes: array[int] | None = None
         self.receives: array[int] | None = None
         self.carried: array[int] | None = None
-        """Receives that a dead letter had been counted before it came; ``receives`` counts those of this queue."""
+        """Receives of a dead letter in earlier queues; ``receives`` counts those of this queue."""
         self.first_received: array[int] | None = None
         self.deliver: array[int] | None = None
         self.live = 0
         self.oldest = 1 << 62
-        """Not later than the time of the oldest living message."""
+        """Lower bound of the send times of live messages."""
         self.ref: Ref | None = None
-        """Where the last checkpoint has this block; None while it has changed since."""
+        """Reference to this block in the last checkpoint; None if it has changed since."""
 
     def append(self, position: int, size: int, sent: int, state: int, lane: int) -> int:
-        """Add the message with the next number; its index in the block."""
+        """Add the message with the next number; return its index in the block."""
         index = len(self.states)
         self.positions.append(position)
         self.sizes.append(size)
@@ -105,7 +105,7 @@ class Block:
                 self.lanes.frombytes(bytes(4 * missing))
 
     def link(self) -> None:
-        """Each message to those with the numbers before and behind, as in a list of these alone."""
+        """Link each message to those with the preceding and the next number, as a list of this block alone."""
         first, size = self.base, len(self.states)
         self.next = array("Q", range(first + 1, first + size + 1))
         self.next[-1] = 0
@@ -124,7 +124,7 @@ class Block:
         return column[index] if column is not None and index < len(column) else 0
 
     def carry(self, index: int, receives: int, first_received_ms: int) -> None:
-        """The message came with so many receives."""
+        """Set the receives that a message had in earlier queues."""
         if receives:
             self.carried = _reach(self.carried, "I", index)
             self.carried[index] = receives
@@ -140,7 +140,7 @@ class Block:
         return column[index] if column is not None and index < len(column) else 0
 
     def count_receive(self, index: int, now: int) -> int:
-        """One more receive; how many that makes in this queue."""
+        """Count one more receive; return the number of receives in this queue."""
         receives, first = self.receives, self.first_received
         if receives is None or index >= len(receives):
             receives = self.receives = _reach(receives, "I", index)
@@ -158,7 +158,7 @@ class Block:
 
 
 def _reach(column: array[int] | None, code: str, index: int) -> array[int]:
-    """The column, made long enough for ``index`` and some more."""
+    """Return the column, extended to at least ``index``."""
     if column is None:
         column = array(code)
     missing = index + 1 - len(column)

@@ -1,16 +1,16 @@
-"""``apply``: the one place that changes the state of a queue partition (:mod:`~backend.engine.state`).
+"""``apply``: the only code that changes the state of a queue partition (:mod:`~backend.engine.state`).
 
-Theory
-------
-The state is a function of the records, in order, and of a time.  ``advance(now)`` lets happen what time alone does:
-claims end, delays end, messages expire, tokens and attempts are forgotten.  It may be called at any times and any
-number of times: what it does depends on the latest time only, because everything it does is done in order of due time
-and the kinds do not touch each other's outcome.  ``apply`` advances to the record's time first.  So a replay, which
-sees only the times of records, reaches the same state as the run that also advanced in between.
+Theory ------
 
-What must change together: a message's state, the counters (``visible``, ``delayed``, ``moving``, ``in_flight``), its
-place in a list (:mod:`~backend.engine.order`) and, when it dies, the count of living messages of its segment and the
-sum of their bytes (``stored_bytes``), with its moments (``byte_moments``).
+The state is a function of the records, in order, and of a time.  ``advance(now)`` performs the changes that depend on
+time alone: claims end, delays end, messages expire, tokens and attempts are forgotten.  It may be called at any times
+and any number of times: its effect depends on the latest time only, because it works in order of due time and the kinds
+of changes do not affect each other's outcome.  ``apply`` advances to the record's time first.  So a replay, which sees
+only the times of records, reaches the same state as the run that also advanced in between.
+
+These must change together: a message's state, the counters (``visible``, ``delayed``, ``moving``, ``in_flight``), its
+place in a list (:mod:`~backend.engine.order`) and, when it is removed, the count of live messages of its segment and
+the sum of their bytes (``stored_bytes``), with its moments (``byte_moments``).
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from backend.engine.transfers import Outgoing, Taken
 ATTEMPT_WINDOW_MS = 300_000
 """A ReceiveRequestAttemptId is remembered for five minutes."""
 TASKS_KEPT = 10
-"""ListMessageMoveTasks shows at most ten."""
+"""Limit of ListMessageMoveTasks: ten tasks."""
 SEGMENT_SHIFT = 24
-"""A position's upper bits name its log and segment."""
+"""Number of lower bits of a position; the upper bits name its log and segment."""
 RETENTION_STEP_BITS = 7
-"""Messages expire in steps of 128 ms, so that a block is not looked through for each of them."""
+"""Messages expire in steps of 128 ms, so that a block is not scanned for each of them."""
 
 RETRIES_STEP_MS = 100
-"""Where many come, retry tokens are forgotten together with those that expire in so much time, not with each send."""
+"""Interval in which expired retry tokens are removed together, instead of at each send, under load."""
 AGES_SPARE = 64
-"""More entries by age than twice the blocks and this many: those of blocks that are gone are thrown out."""
+"""Surplus of age entries over twice the blocks above which entries of removed blocks are dropped."""
 
 
 class Fold(State):
-    """The state with what changes it.  Read it freely; change it by :meth:`apply` and :meth:`advance` only."""
+    """The state with the code that changes it.  Read it freely; change it by :meth:`apply` and :meth:`advance` only."""
 
     __slots__ = ()
 
-    # --- the two ways in ------------------------------------------------------------------------------
+    # --- the two entry points -------------------------------------------------------------------------
 
     def apply(self, record: records.Record, now: int, position: int = 0, size: int = 0) -> None:
-        """Change the state as the record says.
+        """Change the state by one record.
 
-        ``position``: where a message's record lies in the journal.  ``size``: the bytes of its payload.
+        ``position``: position of a message's record in the journal.  ``size``: the bytes of its payload.
         """
         if now >= self.due:
             self.advance(now)
@@ -66,13 +66,13 @@ class Fold(State):
         self.changed = True
         _APPLIERS[type(record)](self, record, self.now, position, size)
         if self.fifo:
-            # Whatever a record does to a message may leave a group's next one to wait for its delay.
+            # Any change of a message may leave the next one of its group waiting for its delay.
             due = self.order.next_due()
             if due < self.due:
                 self.due = due
 
     def advance(self, now: int) -> None:
-        """Let happen what is due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
+        """Perform the changes due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
         if now > self.now:
             self.now = now
         if now < self.due:
@@ -96,8 +96,8 @@ class Fold(State):
         self._set_due()
 
     def open(self, epoch: int) -> None:
-        """Go on under a new owner: numbers of this epoch are larger than all before."""
-        # Numbers that go on from another partition's may be of a higher epoch than the shard's.
+        """Continue under a new owner: numbers of this epoch are larger than all before."""
+        # Numbers that continue another partition's may have a higher epoch than the shard's.
         self.next_number = first_number(max(epoch, (self.next_number >> COUNTER_BITS) + 1))
         self.byte_moments = self.stored_bytes * self.now
 
@@ -276,7 +276,7 @@ class Fold(State):
                 self.quarantined += 1
 
     def _kill(self, number: int, block: Block, index: int, now: int) -> None:
-        """The message is no more, whatever its state was."""
+        """Remove the message, whatever its state was."""
         was = block.states[index]
         lane = self.lanes[block.lanes[index]] if block.lanes is not None else self.default_lane
         self._count_out(block.positions[index])
@@ -314,7 +314,7 @@ class Fold(State):
     # --- lanes --------------------------------------------------------------------------------------------
 
     def new_lane(self, name: str) -> Lane:
-        """The lane of a message group that has none."""
+        """Return a new lane for a message group that has none."""
         if self._free_lanes:
             index = self._free_lanes.pop()
         else:
@@ -366,7 +366,7 @@ class Fold(State):
             self._rebuild_timers()
 
     def _rebuild_timers(self) -> None:
-        """Most timers mean nothing any more: their claims were deleted or changed."""
+        """Set all timers again, because most are obsolete: their claims were deleted or changed."""
         self.timers.clear()
         for number, claim in self.in_flight.items():
             claim.timer = claim.until
@@ -388,7 +388,7 @@ class Fold(State):
             due = min(due, self._expires(self._ages[0][0]))
         if self.attempts_order:
             due = min(due, self.attempts_order[0][0])
-        # Tokens are forgotten to the millisecond where they are looked up; here it is only for the memory.
+        # Lookups check a token's expiry to the millisecond; this only frees the memory.
         self.due = min(due, self.tokens.next_expiry + 1000, self.retries.next_expiry + 1000)
         if self.adopted is not None:
             self._sooner(self.adopted.next_expiry + 1000)
@@ -408,7 +408,7 @@ class Fold(State):
         return (sent + self.retention_ms + (1 << step) - 1) >> step << step
 
     def _expire(self, now: int) -> None:
-        """Let go of messages beyond their retention, in flight or not; what is on its way elsewhere stays."""
+        """Remove messages beyond their retention, in flight or not, except those in transfer."""
         while self._ages and self._expires(self._ages[0][0]) <= now:
             _, key = heappop(self._ages)
             block = self.blocks.get(key)
@@ -420,7 +420,7 @@ class Fold(State):
                 if state == DEAD:
                     continue
                 if state == MOVING:
-                    # Judged again when the transfer is settled, or a second later.
+                    # Checked again when the transfer has finished, or a second later.
                     oldest = min(oldest, now - self.retention_ms + 1000)
                 elif self._expires(sent) <= now:
                     self._kill(block.base + index, block, index, now)
@@ -458,7 +458,7 @@ class Fold(State):
     # --- tokens of other partitions ---------------------------------------------------------------------------
 
     def _set_awaiting(self) -> None:
-        """Of what the settings say is to be awaited, what has not been handed over yet."""
+        """Compute the partitions whose tokens are still missing, from the settings and the completed handovers."""
         assert self.settings is not None
         routing = self.settings.routing
         if routing is None or not routing.awaits:
@@ -491,7 +491,7 @@ class Fold(State):
     def _emptied(self, record: records.Emptied, now: int, position: int, size: int) -> None:
         self.emptied_ms = now
 
-    # --- reading a checkpoint back (snapshot) ---------------------------------------------------------------
+    # --- restoring a checkpoint (snapshot) ------------------------------------------------------------------
 
     def restore_settings(self, settings: PartitionSettings, now: int) -> None:
         self._set(settings)
@@ -501,7 +501,7 @@ class Fold(State):
         heappush(self._ages, (block.oldest, block.base >> BLOCK_BITS))
 
     def restored(self) -> None:
-        """All is there: lanes that may deliver are found, and what is due is known."""
+        """Finish a restore: find the lanes that may deliver, and compute the due time."""
         if isinstance(self.order, FifoOrder):
             assert self.settings is not None
             self.order.set_delay(self.settings.delay_seconds * 1000, self.now)
@@ -522,7 +522,7 @@ class Fold(State):
         self._clear(keep_moving=False)
 
     def _clear(self, keep_moving: bool) -> None:
-        """Forget all messages but those whose transfer has to be settled first.  Retry tokens stay."""
+        """Forget all messages except those whose transfer has to finish first.  Retry tokens stay."""
         moving = []
         if keep_moving:
             for outgoing in self.outgoing.values():

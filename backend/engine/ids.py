@@ -1,7 +1,7 @@
-"""Numbers and ids of messages: no number is ever given out twice.
+"""Numbers and ids of messages: no number is ever assigned twice.
 
-A message's number has the shard's ownership epoch in its upper 24 bits.  Records that a crash took away were of an
-older epoch than whatever is numbered after it, so their numbers, ids and handles do not come again.
+A message's number has the shard's ownership epoch in its upper 24 bits.  Records lost in a crash belong to an older
+epoch than any message numbered after it, so their numbers, ids and handles are not reused.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _MIX_BOTH = 0xFF51AFD7ED558CCD
 
 
 def first_number(epoch: int) -> int:
-    """The first message number of an epoch."""
+    """Return the first message number of an epoch."""
     return epoch << COUNTER_BITS | 1
 
 
 def salt_of(key: bytes) -> int:
-    """128 bits that make the message ids of a queue its own, from the random key that its creation gave it.
+    """Return 128 bits that make a queue's message ids its own, from the random key created with the queue.
 
-    All partitions of the queue have it, whichever node or cluster serves them, and a backup holds it.  A hash, because
-    ids are no secret and the key authenticates receipt handles.
+    All partitions of the queue have the same salt, whichever node or cluster serves them, and a backup holds it.  It is
+    a hash, because ids are not secret and the key authenticates receipt handles.
     """
     return int.from_bytes(blake2b(key, digest_size=16, person=b"message ids").digest(), "big")
 
 
 def message_id(partition: int, number: int, salt: int) -> str:
-    """A UUID that looks random and says nothing of volumes; ``salt`` is the queue's (:func:`salt_of`).
+    """Return a UUID that looks random and reveals no volumes; ``salt`` is the queue's (:func:`salt_of`).
 
-    Unique in its queue: the 64 lower bits are a bijection of the number, the 58 upper ones, given those, of the
-    partition.  Those of other queues, in this service or another, meet it as seldom as any two random UUIDs.
+    Unique in its queue: the 64 lower bits are a bijection of the number, and the 58 upper ones, given those, of the
+    partition.  Collisions with ids of other queues, in this service or another, are as rare as between random UUIDs.
     """
     low = number * _MIX_NUMBER & _MASK_64
     low ^= low >> 32
@@ -54,7 +54,7 @@ def message_id(partition: int, number: int, salt: int) -> str:
 
 
 def pack_id(text: str) -> bytes:
-    """A message id as 16 bytes."""
+    """Return a message id as 16 bytes."""
     return bytes.fromhex(text.replace("-", ""))
 
 

@@ -1,9 +1,8 @@
 """Lanes: the order of a queue, or of one message group, as linked lists threaded through the blocks.
 
 A lane is two lists, ``fresh`` (never received) and ``back`` (claim ended), linked by the blocks' ``next`` column, so a
-waiting message costs no object.  A message is in at most one list, and leaves it in constant time wherever it stands.
-
-A FIFO lane keeps no ``back`` list: what was received and not deleted is ``outstanding``, a short sorted list.
+waiting message costs no object.  A message is in at most one list, and leaves it in constant time at any place.  A FIFO
+lane has no ``back`` list: messages received and not deleted are ``outstanding``, a short sorted list.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from backend.engine.blocks import BACK, BLOCK_BITS, Block
 
 
 class Lane:
-    """Heads and tails are message numbers; 0 is the end."""
+    """One lane.  Heads and tails are message numbers; 0 is the end."""
 
     __slots__ = (
         "back_head",
@@ -37,17 +36,17 @@ class Lane:
         self.fresh_head = self.fresh_tail = 0
         self.back_head = self.back_tail = 0
         self.live = 0
-        """Living messages of the lane, in whatever state."""
+        """Number of live messages of the lane, in any state."""
         self.waiting = 0
-        """Those in WAITING or BACK."""
+        """Number of its messages in WAITING or BACK."""
         self.claimed = 0
-        """Those in flight."""
+        """Number of its messages in flight."""
         self.outstanding: list[int] | None = None
         self.noisy = False
         self.sent_ms = 0
-        """When something was last sent to it."""
+        """Time at which a message last arrived in it."""
         self.work = 0.0
-        """Recent processing time, in milliseconds, fading; as of ``work_ms``."""
+        """Decaying sum of recent processing time, in milliseconds, as of ``work_ms``."""
         self.work_ms = 0
 
 
@@ -68,7 +67,7 @@ class Links:
         lane.fresh_tail = number
 
     def append_block(self, lane: Lane, block: Block) -> None:
-        """As :meth:`append_fresh` for each message of a block, which are linked in their order (:meth:`Block.link`)."""
+        """Append each message of a block, which are linked in their order (:meth:`Block.link`)."""
         self.append_fresh(lane, block.base, block)
         lane.fresh_tail = block.base + len(block.states) - 1
 
@@ -86,12 +85,12 @@ class Links:
         block.previous[number - block.base] = tail
 
     def after(self, number: int) -> int:
-        """The next message in the list; 0 at its end."""
+        """Return the next message in the list; 0 at its end."""
         block = self.blocks[number >> BLOCK_BITS]
         return block.next[number - block.base]
 
     def remove(self, lane: Lane, number: int, state: int) -> None:
-        """Take a message that is (or a moment ago was) WAITING or BACK out of its list, wherever it stands."""
+        """Remove a message that is, or was just before, WAITING or BACK from its list, at any place."""
         blocks = self.blocks
         block = blocks[number >> BLOCK_BITS]
         index = number - block.base

@@ -1,15 +1,16 @@
-"""Who is delivered next.
+"""Order of delivery.
 
-Both orders answer the same three questions: which messages may be claimed now, in which order (``candidates``); is
-there one at all (``any``); when will there be one that is not there yet (``next_due``).  They are told of every change
-by the fold and keep nothing that could not be made again from it.
+Both orders answer the same three questions: the messages that may be claimed now, in order (``candidates``); whether
+there is one (``any``); and when the next one becomes claimable (``next_due``).  The fold notifies them of every change,
+and they hold nothing that could not be rebuilt from it.
 
-Standard queues are fair when messages carry a group: groups take turns, noisy ones come last.  The rule is the
-developer guide's: noisy is a group with more than 10% of the messages in flight and at least 30 of them, or with more
-than 10% of the recent processing time; quiet again when its backlog is empty or nothing was sent to it for 5 minutes.
-A message without a group counts as a group of its own.
+Standard queues are fair when messages have a group: groups take turns, noisy ones are served last.  The rule is the
+developer guide's: a group is noisy with more than 10% of the messages in flight and at least 30 of them, or with more
+than 10% of the recent processing time; it is quiet again when its backlog is empty or nothing was sent to it for 5
+minutes.  A message without a group counts as a group of its own.
 
-FIFO: a group with a message in flight delivers nothing at or after it.  One receive may take several of a group.
+FIFO: a group with a message in flight delivers neither that message nor later ones.  One receive may return several of
+a group.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ WORK_HALF_LIFE_MS = 60_000
 
 
 class Order(Protocol):
-    """What the fold tells, and asks."""
+    """Interface of an order to the fold."""
 
     def arrived(self, number: int, lane: Lane, block: Block, now: int) -> None:
-        """A message is visible for the first time."""
+        """Add a message that is visible for the first time."""
 
     def claimed(self, number: int, lane: Lane, was: int, now: int) -> None:
-        """A message that was WAITING or BACK is now IN_FLIGHT."""
+        """Remove a message that was WAITING or BACK and is now IN_FLIGHT."""
 
     def returned(self, number: int, lane: Lane, block: Block, now: int) -> None:
-        """A message is BACK: its claim has ended, or it came back from a transfer."""
+        """Add a message that is BACK: its claim has ended, or it returned from a transfer."""
 
     def left(self, number: int, lane: Lane, was: int, now: int) -> None:
-        """A message that was WAITING or BACK is on its way to another queue."""
+        """Remove a message that was WAITING or BACK and is now in transfer to another queue."""
 
     def died(self, number: int, lane: Lane, was: int, now: int) -> None:
-        """A message is DEAD."""
+        """Remove a message that is DEAD."""
 
     def finished(self, lane: Lane, took_ms: int, now: int) -> None:
-        """A claim of the lane ended with a delete."""
+        """Count the processing time of a claim of the lane that ended with a delete."""
 
     def candidates(self, now: int) -> Iterator[int]:
-        """What may be claimed now, in order.  The fold must not change while it is read."""
+        """Yield the messages that may be claimed now, in order.  The fold must not change meanwhile."""
 
     def claimable(self, number: int, lane: Lane, block: Block, now: int) -> bool:
-        """Whether a living message is among the candidates, wherever in their order."""
+        """Return whether a live message is among the candidates, at any place."""
 
     def any(self, now: int) -> bool: ...
 
@@ -65,17 +66,17 @@ class Order(Protocol):
     def advance(self, now: int) -> None: ...
 
     def forget(self, lane: Lane) -> None:
-        """The lane is gone."""
+        """Forget a lane that was removed."""
 
     def restore(self, number: int, lane: Lane, block: Block, state: int) -> None:
-        """A living message that a checkpoint holds; called in order of number."""
+        """Add a live message from a checkpoint; called in order of number."""
 
     def restore_block(self, lane: Lane, block: Block) -> None:
-        """As :meth:`restore` for each message of a block that is WAITING as a whole, in one lane."""
+        """Add all messages of a block, which are all WAITING and in one lane, like :meth:`restore`."""
 
 
 class StandardOrder:
-    """Best-effort order: what was never received and what came back take turns, and groups do."""
+    """Best-effort order: new messages and returned ones alternate, and groups take turns."""
 
     __slots__ = ("_back_first", "_default", "_grouped", "_in_flight", "_links", "_ready", "_work", "_work_ms")
 
@@ -101,7 +102,7 @@ class StandardOrder:
             self._ready[lane.index] = lane
 
     def _group(self) -> None:
-        """From the first message with a group on, lanes take turns."""
+        """Begin to let lanes take turns, at the first message with a group."""
         self._grouped = True
         if self._default.waiting:
             self._ready[0] = self._default
@@ -110,7 +111,8 @@ class StandardOrder:
         self._links.append_back(lane, number, block)
         lane.waiting += 1
         if lane.index and not self._grouped:
-            self._group()  # a checkpoint was read in which nothing of a group had just arrived
+            # After reading a checkpoint into which no message of a group had just arrived.
+            self._group()
         if self._grouped and lane.index not in self._ready:
             self._ready[lane.index] = lane
 
@@ -149,7 +151,7 @@ class StandardOrder:
         self._work_ms = now
 
     def unclaimed(self, lane: Lane) -> None:
-        """A claim ended and the message is visible again."""
+        """Count a claim that ended with the message visible again."""
         self._released(lane)
 
     def _released(self, lane: Lane) -> None:
@@ -158,7 +160,7 @@ class StandardOrder:
             lane.claimed -= 1
 
     def _turn(self, lane: Lane) -> None:
-        """The lane was served: it goes to the end, or away when it has nothing more."""
+        """Move a lane that was served to the end, or remove it if it has no message left."""
         if lane.waiting:
             if lane.index in self._ready:
                 self._ready.move_to_end(lane.index)
@@ -248,7 +250,7 @@ class StandardOrder:
 class FifoOrder:
     """Strict order within a group; groups that may deliver take turns.
 
-    The queue's delay holds for messages already in the queue too (developer guide, "Amazon SQS delay queues"), so a
+    The queue's delay also applies to messages already in the queue (developer guide, "Amazon SQS delay queues"), so a
     message has no timer of its own: a lane has one, for its first message.
     """
 
@@ -328,7 +330,7 @@ class FifoOrder:
                 lane.outstanding = None
 
     def _settle(self, lane: Lane, now: int) -> None:
-        """Is the lane ready: may its first message be delivered now?"""
+        """Update the lane's readiness: whether its first message may be delivered now."""
         index = lane.index
         if lane.outstanding is not None:
             first = lane.outstanding[0]
@@ -416,5 +418,5 @@ class FifoOrder:
 
 
 def _faded(work: float, elapsed_ms: int) -> float:
-    """Halved for each half-life that has passed."""
+    """Return the work, halved for each half-life that has passed."""
     return work * 0.5 ** (elapsed_ms / WORK_HALF_LIFE_MS) if elapsed_ms > 0 else work

@@ -1,8 +1,8 @@
-"""Commands: what a queue is asked to do, decided against its state and said as records and an answer.
+"""Commands of a queue, decided against its state, with their result as records and an answer.
 
-A command changes nothing.  Whoever runs it writes the records to the journal, applies each to the fold, and gives the
-answer out when everything that it was computed from is durable.  Commands take the time as an argument and let the fold
-advance to it first.
+A command changes nothing.  The caller writes the records to the journal, applies each to the fold, and returns the
+answer when everything that it was computed from is durable.  Commands take the time as an argument and advance the fold
+to it first.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from backend.routing import is_slot_of_token
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
 ADOPTED_TOGETHER = 1024
-"""Tokens in one record, at the most."""
+"""Maximum number of tokens in one record."""
 LEAVING_MOST = 100
-"""Dead letters that one receive sends away at the most; the next receive goes on."""
+"""Maximum number of dead letters that one receive transfers; the next receive continues."""
 
 
 class Claimed(msgspec.Struct, gc=False):
-    """A message that a receive has claimed; its payload lies at ``position``."""
+    """A message that a receive has claimed; its payload is at ``position``."""
 
     number: int
     position: int
     receives: int
-    """In this queue."""
+    """Receives in this queue."""
     first_received_ms: int
     sent_ms: int
     received_ms: int
     carried: int = 0
-    """Receives in the queues whose dead letter this is."""
+    """Receives in earlier queues, if this is a dead letter."""
 
 
 class Queue:
@@ -81,9 +81,9 @@ class Queue:
     def send(
         self, messages: Sequence[NewMessage], now: int
     ) -> tuple[list[tuple[records.Message | records.Answered, bytes]], list[Stored]]:
-        """Records with their bodies, and an answer for each message.
+        """Return records with their bodies, and an answer for each message.
 
-        A repeated retry token yields no record, a repeated deduplication id at most one that has no body.  Raises
+        A repeated retry token yields no record, a repeated deduplication id at most one without a body.  Raises
         :class:`TokenReused`, :class:`QueueFull`, :class:`PartitionOpening` and :class:`MapStale`.
         """
         fold = self.fold
@@ -154,15 +154,21 @@ class Queue:
         return written, answers
 
     def _check_awaiting(self, messages: Sequence[NewMessage]) -> None:
-        """A token that is not known may be among those that have not been handed over yet."""
+        """Raise :class:`PartitionOpening` if a message has a token, and tokens are still to be handed over: an unknown
+        token may be among them.
+        """
         if self.fold.awaiting and any(message.retry is not None or message.token is not None for message in messages):
             raise PartitionOpening(f"partition {self.fold.partition} awaits the tokens of {self.fold.awaiting}")
 
     def _check_length(
         self, written: Sequence[tuple[records.Message | records.Answered, bytes]], settings: PartitionSettings
     ) -> None:
-        """A message is taken while those before it leave the queue shorter than each limit: so any message can be sent
-        to an empty queue, and a limit of bytes is exceeded by one message at the most."""
+        """Check the queue's limits on messages and bytes, and that the partition takes sends.
+
+        A message is accepted while the messages before it are below each limit: so any message can be sent to an empty
+        queue, and a limit of bytes is exceeded by at most one message.  Raises :class:`QueueFull` and
+        :class:`MapStale`.
+        """
         fold = self.fold
         if settings.state and any(isinstance(record, records.Message) for record, _ in written):
             raise MapStale(f"partition {fold.partition} takes no sends any more")
@@ -189,7 +195,7 @@ class Queue:
     # --- receiving ------------------------------------------------------------------------------------
 
     def receive(self, command: Receive, now: int) -> tuple[list[records.Record], list[Claimed]]:
-        """Claim what may be claimed; what was received too often leaves for the dead-letter queue instead.
+        """Claim messages; those received too often leave for the dead-letter queue instead.
 
         Raises :class:`OverLimit` (standard queue, no wait) and :class:`AttemptExpired`.
         """
@@ -237,7 +243,7 @@ class Queue:
         return written, claims
 
     def _repeat(self, key: str, until: int, now: int) -> tuple[list[records.Record], list[Claimed]]:
-        """A receive is repeated: the same messages with the same handles, if nothing happened to them since."""
+        """Repeat a receive: the same messages with the same handles, if they have not changed since."""
         fold = self.fold
         attempt = fold.attempts[key]
         claims: list[Claimed] = []
@@ -269,9 +275,9 @@ class Queue:
     def delete(self, handles: Sequence[str], now: int) -> tuple[list[records.Record], list[HandleOutcome]]:
         """Delete messages.
 
-        In a standard queue every handle that was ever issued for a message deletes it, in whatever state it is, also
-        while a later receive has claimed it or while it is on its way to another queue.  In a FIFO queue only the
-        handle of the claim that holds it does.
+        In a standard queue every handle ever issued for a message deletes it, in any state, also while a later receive
+        has claimed it or while it is in transfer to another queue.  In a FIFO queue only the handle of the current
+        claim does.
         """
         fold = self.fold
         fold.advance(now)
@@ -294,20 +300,21 @@ class Queue:
                 if block.states[index] != IN_FLIGHT or block.receives_of(index) != receives:
                     outcomes.append(HandleOutcome.EXPIRED)
                     continue
-            # Also one that is gone, perhaps by time alone: a record makes that time durable, and with it the answer.
+            # Even if it is gone, perhaps by time alone: a record makes that time durable, and with it the answer.
             if number not in gone:
                 gone.append(number)
             outcomes.append(done)
         return ([records.Deleted(gone)] if gone else []), outcomes
 
     def release(self, handles: Sequence[str], now: int) -> list[records.Record]:
-        """End claims that nobody got; what is no longer claimed with one of these handles stays as it is."""
+        """End claims whose messages reached no client; messages not claimed by one of these handles do not change."""
         read = [self.handles.read(text) for text in handles]
         return self.release_claims([one[:2] for one in read if not isinstance(one, HandleOutcome)], now)
 
     def release_claims(self, claims: Iterable[tuple[int, int]], now: int) -> list[records.Record]:
-        """The same, by number and receive count.  A claim that a client has changed since, by the handle of an earlier
-        receive, stays."""
+        """End claims by number and receive count, except those that a client has changed since by an earlier receive's
+        handle.
+        """
         fold = self.fold
         fold.advance(now)
         ended = [
@@ -323,10 +330,10 @@ class Queue:
     def change_visibility(
         self, changes: Sequence[tuple[str, int]], now: int
     ) -> tuple[list[records.Record], list[HandleOutcome]]:
-        """Let claims end so many seconds from now.
+        """Set claims to end the given seconds from now.
 
-        In a standard queue each handle that was ever issued for a message acts on it, whichever receive has claimed it
-        since, and also when its claim has just ended.  In a FIFO queue only the handle of the claim that holds it does.
+        In a standard queue each handle ever issued for a message acts on it, whichever receive has claimed it since,
+        and also when its claim has just ended.  In a FIFO queue only the handle of the current claim does.
         """
         fold = self.fold
         fold.advance(now)
@@ -358,7 +365,8 @@ class Queue:
                 outcomes.append(HandleOutcome.EXPIRED if fifo else HandleOutcome.GONE)
                 continue
             if claim is not None and not current:
-                received_ms = claim.since  # an earlier receive's handle acts on the claim of the latest one
+                # An earlier receive's handle acts on the claim of the latest one.
+                received_ms = claim.since
             until = now + seconds * 1000
             if until > received_ms + MAX_VISIBILITY_MS and seconds:
                 outcomes.append(HandleOutcome.BEYOND_LIMIT)
@@ -370,13 +378,13 @@ class Queue:
     # --- the queue as a whole -------------------------------------------------------------------------
 
     def configure(self, settings: PartitionSettings) -> list[records.Record]:
-        """Newer settings and a purge not yet seen; nothing where both are known."""
+        """Return records for newer settings and a new purge; empty if both are known."""
         fold = self.fold
         written: list[records.Record] = []
         known = fold.settings
         if known is not None and settings.state < known.state:
-            # Who says this does not know yet that it drains, or that it has retired, as it says itself first.  All else
-            # may be news nevertheless.
+            # The sender does not know yet that the partition drains, or has retired (the partition itself reports that
+            # first). Everything else may be new nevertheless.
             if settings.version <= known.version or settings.routing is None:
                 return written
             routing = msgspec.structs.replace(settings.routing, state=known.state)
@@ -396,10 +404,10 @@ class Queue:
     def purge(self, purge_id: int) -> list[records.Record]:
         return [records.Purged(purge_id)] if purge_id > self.fold.purge_id else []
 
-    # --- among the partitions of a queue --------------------------------------------------------------
+    # --- between the partitions of a queue ------------------------------------------------------------
 
     def hand_over(self, slot: int, part: int, now: int) -> Handover:
-        """Part of the tokens that go to this slot now.  Raises :class:`PartitionOpening`."""
+        """Return one part of the tokens that now belong to this slot.  Raises :class:`PartitionOpening`."""
         fold = self.fold
         fold.advance(now)
         now = fold.now
@@ -417,7 +425,7 @@ class Queue:
             numbers, left_ms = array("Q"), array("Q")
             keys, digests = bytearray(), bytearray()
             for token, number, expires, digest in window.live(now, part, HANDOVER_PARTS):
-                # A FIFO queue's messages go by their groups: all of a slot go to its next partition.
+                # In a FIFO queue the group chooses the partition: all tokens of a slot go to its next partition.
                 if settings.fifo or is_slot_of_token(slot, token, slots):
                     keys += token
                     numbers.append(number)
@@ -430,7 +438,7 @@ class Queue:
         return Handover(found, fold.next_number)
 
     def adopt(self, handover: Handover, now: int) -> list[records.Record]:
-        """What another partition has handed over, in records of bounded length."""
+        """Return records of bounded length for the tokens that another partition has handed over."""
         self.fold.advance(now)
         now = self.fold.now
         written: list[records.Record] = []
@@ -452,7 +460,7 @@ class Queue:
         return written
 
     def retire(self, now: int, linger_seconds: int) -> list[records.Record]:
-        """A partition that drains and is empty says so, and retires when it was so for long enough."""
+        """Return the records by which an empty draining partition states that, and retires after long enough."""
         fold = self.fold
         fold.advance(now)
         settings = fold.settings
@@ -468,17 +476,17 @@ class Queue:
     # --- transfers ------------------------------------------------------------------------------------
 
     def transfer_out(self, numbers: Sequence[int], target: Target, *, redrive: bool) -> records.TransferOut:
-        """Messages leave for another queue."""
+        """Return the record by which messages leave for another queue."""
         outgoing = self.fold.outgoing.get(target.partition)
         first = outgoing.next if outgoing is not None else 1
         moves = [(number, first + place) for place, number in enumerate(numbers)]
         return records.TransferOut(moves, target.partition, target.queue_id, redrive)
 
     def under_way(self, destination: int, transfer: int, leaving: records.Message, payload: bytes) -> Transfer:
-        """A message that leaves, as the destination is to get it; ``leaving`` is its head here.
+        """Return a leaving message as its destination gets it; ``leaving`` is its head here.
 
-        A dead letter keeps its message id, the count of its receives and, in a standard queue, the time it was first
-        sent; a message that a task moves begins anew (developer guide, "Configuring a dead-letter queue redrive").
+        A dead letter keeps its message id, its receive count and, in a standard queue, the time it was first sent; a
+        message that a task moves starts anew (developer guide, "Configuring a dead-letter queue redrive").
         """
         fold = self.fold
         assert fold.settings is not None
@@ -494,7 +502,7 @@ class Queue:
         return moved
 
     def transfer_in(self, source: int, below: int, moved: Transfer, now: int) -> records.Message | None:
-        """The record that takes a message over from a partition; None when that was settled before."""
+        """Return the record that accepts a message from another partition; None if its transfer was decided before."""
         fold = self.fold
         fold.advance(now)
         now = fold.now
@@ -516,13 +524,13 @@ class Queue:
         return message
 
     def never(self, source: int, below: int, transfers: Sequence[int]) -> list[records.Record]:
-        """Those that have not been taken never will be."""
+        """Return the record that rejects the transfers not accepted yet, for good."""
         taken = self.fold.taken.get(source)
         open_ = [transfer for transfer in transfers if taken is None or not taken.has(transfer)]
         return [records.Never(source, open_, below)] if open_ else []
 
     def refused(self, source: int, transfers: Sequence[int]) -> list[int]:
-        """Of transfers that are settled, those that were refused."""
+        """Return those of the decided transfers that were rejected."""
         taken = self.fold.taken.get(source)
         return [transfer for transfer in transfers if transfer in taken.refused] if taken is not None else []
 
@@ -546,7 +554,7 @@ class Queue:
         return [records.MoveEnded(task_id, "CANCELLING")]
 
     def movable(self, most: int, now: int) -> list[tuple[int, int]]:
-        """(number, position) of the next messages that a task may move."""
+        """Return (number, position) of the next messages that a task may move."""
         fold = self.fold
         fold.advance(now)
         chosen = []
@@ -556,7 +564,9 @@ class Queue:
         return chosen
 
     def move_out(self, chosen: Sequence[tuple[int, Target]], now: int) -> list[records.Record]:
-        """Send away those of the chosen that are still there to be claimed, grouped by destination."""
+        """Return records that transfer those of the chosen messages that are still claimable, grouped by
+        destination.
+        """
         fold = self.fold
         fold.advance(now)
         # By partition: transfers of one pair are numbered in one record, whatever version of the target each one knows.

@@ -1,8 +1,8 @@
-"""What can be said about a queue partition: the records of its journal.
+"""Records of a queue partition's journal.
 
-A record has a head, which the fold needs, and for messages a body, which it does not: the payload stays on disk.
-Heads are MessagePack arrays: a later version may append members with defaults, never take one away or move one.
-The frame around a record (version, shard, partition, epoch, key id, time, checksums) is :mod:`backend.journal.rows`.
+A record has a head, which the fold needs, and for messages a body, which it does not: the payload stays on disk. Heads
+are MessagePack arrays: a later version may append members with defaults, but never remove or move one. The frame around
+a record (version, shard, partition, epoch, key id, time, checksums) is :mod:`backend.journal.rows`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from backend.api import PartitionSettings
 
 
 class Message(msgspec.Struct, array_like=True, gc=False):
-    """A message was stored: sent, taken over from another queue, or copied by the cleaner.  Has a body, the payload."""
+    """A message was stored: sent, or transferred from another queue.  Has a body, the payload."""
 
     KIND: ClassVar[int] = 1
     number: int
     sent_ms: int
-    """Retention counts from here: a dead letter of a standard queue keeps the time it was first sent."""
+    """Start of the retention period: a dead letter of a standard queue keeps the time it was first sent."""
     deliver_ms: int = 0
     group: str | None = None
     token: bytes | None = None
     message_id: bytes | None = None
-    """16 bytes when the message has an id that another queue or the sender gave it, else the id follows from the
-    number."""
+    """16 bytes if another queue or the sender assigned the id; None: the id is computed from the number."""
     origin: str | None = None
-    """ARN of the queue whose dead letter this is."""
+    """ARN of the source queue, if this is a dead letter."""
     source: int = 0
-    """Taken over: partition that it came from, the number of the transfer, and the mark below which all are done."""
+    """Transferred messages: source partition, transfer number, and the acked-below mark (all lower numbers are
+    done).
+    """
     transfer: int = 0
     below: int = 0
     retry: bytes | None = None
-    """The retry token, 16 bytes, and 16 of a digest of the call that it came with."""
+    """The retry token, 16 bytes, and a digest of its call, 16 bytes."""
 
 
 class TransferIn(Message, array_like=True, gc=False):
-    """A dead letter was taken over, with the receives that it had been counted until then."""
+    """A dead letter was accepted, with the receives counted before."""
 
     KIND: ClassVar[int] = 21
     receives: int = 0
@@ -47,7 +48,7 @@ class TransferIn(Message, array_like=True, gc=False):
 
 
 class Copied(Message, array_like=True, gc=False):
-    """The cleaner wrote a living message again, so that its old segment may go."""
+    """Compaction wrote a live message again, so that its old segment can be deleted."""
 
     KIND: ClassVar[int] = 2
 
@@ -62,14 +63,14 @@ class Received(msgspec.Struct, array_like=True, gc=False):
 
 
 class VisibilityChanged(msgspec.Struct, array_like=True, gc=False):
-    """Claims now last until a time; one not later than the record's own time ends the claim."""
+    """Claims now last until a time; a time not later than the record's own ends the claim."""
 
     KIND: ClassVar[int] = 4
     changes: list[tuple[int, int]]
     attempt: str | None = None
     """Set when a receive was repeated: the change belongs to it and does not end its attempt."""
     unseen: bool = False
-    """The claims end because nobody got the messages: those receives do not count."""
+    """The claims end because the messages reached no client: those receives do not count."""
 
 
 class Deleted(msgspec.Struct, array_like=True, gc=False):
@@ -105,11 +106,11 @@ class TransferOut(msgspec.Struct, array_like=True, gc=False):
     destination: int
     destination_queue: int
     redrive: bool = False
-    """Moved by a task: gets a new id and time.  Else a dead letter, which keeps them."""
+    """True: moved by a task, with a new id and time.  False: a dead letter, which keeps them."""
 
 
 class TransferDone(msgspec.Struct, array_like=True, gc=False):
-    """The destination has them; the source lets go."""
+    """The destination has the messages; the source drops them."""
 
     KIND: ClassVar[int] = 10
     destination: int
@@ -117,7 +118,7 @@ class TransferDone(msgspec.Struct, array_like=True, gc=False):
 
 
 class TransferBack(msgspec.Struct, array_like=True, gc=False):
-    """The destination is gone for good: the messages are back."""
+    """The transfers were rejected, or the destination is gone for good: the messages are visible again."""
 
     KIND: ClassVar[int] = 11
     destination: int
@@ -133,7 +134,7 @@ class MoveStarted(msgspec.Struct, array_like=True, gc=False):
 
 
 class MoveEnded(msgspec.Struct, array_like=True, gc=False):
-    """A move task reached its last state, or was told to stop (CANCELLING)."""
+    """A move task reached its final state, or was cancelled (CANCELLING)."""
 
     KIND: ClassVar[int] = 13
     task_id: str
@@ -142,31 +143,31 @@ class MoveEnded(msgspec.Struct, array_like=True, gc=False):
 
 
 class Quarantined(msgspec.Struct, array_like=True, gc=False):
-    """The bodies of these messages are rotten: they are no longer delivered."""
+    """The bodies of these messages are corrupt: they are no longer delivered."""
 
     KIND: ClassVar[int] = 14
     numbers: list[int]
 
 
 class Answered(msgspec.Struct, array_like=True, gc=False):
-    """A send was answered with an earlier message, its twin: its retry token is to give that answer from now on."""
+    """A send was answered with an earlier message: its retry token gives that answer from now on."""
 
     KIND: ClassVar[int] = 15
     number: int
     retry: bytes
     partition: int = 0
-    """The one that the message was sent to, where that was another one."""
+    """Partition to which the message was sent, if it is another one."""
 
 
 class Forgotten(msgspec.Struct, array_like=True, gc=False):
-    """These partitions are gone for good: what was transferred to them and from them need not be known any more."""
+    """These partitions are gone for good: transfers to and from them are forgotten."""
 
     KIND: ClassVar[int] = 16
     partitions: list[int]
 
 
 class Never(msgspec.Struct, array_like=True, gc=False):
-    """These transfers from another queue are not taken any more: their source keeps the messages."""
+    """These transfers from another queue are rejected for good: their source keeps the messages."""
 
     KIND: ClassVar[int] = 17
     source: int
@@ -187,7 +188,7 @@ class Adopted(msgspec.Struct, array_like=True, gc=False):
 
 
 class HandedOver(msgspec.Struct, array_like=True, gc=False):
-    """All that a partition hands over by this version of the map is here."""
+    """All tokens that a partition hands over under this version of the map have arrived."""
 
     KIND: ClassVar[int] = 19
     source: int
@@ -197,7 +198,7 @@ class HandedOver(msgspec.Struct, array_like=True, gc=False):
 
 
 class Emptied(msgspec.Struct, array_like=True, gc=False):
-    """The partition drains, and was found empty."""
+    """The draining partition was found empty."""
 
     KIND: ClassVar[int] = 20
     messages: int = 0
@@ -255,11 +256,11 @@ MESSAGE_KINDS = frozenset((Message.KIND, Copied.KIND, TransferIn.KIND))
 
 
 class UnknownRecord(ValueError):
-    """The head is not one this version can read: written by a later version, or damaged beyond its checksum."""
+    """The head is unreadable for this version: written by a later version, or damaged despite a correct checksum."""
 
 
 def decode_head(kind: int, head: bytes) -> Record:
-    """The record with this kind and head.  Raises :class:`UnknownRecord`."""
+    """Return the record with this kind and head.  Raises :class:`UnknownRecord`."""
     try:
         record: Record = _DECODERS[kind](head)
     except (KeyError, msgspec.MsgspecError) as error:

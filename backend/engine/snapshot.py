@@ -1,8 +1,8 @@
-"""A fold as pieces of a checkpoint.
+"""A fold as chunks of a checkpoint.
 
-Blocks and full chunks of tokens are pieces of their own: one that has not changed since the last checkpoint is named
-again, not written again, so a checkpoint costs what changed and not what is stored (and one name, some 20 bytes, for
-each 1,024 messages).  Lists are not stored: a fold that is read back links its messages in order of number.
+Blocks and full chunks of tokens are checkpoint chunks of their own: one that has not changed since the last checkpoint
+is referenced again, not written again.  So a checkpoint costs what changed and not what is stored (plus one reference,
+some 20 bytes, for each 1,024 messages).  Lists are not stored: a restored fold links its messages in order of number.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, Tokens
 from backend.engine.transfers import Outgoing, Taken
 
 Add: TypeAlias = Callable[[bytes], Ref]
-"""Takes a piece for the checkpoint being written and says where it will lie."""
+"""Adds a chunk to the checkpoint being written and returns its reference."""
 Fetch: TypeAlias = Callable[[list[Ref]], AsyncGenerator[bytes, None]]
-"""Gives pieces one by one, in the order of these refs."""
+"""Yields chunks one by one, in the order of these references."""
 
 FORMAT = 1
 
@@ -77,11 +77,11 @@ class _PartitionPiece(msgspec.Struct, array_like=True):
     attempts: list[tuple[str, int, list[int], list[int], bool]]
     retries: list[Ref] = []
     refused: list[tuple[int, list[int]]] = []
-    """(source, transfers), of those that are not taken and never will be"""
+    """(source, rejected transfers)"""
     adopted: list[tuple[int, bool, list[Ref]]] = []
-    """(origin, whether retry tokens, chunks), of tokens of other partitions"""
+    """(origin, True for retry tokens, chunks), of tokens of other partitions"""
     complete: list[tuple[int, int]] = []
-    """(source, map version) of each handover that is complete"""
+    """(source, map version) of each completed handover"""
     emptied_ms: int = 0
 
 
@@ -92,9 +92,10 @@ _decode_partition = msgspec.msgpack.Decoder(_PartitionPiece).decode
 
 
 def ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Iterator[None]:
-    """Hand over what has changed piece by piece, before :meth:`take`: the fold may change between two steps.
+    """Write changed chunks one by one, before :meth:`take`: the fold may change between two steps.
 
-    What changes after it was handed over names its piece no more.  ``fresh`` gets each holder of a new piece, at once.
+    A block or chunk of tokens that changes after it was written drops its reference.  ``fresh`` gets each holder of a
+    new reference at once.
     """
     for key, block in list(fold.blocks.items()):
         if block.ref is None and fold.blocks.get(key) is block:
@@ -110,10 +111,10 @@ def ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Itera
 
 
 def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[Ref, list[Ref]]:
-    """Hand the state over to a checkpoint: the ref of its piece, and those that hang on it.
+    """Write the state to a checkpoint; return the reference of its chunk, and the references in that chunk.
 
-    What has not changed since the last one is only named.  ``fresh`` gets each block and chunk that is named for the
-    first time: if the checkpoint fails, they have to forget their pieces.
+    Unchanged blocks and chunks of tokens are only referenced.  ``fresh`` gets each one that is referenced for the first
+    time: if the checkpoint fails, these have to forget their references.
     """
     assert fold.settings is not None
     block_refs: list[Ref] = []
@@ -172,7 +173,7 @@ def _block_piece(fold: Fold, block: Block) -> _BlockPiece:
     piece.sizes = block.sizes.tobytes()
     if block.lanes is not None:
         piece.lanes = block.lanes.tobytes()
-        # A dead message's lane may be gone, or be another by now: only the living are asked.
+        # A dead message's lane may be gone, or reused by now: only live messages count.
         used = {lane for lane, state in zip(block.lanes, block.states, strict=True) if state != DEAD and lane}
         piece.lane_names = {index: name for index in used if (name := fold.lanes[index].name) is not None}
     if block.receives is not None:
@@ -203,7 +204,7 @@ def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
 
 
 async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
-    """The refs that hang on a fold's piece."""
+    """Return the references in a fold's chunk."""
     return _hanging(_decode_partition(await _piece(ref, fetch)))
 
 
@@ -217,7 +218,7 @@ def _hanging(piece: _PartitionPiece) -> list[Ref]:
 
 
 async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
-    """The fold that a checkpoint holds, and the refs that hang on its piece."""
+    """Return the fold of a checkpoint, and the references in its chunk."""
     piece = _decode_partition(await _piece(ref, fetch))
     if piece.format > FORMAT:
         raise ValueError(f"checkpoint format {piece.format} is newer than this version reads ({FORMAT})")
@@ -270,7 +271,7 @@ def _column(code: str, data: bytes) -> array[int]:
 
 
 def _block_of(piece: _BlockPiece) -> Block:
-    """Without lanes and links."""
+    """Create the block without lanes and links."""
     block = Block(piece.base)
     block.positions = _column("Q", piece.positions)
     block.sent = _column("Q", piece.sent)
@@ -288,13 +289,13 @@ def _block_of(piece: _BlockPiece) -> Block:
 
 
 def _waits(piece: _BlockPiece) -> bool:
-    """All its messages, and they are of no group: most of a long queue, so not looked at one by one."""
+    """Return whether all messages wait and have no group: a fast path for most blocks of a long queue."""
     size = len(piece.states)
     return piece.lanes is None and size > 0 and piece.states.count(WAITING) == size
 
 
 def _restore_waiting(fold: Fold, block: Block) -> None:
-    """Restore a block all of whose messages wait, of no group."""
+    """Restore a block whose messages all wait and have no group."""
     size, positions = len(block.states), block.positions
     block.live = size
     block.oldest = min(block.sent)
@@ -359,7 +360,7 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
 
 
 def describe(fold: Fold) -> dict[str, Any]:
-    """The state in a form that two folds can be compared by: all that a command's outcome rests on."""
+    """Return the state in a form for comparison of two folds: everything that a command's outcome depends on."""
     messages = {}
     for block in fold.blocks.values():
         for index, state in enumerate(block.states):

@@ -1,6 +1,6 @@
-"""What is known of a queue partition, and questions about it that change nothing.
+"""The state of a queue partition, and queries that change nothing.
 
-:mod:`~backend.engine.fold` is what changes it.
+:mod:`~backend.engine.fold` changes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backend.engine.transfers import Outgoing, Taken
 FOLD_BYTES = 5_000
 MESSAGE_BYTES = 41
 CLAIM_BYTES = 170
-"""About what each takes in memory: a fold without messages, a message in its columns, one that is in flight besides."""
+"""Approximate memory of a fold without messages, of a message in its columns, and additionally of one in flight."""
 
 
 class Claim(msgspec.Struct, gc=False):
@@ -29,16 +29,17 @@ class Claim(msgspec.Struct, gc=False):
 
     until: int
     timer: int
-    """The earliest timer that is set for it."""
+    """The earliest timer set for it."""
     since: int
     attempt: str | None = None
     changed: bool = False
-    """A client has changed how long it lasts, so it stays although the one that made it has left.  Checkpoints do not
-    hold this: claims that nobody got are released within moments."""
+    """A client has changed its duration, so it stays even if the client that received the message has disconnected.
+    Checkpoints do not hold this: claims whose messages reached no client are released within moments.
+    """
 
 
 class Attempt(msgspec.Struct):
-    """A receive that may be repeated: what it claimed."""
+    """A receive that may be repeated, with its claims."""
 
     expires: int
     numbers: list[int]
@@ -47,7 +48,7 @@ class Attempt(msgspec.Struct):
 
 
 class State:
-    """All that is known of one partition."""
+    """The whole state of one partition."""
 
     __slots__ = (
         "_ages",
@@ -101,7 +102,7 @@ class State:
         self.settings: PartitionSettings | None = None
         self.fifo = False
         self.limited = False
-        """Its length is, or it takes no messages at all."""
+        """The queue has a limit on its length, or the partition accepts no sends at all."""
         self.at_most_once = False
         self.ack_level = AckLevel.QUORUM
         self.retention_ms = 0
@@ -109,20 +110,20 @@ class State:
         self.retry_window_ms = 0
         self.now = 0
         self.due = NEVER
-        """Before this time, time alone does nothing."""
+        """Earliest time at which time alone changes the state."""
         self.next_number = 1
         self.purge_id = 0
         self.purged_below = 0
-        """Messages with smaller numbers were purged; only ones that were MOVING then are left of them."""
+        """Messages with smaller numbers were purged; of these, only ones that were MOVING then are left."""
         self.dropped = False
         self.visible = 0
         self.delayed = 0
         self.moving = 0
         self.quarantined = 0
         self.stored_bytes = 0
-        """Of the payloads of all living messages, in whatever state."""
+        """Bytes of the payloads of all live messages, in any state."""
         self.byte_moments = 0
-        """Each change of ``stored_bytes``, times when it happened; see :meth:`stored_byte_ms`."""
+        """Sum of each change of ``stored_bytes`` multiplied by its time; see :meth:`stored_byte_ms`."""
         self.blocks: dict[int, Block] = {}
         self.links = Links(self.blocks)
         self.default_lane = Lane(0, None)
@@ -136,11 +137,11 @@ class State:
         self.retries = Tokens()
         """Retry tokens of calls, each with a digest."""
         self.adopted: Adopted | None = None
-        """Tokens of other partitions; None: there never was anything to adopt."""
+        """Tokens imported from other partitions; None: there never were any."""
         self.awaiting: tuple[int, ...] = ()
-        """The partitions that have not yet handed over what this one awaits of them."""
+        """Partitions that have not yet handed over the tokens that this one waits for."""
         self.emptied_ms = 0
-        """It drains, and was found empty then, and nothing has come since; 0: not so."""
+        """Time at which the draining partition was found empty, if nothing has arrived since; 0: it was not."""
         self.attempts: dict[str, Attempt] = {}
         self.attempts_order: list[tuple[int, str]] = []
         """A heap by expiry."""
@@ -148,15 +149,15 @@ class State:
         self.taken: dict[int, Taken] = {}
         self.tasks: list[MoveTask] = []
         self.segments: dict[int, int] = {}
-        """Living messages in each segment of the journal."""
+        """Number of live messages in each segment of the journal."""
         self.changed = True
-        """Since the last checkpoint."""
+        """The state has changed since the last checkpoint."""
         self._ages: list[tuple[int, int]] = []
         self._free_lanes: list[int] = []
         self._next_lane = 1
 
     def locate(self, number: int) -> tuple[Block, int] | None:
-        """Block and index of a living message."""
+        """Return block and index of a live message."""
         block = self.blocks.get(number >> BLOCK_BITS)
         if block is None:
             return None
@@ -167,28 +168,27 @@ class State:
 
     @property
     def stored_messages(self) -> int:
-        """All living ones, in whatever state."""
+        """Number of live messages, in any state."""
         return self.visible + self.delayed + self.moving + len(self.in_flight)
 
     def stored_byte_ms(self, until: int) -> int:
-        """The bytes that were stored, times how long they were (ms), since :meth:`Fold.open` and until this time, not
-        before the last change.
+        """Return the integral of stored bytes over time, in byte-milliseconds, from :meth:`Fold.open` to ``until``.
 
-        A byte that is stored from a to b counts b - a: so the sum is that of all bytes times ``until``, less the
-        moments at which they came, and plus those at which they went.
+        ``until`` must not be before the last change.  A byte stored from a to b counts b - a: so the sum is that of all
+        bytes times ``until``, less the times at which they arrived, and plus those at which they were removed.
         """
         return self.stored_bytes * until - self.byte_moments
 
     def first_sent_ms(self) -> int:
-        """When the first living message by number was sent; 0 if there is none."""
+        """Return the send time of the first live message by number; 0 if there is none."""
         for block in self.blocks.values():
             dead = len(block.states) - len(block.states.lstrip(b"\0"))
             return block.sent[dead]
         return 0
 
     def memory_bytes(self) -> int:
-        """About what all this takes in memory."""
-        # A block keeps its columns until none of its messages lives.
+        """Return the approximate memory of the state in bytes."""
+        # A block keeps its columns as long as any of its messages is live.
         places = sum(len(block.states) for block in self.blocks.values())
         claims = len(self.in_flight) + self.moving
         tokens = len(self.tokens) + len(self.retries) + (0 if self.adopted is None else len(self.adopted))
@@ -200,7 +200,7 @@ class State:
         return Counters(self.visible - hidden, len(self.in_flight) + self.moving, delayed, self.stored_bytes)
 
     def _fifo_delayed(self) -> int:
-        """FIFO messages that are not yet due: the youngest, for all have the same delay."""
+        """Count FIFO messages that are not yet due: the youngest, because all have the same delay."""
         assert isinstance(self.order, FifoOrder)
         if not self.order.delay_ms:
             return 0

@@ -1,7 +1,7 @@
 """Packed timers: many deadlines at 16 bytes each.
 
-Deadlines are kept unsorted in buckets of half a second and sorted only when their bucket's time comes.
-Entries are never taken out early: whoever set them knows, when they fire, whether they still mean anything.
+Deadlines are unsorted in buckets of half a second, and sorted only when their bucket's time has come.  Entries are
+never removed early: when one fires, its owner checks whether it is still valid.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from heapq import heapify, heappop, heappush
 
 BUCKET_BITS = 9
 NEVER = 1 << 62
-"""A time that does not come."""
+"""A time that is never reached."""
 
 
 class Timers:
-    """A multiset of (due, number), handed back in order of due, then number."""
+    """A multiset of (due, number), returned in order of due, then number."""
 
     __slots__ = ("_buckets", "_current", "_horizon", "_order", "count")
 
@@ -42,7 +42,7 @@ class Timers:
         bucket.append(number)
 
     def add_all(self, due: int, numbers: list[int]) -> None:
-        """The same time for several."""
+        """Add the same time for several numbers."""
         key = due >> BUCKET_BITS
         if key <= self._horizon:
             for number in numbers:
@@ -58,13 +58,15 @@ class Timers:
             bucket.append(number)
 
     def next_due(self) -> int:
-        """A time before which nothing fires: exact within the current bucket, else the start of the next one."""
+        """Return a time before which nothing fires: exact within the current bucket, otherwise the start of the next
+        one.
+        """
         if self._current:
             return self._current[0][0]
         return self._order[0] << BUCKET_BITS if self._order else NEVER
 
     def pop_due(self, now: int) -> Iterator[tuple[int, int]]:
-        """Take out what is due at ``now``, in order.  New timers may be added meanwhile."""
+        """Remove and yield entries due at ``now``, in order.  New timers may be added meanwhile."""
         while True:
             current = self._current
             while current and current[0][0] <= now:

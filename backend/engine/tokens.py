@@ -1,11 +1,11 @@
-"""Tokens that were seen within a window, each with the number of the message that its send was answered with.
+"""Tokens seen within a window, each with the number of the message with which its send was answered.
 
-A FIFO queue's deduplication ids and the retry tokens of calls are two such windows.  A retry token comes with a digest
-of its call, by which a repeat is told from another call that uses the same token.
+A FIFO queue's deduplication ids and the retry tokens of calls are two such windows.  A retry token has a digest of its
+call, which distinguishes a repeat from another call with the same token.
 
-Memory is what rate times window allows: a dictionary entry for the lookup, and 32 packed bytes (48 with a digest) in
-order of arrival; with the key and its place that is about 170 bytes for each token.  Chunks that are full never change
-again, so a checkpoint writes each of them once.
+Memory is rate times window: a dictionary entry for the lookup, and 32 packed bytes (48 with a digest) in order of
+arrival; with the key and its place that is about 170 bytes for each token.  Full chunks never change again, so a
+checkpoint writes each of them once.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ CHUNK_TOKENS = 1024
 TOKEN_BYTES = 16
 DIGEST_BYTES = 16
 TOKEN_MEMORY_BYTES = 170
-"""About what one takes in memory, all in all."""
+"""Approximate memory of one token in total."""
 
 _each_token = Struct(f"{TOKEN_BYTES}s").iter_unpack
 
 
 class Chunk:
-    """Consecutive tokens: 16-byte keys, message numbers, expiry times and perhaps digests side by side."""
+    """Consecutive tokens as columns: 16-byte keys, message numbers, expiry times and possibly digests."""
 
     __slots__ = ("digests", "expires", "first", "keys", "numbers", "ref", "start")
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """Place of its first token: tokens are counted as they come."""
+        """Place of its first token: tokens are counted in order of arrival."""
         self.keys = bytearray()
         self.numbers = array("Q")
         self.expires = array("Q")
         self.digests = bytearray()
         self.start = 0
-        """Tokens before this one of the chunk have expired."""
+        """Tokens of the chunk before this index have expired."""
         self.ref: Ref | None = None
-        """Where the last checkpoint has this chunk; None while it has changed since."""
+        """Reference to this chunk in the last checkpoint; None if it has changed since."""
 
     def key(self, at: int) -> bytes:
         return bytes(self.keys[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES])
@@ -52,9 +52,9 @@ class Chunk:
 
 
 class Tokens:
-    """The window.  All of its tokens have a digest, or none has.
+    """The window.  Either all of its tokens have a digest, or none has.
 
-    Tokens may expire in another order than they were remembered in: each lookup compares the time.
+    Tokens may expire in another order than they were remembered: each lookup compares the time.
     """
 
     __slots__ = ("_chunks", "_last", "_next", "_places", "next_expiry")
@@ -70,10 +70,10 @@ class Tokens:
         return len(self._places)
 
     def get(self, token: bytes, now: int) -> int | None:
-        """Number of the message that was stored with this token, unless the token has expired at ``now``.
+        """Return the number of the message stored with this token, unless the token has expired at ``now``.
 
-        Checked here and not left to :meth:`expire`: tokens that another partition has handed over are in no order of
-        time, and a window that was made shorter leaves tokens that expire after later ones.
+        Checked here and not only in :meth:`expire`: tokens handed over by another partition are not in order of time,
+        and a shortened window leaves tokens that expire after later ones.
         """
         place = self._places.get(token)
         if place is None:
@@ -83,7 +83,7 @@ class Tokens:
         return chunk.numbers[at] if chunk.expires[at] > now else None
 
     def find(self, token: bytes, now: int) -> tuple[int, bytes] | None:
-        """Number and digest that came with this token, unless it has expired at ``now``."""
+        """Return number and digest stored with this token, unless it has expired at ``now``."""
         place = self._places.get(token)
         if place is None:
             return None
@@ -112,7 +112,7 @@ class Tokens:
             self.next_expiry = expires
 
     def expire(self, now: int) -> None:
-        """Free the memory of tokens that have expired at ``now``, as far as none that lives was remembered before."""
+        """Free the memory of tokens that have expired at ``now``, up to the first one that has not."""
         if now < self.next_expiry:
             return
         places = self._places
@@ -139,11 +139,11 @@ class Tokens:
         self.next_expiry = NEVER
 
     def chunks(self) -> list[Chunk]:
-        """The chunks in order, for a checkpoint."""
+        """Return the chunks in order, for a checkpoint."""
         return list(self._chunks)
 
     def restore(self, keys: bytes, numbers: array[int], expires: array[int], digests: bytes, ref: Ref) -> None:
-        """Append a chunk that a checkpoint held."""
+        """Append a chunk from a checkpoint."""
         chunk = Chunk(self._next)
         chunk.keys, chunk.numbers, chunk.expires = bytearray(keys), numbers, expires
         chunk.digests = bytearray(digests)
@@ -157,8 +157,10 @@ class Tokens:
             self.next_expiry = min(self.next_expiry, expires[0])
 
     def live(self, now: int, part: int, parts: int) -> Iterator[tuple[bytes, int, int, bytes]]:
-        """Token, number, time of expiry and digest of each that is remembered at ``now`` and is of this part of them:
-        the token's last byte but one has this rest."""
+        """Yield token, number, expiry and digest of each token remembered at ``now`` that belongs to this part.
+
+        A token's part is its last byte but one, modulo ``parts``.
+        """
         places = self._places
         for chunk in self._chunks:
             column = chunk.keys[TOKEN_BYTES - 2 :: TOKEN_BYTES]
@@ -168,7 +170,7 @@ class Tokens:
                     yield token, chunk.numbers[at], chunk.expires[at], chunk.digest(at)
 
     def items(self, now: int) -> dict[bytes, tuple[int, bytes]]:
-        """Number and digest by token, of those that have not expired at ``now``, for comparison."""
+        """Return number and digest by token, of those that have not expired at ``now``, for comparison."""
         return {token: found for token in self._places if (found := self.find(token, now)) is not None}
 
 

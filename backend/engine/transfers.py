@@ -1,10 +1,10 @@
-"""Messages on their way to another queue: what each side has to remember.
+"""Messages in transfer to another queue: the state that each side keeps.
 
 A fold never touches another queue.  A message moves as ``TransferOut`` in the source, ``Message`` with a source and a
 transfer number in the destination, ``TransferDone`` in the source.  Transfers of one (source, destination) pair are
-numbered; the destination knows what it has taken not by time but by a mark (all below are done) and the numbers above.
-A source that wants a message back has the destination journal that it never takes it (``Never``): whichever of the two
-it journals first holds, and both are answered with it.
+numbered; the destination remembers accepted transfers not by time but by a mark (all below are done) and the numbers
+above it.  To take a message back, a source lets the destination journal that it rejects the transfer (``Never``):
+whichever of the two the destination journals first decides, and both calls get that answer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Outgoing:
         self.queue_id = queue_id
         self.next = 1
         self.pending: OrderedDict[int, tuple[int, bool]] = OrderedDict()
-        """transfer number → (message number, moved by a task), in order of number; there may be a backlog of them"""
+        """transfer number → (message number, moved by a task), in order of number; there may be a backlog"""
 
     @property
     def below(self) -> int:
-        """All transfers below this are done."""
+        """The acked-below mark: all transfers below this are done."""
         return next(iter(self.pending), self.next)
 
 
@@ -37,9 +37,9 @@ class Taken:
     def __init__(self) -> None:
         self.below = 1
         self.above: set[int] = set()
-        """What is settled beyond the mark: taken, or refused."""
+        """Decided transfers above the mark, accepted or rejected."""
         self.refused: set[int] = set()
-        """Of these, what is never taken, for the source has taken it back."""
+        """Rejected transfers among these, which the source has taken back."""
 
     def has(self, transfer: int) -> bool:
         return transfer < self.below or transfer in self.above
