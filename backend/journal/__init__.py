@@ -1,12 +1,14 @@
-"""The local journal: what makes an answer durable.
+"""The journal: local files or tables of a Cassandra, which make answers durable.
 
-``rows``         the format: records, rows, segment headers (pure)
-``disk``         the few things asked of a disk, and the real one
-``log``          the append side of one incarnation's log
-``room``         the segments made ahead for it
-``segments``     where segment files are, reading records out of them, dropping them
-``pins``         which segments may not be dropped, and why
-``recovery``     reading a log after its process has gone
-``traces``       making out rows in bytes, whole or not
-``checkpoints``  immutable pieces of shards' states
+- ``interface``    the interface of both
+- ``rows``         the format: records, rows, segment headers (pure)
+- ``disk``         the disk operations, and their implementation by the operating system
+- ``log``          the append side of one incarnation's log
+- ``room``         segments allocated ahead for it
+- ``segments``     segment files, reads of records in them, and their deletion
+- ``pins``         segments that must not be deleted, with the reasons
+- ``recovery``     scan of a log after its process has ended
+- ``traces``       detection of rows in bytes, complete or not
+- ``checkpoints``  immutable chunks of shards' states
+- ``cassandra_*``  the same on Cassandra
 """

@@ -1,7 +1,7 @@
-"""The journal on Cassandra: what :mod:`backend.journal.local` is on files.
+"""The journal on Cassandra, the counterpart of :mod:`backend.journal.local` on files.
 
-Nothing here keeps two processes apart but the fence (:mod:`backend.journal.cassandra_log`): whoever has committed
-``recovering`` in a log's entry may read and seal that log, whether its writer lives or not.
+Only the fence (:mod:`backend.journal.cassandra_log`) keeps two processes apart: a process that has committed
+``recovering`` in a log's entry may read and seal that log, whether its writer is alive or not.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from backend.journal.tables import Tables, Unanswered
 from metadata_service.models import LogEntry
 
 ROWS_READ: Final = 16
-"""At a time: a mebibyte of usual rows."""
+"""Number of rows read at a time: a mebibyte of typical rows."""
 
 
 class Server(Tables, Protocol):
-    """Tables, and what their server has to be like."""
+    """Tables, with a check of their server's configuration."""
 
     async def check(self) -> None:
-        """Make sure that what is answered is durable there.  Raises when it is not and has to be."""
+        """Check that answered writes are durable there.  Raises if they are not and durability is required."""
 
 
 class CassandraSegments:
@@ -89,14 +89,14 @@ class CassandraJournal:
             raise Unavailable(f"Cassandra does not answer: {error}") from error
 
     async def look(self, entries: Iterable[LogEntry]) -> set[int]:
-        """All of them: rows of a log may turn up as long as its entry is open."""
+        """Return all of them: rows of a log may still appear as long as its entry is open."""
         found = {entry.log_id for entry in entries}
         for log_id in found:
             self.segments.register(log_id)
         return found
 
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
-        """Nobody keeps others away from them: for that there is the fence."""
+        """Return all of them; no lock is taken, because the fence excludes other writers."""
         return await self.look(entries)
 
     def release(self) -> None:
@@ -147,7 +147,7 @@ class CassandraJournal:
         return log
 
     async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
-        """The records at these positions, in their order.  Raises :class:`Unavailable`."""
+        """Return the records at these positions, in their order.  Raises :class:`Unavailable`."""
         found: dict[int, bytes] = {}
         try:
             for (log_id, segment), rows in rows_of(list(positions)).items():
@@ -155,7 +155,7 @@ class CassandraJournal:
                     wanted = rows[at : at + ROWS_READ]
                     page = await self._tables.get_rows(log_id, segment, wanted)
                     if len(page) < len(wanted):
-                        # One machine alone may have them: nothing is called lost before all were asked.
+                        # A single replica may have them: rows count as lost only after all replicas were asked.
                         page = await self._tables.everyone().get_rows(log_id, segment, wanted)
                     found.update((key_of(log_id, segment, row), data) for row, data in page.items())
         except Unanswered as error:
@@ -167,7 +167,7 @@ class CassandraJournal:
 
 
 class _Scan:
-    """A scan for those who know of no tables."""
+    """A scan that hides the tables' errors."""
 
     def __init__(self, scan: CassandraScan) -> None:
         self._scan = scan

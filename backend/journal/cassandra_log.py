@@ -1,20 +1,21 @@
-"""The append side of a log whose rows are kept on Cassandra.
+"""The append side of a log whose rows are stored on Cassandra.
 
-Several rows are under way at a time.  A row is answered when it and all before it are complete (a quorum has them), and
-a read of the log's own entry, sent after that, has said that the log is still open: the *fence*.  One read covers all
-rows that were complete when it was sent, and reads overlap, so that a row waits for one read and not for one and a
-half.  A successor first commits ``recovering`` in the entry and then reads the rows: either it reads ours, or our read
-sees ``recovering``, and we answer nothing more.  Neither a machine that stood still nor a wrong clock can break this.
+Several rows are in progress at a time.  A row is answered when it and all before it are complete (stored at a quorum),
+and a read of the log's own entry, sent after that, has found the log still open: the *fence*. One read covers all rows
+that were complete when it was sent.  Reads overlap, so a row waits one round trip for its fence, not 1.5 on average.  A
+successor first commits ``recovering`` in the entry and then reads the rows: either it reads ours, or our read finds
+``recovering``, and we answer nothing more.  Neither a suspended machine nor a wrong clock can break this.
 
-A write that is not answered is sent again, with the same bytes, until it is, or until the fence falls.  While there is
-no quorum, nothing more is taken, and who waits is told that the outcome is not known; it goes on by itself.
+A write without an answer is sent again, with the same bytes, until it is answered, or until the log is fenced.  While
+there is no quorum, appends are refused, and waiting callers get an unknown outcome; the log recovers by itself.
 
-Who wants a row on all replicas waits for its answer like others, and for a second write of the same bytes beside it.
-That one fails when a replica is away, and nobody else hears of it: no row would be answered late for its sake.
+A caller that wants a row on all replicas waits for the row's answer like others, and for a second write of the same
+bytes in parallel.  That write fails when a replica is down; no other caller is affected, and no row's answer is delayed
+by it.
 
 A position is (log, segment, row in the segment, record in the row).  The row's place is known when its first record is
 appended; its bytes are fixed when it is sent for the first time.  The number of the row in its segment is the key, so
-that a position alone names what to read; ``seq`` is in the row's header.
+that a position alone suffices for a read; ``seq`` is in the row's header.
 
 All methods are called in the event loop that created the log.
 """
@@ -46,30 +47,30 @@ from backend.journal.tables import RECORDS_MOST, ROWS_MOST, LogFenced, Tables, U
 logger = logging.getLogger(__name__)
 
 WINDOW: Final = 16
-"""No row is sent while the one that is so many before it is not complete.  Recovery rests on that."""
+"""A row is sent only when the row this many before it is complete.  Recovery relies on that."""
 READS_MOST: Final = 4
-"""Fence reads under way at a time."""
+"""Maximum number of fence reads in progress."""
 NO_QUORUM: Final = "the journal has no quorum now"
 RECORD_BYTES_MAX: Final = 8 << 20
-"""Cassandra refuses a write of half of a segment of its commit log (32 MiB unless it is told otherwise)."""
+"""Cassandra refuses a write larger than half of a segment of its commit log (32 MiB by default)."""
 
 
 class CassandraLogSettings(NamedTuple):
     segment_bytes: int = 32 << 20
     segment_rows: int = ROWS_MOST
-    """A segment is closed when it has so many rows, empty ones included; at most :data:`ROWS_MOST`."""
+    """Number of rows, empty ones included, at which a segment is closed; at most :data:`ROWS_MOST`."""
     row_bytes: int = 60 << 10
-    """A row is closed when its records reach this size (a larger record has a row of its own)."""
+    """Size of its records at which a row is closed (a larger record has a row of its own)."""
     rows_at_once: int = 8
-    """With so many rows under way, a row that is not full waits and fills."""
+    """Number of rows in progress above which a row that is not full waits for more records."""
     pending_bytes: int = 16 << 20
-    """When so much is not answered yet, no more is taken until some is."""
+    """Unanswered bytes above which appends are refused until some are answered."""
     stall_seconds: float = 2.0
-    """After so long without an answer from a quorum, calls are refused."""
+    """Time without an answer from a quorum after which calls are refused."""
     idle_seconds: float = 0.5
-    """After so long without a commit, an empty row says that the last one was answered."""
+    """Time without a commit after which an empty row records that the last one was answered."""
     close_seconds: float = 5.0
-    """How long a close waits for what is under way."""
+    """Maximum time that a close waits for writes in progress."""
 
 
 DEFAULTS: Final = CassandraLogSettings()
@@ -94,18 +95,18 @@ class _Row:
 
     def __init__(self, key: int, segment: int, seq: int) -> None:
         self.key = key
-        """What all positions in the row share: ``position >> 11``."""
+        """Common part of all positions in the row: ``position >> 11``."""
         self.segment = segment
         self.seq = seq
         self.records: list[bytes] = []
         self.futures: list[asyncio.Future[None]] = []
-        """Of those who wait for the row."""
+        """Futures of callers that wait for the row."""
         self.size_bytes = 0
-        """Of its records."""
+        """Bytes of its records."""
         self.data = b""
-        """The row, from when it is sent until it is complete."""
+        """Encoded row, from when it is sent until it is complete."""
         self.everywhere: asyncio.Future[None] | None = None
-        """Of those who wait until all replicas have the row; None: nobody does."""
+        """Future of the callers that wait until all replicas have the row; None: there are none."""
         self.complete = False
         self.sent_at = 0.0
         self.tries = 0
@@ -126,7 +127,7 @@ class CassandraLog:
     ) -> None:
         self.log_id = log_id
         self.durable_seq = 0
-        """The last row that is answered, and with it all before it."""
+        """The last row that is answered, as are all before it."""
         self._tables = tables
         self._life = life
         self._clock_ms = clock_ms
@@ -143,19 +144,19 @@ class CassandraLog:
         self._closed: deque[_Row] = deque()
         """Rows that are closed and not sent yet."""
         self._incomplete: deque[_Row] = deque()
-        """Sent, from the first that is not complete on."""
+        """Sent rows, from the first one that is not complete."""
         self._unanswered: deque[_Row] = deque()
-        """Sent, and not answered."""
+        """Sent rows that are not answered."""
         self._memory: dict[int, _Row] = {}
         """By key: rows that are not answered yet."""
         self._under_way = 0
         self._complete_seq = 0
-        """The last row that is complete, and with it all before it."""
+        """The last row that is complete, as are all before it."""
         self._chain = 0
         self._pending_bytes = 0
-        """Of records in rows that are closed and not answered."""
+        """Bytes of records in rows that are closed and not answered."""
         self._awake = False
-        """A flush will come without being asked for."""
+        """A flush is certain to run."""
         self._flush_due = False
         self._cut = Cut(0, 1)
         """The boundary behind the last closed row with records."""
@@ -167,17 +168,17 @@ class CassandraLog:
         self._room_made: asyncio.Future[None] | None = None
 
         self._asking: list[asyncio.Future[None]] = []
-        """Of those who wait for a fence read that has not begun."""
+        """Futures of callers that wait for a fence read that has not begun."""
         self._asked: set[asyncio.Future[None]] = set()
-        """Of those whose read is under way."""
+        """Futures of callers whose fence read is in progress."""
         self._reads = 0
         self._read_due = False
         self._read_retry = False
-        """A read failed: the next one waits a moment."""
+        """A read failed: the next one waits for a pause."""
         self._read_tries = 0
-        """Reads that have failed since one succeeded."""
+        """Number of consecutive failed reads."""
         self._failing_since = 0.0
-        """When the first of those reads was sent."""
+        """Time at which the first of those reads was sent."""
 
         self._replicas = Replicas(
             tables, log_id, pending_bytes=settings.pending_bytes, stall_seconds=settings.stall_seconds
@@ -187,15 +188,15 @@ class CassandraLog:
         self._segment_rows = 0
         self._segment_bytes = 0
         self._noted = 1
-        """Segments up to here are noted, so that rows may be written there."""
+        """Segments up to this one are registered, so that rows may be written there."""
         self._noting: asyncio.Task[None] | None = None
 
         self._row = self._next_row(1)
         self._records = self._row.records
         self._fill = 0
-        """Bytes of records in the row being filled, with their lines in the directory."""
+        """Bytes of records in the row being filled, with their directory entries."""
         self._room = settings.row_bytes
-        """Bytes that it can still take without a look at what waits."""
+        """Bytes that it still accepts before the next check of pending bytes."""
         self._origin = self._row.key << 11
         """Position of its first record."""
 
@@ -214,7 +215,7 @@ class CassandraLog:
         """Begin the log.  Its entry is ``open``, and this id never had a log before.
 
         ``life`` are 64 random bits.  ``on_failure`` is called once, when the log is fenced or a write has failed for
-        good.  ``read_many`` reads what is not in memory.  Raises :class:`Unavailable`.
+        good. ``read_many`` reads records that are not in memory.  Raises :class:`Unavailable`.
         """
         assert 0 < log_id <= LOG_ID_MAX
         assert 0 < life < 1 << 64
@@ -230,29 +231,29 @@ class CassandraLog:
         log._note_ahead()
         return log
 
-    # --- appending ---
+    # --- appending --- ----
 
     @property
     def next_seq(self) -> int:
-        """The row that the next record goes into."""
+        """Number of the row for the next record."""
         return self._row.seq
 
     @property
     def next_segment(self) -> int:
-        """The segment that the next record goes into, as things stand."""
+        """Segment for the next record, as far as known now."""
         return self._row.segment
 
     @property
     def unsynced_bytes(self) -> int:
-        """Of records that are not answered."""
+        """Bytes of records that are not answered."""
         return self._filled()
 
     def append(self, record: bytes, *, reserve: bool = False) -> int:
-        """Add a record to the row being filled; returns its position.
+        """Add a record to the row being filled; return its position.
 
-        With ``reserve`` it is taken also when much is not answered yet.  Raises :class:`StorageFull` or
-        :class:`Unavailable`, having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has let it
-        pass.
+        With ``reserve`` it is accepted even above the limit of unanswered bytes.  Raises :class:`StorageFull` or
+        :class:`Unavailable`, having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has
+        succeeded.
         """
         size = len(record) + DIRECTORY_ENTRY_BYTES
         if size > self._room:
@@ -268,17 +269,17 @@ class CassandraLog:
         return position
 
     def check_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Make sure that records of this size in total can be appended now, in this iteration of the loop.
+        """Check that records of this size in total can be appended now, in this iteration of the loop.
 
-        Raises :class:`StorageFull` (it is being made) or :class:`Unavailable`.
+        Raises :class:`StorageFull` (temporary, until rows are answered) or :class:`Unavailable`.
         """
         self._check_taking()
-        # A record takes at least 56 bytes, its line in the directory 8.
+        # A record takes at least 56 bytes, its directory entry 8.
         if not reserve and self._filled() + size_bytes + size_bytes // 7 > self._settings.pending_bytes:
             raise StorageFull("too much waits to be written to the journal")
 
     async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Like :meth:`check_room`, but waits until enough is answered."""
+        """Check like :meth:`check_room`, but wait until enough is answered."""
         while True:
             try:
                 return self.check_room(size_bytes, reserve)
@@ -288,7 +289,7 @@ class CassandraLog:
                 await asyncio.shield(self._room_made)
 
     def room(self) -> bool:
-        """Whether new messages are taken."""
+        """Return whether new messages are accepted."""
         return not (
             self._error is not None
             or self._closing
@@ -298,7 +299,7 @@ class CassandraLog:
         )
 
     def short(self) -> bool:
-        """Never: room is for Cassandra to have."""
+        """Return False: Cassandra manages the disk space."""
         return False
 
     def _check_taking(self) -> None:
@@ -310,7 +311,7 @@ class CassandraLog:
             raise Unavailable(NO_QUORUM)
 
     def _filled(self) -> int:
-        """Bytes of records that are not answered."""
+        """Return the bytes of records that are not answered."""
         return self._pending_bytes + self._fill
 
     def _turn(self, size: int, reserve: bool) -> None:
@@ -328,7 +329,7 @@ class CassandraLog:
         self._room = max(size, self._settings.row_bytes - self._fill) if self._taking() else size
 
     def _next_row(self, seq: int) -> _Row:
-        """Give the next row its place."""
+        """Assign a place to the next row."""
         if self._segment_rows == self._settings.segment_rows or self._segment_bytes >= self._settings.segment_bytes:
             self._segment += 1
             self._segment_rows = self._segment_bytes = 0
@@ -341,11 +342,11 @@ class CassandraLog:
         return row
 
     def _taking(self) -> bool:
-        """Whether a row may be filled without a look at what waits."""
+        """Return whether a row may be filled without a check of pending bytes."""
         return self.room() and self._pending_bytes + self._settings.row_bytes < self._settings.pending_bytes
 
     def _close_row(self) -> None:
-        """What is appended from now on goes into a later row."""
+        """Close the row being filled: later appends go into a later row."""
         row = self._row
         assert len(row.records) <= RECORDS_MOST
         row.size_bytes = self._fill
@@ -361,17 +362,17 @@ class CassandraLog:
         self._room = self._settings.row_bytes if self._taking() else -1
 
     def cut(self) -> Cut:
-        """Close the row being filled, so that later appends go to a later row; returns the boundary."""
+        """Close the row being filled, so that later appends go to a later row; return the boundary."""
         if self._records and self._error is None:
             self._close_row()
         return self._cut
 
     def barrier(self) -> asyncio.Future[None]:
-        """A future that is done when an answer computed now may go out.
+        """Return a future that is done when an answer computed now may be sent.
 
-        That is when the last row that is not complete is answered; if all are, when a fence read that begins after
-        this call has said ``open``.  Each caller gets a future of its own, which may be cancelled.  It fails with
-        :class:`Unavailable`.
+        If rows are incomplete, that is when the last of them is answered; otherwise, when a fence read that begins
+        after this call has found the log open.  Each caller gets a future of its own, which may be cancelled.  It fails
+        with :class:`Unavailable`.
         """
         future = self._loop.create_future()
         if self._error is not None:
@@ -383,21 +384,21 @@ class CassandraLog:
         elif self._closed:
             self._closed[-1].futures.append(future)
         elif self._incomplete:
-            # Its read begins when this row, and so all rows, are complete: later than now.
+            # Its fence read begins when this row, and so all rows, are complete: later than now.
             self._incomplete[-1].futures.append(future)
         else:
             self._asking.append(future)
             self._want_read()
         return future
 
-    # --- on all replicas ---
+    # --- on all replicas --- ----
 
     def check_replicas(self) -> None:
-        """Raises :class:`Unavailable` while a replica does not answer, and when too much is on its way to one."""
+        """Raise :class:`Unavailable` while a replica does not answer, or too many bytes are in progress to one."""
         self._replicas.check()
 
     async def on_all_replicas(self, positions: Sequence[int]) -> None:
-        """Like :meth:`barrier`, and every replica has the records at these positions, of this log or an earlier one."""
+        """Wait like :meth:`barrier`, until every replica has these records, of this log or an earlier one."""
         written, again = [], set()
         for key in {position >> 11 for position in positions}:
             row = self._memory.get(key)
@@ -406,7 +407,7 @@ class CassandraLog:
                 continue
             everywhere = row.everywhere
             if everywhere is None or (everywhere.done() and everywhere.exception() is not None):
-                if row.complete:  # its bytes are gone
+                if row.complete:  # its bytes are no longer in memory
                     again.add(key)
                     continue
                 everywhere = row.everywhere = self._loop.create_future()
@@ -420,9 +421,9 @@ class CassandraLog:
             await self._repeat_everywhere(key)
 
     async def _repeat_everywhere(self, key: int) -> None:
-        """Bring a row that a quorum has to all replicas, whatever log it is of.
+        """Write a row that a quorum has to all replicas; it may belong to any log.
 
-        Its bytes are the same, so it does not matter who else does so; where the segment is dropped meanwhile, that
+        The bytes are the same, so concurrent repetition is harmless; if the segment is dropped meanwhile, the deletion
         prevails.
         """
         log_id, segment, number = key >> 33, key >> 13 & SEGMENT_MAX, key & ROWS_MOST - 1
@@ -436,7 +437,7 @@ class CassandraLog:
         self._replicas.put(key, data, everywhere)
         await everywhere
 
-    # --- writing rows ---
+    # --- writing rows --- ----
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -454,10 +455,12 @@ class CassandraLog:
                 if row.segment > self._noted:
                     break
                 self._send(self._closed.popleft())
-        except Exception as error:  # a failed assertion, say: nobody is to wait for ever
+        # A failed assertion, for example: no caller must wait for ever.
+        except Exception as error:
             self._fail(error)
             return
-        self._awake = bool(self._records or self._closed)  # then what is under way calls again when it is complete
+        # If False, the completion of rows in progress calls this again.
+        self._awake = bool(self._records or self._closed)
 
     def _send(self, row: _Row) -> None:
         entries = []
@@ -490,7 +493,7 @@ class CassandraLog:
             self._replicas.put(row.key, row.data, row.everywhere)
 
     def _put(self, row: _Row) -> None:
-        """Send the row's bytes; also again, for they never change."""
+        """Send the row's bytes, possibly again: they never change."""
         if self._error is None:
             self._tables.put_row(
                 self.log_id, row.segment, row.key & ROWS_MOST - 1, row.data, lambda error: self._written(row, error)
@@ -523,7 +526,7 @@ class CassandraLog:
             self._flush()
 
     def _note_ahead(self) -> None:
-        """Have the segment behind the one being filled noted before it is needed."""
+        """Register the segment after the one being filled before it is needed."""
         if self._noting is None or self._noting.done():
             self._noting = self._loop.create_task(self._note())
 
@@ -542,10 +545,10 @@ class CassandraLog:
             self._noted += 1
             self._flush()
 
-    # --- the fence ---
+    # --- the fence --- ----
 
     def _want_read(self) -> None:
-        """Read the entry, once for all that ends in this iteration of the loop."""
+        """Schedule one read of the entry for all rows completed in this iteration of the loop."""
         if not self._read_due and not self._read_retry:
             self._read_due = True
             self._loop.call_soon(self._read_entry)
@@ -555,7 +558,7 @@ class CassandraLog:
             return
         self._read_due, self._read_retry = self._reads >= READS_MOST, False
         if self._read_due:
-            return  # the next read that ends begins it
+            return  # the end of a read in progress begins it
         self._reads += 1
         asking, self._asking = self._asking, []
         self._asked.update(asking)
@@ -602,7 +605,7 @@ class CassandraLog:
             self._read_entry()
 
     def _answer(self, covers: int) -> None:
-        """Let the answers of the rows up to this one go out."""
+        """Release the answers of the rows up to this one."""
         rows = self._unanswered
         if not rows or rows[0].seq > covers:
             return
@@ -621,22 +624,23 @@ class CassandraLog:
             self._rest()
 
     def _reopen(self) -> None:
-        """Room has been made."""
+        """Accept appends again, because there is room."""
         if self._taking():
             self._room = max(self._room, self._settings.row_bytes - self._fill)
         if self._room_made is not None:
             self._room_made.set_result(None)
             self._room_made = None
 
-    # --- trouble ---
+    # --- failures --- ----
 
     def _stall(self, error: Unanswered) -> None:
-        """Nothing more is taken, and nobody is to wait for long; what was taken is still written."""
+        """Refuse appends and end all waits; rows in progress are still written."""
         logger.error("log %d has no quorum, calls are refused: %s", self.log_id, error)
         self._give_up_waiting(Unavailable(f"{NO_QUORUM}; whether the call took effect is not known"))
         self._room = -1
         if self._room_made is not None:
-            self._room_made.set_result(None)  # it finds out by itself
+            # The waiter checks the room again.
+            self._room_made.set_result(None)
             self._room_made = None
         self._want_read()
 
@@ -656,7 +660,7 @@ class CassandraLog:
         self._asked.clear()
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing more is written: what is in memory may not be what is durable."""
+        """Stop writing for good: memory may differ from what is durable."""
         if self._error is not None:
             return
         self._error = Unavailable(f"the journal cannot be written: {error}")
@@ -675,10 +679,10 @@ class CassandraLog:
             self._mark_timer.cancel()
         self._wake_drain()
 
-    # --- rest ---
+    # --- idle --- ----
 
     def _rest(self) -> None:
-        """All is answered: wait for more, and after a while write the mark."""
+        """Handle that all rows are answered: wait for more, and after a while write the mark."""
         self._idle_since = self._loop.time()
         if self._marked:
             if self._closing:
@@ -691,7 +695,8 @@ class CassandraLog:
     def _mark_when_idle(self) -> None:
         self._mark_timer = None
         if self._records or self._closed or self._unanswered or self._marked or self._error is not None:
-            return  # _rest will set the timer again, or there is nothing to mark
+            # _rest sets the timer again, or there is nothing to mark.
+            return
         due = self._idle_since + self._settings.idle_seconds
         if self._loop.time() < due:
             self._mark_timer = self._loop.call_at(due, self._mark_when_idle)
@@ -699,15 +704,15 @@ class CassandraLog:
             self._mark()
 
     def _mark(self) -> None:
-        """Write an empty row: the rows before it were answered, so that they have to be there."""
+        """Write an empty row: it proves that the rows before it were answered, so recovery requires them."""
         assert not self._records
         self._close_row()
         self._flush()
 
-    # --- reading ---
+    # --- reading --- ----
 
     async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
-        """The records at these positions, in their order."""
+        """Return the records at these positions, in their order."""
         memory = self._memory
         found = {position: self._from_memory(position) for position in positions if position >> 11 in memory}
         missing = [position for position in positions if found.get(position) is None]
@@ -721,10 +726,10 @@ class CassandraLog:
             return None
         return check_record(row.records[index], 0, position, place(self.log_id, row.segment))
 
-    # --- the end ---
+    # --- the end --- ----
 
     async def close(self) -> None:
-        """Take no more, wait until all is answered or the log has failed, for a bounded time, and write the mark."""
+        """Refuse appends, wait for a bounded time until all is answered or the log has failed, and write the mark."""
         self._closing = True
         self._room = -1
         if self._mark_timer is not None:
@@ -753,5 +758,5 @@ class CassandraLog:
 def _fail_future(future: asyncio.Future[None], error: Unavailable) -> asyncio.Future[None]:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # nobody has to look
+        future.exception()  # prevents a log line for an unretrieved exception
     return future

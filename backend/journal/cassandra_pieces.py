@@ -1,7 +1,7 @@
-"""Pieces of checkpoints on Cassandra: files of bytes, cut into rows, under the log that wrote them.
+"""Checkpoint chunks on Cassandra: files of bytes, split into blocks, under the log that wrote them.
 
-The numbers of a log's files count up and are never used twice, so what arrives late of a file that failed is not taken
-for another.  Only the incarnation that owns a log makes files under it.
+The file numbers of a log increase and are never reused, so late writes of a file that failed are not taken for another
+file.  Only the incarnation that owns a log creates files under it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from metadata_service.models import PieceRef
 
 GAP_BYTES = 64 << 10
 SPAN_BYTES = 2 << 20
-"""Pieces at most so far apart are read in one go, up to this size."""
+"""Maximum distance of chunks that are read together, and maximum size of such a read."""
 SPANS_AT_ONCE = 4
-"""So many of these reads are under way together."""
+"""Number of these reads in progress together."""
 
 
 class CassandraPieceWriter:
-    """Writes one file of pieces."""
+    """Writes one file of chunks."""
 
     def __init__(self, tables: Tables, log_id: int, number: int) -> None:
         self._tables = tables
@@ -31,7 +31,7 @@ class CassandraPieceWriter:
         self._number = number
         self._chunks: list[bytes] = []
         self._rest = bytearray()
-        """What does not fill a chunk yet."""
+        """Bytes that do not fill a block yet."""
         self._offset = 0
 
     def add(self, piece: bytes) -> PieceRef:
@@ -84,7 +84,7 @@ class CassandraPieces:
         first, last = span[0], span[-1]
         length = last.offset + last.length - first.offset
         data = memoryview(await self._tables.get_bytes(first.log_id, first.file, first.offset, length))
-        if len(data) < length:  # one machine alone may have the rest
+        if len(data) < length:  # a single replica may have the rest
             data = memoryview(await self._tables.everyone().get_bytes(first.log_id, first.file, first.offset, length))
         found = {}
         for ref in span:
@@ -111,7 +111,7 @@ class CassandraPieces:
 
 
 def _spans(refs: Sequence[PieceRef]) -> list[list[PieceRef]]:
-    """Cut references into runs of one file that are worth reading together."""
+    """Split references into runs of one file that are worth reading together."""
     spans: list[list[PieceRef]] = []
     for ref in sorted(set(refs), key=lambda one: (one.log_id, one.file, one.offset)):
         if spans:

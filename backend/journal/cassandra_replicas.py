@@ -1,8 +1,8 @@
-"""Rows that have to come to all replicas, and not to a quorum alone.
+"""Writes of rows to all replicas instead of a quorum.
 
-They are written at a quorum as well, beside this, so a replica that is away holds up nobody but who waits for all of
-them.  While one is away nobody begins to wait: the last row that it did not take is tried again now and then, until
-all have it.
+The rows are also written at a quorum in parallel, so a replica that is down delays only callers that wait for all
+replicas.  While one is down, further such calls are refused: the last row that it did not store is retried at
+intervals, until all replicas have it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ logger = logging.getLogger(__name__)
 
 REPLICA_AWAY: Final = "a replica of the journal does not answer"
 AWAY_SECONDS: Final = 1.0
-"""Between two tries of whether all replicas are back."""
+"""Interval of attempts to find all replicas available again."""
 
 
 class Replicas:
-    """All that keep what one incarnation writes.  Rows are named by what their positions share: ``position >> 11``."""
+    """All replicas of one incarnation's rows.  A row is named by the common part of its positions: ``position >>
+    11``.
+    """
 
     def __init__(self, tables: Tables, log_id: int, *, pending_bytes: int, stall_seconds: float) -> None:
         self._tables = tables
@@ -33,22 +35,22 @@ class Replicas:
         self._stall_seconds = stall_seconds
         self._loop = asyncio.get_running_loop()
         self._bytes = 0
-        """On their way."""
+        """Bytes of writes in progress."""
         self._away = False
-        """One did not answer."""
+        """A replica did not answer."""
         self._error: Unavailable | None = None
 
     def check(self) -> None:
-        """Raises :class:`Unavailable` while a replica does not answer, and when too much is on its way to one."""
+        """Raise :class:`Unavailable` while a replica does not answer, or too many bytes are in progress to one."""
         if self._away or self._bytes > self._pending_bytes:
             raise Unavailable(f"{REPLICA_AWAY} now")
 
     def end(self, error: Unavailable) -> None:
-        """Send nothing more: from now on all who wait get this error."""
+        """Stop sending: all waiting callers get this error."""
         self._error = error
 
     def put(self, key: int, data: bytes, everywhere: asyncio.Future[None]) -> None:
-        """Send a row's bytes to all, and again for a while, and settle the future."""
+        """Send a row's bytes to all replicas, with retries for a while, and resolve the future."""
         began, tries = self._loop.time(), 0
         self._bytes += len(data)
 
@@ -76,7 +78,7 @@ class Replicas:
                 everywhere.set_exception(
                     Unavailable(f"{REPLICA_AWAY}; whether the call took effect is not known: {error}")
                 )
-                everywhere.exception()  # nobody has to look
+                everywhere.exception()  # prevents a log line for an unretrieved exception
             if self._error is None and not self._away:
                 self._away = True
                 logger.error("%s, calls that wait for all of them are refused: %s", REPLICA_AWAY, error)
@@ -85,7 +87,7 @@ class Replicas:
         put()
 
     def _look(self, key: int, data: bytes) -> None:
-        """Try again with a row that not all have, until they have it."""
+        """Retry a row that not all replicas have, until they have it."""
         if self._error is not None or not self._away:
             return
         everywhere = self._loop.create_future()

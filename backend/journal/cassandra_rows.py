@@ -1,7 +1,7 @@
-"""Making records of the rows that a log on Cassandra consists of.  No I/O.
+"""Decoding of the rows of a log on Cassandra into records.  No I/O.
 
-The bytes of a row are the same as in a file (:mod:`backend.journal.rows`).  A row is there as a whole or not at all, so
-one whose checks do not match is never the end of a log that was cut off: it is damaged.
+The bytes of a row are the same as in a file (:mod:`backend.journal.rows`).  A row is stored as a whole or not at all,
+so one whose checksums do not match is never a torn end of a log: it is damaged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from backend.journal.traces import Found, directory_of, is_whole
 
 
 def key_of(log_id: int, segment: int, row: int) -> int:
-    """What the positions of a row's records share: ``position >> 11``."""
+    """Return the common part of the positions of a row's records: ``position >> 11``."""
     return (log_id << 20 | segment) << 13 | row
 
 
 def rows_of(positions: list[int]) -> dict[tuple[int, int], list[int]]:
-    """Which rows hold these positions: by (log, segment), ascending."""
+    """Return the rows that hold these positions: by (log, segment), ascending."""
     found: dict[tuple[int, int], set[int]] = {}
     for position in positions:
         segment = position >> 24
@@ -42,17 +42,17 @@ def rows_of(positions: list[int]) -> dict[tuple[int, int], list[int]]:
 
 
 class StoredRow(NamedTuple):
-    """What can be read of a row."""
+    """Readable content of a row."""
 
     header: RowHeader
     records: list[tuple[int, RecordView | RottenRecord]]
     damage: list[Damage]
     severe: bool
-    """Something is lost, and it cannot be said whose."""
+    """Records are lost, and their shards are unknown."""
 
 
 def decode_row(data: bytes, log_id: int, segment: int, row: int) -> StoredRow | None:
-    """All records of a row, with their positions; None if it cannot be said what the row is."""
+    """Return all records of a row, with their positions; None if its header is unreadable."""
     file, first = place(log_id, segment), key_of(log_id, segment, row) << 11
     header, in_front = _header_of(data, log_id)
     if header is None:
@@ -70,7 +70,7 @@ def decode_row(data: bytes, log_id: int, segment: int, row: int) -> StoredRow | 
 
 
 def _salvaged(data: bytes, found: Found, directory: list[tuple[int, int]] | None, file: str, first: int) -> StoredRow:
-    """What can be read of a damaged row."""
+    """Return the readable content of a damaged row."""
     header = found.header
     records: list[tuple[int, RecordView | RottenRecord]] = []
     damage: list[Damage] = []
@@ -99,7 +99,7 @@ def _salvaged(data: bytes, found: Found, directory: list[tuple[int, int]] | None
 
 
 def record_in(data: bytes, position: int) -> RecordView | RottenRecord:
-    """The record at this position, in the bytes of its row."""
+    """Return the record at this position from the bytes of its row."""
     segment = position >> 24
     log_id, number, index = segment >> 20, segment & (1 << 20) - 1, position & RECORDS_MOST - 1
     file, row = place(log_id, number), position >> 11 & ROWS_MOST - 1
@@ -119,7 +119,7 @@ def record_in(data: bytes, position: int) -> RecordView | RottenRecord:
 
 
 def missing_record(position: int) -> RottenRecord:
-    """The row of this position is not there."""
+    """Return the result for a position whose row is missing."""
     segment = position >> 24
     return RottenRecord(position, place(segment >> 20, segment & (1 << 20) - 1), position >> 11 & ROWS_MOST - 1, "file")
 
@@ -132,7 +132,7 @@ def rotten_at(rotten: Rotten, position: int, file: str, shard: int | None) -> Ro
 
 
 def _header_of(data: bytes, log_id: int) -> tuple[RowHeader | None, bool]:
-    """The row's header, and whether it was read from the front, rather than from the tail."""
+    """Return the row's header, and whether it was read from the front instead of the tail."""
     header = decode_row_header(data, 0)
     in_front = header is not None
     if header is None:

@@ -1,22 +1,22 @@
-"""Reading a log on Cassandra whose process may be gone: its rows, where it ends, and what is damaged.
+"""Scan of a log on Cassandra whose writer may be dead: its rows, its end, and its damage.
 
-**Where it ends.**  Rows are under way several at a time, so the last ones may be there in part, one here and one there.
-The log ends before the first row that is not there: that one was not complete at a quorum when this read began, so the
-fence keeps it from being answered, whenever it turns up.  Unless it was answered before, which these say:
+**Its end.** Several rows are in progress at a time, so the last ones may be stored on some replicas only, with gaps.
+The log ends before the first missing row: that row was not complete at a quorum when this read began, so the fence
+prevents its answer, whenever it appears.  It may have been answered earlier, though, which any of these proves:
 
-* a row that names it, or a later one, as answered, also one behind the gap: so behind a gap all rows are looked at;
-* a seal, a checkpoint or a chain that names it;
-* a row that lies a whole window or more behind it, for that one is not sent before it is complete: whoever has read
-  that row reads this one, if it is not lost.
+- a row that names it, or a later one, as answered, even behind the gap: so behind a gap all rows are read;
+- a seal, a checkpoint or a chain that names it;
+- a row a whole window or more behind it, because such a row is not sent before it is complete: a reader of that row
+also finds this one, unless it is lost.
 
-Then something is missing that was answered.  A quorum should have found it; but a machine may have been given back
-without its data, or repaired by none.  So all machines are asked for it before it is called lost, and if one of them is
-away, the log cannot be read now.  If none has it, the log must not be sealed: the damage is severe.  It is reported,
-and the rows behind it are given out, for an operator may accept it.
+Then an answered row is missing.  A quorum should have found it; but a replica may have been restored without its data,
+or not repaired.  So all replicas are asked before the row counts as lost, and if one of them is down, the log cannot be
+read now.  If no replica has it, the log must not be sealed: the damage is severe.  It is reported, and the rows behind
+it are returned, because an operator may accept it.
 
-**What was never answered.**  A row at the end may be there on one machine only, and be read now and not the next time.
-:attr:`CassandraScan.tail` are the rows past the answered mark: they are written again at QUORUM before anyone builds on
-them.
+**Rows never answered.** A row at the end may be stored on one replica only, and be found by this read and not by the
+next.  :attr:`CassandraScan.tail` has the rows past the answered mark: they are written again at QUORUM before anything
+depends on them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class TailRow(NamedTuple):
 class CassandraScan:
     """Reads a log once, from a segment on.  Implements :class:`backend.journal.interface.Scan`.
 
-    ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable.
-    ``sealed_seq``: the last row, if the log is sealed; what lies behind does not exist.  ``accepted``: that rows are
-    missing was accepted, so nobody else is asked for them.
+    ``from_seq``: rows below it are skipped.  ``known_seq``: a row known from elsewhere to be durable. ``sealed_seq``:
+    the last row, if the log is sealed; later rows do not exist.  ``accepted``: missing rows were accepted, so the other
+    replicas are not asked for them.
     """
 
     end: LogEnd
@@ -70,14 +70,14 @@ class CassandraScan:
         self._answered = 0
         self._time_ms = 0
         self._seq = 1 if self._from_segment == 1 else 0
-        """The row that comes next; 0 while that is not known."""
+        """The next expected row; 0 while unknown."""
         self._chain: int | None = 0 if self._from_segment == 1 else None
         self._place = (self._from_segment, 0)
         self._asked: int | None = None if accepted else -1
-        """The missing row that all machines were asked for last; None: they are not asked."""
+        """The missing row that all replicas were asked for last; None: they are not asked."""
 
     async def rows(self) -> AsyncIterator[Row]:
-        """The rows from ``from_seq`` on, in order, also damaged ones with what can be read of them.
+        """Yield the rows from ``from_seq`` on, in order; damaged ones with their readable content.
 
         Raises :class:`~backend.journal.tables.Unanswered`.
         """
@@ -114,7 +114,7 @@ class CassandraScan:
                         continue
                     what = f"rows {self._seq} to {header.seq - 1} are missing"
                 self._report(segment, number, self._seq, what)
-                # What is behind is given out, for an operator may accept that the rest is lost.
+                # The rows behind it are returned, because an operator may accept that the rest is lost.
                 self._place = (segment, number + 1)
                 places = self._places(tables, await self._segments(tables))
             self._passed(segment, number, data, stored)
@@ -125,12 +125,12 @@ class CassandraScan:
         self._finish()
 
     def _to_be_asked(self) -> bool:
-        """Whether all machines have to be asked for the row that comes next, before it is called lost."""
+        """Return whether all replicas have to be asked for the next row before it counts as lost."""
         asked, self._asked = self._asked, None if self._asked is None else self._seq
         return asked is not None and asked != self._seq
 
     async def _everywhere(self) -> AsyncIterator[tuple[int, int, bytes]]:
-        """The places from the missing row on, as all machines together have them."""
+        """Yield the rows from the missing one on, as read from all replicas."""
         everyone = self._tables.everyone()
         try:
             async for found in self._places(everyone, await self._segments(everyone)):
@@ -142,11 +142,11 @@ class CassandraScan:
             ) from error
 
     async def _segments(self, tables: Tables) -> list[int]:
-        """Those that there may be more in."""
+        """Return the segments that may hold further rows."""
         return [one for one in await tables.segments(self._log_id) if one >= self._place[0]]
 
     async def _places(self, tables: Tables, segments: list[int]) -> AsyncIterator[tuple[int, int, bytes]]:
-        """(segment, row, bytes) of what there is from the place on, in order, a page at a time."""
+        """Yield (segment, row, bytes) of the rows from the current place on, in order, a page at a time."""
         at = self._place
         for segment in segments:
             sizes = await tables.row_sizes(self._log_id, segment)
@@ -157,7 +157,7 @@ class CassandraScan:
                         yield segment, number, found[number]
 
     async def _look_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
-        """Read all that lies behind a gap: what it says of answered rows.  Returns the last row."""
+        """Read all rows behind a gap for their answered marks.  Returns the last row."""
         self._known = max(self._known, first.header.answered)
         last = first.header.seq
         async for segment, row, data in places:
@@ -168,10 +168,10 @@ class CassandraScan:
         return last
 
     async def _has_come(self, seq: int) -> bool:
-        """Whether the row that was missing is there now.
+        """Return whether the missing row is present now.
 
-        The writer may live and go on, without being answered to: then rows that are far behind the gap are there
-        because that one has become complete meanwhile, too late to be answered.  If it is still not there, it is lost.
+        The writer may be alive and continue, without being able to answer: then rows far behind the gap exist because
+        the missing one has become complete meanwhile, too late to be answered.  If it is still missing, it is lost.
         """
         segment, row = self._place
         for at, number in ((segment, row), (segment + 1, 0)):
@@ -195,11 +195,11 @@ class CassandraScan:
         self.tail.append(TailRow(header.seq, segment, number, data))
 
     def _is_beyond(self, stored: StoredRow) -> bool:
-        """Whether the row lies behind the seal, and so does not exist."""
+        """Return whether the row lies behind the seal, and so does not exist."""
         return self._sealed_seq is not None and stored.header.seq > self._sealed_seq
 
     def _last(self) -> int:
-        """The last row that was passed."""
+        """Return the last row that was passed."""
         return self._seq - 1 if self._seq else self._from_seq - 1
 
     def _finish(self) -> None:

@@ -1,12 +1,12 @@
 """The journal's tables on a real Cassandra, through its official driver.
 
-The driver has threads of its own.  What they learn is handed to the loop many at once, with one wake-up.  All
-statements are idempotent (:mod:`backend.journal.tables`), so the driver may send one again, and does so to another
-machine when the first has not answered for a moment.
+The driver has its own threads.  Their results are passed to the loop in batches, with one wake-up.  All statements are
+idempotent (:mod:`backend.journal.tables`), so the driver may repeat one, and sends it to another node when the first
+has not answered for a moment.
 
-Rows are written with the timestamp 1 and deleted with the timestamp 2, so that no clock can shadow a write or spare a
-row from its delete.  Nothing has a time to live.  Whole partitions are deleted, so that no read walks over tombstones;
-they are kept for :data:`GC_GRACE_SECONDS`, longer than any write is on its way (hints are kept for three hours).
+Rows are written with timestamp 1 and deleted with timestamp 2, so that no clock can shadow a write or keep a deleted
+row.  Nothing has a time to live.  Whole partitions are deleted, so that no read scans tombstones; these are kept for
+:data:`GC_GRACE_SECONDS`, longer than any write is in transit (hints are kept for three hours).
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ logger = logging.getLogger(__name__)
 
 GC_GRACE_SECONDS: Final = 86_400
 WRITES_AT_ONCE: Final = 8
-"""Chunks of a checkpoint under way at a time."""
+"""Blocks of a checkpoint file written at a time."""
 NAMES_MOST: Final = 5000
-"""Asked for at once."""
+"""Maximum number of names in one query."""
 HELD_LOOK_SECONDS: Final = 0.02
-"""How often a log that is held asks whether it still is."""
+"""Interval at which the state of a held log is read."""
 HELD_SECONDS_MOST: Final = 1.2
-"""A hold that lasts longer is ended: whoever holds the log has no use for it any more, or has died."""
+"""Duration after which a hold is ended: its holder no longer needs it, or has died."""
 
 _ID = " WITH id = "
 
 
 def _complete(connection: CassandraConnection, keyspace: str, step: int, position: int, statement: str) -> str:
-    """Two processes that make a table at the same time would make two, one of which is lost with all that is in it:
-    with an id that is fixed they make the same."""
+    """Complete a statement with a fixed table id.
+
+    Two processes that create a table at the same time would create two, one of which is lost with its content; with a
+    fixed id they create the same one.
+    """
     made = statement.partition(_ID)[0].format(keyspace=keyspace)
     table_id = uuid.uuid5(uuid.NAMESPACE_OID, f"holdfast journal {made}")
     return statement.format(keyspace=keyspace, id=table_id, grace=GC_GRACE_SECONDS)
@@ -66,7 +69,7 @@ JOURNAL: Final = Part(
     Schema(Step(tuple(made + _ID + "{id} AND gc_grace_seconds = {grace}" for made in _TABLES.values()))),
     _complete,
 )
-"""These tables, as a part of the keyspace with versions of its own."""
+"""These tables, as a part of the keyspace with its own schema versions."""
 
 
 class _Held:
@@ -85,16 +88,16 @@ class CassandraTables:
         self._keyspace = keyspace
         self._fence = fence
         self._level: int | None = None
-        """Of reads; None: that of the connection."""
+        """Consistency level of reads; None: the connection's."""
         self._held: dict[int, _Held] = {}
-        """Logs that somebody holds, and that are waited for."""
+        """Held logs whose state a caller waits for."""
 
     @classmethod
     async def open(cls, connection: CassandraConnection, keyspace: str, fence: Fence) -> Self:
-        """The tables in a keyspace that has them, in this version's form (:data:`JOURNAL`).
+        """Open the tables in a keyspace that has them in this version's schema (:data:`JOURNAL`).
 
-        ``fence`` is given by whoever keeps the entries of the logs, in the same keyspace.  The connection is the
-        caller's.  Raises :class:`Unanswered`, or what will not pass.
+        ``fence`` comes from the store of the logs' entries, in the same keyspace.  The caller owns the connection.
+        Raises :class:`Unanswered`, or a permanent error.
         """
         tables = cls(connection, keyspace, fence)
         try:
@@ -104,7 +107,7 @@ class CassandraTables:
         return tables
 
     def _prepare(self) -> None:
-        """Blocking."""
+        """Prepare all statements.  Blocking."""
         keyspace = self._keyspace
         self._put_row = self._statement(
             f"INSERT INTO {keyspace}.journal (log, segment, number, size, data)"
@@ -156,10 +159,10 @@ class CassandraTables:
         return self._connection.prepare(text)
 
     async def check(self) -> None:
-        """Raises :class:`~metadata_service.cassandra_connection.UnsafeCommitLog` in strict mode."""
+        """Raise :class:`~metadata_service.cassandra_connection.UnsafeCommitLog` in strict mode."""
         await self._connection.check_commit_logs()
 
-    # --- asking -------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------
 
     async def _ask(self, statement: PreparedStatement, values: Sequence[Any]) -> Rows:
         bound = statement.bind(values)
@@ -171,7 +174,7 @@ class CassandraTables:
             raise _trouble(error) from error
 
     async def _names(self, statement: PreparedStatement, log_id: int) -> list[Any]:
-        """What a log has, some at a time; the first column is the key."""
+        """Return all rows of a log's name table, read in pages; the first column is the key."""
         found: list[Any] = []
         while True:
             page = await self._ask(statement, (log_id, found[-1][0] if found else 0))
@@ -200,12 +203,12 @@ class CassandraTables:
 
         def read(found: Rows | Exception) -> None:
             if isinstance(found, Exception):
-                self._held.pop(log_id, None)  # it may have ended, and a later one is not as old
+                self._held.pop(log_id, None)  # it may have ended, and a later hold is not as old
                 done(_trouble(found))
                 return
             try:
                 state = fence.state(found[0][0]) if found else None
-            except Exception as error:  # an entry that cannot be understood does not say that the log is open
+            except Exception as error:  # an unreadable entry does not prove that the log is open
                 done(error)
                 return
             if state == HELD:
@@ -217,9 +220,9 @@ class CassandraTables:
         self._connection.send(self._state, fence.values(log_id), read)
 
     def _wait(self, log_id: int, again: Callable[[], None]) -> None:
-        """A read of a log's state has found that the log is held: read again soon, and end a hold that takes too long.
+        """Read a held log's state again soon, and end a hold that lasts too long.
 
-        For whoever waits for the state it is as if the read took long.
+        To a caller that waits for the state, the read just takes longer.
         """
         loop = asyncio.get_running_loop()
         held = self._held.setdefault(log_id, _Held(loop.time()))
@@ -242,12 +245,12 @@ class CassandraTables:
         return tables
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
-        # Of a row that a replica has by half, the size may be missing: then it is not there.
+        # If a replica has only part of a row, the size may be missing: then the row counts as absent.
         found = await self._ask(self._sizes, (log_id, segment))
         return [(number, size) for number, size in found if size is not None]
 
     async def numbers(self, log_id: int, segment: int, least: int) -> list[int]:
-        """The rows of a segment from this one on, ascending."""
+        """Return the rows of a segment from this one on, ascending."""
         return [number for (number,) in await self._ask(self._numbers, (log_id, segment, least))]
 
     async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
@@ -266,7 +269,7 @@ class CassandraTables:
         await self._ask(self._drop_rows, (log_id, segment))
         await self._ask(self._drop_segment, (log_id, segment))
 
-    # --- files of pieces --------------------------------------------------------------------------------------
+    # --- files of chunks --------------------------------------------------------------------------------------
 
     async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
         await self._ask(self._add_file, (log_id, file, sum(map(len, chunks))))
@@ -296,7 +299,7 @@ class CassandraTables:
 
 
 def _trouble(error: Exception) -> Exception:
-    """As users of :class:`~backend.journal.tables.Tables` know it."""
+    """Convert an error to the types of :class:`~backend.journal.tables.Tables`."""
     if not isinstance(error, cassandra_connection.Unanswered):
         return error
     return Unanswered(str(error)) if error.passing else error.error

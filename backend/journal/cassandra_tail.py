@@ -1,9 +1,9 @@
-"""Where a log on Cassandra ends that another process writes.
+"""Finding the end of a log on Cassandra while another process writes it.
 
-Rows are under way several at a time, so the last ones may be there in part.  What was answered by the time a look
-begins is on a quorum, and so are all rows before it: a look at a quorum finds them all.  Behind a row that is missing
-nothing was answered, or else something is lost: then a row behind it says that it was answered, all machines are asked
-for it, and if none has it, the log goes on behind the gap for whoever copies it.  A recovery says what is missing.
+Several rows are in progress at a time, so the last ones may be present with gaps.  A row answered before a check begins
+is at a quorum, as are all rows before it: a check at a quorum finds them all.  No row behind a missing one was
+answered, unless data is lost.  In that case a later row names the missing one as answered, all replicas are asked for
+it, and if none has it, a copy continues behind the gap.  A recovery reports the loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class End(NamedTuple):
 
 
 class Rows(Protocol):
-    """What is asked of the tables.  All raise :class:`~backend.journal.tables.Unanswered`."""
+    """The queries on the tables.  All raise :class:`~backend.journal.tables.Unanswered`."""
 
     def everyone(self) -> Rows: ...
 
@@ -35,20 +35,20 @@ class CassandraTail:
     """Follows one log."""
 
     def __init__(self, tables: Rows, log_id: int, from_segment: int) -> None:
-        """``from_segment``: a segment that the log has, or its next one; earlier ones may be gone."""
+        """``from_segment``: a segment that the log has, or its next one; earlier ones may be deleted."""
         self.log_id = log_id
         self._tables = tables
         self._segment = max(1, from_segment)
         self._row = 0
         self._seq: int | None = None
-        """Of the last row before the end; None: not read yet, or there is none."""
+        """Number of the last row before the end; None: not read yet, or there is none."""
 
     @property
     def end(self) -> End:
         return End(self._segment, self._row)
 
     async def catch_up(self) -> None:
-        """Go on to where the log ends now.  Raises :class:`~backend.journal.tables.Unanswered`."""
+        """Advance to the current end of the log.  Raises :class:`~backend.journal.tables.Unanswered`."""
         while True:
             here = self._pass(await self._tables.numbers(self.log_id, self._segment, self._row))
             there = await self._tables.numbers(self.log_id, self._segment + 1, 0)
@@ -67,18 +67,18 @@ class CassandraTail:
                 self._segment, self._row = self._segment + 1, 0
 
     async def seq(self) -> int | None:
-        """The last row before the end; None: there is none in the segment where it lies.
+        """Return the last row before the end; None: there is none in its segment.
 
         Raises :class:`~backend.journal.tables.Unanswered`.
         """
         for back in range(1, self._row + 1):
             last = await self._get(self._segment, self._row - back)
-            if last is not None:  # else it is damaged, which a recovery is to find
+            if last is not None:  # otherwise it is damaged, which a recovery will find
                 return last.header.seq + back - 1
         return None
 
     def _pass(self, numbers: list[int]) -> list[int]:
-        """Step over the rows that follow each other; returns those behind a gap."""
+        """Skip consecutive rows; return those behind a gap."""
         for at, number in enumerate(numbers):
             if number != self._row:
                 return numbers[at:]
@@ -92,12 +92,12 @@ class CassandraTail:
         return self._seq
 
     async def _was_answered(self, here: list[int], there: list[int]) -> bool:
-        """Whether a row behind the one that is missing says that this was answered."""
+        """Return whether a row behind the missing one names it as answered."""
         behind = [(self._segment, row) for row in here[-WINDOW:]]
         behind += [(self._segment + 1, row) for row in there[-WINDOW:]]
         for segment, row in reversed(behind):
             last = await self._get(segment, row)
-            if last is not None:  # else it is damaged, and one before it says nearly as much
+            if last is not None:  # otherwise it is damaged, and an earlier one has nearly the same mark
                 return last.header.answered > await self._last_seq()
         return False
 

@@ -1,10 +1,10 @@
-"""Immutable pieces of shards' states, in files beside the segments of the log that wrote them.
+"""Immutable chunks of shards' states, in files beside the segments of the log that wrote them.
 
-A file holds the pieces of one :meth:`~PieceStore.begin`::
+A file holds the chunks of one :meth:`~PieceStore.begin`::
 
-    magic, format, log id, number, crc | length, crc, piece, padding to 8 | ...
+    magic, format, log id, number, crc | length, crc, chunk, padding to 8 | ...
 
-It is durable before anyone can name it, and is never changed.
+It is durable before any entry can name it, and is never changed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FILE: Final = Struct("<4sBBHIII")  # magic, format, flags, reserved, log id, nu
 _PIECE: Final = Struct("<II")  # length, crc
 FILE_HEADER_BYTES: Final = _FILE.size + 4
 SYNC_BYTES: Final = 1 << 20
-"""A checkpoint is synced in steps of this size, so that no commit has to wait behind one large flush."""
+"""Step size in which a checkpoint is synced, so that no commit has to wait behind one large flush."""
 
 assert FILE_HEADER_BYTES % 8 == 0
 
 
 class PieceDamaged(Exception):
-    """A piece is not what was written."""
+    """A chunk differs from what was written."""
 
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(f"{file}:{offset}: {what}")
@@ -48,40 +48,40 @@ class PieceFile(NamedTuple):
 
 
 class PieceWriter(Protocol):
-    """Gathers pieces.  Where each will lie is known at once, so that pieces can name each other."""
+    """Collects chunks.  The reference of each is known at once, so that chunks can name each other."""
 
     def add(self, piece: bytes) -> PieceRef:
-        """Where the piece lies once :meth:`finish` has returned."""
+        """Add a chunk; return its reference, valid once :meth:`finish` has returned."""
 
     async def finish(self) -> None:
-        """Make the pieces durable.  Raises :class:`StorageFull`, :class:`Unavailable`; then none of them exists."""
+        """Make the chunks durable.  Raises :class:`StorageFull`, :class:`Unavailable`; then none of them exists."""
 
 
 class PieceReader(Protocol):
-    """Where pieces of checkpoints are read from."""
+    """Reads checkpoint chunks."""
 
     async def get(self, ref: PieceRef) -> bytes:
-        """Raises :class:`PieceDamaged`, :class:`Unavailable`."""
+        """Return a chunk.  Raises :class:`PieceDamaged`, :class:`Unavailable`."""
 
     async def get_many(self, refs: Sequence[PieceRef]) -> list[bytes]:
-        """The pieces in the order of ``refs``.  Raises as :meth:`get` does."""
+        """Return the chunks in the order of ``refs``.  Raises the errors of :meth:`get`."""
 
 
 class PieceStore(PieceReader, Protocol):
-    """Where pieces of checkpoints are kept."""
+    """Stores checkpoint chunks."""
 
     async def begin(self, log_id: int) -> PieceWriter:
-        """A new file of pieces."""
+        """Begin a new file of chunks."""
 
     async def drop_file(self, log_id: int, file: int) -> None:
-        """Forget what one writer stored.  Repeatable."""
+        """Delete one writer's file.  Repeatable."""
 
     async def list_files(self, log_id: int) -> list[PieceFile]:
-        """The files of pieces that one log has."""
+        """Return the files of chunks of one log."""
 
 
 class LocalPieceWriter:
-    """Writes one file of pieces."""
+    """Writes one file of chunks."""
 
     def __init__(self, disk: Disk, directory: str, log_id: int, number: int) -> None:
         self._disk = disk
@@ -112,7 +112,7 @@ class LocalPieceWriter:
             raise Unavailable(f"a checkpoint cannot be written in {self._directory}: {error}") from error
 
     def _chunks(self) -> Iterator[bytes]:
-        """What is to be written, in chunks that are put together quickly: meanwhile the event loop stands still."""
+        """Yield the data in parts that are quick to assemble, because that holds the GIL and blocks the event loop."""
         parts, self._parts = self._parts, []
         parts.reverse()
         chunk: list[bytes] = []
@@ -148,7 +148,7 @@ class LocalPieceWriter:
 
 
 class LocalPieces:
-    """Pieces in the folders of a node's logs."""
+    """Chunks in the folders of a node's logs."""
 
     def __init__(self, disk: Disk, files: SegmentFiles) -> None:
         self._disk = disk
@@ -175,7 +175,7 @@ class LocalPieces:
             raise Unavailable(f"a checkpoint cannot be read: {error}") from error
 
     async def drop_file(self, log_id: int, file: int) -> None:
-        if self._files.known(log_id):  # else it is gone
+        if self._files.known(log_id):  # otherwise it is gone
             await self._disk.run(self._drop, self._files.directory(log_id), file)
 
     async def list_files(self, log_id: int) -> list[PieceFile]:
@@ -184,7 +184,7 @@ class LocalPieces:
         found = await self._disk.run(self._list, self._files.directory(log_id))
         return [PieceFile(log_id, number, size_bytes) for number, size_bytes in found]
 
-    # --- blocking ---
+    # --- blocking --- ----
 
     def _read(self, refs: list[PieceRef]) -> list[bytes]:
         fds: dict[str, int] = {}
@@ -228,7 +228,7 @@ class LocalPieces:
     def _drop(self, directory: str, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(_path(directory, number))
-            self._disk.fsync_dir(directory)  # unless another node has removed the folder
+            self._disk.fsync_dir(directory)  # fails if another node has removed the folder
 
 
 def _path(directory: str, number: int) -> str:

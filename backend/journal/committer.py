@@ -1,4 +1,4 @@
-"""Who waits for a commit: a thread, so that a slow disk delays answers and nothing else (decision 0007)."""
+"""A thread that waits for commits, so that a slow disk delays answers and nothing else (decision 0007)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Done = Callable[[BaseException | None], None]
 
 
 def write_durably(fd: int, data: bytes, offset: int) -> BaseException | None:
-    """Write and sync.  Returns what went wrong: whatever it is, the log has to hear of it."""
+    """Write and sync.  Returns the error, of any type, because the log must be notified of it."""
     try:
         write_all(fd, data, offset)
         os.fdatasync(fd)
@@ -23,7 +23,7 @@ def write_durably(fd: int, data: bytes, offset: int) -> BaseException | None:
 
 
 def write_all(fd: int, data: bytes, offset: int) -> None:
-    """Write all of ``data``, however many calls that takes."""
+    """Write all of ``data``, in as many calls as needed."""
     written = os.pwrite(fd, data, offset)
     if written != len(data):
         rest = memoryview(data)
@@ -46,7 +46,7 @@ class Committer:
         self._queue.put((asyncio.get_running_loop(), fd, data, offset, done))
 
     def stop(self) -> None:
-        """Blocking.  End the thread, once what was begun is done."""
+        """End the thread, once the work in progress is done.  Blocking."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -56,6 +56,6 @@ class Committer:
         while (item := self._queue.get()) is not None:
             loop, fd, data, offset, done = item
             error = write_durably(fd, data, offset)
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop was closed: no caller waits any more
                 loop.call_soon_threadsafe(done, error)
             item = data = done = None  # type: ignore[assignment]  # keep nothing alive while waiting

@@ -1,7 +1,7 @@
-"""What the journal asks of a disk, and the real disk.
+"""The disk operations of the journal, and their implementation by the operating system.
 
-The primitives block; they are called in a worker thread through :meth:`Disk.run`, or at start, before anything else
-runs.  Two things have ways of their own, because the speed of the service hangs on them: :meth:`Disk.commit`, the one
+The operations block; they are called in a worker thread through :meth:`Disk.run`, or at the start, before anything else
+runs.  Two have methods of their own, because the speed of the service depends on them: :meth:`Disk.commit`, the one
 write and sync of a group commit (:mod:`backend.journal.committer`), and :meth:`Disk.pread_now`, a read that never
 waits.
 
@@ -25,52 +25,52 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKERS: Final = 4
-"""Threads for all that is not a commit: a read must not wait behind the sync of a checkpoint."""
+"""Threads for everything except commits: a read must not wait behind the sync of a checkpoint."""
 
 _ZERO_CHUNK: Final = bytes(1 << 20)
 _MEDIA_ERRORS: Final = frozenset(
     getattr(errno, name, errno.EIO) for name in ("EIO", "EBADMSG", "EILSEQ", "ENODATA", "EUCLEAN")
 )
-"""Errors by which a device or file system says that it no longer has the bytes."""
+"""Errors by which a device or file system reports that the bytes are lost."""
 
 
 def is_media_error(error: OSError) -> bool:
     """Return whether a read failed because the bytes are lost.
 
-    Any other error (no free descriptor, no memory, a timeout, a permission) says nothing about the bytes: the read is
-    to be tried again.
+    Any other error (no free descriptor, no memory, a timeout, a permission) proves nothing about the bytes: the read
+    has to be repeated.
     """
     return error.errno in _MEDIA_ERRORS
 
 
 class Disk(Protocol):
-    """Errors are those of the operating system: :class:`OSError` with ``errno``."""
+    """Disk operations.  Errors are those of the operating system: :class:`OSError` with ``errno``."""
 
     def open(self, path: str) -> int:
         """Open an existing file for reading and writing."""
 
     def create(self, path: str) -> int:
-        """Create a file that must not exist.  It is there after a crash only after :meth:`fsync_dir` of its folder."""
+        """Create a file that must not exist.  It survives a crash only after :meth:`fsync_dir` of its folder."""
 
     def close(self, fd: int) -> None: ...
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
-        """Write all of it."""
+        """Write all of the data."""
 
     def pread(self, fd: int, size_bytes: int, offset: int) -> bytes:
-        """Shorter than asked only at the end of the file.
+        """Read a range; the result is shorter only at the end of the file.
 
-        Where a part of the range cannot be read, this raises, whatever could be read of the rest.
+        If a part of the range cannot be read, this raises, even if the rest is readable.
         """
 
     def pread_now(self, fd: int, size_bytes: int, offset: int) -> bytes | None:
-        """What of this can be read without waiting for the disk (it may be short); None: nothing, or not supported."""
+        """Read what is available without waiting for the disk (possibly short); None: nothing, or not supported."""
 
     def fdatasync(self, fd: int) -> None:
-        """After an error it is not known what the disk has, and a further call proves nothing."""
+        """Sync the file's data.  After an error the state of the disk is unknown, and a further call proves nothing."""
 
     def preallocate(self, fd: int, size_bytes: int) -> None:
-        """Fill the empty file with zeros, and sync it: so that a commit changes no metadata and cannot lack room."""
+        """Fill the empty file with zeros, and sync it: so that a commit changes no metadata and cannot lack space."""
 
     def truncate(self, fd: int, size_bytes: int) -> None: ...
 
@@ -79,21 +79,21 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def mkdir(self, path: str) -> None:
-        """Make a folder, and those above it, unless it exists; durably."""
+        """Create a folder, and its parents, durably, unless it exists."""
 
     def rmdir(self, path: str) -> None: ...
 
     def listdir(self, path: str) -> list[str]:
-        """Names, sorted."""
+        """Return the names, sorted."""
 
     def fsync_dir(self, path: str) -> None: ...
 
     def free_bytes(self, path: str) -> int: ...
 
     def lock(self, path: str) -> int:
-        """Lock a file (made if need be) until the descriptor is closed or the process ends.
+        """Lock a file (created if missing) until the descriptor is closed or the process ends.
 
-        Raises :class:`BlockingIOError` if another holder lives.
+        Raises :class:`BlockingIOError` if another holder is alive.
         """
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
@@ -143,7 +143,7 @@ class RealDisk:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            self._nowait = False  # a filesystem without it: all reads go through a worker
+            self._nowait = False  # a filesystem without it: all reads use a worker
             return None
         return bytes(memoryview(buffer)[:size])
 
@@ -151,8 +151,8 @@ class RealDisk:
         os.fdatasync(fd)
 
     def preallocate(self, fd: int, size_bytes: int) -> None:
-        # Zeros are written, not fallocated: a sync into written blocks takes two thirds of one into unwritten extents.
-        # Synced chunk by chunk, so that no commit has to wait behind one large flush.
+        # Zeros are written, not fallocated: a sync of written blocks takes two thirds of one of unwritten extents.
+        # Synced in steps, so that no commit has to wait behind one large flush.
         for offset in range(0, size_bytes, len(_ZERO_CHUNK)):
             self.pwrite(fd, _ZERO_CHUNK[: size_bytes - offset], offset)
             os.fdatasync(fd)
@@ -208,6 +208,6 @@ class RealDisk:
         self._committer.commit(fd, data, offset, done)
 
     def close_workers(self) -> None:
-        """End the threads, once what was begun is done."""
+        """End the threads, once the work in progress is done."""
         self._committer.stop()
         self._workers.shutdown()

@@ -16,8 +16,8 @@ from metadata_service.models import LogEntry
 class LocalJournal:
     """Implements :class:`backend.journal.interface.Journal`.
 
-    The fence of a log is its lock: it is free only when the process that wrote it is gone.  A process that hangs keeps
-    its lock, and with it its shards: whoever supervises it kills it, then others can take them over.
+    The fence of a log is its lock: it is free only when the process that wrote the log has ended.  A process that hangs
+    keeps its lock, and with it its shards: its supervisor has to kill it, then others can take the shards over.
     """
 
     def __init__(self, disk: Disk, root: str, settings: LogSettings = DEFAULTS) -> None:
@@ -48,7 +48,8 @@ class LocalJournal:
             directory = self.segments.directory(log_id)
             try:
                 self._locks[log_id] = await self._disk.run(lock_log, self._disk, directory)
-            except FileNotFoundError:  # a sealed log, of which another node has removed the last a moment ago
+            # A sealed log, whose last file another node has just removed.
+            except FileNotFoundError:
                 begun.discard(log_id)
         return begun
 
@@ -92,5 +93,5 @@ class LocalJournal:
 
 
 def folder_of(entry: LogEntry) -> str:
-    """Name of the folder that a log's files are in."""
+    """Return the name of the folder of a log's files."""
     return f"{entry.node}-{entry.incarnation}"

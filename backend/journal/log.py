@@ -1,13 +1,13 @@
 """The append side of one incarnation's log.
 
-Records are gathered into a batch; a batch becomes a row, and a row is one write and one sync.  While a row is under
-way the next batch fills, and goes out when that row is durable and nothing more comes.  So there is never more than
-one row of the log being written: recovery rests on that (:mod:`backend.journal.recovery`).
+Records are collected into a batch; a batch becomes a row, and a row is one write and one sync.  While a row is being
+written the next batch fills, and is written when that row is durable and no more records arrive.  So there is never
+more than one row of the log being written: recovery relies on that (:mod:`backend.journal.recovery`).
 
-Where a record will lie is known when it is appended, so that the engine can apply it at once.  Room is made ahead:
-segments are preallocated before they are needed, and the last one of them is a reserve for what must go on when the
-disk is full (receives, deletes, checkpoints, the cleaner).  So an append is refused before anything has changed, and a
-commit never finds the disk full.
+A record's position is known when it is appended, so that the engine can apply it at once.  Segments are preallocated
+before they are needed, and the last one is a reserve for operations that must continue when the disk is full (receives,
+deletes, checkpoints, compaction).  So an append is refused before anything has changed, and a commit never finds the
+disk full.
 
 All methods are called in the event loop that created the log.
 """
@@ -48,18 +48,21 @@ from backend.journal.segments import RottenRecord, SegmentFiles, check_record
 logger = logging.getLogger(__name__)
 
 RECORDS_ENOUGH, LOOKS_MOST = 32, 4
-"""A row costs about as much for one record as for 32.  So after a row the next one does not go out at once: who was
-just answered asks again, and what others have sent meanwhile is still to be read (decision 0020)."""
+"""Number of records at which a row is not delayed further, and maximum number of polls for more records.
+
+A row costs about as much for one record as for 32.  So after a row the next one is not written at once: answered
+callers send their next calls, and calls of others have arrived meanwhile and are still to be read (decision 0020).
+"""
 
 
 class LogSettings(NamedTuple):
     segment_bytes: int = 32 << 20
     low_water_bytes: int = 64 << 20
-    """With less free space than this, nothing is stored that is not for making room."""
+    """Free space below which only operations that free space are accepted."""
     row_bytes: int = 512 << 10
-    """A row is closed when its records reach this size (a larger record has a row of its own)."""
+    """Size of its records at which a row is closed (a larger record has a row of its own)."""
     idle_seconds: float = 0.05
-    """After so long without a commit, an empty row says that the last one was answered."""
+    """Time without a commit after which an empty row records that the last one was answered."""
 
 
 DEFAULTS: Final = LogSettings()
@@ -73,14 +76,14 @@ class _Batch:
     def __init__(self, segment: Segment, offset: int, seq: int) -> None:
         self.segment = segment
         self.offset = offset
-        """Where the row begins in its segment."""
+        """Offset of the row in its segment."""
         self.seq = seq
         self.records: list[bytes] = []
         self.ends: list[int] = []
         self.origin = 0
         """Position of the first record."""
         self.futures: list[asyncio.Future[None]] = []
-        """Of those who wait for the row."""
+        """Futures of callers that wait for the row."""
         self.row_bytes = 0
         """Length of the row, once it is closed."""
 
@@ -103,7 +106,7 @@ class LocalLog:
     ) -> None:
         self.log_id = log_id
         self.durable_seq = 0
-        """The last row that is durable, and with it all before it."""
+        """The last row that is durable, as are all before it."""
         self._disk = disk
         self._files = files
         self._directory = directory
@@ -124,21 +127,21 @@ class LocalLog:
             next_number=first.number + 1,
         )
         self._abandoned: set[Segment] = set()
-        """What was open when the log failed."""
+        """Segments that were open when the log failed."""
 
         self._queue: deque[_Batch] = deque()
-        """Closed batches that wait for the one under way."""
+        """Closed batches that wait for the row being written."""
         self._under_way: _Batch | None = None
         self._chain = 0
         self._awake = False
-        """A flush is scheduled or a row is under way."""
+        """A flush is scheduled or a row is being written."""
         self._cut = Cut(0, first.number)
         """The boundary behind the last closed row with records."""
         self._marked = True
         """Nothing was written since the last idle mark."""
         self._committed_at = 0.0
         self._began_at = 0.0
-        """When the write under way began; to be measured, and for nothing else."""
+        """Start of the write in progress; for metrics only."""
         self._mark_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -148,7 +151,7 @@ class LocalLog:
         self._fill = 0
         """Bytes of records in the batch."""
         self._room = 0
-        """Bytes that the batch can still take, records and directory; -1 sends every append the slow way."""
+        """Bytes that the batch can still hold, records and directory; -1 sends every append through the slow path."""
         self._beyond = 0
         """Bytes of the segment behind those."""
         self._origin = 0
@@ -168,11 +171,11 @@ class LocalLog:
         on_failure: Callable[[BaseException], None],
         settings: LogSettings = DEFAULTS,
     ) -> LocalLog:
-        """Make the folder ``name`` under ``files.root`` with the log's lock and its first segments.
+        """Create the folder ``name`` under ``files.root`` with the log's lock and its first segments.
 
-        ``life`` are 64 random bits.  ``on_failure`` is called once, when a write has failed: the caller has to throw
-        its memory away and begin anew from what is durable.  With little room on the disk the first segment is made
-        smaller.  Raises :class:`StorageFull`, :class:`LogInUse`, :class:`OSError`.
+        ``life`` are 64 random bits.  ``on_failure`` is called once, when a write has failed: the caller has to discard
+        its memory and restart from what is durable.  With little free space the first segment is smaller.  Raises
+        :class:`StorageFull`, :class:`LogInUse`, :class:`OSError`.
         """
         assert 0 < log_id <= LOG_ID_MAX
         assert 0 < life < 1 << 64
@@ -185,29 +188,30 @@ class LocalLog:
         await log._stock.wait()
         return log
 
-    # --- appending ---
+    # --- appending --- ----
 
     @property
     def next_seq(self) -> int:
-        """The row that the next record goes into."""
+        """Number of the row for the next record."""
         return self._batch.seq
 
     @property
     def unsynced_bytes(self) -> int:
-        """Of the rows that are not durable yet."""
+        """Bytes of the rows that are not durable yet."""
         under_way = self._under_way.row_bytes if self._under_way is not None else 0
         return under_way + sum(batch.row_bytes for batch in self._queue) + self._fill
 
     @property
     def next_segment(self) -> int:
-        """The segment that the next record goes into, as things stand."""
+        """Segment for the next record, as far as known now."""
         return self._batch.segment.number
 
     def append(self, record: bytes, *, reserve: bool = False) -> int:
-        """Add a record to the batch being filled; returns its position.
+        """Add a record to the batch being filled; return its position.
 
-        With ``reserve`` it may use what is kept for making room.  Raises :class:`StorageFull` or :class:`Unavailable`,
-        having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has let it pass.
+        With ``reserve`` it may use the space reserved for operations that free space.  Raises :class:`StorageFull` or
+        :class:`Unavailable`, having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has
+        succeeded.
         """
         size = len(record) + DIRECTORY_ENTRY_BYTES
         if size > self._room or (self._stock.refusing and not reserve):
@@ -223,7 +227,7 @@ class LocalLog:
         return position
 
     def check_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Make sure that records of this size in total can be appended now, in this iteration of the loop.
+        """Check that records of this size in total can be appended now, in this iteration of the loop.
 
         Raises :class:`StorageFull` or :class:`Unavailable`.
         """
@@ -236,7 +240,7 @@ class LocalLog:
             raise StorageFull(self._stock.shortage())
 
     async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Like :meth:`check_room`, but waits for a segment that is being made."""
+        """Check like :meth:`check_room`, but wait for a segment that is being allocated."""
         while True:
             try:
                 return self.check_room(size_bytes, reserve)
@@ -245,17 +249,19 @@ class LocalLog:
                     raise
 
     def room(self) -> bool:
-        """Whether new messages are taken."""
+        """Return whether new messages are accepted."""
         return self._error is None and not self._closing and self._fits(4096, False)
 
     def short(self) -> bool:
-        """Whether little more than the segment in use is left for new messages: the disk is full, or nearly so."""
+        """Return whether little more than the current segment is left for new messages: the disk is full, or nearly
+        so.
+        """
         return self._stock.short()
 
     def _fits(self, size_bytes: int, reserve: bool) -> bool:
         if self._stock.refusing and not reserve:
             return False
-        # A record takes at least 56 bytes, its line in the directory 8; two rows in turn hold more than row_bytes.
+        # A record takes at least 56 bytes, its directory entry 8; two consecutive rows hold more than row_bytes.
         need = size_bytes + size_bytes // 7 + ROW_OVERHEAD_BYTES * (2 + 2 * size_bytes // self._settings.row_bytes)
         if need <= self._room + self._beyond:
             return True
@@ -304,7 +310,7 @@ class LocalLog:
         return ROW_OVERHEAD_BYTES + self._fill + DIRECTORY_ENTRY_BYTES * len(self._records)
 
     def _close_batch(self) -> None:
-        """What is appended from now on goes into a later row."""
+        """Close the batch being filled: later appends go into a later row."""
         batch = self._batch
         batch.row_bytes = self._row_bytes()
         self._queue.append(batch)
@@ -315,13 +321,13 @@ class LocalLog:
         self._begin(self._batch)
 
     def cut(self) -> Cut:
-        """Close the row being filled, so that later appends go to a later row; returns the boundary."""
+        """Close the row being filled, so that later appends go to a later row; return the boundary."""
         if self._records and self._error is None:
             self._close_batch()
         return self._cut
 
     def barrier(self) -> asyncio.Future[None] | None:
-        """A future that is done when all that was appended so far is durable; None if it is.
+        """Return a future that is done when all records appended so far are durable; None if they are.
 
         Each caller gets a future of its own, which may be cancelled.  It fails with :class:`Unavailable`.
         """
@@ -340,15 +346,15 @@ class LocalLog:
         return future
 
     def check_replicas(self) -> None:
-        """The disk is the only replica."""
+        """Do nothing: the disk is the only replica."""
 
     async def on_all_replicas(self, positions: Sequence[int]) -> None:
-        """The disk is the only replica: wait for the barrier."""
+        """Wait for the barrier: the disk is the only replica."""
         barrier = self.barrier()
         if barrier is not None:
             await barrier
 
-    # --- committing ---
+    # --- committing --- ----
 
     def _flush(self) -> None:
         if self._under_way is not None or self._error is not None:
@@ -361,7 +367,8 @@ class LocalLog:
         self._under_way = self._queue.popleft()
         try:
             self._commit(self._under_way)
-        except Exception as error:  # a failed assertion, say: nobody is to wait for ever
+        # A failed assertion, for example: no caller must wait for ever.
+        except Exception as error:
             self._fail(error)
 
     def _commit(self, batch: _Batch) -> None:
@@ -378,13 +385,13 @@ class LocalLog:
             directory=b"".join(entries),
         )
         segment, position = batch.segment, batch.offset
-        # What is about to be written is the next row, at the place that its records were told, and within its segment.
+        # This must be the next row, at the place on which its records' positions are based, and within its segment.
         assert batch.seq == self.durable_seq + 1
         assert len(row) == batch.row_bytes
         assert position & 7 == 0
         assert position + len(row) <= segment.size_bytes
         if position == SEGMENT_HEADER_BYTES:
-            # The header comes with the first row, for only then is it known.
+            # The header is written with the first row, because only then is it known.
             header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
             row, position = encode_segment_header(header) + row, 0
         self._chain = check
@@ -417,7 +424,7 @@ class LocalLog:
             self._look(0, LOOKS_MOST)
 
     def _gather(self, before: int, looks: int) -> None:
-        """Let the batch go out once nothing is added to it any more, or enough is in it."""
+        """Write the batch once no more records arrive, or it has enough."""
         now = len(self._records)
         if looks and before < now < RECORDS_ENOUGH and not self._queue:
             self._look(now, looks - 1)
@@ -425,21 +432,25 @@ class LocalLog:
             self._flush()
 
     def _look(self, before: int, looks: int) -> None:
-        """When the loop has looked at its sockets, and done what came of that."""
+        """Schedule a check after the loop has polled its sockets and processed the results."""
         self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, looks))
 
     def _let_go(self, segment: Segment) -> None:
-        """Close a segment that is full, unless a row of it is still to be written."""
+        """Close a full segment, unless a row of it is still to be written."""
         rows = (*self._queue, self._under_way) if self._under_way is not None else self._queue
         if all(row.segment is not segment for row in rows):
             try:
                 self._disk.close(segment.fd)
-            except OSError as error:  # all of it is durable: the log goes on
+            # All of it is durable: the log continues.
+            except OSError as error:
                 logger.warning("cannot close a segment of %s: %s", self._directory, error)
 
     def _fail(self, error: BaseException) -> None:
-        """A write or sync has failed.  It is not repeated: after such an error the kernel may call pages clean that
-        the disk never got, and a second sync would succeed without meaning anything."""
+        """Stop the log after a failed write or sync, which is not repeated.
+
+        After such an error the kernel may mark pages clean that the disk never got, and a second sync would succeed
+        without proving anything.
+        """
         self._error = Unavailable(f"the journal cannot be written: {error}")
         self._stock.stop()
         self._room = -1
@@ -459,11 +470,11 @@ class LocalLog:
     def _fail_future(future: asyncio.Future[None], error: Unavailable) -> asyncio.Future[None]:
         if not future.done():
             future.set_exception(error)
-            future.exception()  # nobody has to look
+            future.exception()  # prevents a log line for an unretrieved exception
         return future
 
     def _rest(self) -> None:
-        """All is durable: wait for more, and after a while write the mark."""
+        """Handle that all is durable: wait for more, and after a while write the mark."""
         self._awake = False
         now = self._loop.time()
         self._committed_at = now
@@ -478,7 +489,8 @@ class LocalLog:
     def _mark_when_idle(self) -> None:
         self._mark_timer = None
         if self._awake or self._marked or self._error is not None:
-            return  # _rest will set the timer again, or there is nothing to mark
+            # _rest sets the timer again, or there is nothing to mark.
+            return
         due = self._committed_at + self._settings.idle_seconds
         if self._loop.time() < due:
             self._mark_timer = self._loop.call_at(due, self._mark_when_idle)
@@ -486,16 +498,18 @@ class LocalLog:
             self._mark()
 
     def _mark(self) -> None:
-        """Write an empty row: the rows before it were answered, so damage to the last of them is no torn tail."""
+        """Write an empty row: it proves that the rows before it were answered, so damage to the last one is no torn
+        tail.
+        """
         assert not self._records
         assert not self._queue
         self._close_batch()
         self._flush()
 
-    # --- reading ---
+    # --- reading --- ----
 
     async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
-        """The records at these positions, in their order."""
+        """Return the records at these positions, in their order."""
         if not self._awake or max(positions, default=0) < self._oldest().origin:
             return await self._files.read_many(positions)
         found = {position: self._from_memory(position) for position in positions}
@@ -505,11 +519,11 @@ class LocalLog:
         return [view for position in positions if (view := found[position]) is not None]
 
     def _oldest(self) -> _Batch:
-        """The oldest batch that is not durable, or the one being filled."""
+        """Return the oldest batch that is not durable, or the one being filled."""
         return self._under_way or (self._queue[0] if self._queue else self._batch)
 
     def _from_memory(self, position: int) -> RecordView | RottenRecord | None:
-        """From the batches that are not durable yet."""
+        """Return a record from the batches that are not durable yet."""
         if not self._awake or position >> 44 != self.log_id or position < self._oldest().origin:
             return None
         for batch in (self._batch, *reversed(self._queue), *((self._under_way,) if self._under_way else ())):
@@ -522,10 +536,10 @@ class LocalLog:
                 return check_record(batch.records[index], 0, position, self._files.path(*place_of(position)[:2]))
         return None
 
-    # --- the end ---
+    # --- the end --- ----
 
     async def close(self) -> None:
-        """Take no more, wait until all is durable or the log has failed, write the mark, and let go of the lock."""
+        """Refuse appends, wait until all is durable or the log has failed, write the mark, and release the lock."""
         self._closing = True
         self._room = -1
         if self._mark_timer is not None:
@@ -553,5 +567,7 @@ class LocalLog:
 
 
 def _capacity(segment: Segment, offset: int) -> int:
-    """Bytes of records and directory that a row at ``offset`` can hold.  Room is left for an idle mark behind it."""
+    """Return the bytes of records and directory that a row at ``offset`` can hold, with space for an idle mark behind
+    it.
+    """
     return segment.size_bytes - offset - 2 * ROW_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Asking tables again, for those who can wait: nothing that is asked of them does harm when it is done twice."""
+"""Tables with retries, for callers that can wait: all operations may be repeated without harm."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SECONDS_MOST: Final = 1.0
 
 
 def pause(tries: int) -> float:
-    """Seconds before the next try: longer each time, and not the same for all."""
+    """Return the seconds before the next try: exponentially growing, with jitter."""
     return min(SECONDS_MOST, SECONDS_FIRST * (1 << min(tries - 1, 10))) * (0.5 + random() / 2)
 
 
 class PatientTables:
-    """Tables that raise :class:`Unanswered` only when several tries have failed.  Implements :class:`Tables`.
+    """Tables that raise :class:`Unanswered` only after several failed tries.  Implements :class:`Tables`.
 
-    A log's own rows and its fence go straight through: there the log decides what to do meanwhile.
+    Writes of a log's own rows and reads of its fence are passed through: for these the log itself decides.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -48,7 +48,7 @@ class PatientTables:
         self._tables.put_row_everywhere(log_id, segment, row, data, done)
 
     async def rewrite(self, log_id: int, segment: int, row: int, data: bytes) -> None:
-        """Store a row of a log that somebody else has written."""
+        """Store a row of a log that another process has written."""
         await self._again(lambda: put_row(self._tables, log_id, segment, row, data))
 
     def read_state(self, log_id: int, done: StateRead) -> None:

@@ -1,7 +1,7 @@
-"""Which segments are pinned, and by what.
+"""Pinned segments, and the reasons.
 
-This is the one place that answers the question.  A segment may be dropped when it lies below its log's floor and
-nothing else holds it.  Whatever comes to need segments later (cursors, say) asks for its pins here.
+Only this module decides it.  A segment may be dropped when it lies below its log's floor and nothing else holds it.
+Any later feature that needs segments (cursors, for example) adds its pins here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ REPLAY: Final = "replay"
 MESSAGES: Final = "messages"
 CHECKPOINT: Final = "checkpoint"
 BACKUP: Final = "backup"
-"""What may hold a segment: it is replayed after a crash; messages in it live; a shard has no checkpoint behind it; it
-is being copied."""
+"""Reasons that hold a segment: it is replayed after a crash; it has live messages; a shard has no checkpoint behind it;
+it is being copied.
+"""
 
 
 class Pins:
-    """Fed with what is committed in the metadata, never with what somebody only means to commit."""
+    """Pins computed from committed metadata only, never from a change that is still to be committed."""
 
     def __init__(self) -> None:
         self._floors: dict[int, int] = {}
@@ -31,31 +32,31 @@ class Pins:
         self._backups: dict[str, dict[int, int]] = {}
 
     def set_floor(self, log_id: int, segment: int) -> None:
-        """A log's floor: segments from this one on are replayed after a crash.  It never goes down."""
+        """Set a log's floor: segments from this one on are replayed after a crash.  It never goes down."""
         assert segment >= self._floors.get(log_id, 0), "a floor never goes down"
         self._floors[log_id] = segment
 
     def set_live(self, shard: int, segments: Iterable[Segment]) -> None:
-        """The live list of the shard's entry: segments that its checkpoint points into."""
+        """Set the live list of the shard's entry: segments that its checkpoint references."""
         self._live[shard] = frozenset(segments)
 
     def set_chain(self, shard: int, starts: Iterable[Segment]) -> None:
-        """What is replayed on top of the shard's checkpoint: for each log of its chain, the segment it starts in.
+        """Set the segments replayed on top of the shard's checkpoint: for each log of its chain, the first one.
 
         Only for a shard that has records there; one without costs nothing and pins nothing.
         """
         self._chains[shard] = dict(starts)
 
     def set_backup(self, name: str, through: Mapping[int, int]) -> None:
-        """What a backup has begun to copy: of each log, nothing up to this segment goes."""
+        """Set the extent of a backup's copy: of each log, no segment up to this one may be dropped."""
         self._backups[name] = dict(through)
 
     def why(self, log_id: int, segment: int) -> list[str]:
-        """What holds a segment, in words; nothing: it may go."""
+        """Return the reasons that hold a segment, as text; empty: it may be dropped."""
         return [words for _, words in self.held(log_id, segment)]
 
     def held(self, log_id: int, segment: int) -> Iterator[tuple[str, str]]:
-        """The same, each with its kind."""
+        """Yield the kind and text of each reason that holds a segment."""
         key = (log_id, segment)
         floor = self._floors.get(log_id)
         if floor is None:
@@ -73,5 +74,5 @@ class Pins:
                 yield BACKUP, f"the backup {name} copies it"
 
     def droppable(self, closed: Iterable[Segment]) -> list[Segment]:
-        """Those of these closed segments that nothing holds."""
+        """Return those of these closed segments that nothing holds."""
         return [segment for segment in closed if not self.why(*segment)]

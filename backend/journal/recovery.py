@@ -1,21 +1,21 @@
-"""Reading a log whose process has gone: its rows, where it ends, and what is damaged.
+"""Scan of a log whose process has ended: its rows, its end, and its damage.
 
-**Torn or damaged?**  A row that is not whole is either the one that was being written when the process or the machine
-stopped: it was never answered, and the log ends before it.  Or it was whole once, and is damaged: then the log must not
-be cut off there.  What decides:
+**Torn or damaged?** An incomplete row is either the one being written when the process or the machine stopped: it was
+never answered, and the log ends before it.  Or it was complete once, and is damaged: then the log must not be cut off
+there.  These decide:
 
-* A later row of this log, or a piece of one.  The writer has one row at a time under way and begins the next only when
-  the sync of this one has returned (:mod:`backend.journal.log`).  So a trace of a later row proves that the disk once
-  had this one.  Were several rows in flight, it would prove nothing.
-* The highest answered row that any row names.  After a burst an empty row is written for this alone.
-* What is known from elsewhere: a seal, a checkpoint or a chain that names a row.
+- A later row of this log, or a part of one.  The writer writes one row at a time and begins the next only when the sync
+of this one has returned (:mod:`backend.journal.log`).  So a trace of a later row proves that the disk once had this
+one.  If several rows were written concurrently, it would prove nothing.
+- The highest answered row that any row names.  After a burst an empty row is written for this alone.
+- Knowledge from elsewhere: a seal, a checkpoint or a chain that names a row.
 
-A row of which a header (at the front or in the tail) and all records are intact counts, also as the last: a row that
-was never answered may as well exist, and :func:`rewrite_tail` makes it whole and durable before anyone builds on it.
+A row with an intact header (at the front or in the tail) and intact records counts, even the last one: a row that was
+never answered may exist, and :func:`rewrite_tail` makes it complete and durable before anything depends on it.
 
-**How much is lost.**  Of a damaged row the records are checked one by one, each part apart.  A record that is rotten is
-given out as a :class:`~backend.journal.segments.RottenRecord`, with as much as can be known of it.  Damage is *severe*
-when it cannot be said which shard it hit: then the log is not to be sealed before an operator has decided.
+**Extent of the loss.** The records of a damaged row are checked one by one, each part separately.  A corrupt record is
+returned as a :class:`~backend.journal.segments.RottenRecord`, with everything known about it.  Damage is *severe* if
+the affected shard is unknown: then the log must not be sealed before an operator has decided.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from backend.journal.segments import RottenRecord, list_segments, rotten_record,
 from backend.journal.traces import Found, Traces, directory_of, first_row, is_whole, is_zero
 
 PAUSE_BYTES: Final = 256 << 10
-"""After so many bytes of rows the loop gets a turn."""
+"""Bytes of rows after which the loop gets a turn."""
 BLOCK_BYTES: Final = 4 << 10
 """The smallest part of a file that a device reads or loses."""
 _MARK_BYTES: Final = 8
-"""Length of the mark, not zero, that begins a row and a segment's header."""
+"""Length of the non-zero mark that begins a row and a segment's header."""
 
 
 class Damage(NamedTuple):
-    """One thing that is not as it was written."""
+    """One deviation from what was written."""
 
     file: str
     offset: int
     seq: int
-    """The row; 0 if that is not known."""
+    """The row; 0 if unknown."""
     what: str
     shard: int | None = None
     partition: int | None = None
@@ -91,16 +91,17 @@ class LogEnd(NamedTuple):
     answered: int
     """The highest row known to have been answered, from the log itself."""
     time_ms: int
-    """The last time that a row carried, 0 if there is none."""
+    """The last time in any row, 0 if there is none."""
     segment: int
     offset: int
-    """Where the log ends: the segment, and the first byte behind its last row."""
+    """End of the log: with ``segment``, the first byte behind its last row."""
     damage: list[Damage]
     severe: bool
-    """Not to be sealed: something is lost, and it cannot be said whose."""
+    """The log must not be sealed: records are lost, and their shards are unknown."""
     torn: Damage | None
-    """The row that was being written at the end, if it is not whole: nothing of it was ever answered.  If all its
-    records are there it counts nevertheless (``seq`` is its number)."""
+    """The row being written at the end, if it is incomplete: nothing of it was ever answered.  If all its records are
+    there it counts nevertheless (``seq`` is its number).
+    """
     tail: list[RowExtent]
     """The rows past the answered mark."""
 
@@ -108,10 +109,10 @@ class LogEnd(NamedTuple):
 class Scan:
     """Reads a log once, from a segment on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one.
 
-    ``from_seq``: rows below it are stepped over.  ``known_seq``: a row known from elsewhere to be durable, from a
-    committed checkpoint or chain.  ``sealed_seq``: the last row, if the log is sealed; what lies behind does not exist.
+    ``from_seq``: rows below it are skipped.  ``known_seq``: a row known from elsewhere to be durable, from a committed
+    checkpoint or chain.  ``sealed_seq``: the last row, if the log is sealed; later rows do not exist.
 
-    It reads a segment at a time, in a worker, and does not hold the loop for more than some milliseconds.
+    It reads a segment at a time, in a worker, and does not block the loop for more than some milliseconds.
     """
 
     end: LogEnd
@@ -146,16 +147,16 @@ class Scan:
         self._answered = 0
         self._time_ms = 0
         self._seq = 0
-        """The row that comes next; 0 while that is not known."""
+        """The next expected row; 0 while unknown."""
         self._chain: int | None = 0
-        """The check that it has to name; None while that is not known."""
+        """Checksum of the preceding row that the next row has to name; None while unknown."""
         self._place = (self._from_segment, 0)
         self._traces = Traces(log_id, 0)
 
-    # --- the way through the log ---
+    # --- iteration over the log --- ----
 
     async def rows(self) -> AsyncIterator[Row]:
-        """The rows from ``from_seq`` on, in order, also damaged ones with what can be read of them."""
+        """Yield the rows from ``from_seq`` on, in order; damaged ones with their readable content."""
         self._numbers = [
             number
             for number in await self._disk.run(list_segments, self._disk, self._directory)
@@ -190,7 +191,7 @@ class Scan:
                         self._tear(number, found.offset, header.seq)
                         if not whole:
                             break
-                        # All its records are there, and rewrite_tail makes a whole row of it again.
+                        # All its records are there, and rewrite_tail makes it complete again.
                 self._passed(number, found)
                 offset = end
                 if wanted:
@@ -241,10 +242,10 @@ class Scan:
         )
 
     def _check_unreadable(self) -> None:
-        """Report ranges behind the end that the device has lost, if rows may have been there.
+        """Report ranges behind the end that the device has lost, if they may have held rows.
 
-        Before the end each row was judged by its own checks.  Rows follow each other without gaps, so where zeros could
-        be read at the end, nothing was ever written behind it in that segment.
+        Before the end each row was checked by its own checksums.  Rows follow each other without gaps, so if the end
+        reads as zeros, nothing was ever written behind it in that segment.
         """
         last, end = self._place
         for number, ranges in sorted(self._unreadable.items()):
@@ -264,7 +265,7 @@ class Scan:
     def _path(self, number: int) -> str:
         return f"{self._directory}/{segment_name(number)}"
 
-    # --- segments ---
+    # --- segments --- ----
 
     async def _load(self, number: int) -> bytes:
         if number not in self._buffers:
@@ -276,11 +277,11 @@ class Scan:
         return self._buffers[number]
 
     async def _find_life(self) -> None:
-        """Learn the random number that marks this log's rows: from any segment header, or else from any row."""
+        """Find the random number that marks this log's rows: from any segment header, or else from any row."""
         expected = self._from_segment
         for number in self._numbers:
-            # Of a sealed log the segments behind its end are given back one by one, which may have been cut short;
-            # that a row before its end is missing is found when the rows are read.
+            # The segments behind a sealed log's end are deleted one by one, which may have been interrupted; a missing
+            # row before the end is found when the rows are read.
             if number != expected and self._sealed_seq is None:
                 self._report(expected, 0, 0, "the segment is missing", severe=True)
             expected = number + 1
@@ -304,8 +305,8 @@ class Scan:
     def _enter(self, number: int, buffer: bytes) -> tuple[int, bool]:
         """Check a segment's header against what came before.
 
-        Returns where its rows begin (0: it was never used), and whether the header is rotten.  Whether that is damage
-        or was being written, the first row decides.
+        Returns the offset of its rows (0: the segment was never used), and whether the header is corrupt.  The first
+        row decides whether that is damage, or a header that was being written.
         """
         header = self._traces.segment_header(number, buffer)
         first = number == self._numbers[0]
@@ -333,15 +334,15 @@ class Scan:
             self._report(number, 0, self._seq, "the segment does not continue the one before it", severe=True)
         return SEGMENT_HEADER_BYTES, False
 
-    # --- rows ---
+    # --- rows --- ----
 
     def _follows(self, header: RowHeader) -> bool:
         return header.seq == self._seq and self._chain in (None, header.chain)
 
     async def _row_at(self, number: int, buffer: bytes, offset: int) -> Found | None:
-        """The next row of this segment; None if the log, or the segment, ends at ``offset``.
+        """Return the next row of this segment; None if the log, or the segment, ends at ``offset``.
 
-        Where nothing that belongs there can be made out, this is the next row of which there is a trace.
+        If no valid row is at ``offset``, this is the next row of which there is a trace.
         """
         header = self._traces.own_row(buffer, offset)
         if header is not None and self._follows(header):
@@ -350,7 +351,7 @@ class Scan:
             return None
         found = self._traces.next_trace(buffer, offset, self._seq - 1)
         if found is None:
-            # Rows of later segments tell whether this was the end of the log; not whether it was a row at all.
+            # Rows of later segments prove that this was not the end of the log, but not that this was a row.
             if self._seq <= self._known or await self._is_traced_later(number, self._seq - 1):
                 self._report(number, offset, self._seq, "unreadable bytes behind the last row of the segment")
             else:
@@ -367,7 +368,9 @@ class Scan:
         self._report(number, offset, self._seq, what, severe=True)
 
     async def _is_durable(self, number: int, buffer: bytes, offset: int, seq: int) -> bool:
-        """Whether row ``seq`` was durable once, by a trace of a later one behind ``offset``, or by what is known."""
+        """Return whether row ``seq`` was once durable: there is a trace of a later one behind ``offset``, or it is
+        known.
+        """
         if seq <= self._known or self._traces.next_trace(buffer, offset, seq) is not None:
             return True
         return await self._is_traced_later(number, seq)
@@ -400,7 +403,7 @@ class Scan:
     def _salvage(
         self, number: int, buffer: bytes, found: Found, directory: list[tuple[int, int]] | None
     ) -> list[tuple[int, RecordView | RottenRecord]]:
-        """What can be read of the records of a damaged row."""
+        """Return the readable records of a damaged row."""
         file = self._path(number)
         start = found.offset + ROW_HEADER_BYTES
         limit = start + found.header.payload_bytes
@@ -432,8 +435,8 @@ class Scan:
 async def rewrite_tail(disk: Disk, directory: str, end: LogEnd) -> None:
     """Write the rows past the answered mark again, and sync them.
 
-    What the scan has read may be page cache that the disk never got: after a failed sync, or when the process died
-    between write and sync.  Raises :class:`OSError`; then nothing may be built on these rows.
+    The scan may have read page cache that the disk never got: after a failed sync, or if the process died between write
+    and sync.  Raises :class:`OSError`; then nothing may depend on these rows.
     """
     await disk.run(_rewrite, disk, directory, end.tail)
 
@@ -455,7 +458,7 @@ def _rewrite(disk: Disk, directory: str, tail: list[RowExtent]) -> None:
 
 
 def _as_written(data: bytes, row: RowExtent) -> bytes:
-    """The row's bytes; if its records are whole, those that were once handed to the disk, header and tail included."""
+    """Return the row's bytes; if its records are intact, the original ones, header and tail included."""
     header, end = row.header, ROW_HEADER_BYTES + row.header.payload_bytes
     if crc32(data[ROW_HEADER_BYTES:end]) != header.payload_crc:
         return data
@@ -497,7 +500,7 @@ def _read_start(disk: Disk, path: str) -> bytes:
 
 
 def _read_file(disk: Disk, path: str) -> tuple[bytes, list[tuple[int, int]]]:
-    """A file's bytes, and the ranges that the device has lost (zeros stand in their place)."""
+    """Return a file's bytes, and the ranges that the device has lost (replaced by zeros)."""
     fd = disk.open(path)
     try:
         return _read_range(disk, fd, 0, disk.size(path))
@@ -506,9 +509,9 @@ def _read_file(disk: Disk, path: str) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def _read_range(disk: Disk, fd: int, start: int, end: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """The bytes of a range of a file, and the ranges in it that the device has lost (zeros stand in their place).
+    """Return the bytes of a range of a file, and the ranges in it that the device has lost (replaced by zeros).
 
-    Raises :class:`OSError` for every other error: it says nothing about the bytes.
+    Raises :class:`OSError` for every other error: it proves nothing about the bytes.
     """
     parts: list[bytes] = []
     lost: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
-"""Room for a log: segments preallocated before they are needed.
+"""Segment allocation for a log: segments are preallocated before they are needed.
 
-The last segment in stock is a reserve for what must go on when the disk is full (receives, deletes, checkpoints, the
-cleaner), and while there is less free space than the low-water mark, only those are taken at all: what is left free is
-for checkpoints.  When there is room again, the stock fills up by itself.
+The last allocated segment is a reserve for operations that must continue when the disk is full (receives, deletes,
+checkpoints, compaction).  While there is less free space than the low-water mark, only those are accepted: the
+remaining space is for checkpoints.  When there is space again, allocation resumes by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from backend.journal.segments import lock_log, segment_name
 logger = logging.getLogger(__name__)
 
 AHEAD: Final = 2
-"""Segments preallocated beside the one in use: the next one, and the reserve."""
+"""Segments preallocated in addition to the current one: the next one, and the reserve."""
 ROOM_CHECK_SECONDS: Final = 0.25
 SEGMENT_BYTES_MIN: Final = 4096
 
@@ -39,14 +39,14 @@ class Segment:
 
 
 class Stock:
-    """The segments made ahead.  Used from one event loop."""
+    """The preallocated segments.  Used from one event loop."""
 
     def __init__(
         self, disk: Disk, directory: str, *, segment_bytes: int, low_water_bytes: int, next_number: int
     ) -> None:
         self.ready: deque[Segment] = deque()
         self.refusing = False
-        """Only what may use the reserve is taken."""
+        """Only operations that may use the reserve are accepted."""
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -63,15 +63,17 @@ class Stock:
         self._recheck: asyncio.TimerHandle | None = None
 
     def available(self, reserve: bool) -> int:
-        """How many segments may be taken."""
+        """Return the number of segments that may be taken."""
         return len(self.ready) - (0 if reserve else 1)
 
     def short(self) -> bool:
-        """Whether little more than the segment in use is left for new messages: the disk is full, or nearly so."""
+        """Return whether little more than the current segment is left for new messages: the disk is full, or nearly
+        so.
+        """
         return self.refusing or self.available(False) < 1
 
     def shortage(self) -> str:
-        """Cause of the lack of room: the error of the last preallocation, or a disk without free space."""
+        """Return the cause of the lack of room: the error of the last preallocation, or a disk without free space."""
         if self._complaint:
             return f"no room in the journal, for no segment can be made: {self._complaint}"
         return "no room in the journal: the disk is full, or nearly so"
@@ -83,31 +85,31 @@ class Stock:
         return segment
 
     def look(self) -> None:
-        """Have a look at the free space, if that was not done just now."""
+        """Check the free space, unless it was checked just now."""
         if self._loop.time() - self._checked > ROOM_CHECK_SECONDS:
             self.make()
 
     def make(self) -> None:
-        """Look at the free space, and make the segments that are missing."""
+        """Check the free space, and allocate missing segments."""
         if self._maker is None and self._recheck is None and not self._stopped:
             self._made = self._loop.create_future()
             self._maker = self._loop.create_task(self._make())
 
     async def wait(self) -> bool:
-        """Until the next segment is there, or will not be.  False: none is being made."""
+        """Wait until the next segment is ready or has failed.  Returns False if none is being allocated."""
         if self._made is None:
             return False
         await asyncio.shield(self._made)
         return True
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no further allocation."""
         self._stopped = True
         if self._recheck is not None:
             self._recheck.cancel()
 
     async def settle(self) -> None:
-        """Until nothing is being made any more."""
+        """Wait until no allocation is in progress."""
         while self._maker is not None:
             await asyncio.wait([self._maker])
 
@@ -123,7 +125,7 @@ class Stock:
                 self._weigh()
                 if len(self.ready) >= AHEAD or self._stopped:
                     break
-                # The reserve itself may take from what is left free for checkpoints, but not all of it.
+                # The reserve itself may use some of the space that is kept for checkpoints, but not all of it.
                 keep = self._low_water_bytes // (1 if self.ready else 4)
                 if free < self._segment_bytes + keep:
                     break
@@ -137,10 +139,12 @@ class Stock:
                 self._tell_made(self._loop.create_future())
             self._complaint = ""
         except OSError as error:
-            if str(error) != self._complaint:  # it is tried again and again, but said once
+            # Retried at intervals, but logged once.
+            if str(error) != self._complaint:
                 self._complaint = str(error)
                 logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
-        except Exception as error:  # a failed assertion, say; until it works, nothing is stored
+        # A failed assertion, for example; until allocation works, nothing is stored.
+        except Exception as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 logger.exception("cannot preallocate a segment in %s", self._directory)
@@ -166,7 +170,7 @@ class Stock:
 
 
 def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segment]:
-    """Blocking.  A log's folder, its lock and its first segment: a smaller one where there is little room.
+    """Create a log's folder, its lock and its first segment, a smaller one if there is little space.  Blocking.
 
     Raises :class:`StorageFull`, :class:`~backend.journal.segments.LogInUse`, :class:`OSError`.
     """
@@ -186,10 +190,10 @@ def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segme
 
 
 def make_segment(disk: Disk, directory: str, number: int, size_bytes: int) -> Segment:
-    """Blocking.  A file full of zeros, durable with its name."""
+    """Create a file full of zeros, durable with its name.  Blocking."""
     path = f"{directory}/{segment_name(number)}"
     with contextlib.suppress(FileNotFoundError):
-        disk.unlink(path)  # left over from an attempt that failed; this number has never been used
+        disk.unlink(path)  # left by a failed attempt; this number has never been used
     fd = disk.create(path)
     try:
         disk.preallocate(fd, size_bytes)

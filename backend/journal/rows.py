@@ -4,19 +4,19 @@ A *record* is one fact about one queue partition::
 
     fixed header (52 bytes, checked by its last 4) | head | body | padding to 8
 
-Head and body are checked apart: a rotten body costs one message, while the queue that it belongs to goes on.
+Head and body have separate checksums: a corrupt body costs one message, while its queue continues.
 
 A *row* is one group commit::
 
     row header (64) | records ... | directory (8 for each record) | tail (72)
 
-The directory says where each record ends and which shard it belongs to, and the tail repeats the row header, so that
-no single flipped bit costs more than one record: a rotten row header is read from the tail, a rotten record header is
-stepped over with the directory.  Each row carries the check of the row before it (the *chain*).
+The directory has the end and the shard of each record, and the tail repeats the row header, so that no single flipped
+bit costs more than one record: a corrupt row header is read from the tail, a corrupt record header is skipped by means
+of the directory.  Each row contains the checksum of the row before it (the *chain*).
 
 A *segment* is a file of rows that begins with a segment header.  Everything is little-endian and aligned to 8 bytes.
 
-Headers carry the log's id and its *life*, 64 random bits that never leave the journal.  So neither stale bytes of
+Headers contain the log's id and its *life*, 64 random bits that never leave the journal.  So neither stale bytes of
 another log nor a message that a client made to look like a row is ever taken for a row of this log.
 """
 
@@ -36,12 +36,12 @@ SEGMENT_BYTES_MAX = 1 << 27
 
 
 def position_of(log_id: int, segment: int, offset: int) -> int:
-    """The 64-bit position of a record: log id (20 bits), segment (20 bits), offset in the file / 8 (24 bits)."""
+    """Return the 64-bit position of a record: log id (20 bits), segment (20 bits), offset in the file / 8 (24 bits)."""
     return log_id << 44 | segment << 24 | offset >> 3
 
 
 class Place(NamedTuple):
-    """A position, taken apart."""
+    """The parts of a position."""
 
     log_id: int
     segment: int
@@ -53,14 +53,14 @@ def place_of(position: int) -> Place:
 
 
 def segment_key(log_id: int, segment: int) -> int:
-    """What all positions of a segment share: ``position >> 24``."""
+    """Return the common part of all positions of a segment: ``position >> 24``."""
     return log_id << 20 | segment
 
 
 # --- records ----------------------------------------------------------------------------------------
 
-# format, kind, flags, level, shard, reserved, partition, epoch, key id, time, head length, body length, head crc,
-# body crc.  Flags, level and key id are there so that later features need no other format.
+# format, kind, flags, level, shard, reserved, partition, epoch, key id, time, head length, body length, head crc, body
+# crc.  Flags, level and key id exist so that later features need no other format.
 _RECORD = Struct("<BBBBHHQIIqIIII")
 _U32 = Struct("<I")
 _pack_record = _RECORD.pack
@@ -84,7 +84,7 @@ def encode_record(
     body: bytes = b"",
     key_id: int = 0,
 ) -> bytes:
-    """One record, padded to a multiple of 8 bytes."""
+    """Return one record, padded to a multiple of 8 bytes."""
     fixed = _pack_record(
         FORMAT, kind, 0, 0, shard, 0, partition, epoch, key_id, time_ms, len(head), len(body), crc32(head), crc32(body)
     )
@@ -92,7 +92,7 @@ def encode_record(
 
 
 class RecordView(NamedTuple):
-    """A decoded record.  ``body`` is cut out of the buffer only when it is asked for.
+    """A decoded record.  ``body`` is cut out of the buffer only when it is requested.
 
     A view keeps its whole buffer (up to a segment) alive: keep ``head`` and ``body``, not the view.
     """
@@ -114,27 +114,28 @@ class RecordView(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What the record takes in its row, padding included."""
+        """Bytes of the record in its row, padding included."""
         return RECORD_HEADER_BYTES + len(self.head) + self.body_bytes + 7 & ~7
 
 
 class Rotten(NamedTuple):
-    """What is left of a record whose bytes are not what was written."""
+    """Remainder of a record whose bytes differ from what was written."""
 
     part: str
-    """``header``, ``head`` or ``body``: the first part that is bad."""
+    """``header``, ``head`` or ``body``: the first corrupt part."""
     record: RecordView | None
-    """The rest of it: without head and body if the head is bad, with the bad body if only that is bad; None if the
-    header is bad."""
+    """The intact rest: without head and body if the head is corrupt, with the corrupt body if only that is; None if the
+    header is corrupt.
+    """
     size_bytes: int
-    """Length of the record, 0 if that is not known."""
+    """Length of the record, 0 if unknown."""
 
 
 _new_tuple = tuple.__new__
 
 
 def decode_record(buffer: bytes, offset: int, end: int | None = None) -> RecordView | Rotten:
-    """Read and check the record at ``offset``.  It may not reach beyond ``end`` (default: the end of the buffer)."""
+    """Read and check the record at ``offset``.  It may not extend beyond ``end`` (default: the end of the buffer)."""
     if end is None:
         end = len(buffer)
     if offset + RECORD_HEADER_BYTES > end:
@@ -164,7 +165,7 @@ def decode_record(buffer: bytes, offset: int, end: int | None = None) -> RecordV
 
 
 def record_bytes_at(buffer: bytes, offset: int) -> int:
-    """Length of the record whose header is at ``offset``, padding included; 0 if the header is rotten or cut off."""
+    """Return the length of the record at ``offset``, padding included; 0 if the header is corrupt or incomplete."""
     head_offset = offset + RECORD_HEADER_BYTES
     if head_offset > len(buffer) or _unpack_u32(buffer, head_offset - 4)[0] != crc32(buffer[offset : head_offset - 4]):
         return 0
@@ -173,8 +174,10 @@ def record_bytes_at(buffer: bytes, offset: int) -> int:
 
 
 def decode_intact(buffer: bytes, offset: int, end: int, position: int) -> list[tuple[int, RecordView]] | None:
-    """All records between ``offset`` and ``end``, whose bytes as a whole have been checked already, each with its
-    position (the first one has ``position``).  None if they do not fill that space exactly."""
+    """Return all records between ``offset`` and ``end``, whose bytes were already checked as a whole.
+
+    Each has its position (the first one has ``position``).  Returns None if they do not fill that space exactly.
+    """
     records: list[tuple[int, RecordView]] = []
     add = records.append
     unpack, new = _unpack_record, _new_tuple
@@ -219,11 +222,11 @@ class RowHeader(NamedTuple):
     record_count: int
     seq: int
     answered: int
-    """Highest seq whose answers had gone out when this row was written."""
+    """Highest seq that was answered when this row was written."""
     time_ms: int
     payload_bytes: int
     chain: int
-    """The check of the row before this one."""
+    """The checksum of the row before this one."""
     payload_crc: int
     check: int
     """The crc of this header: the chain of the next row."""
@@ -244,7 +247,7 @@ def encode_row(
     records: Sequence[bytes],
     directory: bytes,
 ) -> tuple[bytes, int]:
-    """The bytes of a row, and its check.  ``directory`` is made of :func:`directory_entry`."""
+    """Return the bytes of a row, and its checksum.  ``directory`` is made of :func:`directory_entry`."""
     payload = b"".join(records)
     fixed = _ROW.pack(
         ROW_MAGIC, FORMAT, 0, 0, life, log_id, len(records), seq, answered, time_ms, len(payload), chain, crc32(payload)
@@ -256,7 +259,9 @@ def encode_row(
 
 
 def directory_entry(record: bytes, end: int) -> bytes:
-    """The directory's line for a record that ends ``end`` bytes into the payload: that end, and the record's shard."""
+    """Return the directory entry of a record that ends ``end`` bytes into the payload: that end, and the record's
+    shard.
+    """
     return _pack_u32(end) + record[4:8]
 
 
@@ -268,7 +273,7 @@ def _row_header(fields: tuple[int, ...], check: int) -> RowHeader | None:
 
 
 def decode_row_header(buffer: bytes, offset: int) -> RowHeader | None:
-    """The row header at ``offset``, or None if there is none, or a rotten one."""
+    """Return the row header at ``offset``, or None if it is missing or corrupt."""
     if offset < 0 or offset + ROW_HEADER_BYTES > len(buffer) or not buffer.startswith(ROW_MAGIC, offset):
         return None
     check = _unpack_u32(buffer, offset + ROW_HEADER_BYTES - 4)[0]
@@ -283,7 +288,7 @@ class RowTail(NamedTuple):
 
 
 def decode_row_tail(buffer: bytes, offset: int) -> RowTail | None:
-    """The tail at ``offset``, or None if there is none, or a rotten one."""
+    """Return the tail at ``offset``, or None if it is missing or corrupt."""
     if offset < 0 or offset + TAIL_BYTES > len(buffer) or not buffer.startswith(TAIL_MAGIC, offset):
         return None
     if _unpack_u32(buffer, offset + TAIL_BYTES - 4)[0] != crc32(buffer[offset : offset + TAIL_BYTES - 4]):
@@ -294,7 +299,7 @@ def decode_row_tail(buffer: bytes, offset: int) -> RowTail | None:
 
 
 def decode_directory(buffer: bytes, offset: int, count: int, crc: int) -> list[tuple[int, int]] | None:
-    """(end in the payload, shard) of each record, or None if the directory is rotten."""
+    """Return (end in the payload, shard) of each record, or None if the directory is corrupt."""
     entries = buffer[offset : offset + DIRECTORY_ENTRY_BYTES * count]
     if len(entries) != DIRECTORY_ENTRY_BYTES * count or crc32(entries) != crc:
         return None
@@ -321,7 +326,7 @@ class SegmentHeader(NamedTuple):
     first_seq: int
     time_ms: int
     chain: int
-    """The check of the last row before this segment."""
+    """The checksum of the last row before this segment."""
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -342,7 +347,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def decode_segment_header(buffer: bytes) -> SegmentHeader | None:
-    """The header at the start of a segment file, or None if there is none, or a rotten one."""
+    """Return the header at the start of a segment file, or None if it is missing or corrupt."""
     if len(buffer) < SEGMENT_HEADER_BYTES or not buffer.startswith(SEGMENT_MAGIC):
         return None
     if _unpack_u32(buffer, SEGMENT_HEADER_BYTES - 4)[0] != crc32(buffer[: SEGMENT_HEADER_BYTES - 4]):

@@ -1,7 +1,7 @@
-"""Where segment files are: finding them, reading records out of them, dropping them.
+"""Segment files: finding them, reading records in them, and deleting them.
 
 Each log has a folder of its own, ``<node>-<incarnation>``, with a lock file, segments ``00000001.log`` ... and files of
-checkpoint pieces.  A position names a log by its id; which folder that is, this module is told.
+checkpoint chunks.  A position names a log by its id; :meth:`SegmentFiles.register` maps the id to the folder.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from backend.journal.rows import (
 
 OPEN_FILES_MAX: Final = 64
 FIRST_READ_BYTES: Final = 4096
-"""What is read to get at a record of unknown length."""
+"""Bytes read to get a record of unknown length."""
 SPAN_BYTES_MAX: Final = 128 << 10
 SPAN_GAP_MAX: Final = 16 << 10
-"""Records at most this far apart are read in one go, up to :data:`SPAN_BYTES_MAX`."""
+"""Maximum distance of records that are read together, up to :data:`SPAN_BYTES_MAX`."""
 
 LOCK_FILE: Final = "lock"
 
 
 class LogInUse(Exception):
-    """The process that writes this log lives."""
+    """The process that writes this log is alive."""
 
 
 class RottenRecord(NamedTuple):
@@ -50,7 +50,7 @@ class RottenRecord(NamedTuple):
     shard: int | None = None
     partition: int | None = None
     record: RecordView | None = None
-    """What can still be read: all but the body if ``part`` is body, no head if it is head."""
+    """The readable rest: all but the body if ``part`` is body, no head if it is head."""
 
     def __str__(self) -> str:
         return f"rotten {self.part} of the record at {self.file}:{self.offset}"
@@ -61,9 +61,9 @@ def segment_name(segment: int) -> str:
 
 
 def lock_log(disk: Disk, directory: str) -> int:
-    """Take the log's lock, for as long as this process lives or the descriptor is open.
+    """Take the log's lock, until this process ends or the descriptor is closed.
 
-    Raises :class:`LogInUse` while the log's writer, or another recoverer, lives.
+    Raises :class:`LogInUse` while the log's writer, or another process that recovers it, is alive.
     """
     path = f"{directory}/{LOCK_FILE}"
     try:
@@ -73,7 +73,7 @@ def lock_log(disk: Disk, directory: str) -> int:
 
 
 def list_segments(disk: Disk, directory: str) -> list[int]:
-    """Numbers of the segment files in a log's folder, ascending; also those preallocated and never used."""
+    """Return the numbers of the segment files in a log's folder, ascending, including preallocated unused ones."""
     try:
         names = disk.listdir(directory)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def list_segments(disk: Disk, directory: str) -> list[int]:
 
 
 def rotten_record(rotten: Rotten, position: int, file: str, shard: int | None = None) -> RottenRecord:
-    """Say where a rotten record is, and whose it is as far as that is known."""
+    """Describe a corrupt record: its place, and its shard and partition as far as known."""
     rest = rotten.record
     if rest is None:
         return RottenRecord(position, file, place_of(position).offset, rotten.part, shard)
@@ -90,7 +90,7 @@ def rotten_record(rotten: Rotten, position: int, file: str, shard: int | None = 
 
 
 def check_record(buffer: bytes, offset: int, position: int, file: str) -> RecordView | RottenRecord:
-    """Decode a record that lies at ``offset`` of ``buffer``, saying where it is if it is rotten."""
+    """Decode the record at ``offset`` of ``buffer``; if it is corrupt, return it with its place."""
     view = decode_record(buffer, offset)
     return view if isinstance(view, RecordView) else rotten_record(view, position, file)
 
@@ -114,13 +114,13 @@ class SegmentFiles:
         self._open: dict[int, _OpenFile] = {}
         """By segment key, oldest first."""
         self._opening: dict[int, int] = {}
-        """How many are just opening the segment of this key."""
+        """By segment key: number of concurrent attempts to open it."""
         self._overtaken: set[int] = set()
-        """Of those, the segments that were dropped meanwhile."""
+        """Segments dropped while being opened."""
         self._closed = False
 
     def register(self, log_id: int, name: str) -> str:
-        """Tell which folder a log lies in.  Returns its path."""
+        """Set the folder of a log.  Returns its path."""
         directory = f"{self.root}/{name}"
         self._directories[log_id] = directory
         return directory
@@ -129,7 +129,7 @@ class SegmentFiles:
         return sorted(self._directories)
 
     def known(self, log_id: int) -> bool:
-        """Whether it was told where this log lies, and it is not gone since."""
+        """Return whether this log's folder was set, and has not been removed since."""
         return log_id in self._directories
 
     def directory(self, log_id: int) -> str:
@@ -138,13 +138,13 @@ class SegmentFiles:
     def path(self, log_id: int, segment: int) -> str:
         return f"{self._directories.get(log_id, f'{self.root}/?{log_id}')}/{segment_name(segment)}"
 
-    # --- reading ---
+    # --- reading --- ----
 
     async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:
-        """The records at these positions, in their order.  Neighbours are read together.
+        """Return the records at these positions, in their order.  Neighbours are read together.
 
-        Raises :class:`Unavailable` when they cannot be read now: nothing is called rotten before its bytes were read,
-        or the device has said that it lost them.
+        Raises :class:`Unavailable` when they cannot be read now: a record counts as corrupt only after its bytes were
+        read, or the device has reported their loss.
         """
         positions = list(positions)
         found: dict[int, RecordView | RottenRecord] = {}
@@ -169,13 +169,13 @@ class SegmentFiles:
                 continue
             path = self.path(*place_of(position)[:2])
             needed = record_bytes_at(data, at)
-            if at + needed > len(data):  # not rotten, only longer than what was read
+            if at + needed > len(data):  # not corrupt, only longer than the bytes read
                 found[position] = check_record(await self._pread(position, needed), 0, position, path)
             else:
                 found[position] = rotten_record(view, position, path)
 
     async def _read_alone(self, position: int) -> RecordView | RottenRecord:
-        """Read one record and nothing around it, after it could not be read together with others."""
+        """Read one record alone, after a read together with others has failed."""
         place = place_of(position)
         path = self.path(place.log_id, place.segment)
         try:
@@ -188,7 +188,7 @@ class SegmentFiles:
         return check_record(data, 0, position, path)
 
     async def _is_gone(self, path: str) -> bool:
-        """Return whether a file is missing from folders that are all there: the whole disk may be away for a while."""
+        """Return whether a file is missing from folders that all exist: the whole disk may be missing for a while."""
         try:
             return await self.disk.run(self._is_missing, path)
         except OSError as error:
@@ -234,12 +234,12 @@ class SegmentFiles:
         if self._closed:
             self.disk.close(fd)
             raise Unavailable("the log is closed")
-        if dropped:  # kept open, it would hold its space on the disk
+        if dropped:  # kept open, it would occupy disk space
             self.disk.close(fd)
             raise FileNotFoundError(errno.ENOENT, "dropped", path)
         file = self._open.get(key)
         if file is not None:
-            self.disk.close(fd)  # somebody else was faster
+            self.disk.close(fd)  # another reader was faster
             return file
         file = self._open[key] = _OpenFile(fd)
         while len(self._open) > OPEN_FILES_MAX:
@@ -260,7 +260,7 @@ class SegmentFiles:
             self._overtaken.add(key)
         file = self._open.pop(key, None)
         if file is not None:
-            file.dropped = True  # whoever reads it still closes it
+            file.dropped = True  # its last reader closes it
             if not file.users:
                 self.disk.close(file.fd)
 
@@ -269,17 +269,18 @@ class SegmentFiles:
         for key in list(self._open):
             self._forget(key)
 
-    # --- listing and dropping ---
+    # --- listing and dropping --- ----
 
     async def segments_of(self, log_id: int) -> list[tuple[int, int]]:
-        """(segment, size in bytes) of a log's files, ascending; also those preallocated and never used."""
+        """Return (segment, size in bytes) of a log's files, ascending, including preallocated unused ones."""
         directory = self._directories.get(log_id)
         if directory is None:  # gone meanwhile
             return []
         segments = await self.disk.run(self._list, directory)
         there = {segment_key(log_id, segment) for segment, _ in segments}
         for key in [key for key in self._open if key >> 20 == log_id and key not in there]:
-            if key not in self._opening:  # dropped by another node: kept open, it would hold its space on the disk
+            # Dropped by another node: kept open, it would occupy disk space.
+            if key not in self._opening:
                 self._forget(key)
         return segments
 
@@ -291,7 +292,7 @@ class SegmentFiles:
         return sizes
 
     async def drop(self, log_id: int, segments: Iterable[int]) -> None:
-        """Delete segments, durably.  Whether they may go is for :class:`~backend.journal.pins.Pins` to say."""
+        """Delete segments durably.  :class:`~backend.journal.pins.Pins` decides which ones may be deleted."""
         numbers = sorted(segments)
         for segment in numbers:
             self._forget(segment_key(log_id, segment))
@@ -307,9 +308,9 @@ class SegmentFiles:
             self.disk.fsync_dir(directory)
 
     async def trim(self, log_id: int, last_segment: int, end_offset: int) -> None:
-        """Give back what a sealed log preallocated and never used: the rest of its last segment, and those after it.
+        """Free the space that a sealed log preallocated and never used: the rest of its last segment, and later ones.
 
-        Only for a log that is sealed and whose lock is held: what lies behind its end never existed.
+        Only for a log that is sealed and whose lock is held: bytes behind its end never existed.
         """
         directory = self.directory(log_id)
         used = last_segment if end_offset else last_segment - 1
@@ -328,7 +329,7 @@ class SegmentFiles:
                 self.disk.close(fd)
 
     async def remove_log(self, log_id: int) -> bool:
-        """Remove the folder of a sealed log if nothing but its lock is left in it.  Says whether it is gone."""
+        """Remove the folder of a sealed log if only its lock is left in it.  Returns whether it is gone."""
         directory = self._directories.get(log_id)
         removed = directory is None or await self.disk.run(self._remove, directory)
         if removed:
@@ -351,7 +352,7 @@ class SegmentFiles:
 
 
 def _spans(positions: list[int]) -> list[list[int]]:
-    """Cut ascending positions into runs of one segment that are worth reading together."""
+    """Split ascending positions into runs of one segment that are worth reading together."""
     spans: list[list[int]] = []
     span: list[int] = []
     limit = -1

@@ -1,20 +1,19 @@
-"""The tables that a journal on Cassandra needs, and what is asked of whatever keeps them.
+"""The tables of a journal on Cassandra, and the interface to their storage.
 
-Everything here is written once and never changed; what is deleted never comes back.  So every statement may be sent
-again, by anybody, at any time.  Reads and writes are at QUORUM (or all at LOCAL_QUORUM, fixed when the cluster is
-made): a read that begins after a write was answered sees it.  A write that was not answered may be found, or not, or
-found later.
+Everything here is written once and never changed, and a deletion is final.  So every statement may be repeated, by any
+process, at any time.  Reads and writes are at QUORUM (or all at LOCAL_QUORUM, fixed when the cluster is created): a
+read that begins after a write was answered finds it.  A write without an answer may be found, or not, or found later.
 
-=================== ============================ ====================================================================
-table               key                          holds
-=================== ============================ ====================================================================
-journal             (log, segment), row          one row of a log: a group commit
-journal_segments    log, segment                 that the segment may have rows; written before the first of them
-checkpoints         (log, file, part), chunk     the bytes of a file of pieces, cut into chunks
-checkpoint_files    log, file                    that the file may have chunks, and its size; written before them
-=================== ============================ ====================================================================
+    =================== ============================ ===============================================================
+    table               key                          content
+    =================== ============================ ===============================================================
+    journal             (log, segment), row          one row of a log: a group commit
+    journal_segments    log, segment                 the segment may have rows; written before the first of them
+    checkpoints         (log, file, part), chunk     the bytes of a checkpoint file, in blocks of 64 KiB
+    checkpoint_files    log, file                    the file may have blocks, and its size; written before them
+    =================== ============================ ===============================================================
 
-The fence is the state of the log's own entry in the metadata, read at the same level as rows are.
+The fence is the state of the log's own entry in the metadata, read at the same level as rows.
 """
 
 from __future__ import annotations
@@ -24,91 +23,90 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 ROWS_MOST: Final = 1 << 13
-"""In a segment: a position has 13 bits for the row, and 11 for the record in the row."""
+"""Maximum rows of a segment: a position has 13 bits for the row, and 11 for the record in the row."""
 RECORDS_MOST: Final = 1 << 11
 PAGE_BYTES: Final = 4 << 20
-"""More is never asked for at once, but for a row that is larger by itself."""
+"""Maximum bytes per query, except for a row that is larger by itself."""
 CHUNK_BYTES: Final = 64 << 10
 PART_CHUNKS: Final = 512
-"""Chunks of a file that lie together: 32 MiB."""
+"""Blocks of a file in one Cassandra partition: 32 MiB."""
 
 
 class Unanswered(Exception):
-    """There was no quorum, or no answer in time: whether a write took effect is not known.  It may be sent again."""
+    """There was no quorum, or no answer in time: it is unknown whether a write took effect.  It may be repeated."""
 
 
 class LogFenced(Exception):
-    """Somebody recovers this log, or has sealed it: what was not answered never will be."""
+    """Another process recovers this log, or has sealed it: rows not answered yet never will be."""
 
 
 Written = Callable[[BaseException | None], None]
-"""Called once, in the loop and never at once, with None, :class:`Unanswered`, or what will not pass by itself."""
+"""Called once, in the loop and never at once, with None, :class:`Unanswered`, or a permanent error."""
 StateRead = Callable[[str | BaseException | None], None]
-"""As :data:`Written`, with the state that the log's entry has; None: there is no such entry."""
+"""Called like :data:`Written`, with the state in the log's entry; None: there is no such entry."""
 
 
 class Tables(Protocol):
-    """Used from one event loop.  Coroutines raise :class:`Unanswered`, or what will not pass by itself."""
+    """The tables.  Used from one event loop.  Coroutines raise :class:`Unanswered`, or a permanent error."""
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         """Store one row of a log."""
 
     def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
-        """The same, and :class:`Unanswered` unless every machine that is to have the row has it."""
+        """Store one row, with :class:`Unanswered` unless every replica of the row has it."""
 
     def read_state(self, log_id: int, done: StateRead) -> None:
-        """The state in the log's entry, as some quorum has it after this call."""
+        """Read the state in the log's entry, as some quorum has it after this call."""
 
     def everyone(self) -> Tables:
-        """The same tables for reads that all machines have to answer which keep what is asked for, and not a quorum.
+        """Return the same tables for reads at consistency ALL instead of a quorum.
 
-        For who misses something that has to be there: a machine that a quorum did not need may be the only one that has
-        it.
+        For callers that miss a row which has to exist: a replica outside the quorum may be the only one that has it.
         """
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
-        """(row, bytes) of the rows of a segment, ascending."""
+        """Return (row, bytes) of the rows of a segment, ascending."""
 
     async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
-        """Those of these rows that there are.  The caller sees to it that they are not more than a page."""
+        """Return those of these rows that exist.  The caller ensures that they are at most a page."""
 
     async def add_segment(self, log_id: int, segment: int) -> None:
-        """Note that the segment may have rows from now on."""
+        """Record that the segment may have rows from now on."""
 
     async def segments(self, log_id: int) -> list[int]:
-        """Segments that were noted and not dropped, ascending."""
+        """Return the segments that were added and not dropped, ascending."""
 
     async def drop_segment(self, log_id: int, segment: int) -> None:
-        """Delete all rows of the segment, also those that arrive later, and then the note of it."""
+        """Delete all rows of the segment, also those that arrive later, and then its name."""
 
     async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
-        """Store a file of pieces, cut into chunks of :data:`CHUNK_BYTES`, only the last one shorter.
+        """Store a checkpoint file, split into blocks of :data:`CHUNK_BYTES`, only the last one shorter.
 
         If it raises, parts of it may be there: that number is used up.
         """
 
     async def get_bytes(self, log_id: int, file: int, offset: int, length: int) -> bytes:
-        """That part of a file; less if it is not all there."""
+        """Return a part of a file; less if it is not all there."""
 
     async def files(self, log_id: int) -> list[tuple[int, int]]:
-        """(file, size in bytes) of the files of pieces that a log has, ascending; also such as are not whole."""
+        """Return (file, size in bytes) of a log's checkpoint files, ascending, including incomplete ones."""
 
     async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
-        """Delete a file of this size, and then the note of it."""
+        """Delete a file of this size, and then its name."""
 
 
 def chunks_of(offset: int, length: int) -> range:
-    """The chunks that this part of a file lies in."""
+    """Return the blocks that hold this part of a file."""
     return range(offset // CHUNK_BYTES, (offset + length + CHUNK_BYTES - 1) // CHUNK_BYTES)
 
 
 def place(log_id: int, segment: int) -> str:
-    """Where rows are, in words."""
+    """Return the location of rows as text."""
     return f"journal, log {log_id}, segment {segment}"
 
 
 async def put_row(tables: Tables, log_id: int, segment: int, row: int, data: bytes) -> None:
-    """:meth:`Tables.put_row` for those who wait.  Raises what that says."""
+    """Store a row by :meth:`Tables.put_row` and wait for the result.  Raises its error."""
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: BaseException | None) -> None:
@@ -124,7 +122,7 @@ async def put_row(tables: Tables, log_id: int, segment: int, row: int, data: byt
 
 
 def pages(rows: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Numbers of rows, each given with its bytes, as they are asked for together, in their order."""
+    """Group rows, given with their sizes, into queries; yield the numbers of each, in order."""
     page: list[int] = []
     page_bytes = 0
     for number, size_bytes in rows:

@@ -1,8 +1,7 @@
-"""Where a log ends that another process writes, by its files alone.
+"""Finding the end of a log on local files while another process writes it.
 
-A log is written row after row, and in a file that is full of zeros: what is not written yet is zero.  So whoever finds
-zeros where the next row would begin has seen all rows that there were at that moment.  Nothing is locked, and the
-writer does not notice.
+A log is written row after row, into files full of zeros: unwritten parts are zero.  So a reader that finds zeros at the
+place of the next row has seen all rows that existed at that moment.  Nothing is locked, and the writer is not affected.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from backend.journal.rows import ROW_HEADER_BYTES, SEGMENT_HEADER_BYTES, decode_
 from backend.journal.segments import segment_name
 
 _MARK_BYTES: Final = 8
-"""Of a row or a segment's header; they begin with a mark that is not zero, and are written from their front."""
+"""Length of the mark at the front of a row or a segment's header; it is not zero, and is written first."""
 _STEP_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_STEP_BYTES)
 
@@ -23,7 +22,7 @@ class LogTail:
     """Follows one log.  Use it in one thread, and close it."""
 
     def __init__(self, directory: str, log_id: int, from_segment: int = 1) -> None:
-        """``from_segment``: an existing segment of the log; earlier ones may be gone.  Raises :class:`OSError`."""
+        """``from_segment``: an existing segment of the log; earlier ones may be deleted.  Raises :class:`OSError`."""
         self._directory = directory
         self._log_id = log_id
         self.segment = from_segment
@@ -31,7 +30,7 @@ class LogTail:
         """The log ends before this byte of this segment; 0: the segment has never been used."""
         self._fd = os.open(self._path(from_segment), os.O_RDONLY | os.O_CLOEXEC)
         self._next: int | None = None
-        """The file of the next segment, once it is there."""
+        """The file of the next segment, once it exists."""
 
     def close(self) -> None:
         for fd in (self._fd, self._next):
@@ -40,10 +39,10 @@ class LogTail:
         self._next = None
 
     def catch_up(self) -> None:
-        """Go on to where the log ends now.
+        """Advance to the current end of the log.
 
-        What is no row, of a writer that was killed within one or because it is damaged, is stepped over: up to where
-        there is nothing more, it belongs to the log, and a recovery says what it was.  Raises :class:`OSError`.
+        Bytes that are no row, torn by a crash of the writer or damaged, are skipped: everything before the zeros
+        belongs to the log, and a recovery reports it.  Raises :class:`OSError`.
         """
         while True:
             if not self.offset:
@@ -60,11 +59,11 @@ class LogTail:
                 return
 
     def has_moved(self) -> bool:
-        """Whether anything was written since :meth:`catch_up`.  Raises :class:`OSError`."""
+        """Return whether anything was written since :meth:`catch_up`.  Raises :class:`OSError`."""
         return _is_written(self._fd, self.offset) or (self._open_next() and self._next_is_used())
 
     def _turn(self) -> bool:
-        """Go to the next segment, if the log goes on there."""
+        """Go to the next segment, if the log continues there."""
         if not (self._open_next() and self._next_is_used()):
             return False
         os.close(self._fd)
@@ -86,7 +85,7 @@ class LogTail:
         return self._next is not None and _is_written(self._next, 0)
 
     def _end_of_what_is_written(self) -> int:
-        """Behind the last byte of this segment that is not zero, rounded up to where a row may begin."""
+        """Return the offset behind the last non-zero byte of this segment, rounded up to the alignment of rows."""
         end = os.fstat(self._fd).st_size
         while end > self.offset:
             start = max(self.offset, end - _STEP_BYTES)
@@ -107,8 +106,8 @@ def _is_written(fd: int, offset: int) -> bool:
 def stand_still(tails: list[LogTail], tries: int) -> bool:
     """Find a moment at which none of these logs moved, with all of them at their ends; False: there was none.
 
-    First each is followed to its end, then each is found there still: so all of them were, when the last had been
-    followed and none looked at again.
+    First each is followed to its end, then each is found unmoved: so all stood still at the moment between the two
+    passes.
     """
     for _ in range(tries):
         for tail in tails:

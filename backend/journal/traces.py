@@ -1,4 +1,4 @@
-"""Making out the rows of a log in the bytes of a segment, whole or not."""
+"""Detection of a log's rows in the bytes of a segment, complete or not."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Found(NamedTuple):
     offset: int
     header: RowHeader
     in_front: bool
-    """The header was read from where it belongs, rather than from the tail."""
+    """The header was read from its proper place, not from the tail."""
 
 
 class Traces:
-    """Knows the rows of one log by its id and by its life, the random number that no other log shares."""
+    """Recognizes the rows of one log by its id and its life, the random number that no other log shares."""
 
     def __init__(self, log_id: int, life: int) -> None:
         self._log_id = log_id
@@ -45,14 +45,14 @@ class Traces:
         self._tail_prefix = TAIL_MAGIC + marks
 
     def segment_header(self, number: int, buffer: bytes) -> SegmentHeader | None:
-        """The header of the log's segment with this number, or None if that is not what is there."""
+        """Return the header of the log's segment with this number, or None if the bytes are not that."""
         header = decode_segment_header(buffer[:SEGMENT_HEADER_BYTES])
         if header is None or (header.log_id, header.segment) != (self._log_id, number):
             return None
         return header if header.life == self._life else None
 
     def own_row(self, buffer: bytes, offset: int) -> RowHeader | None:
-        """The row at ``offset`` if it is one of this log's, and within the segment."""
+        """Return the row at ``offset`` if it belongs to this log and ends within the segment."""
         if not buffer.startswith(self._row_prefix, offset):
             return None
         header = decode_row_header(buffer, offset)
@@ -61,7 +61,7 @@ class Traces:
         return header
 
     def tail_from(self, buffer: bytes, offset: int) -> Found | None:
-        """The row whose tail comes next from ``offset`` on."""
+        """Return the row with the next tail from ``offset`` on."""
         at = offset
         while (at := buffer.find(self._tail_prefix, at)) >= 0:
             tail = decode_row_tail(buffer, at)
@@ -73,7 +73,7 @@ class Traces:
         return None
 
     def next_trace(self, buffer: bytes, offset: int, seq: int) -> Found | None:
-        """The first row from ``offset`` on with a number above ``seq``, known by its header or by its tail."""
+        """Return the first row from ``offset`` on with a number above ``seq``, detected by its header or its tail."""
         row: Found | None = None
         at = offset
         while row is None and (at := buffer.find(self._row_prefix, at)) >= 0:
@@ -90,7 +90,7 @@ class Traces:
 
 
 def directory_of(buffer: bytes, found: Found) -> tuple[list[tuple[int, int]] | None, list[tuple[int, str]]]:
-    """The row's directory, unless it or the tail is rotten; and what is rotten, with its offset."""
+    """Return the row's directory, unless it or the tail is corrupt; and the defects with their offsets."""
     offset, header, _ = found
     at = offset + ROW_HEADER_BYTES + header.payload_bytes
     tail = decode_row_tail(buffer, at + DIRECTORY_ENTRY_BYTES * header.record_count)
@@ -104,13 +104,13 @@ def directory_of(buffer: bytes, found: Found) -> tuple[list[tuple[int, int]] | N
 
 
 def is_whole(buffer: bytes, found: Found) -> bool:
-    """Whether the row's records are all there, unharmed."""
+    """Return whether the row's records are all intact."""
     start = found.offset + ROW_HEADER_BYTES
     return crc32(memoryview(buffer)[start : start + found.header.payload_bytes]) == found.header.payload_crc
 
 
 def first_row(buffer: bytes, log_id: int) -> RowHeader | None:
-    """A row of the log, where its life is not known."""
+    """Return any row of the log, without knowledge of its life."""
     for magic in (ROW_MAGIC, TAIL_MAGIC):
         at = 0
         while (at := buffer.find(magic, at)) >= 0:
