@@ -15,7 +15,7 @@ GLOSSARY_TERMS_MAX = 80
 
 STILL_RELATIVE = {
     "auth": 0,
-    "backend": 96,
+    "backend": 0,
     "bench": 56,
     "billing": 0,
     "frontend": 3,
