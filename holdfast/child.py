@@ -65,7 +65,7 @@ class Orders(msgspec.Struct):
     frontends: int
     """Number of frontends."""
     first: bool
-    """True for one frontend, at the first start of the service's processes."""
+    """True for the one frontend that does the work of the service's start; false when it is restarted."""
     seals: bool = False
     """True for the frontend that uploads usage to the lake, also after its restarts."""
     node: str = ""

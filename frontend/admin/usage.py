@@ -1,4 +1,4 @@
-"""What was used, and the invoices for it: for a tenant's administrators their own, for operators everybody's."""
+"""REST routes of usage and invoices: a tenant's administrators see their own, operators those of all accounts."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from frontend.services import Services
 from telemetry.texts import shown
 
 ALL = "all"
-"""In place of an account: every one."""
+"""Value for all accounts, in place of one."""
 
 _SHOWN = ("json", "html")
-"""By a browser; the others are saved."""
+"""Formats shown in a browser; the others are downloaded."""
 _QUALITY = re.compile(r"(0(\.\d{0,3})?|1(\.0{0,3})?)\Z", re.ASCII)
 
 Account = Annotated[str | None, Query(description="operators: another account than that of the key, or `all`")]
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of usage."""
+    """Make the routes of usage."""
     router = APIRouter(route_class=ManagingRoute, tags=["usage"])
 
     @router.get("/usage", name="usage.show", response_model=UsageShown)
@@ -56,9 +56,9 @@ def create_router(services: Services) -> APIRouter:
         tag: Annotated[str | None, Query(description="with `by=tag`: only this tag, a line for each value")] = None,
         limit: Annotated[int, Query(ge=1, le=LINES_MOST, description="lines at most")] = 1000,
     ) -> Response:
-        """What was used in a month, a day, or from one day to another (UTC), as far as the batch has summed it up.
+        """Usage of a month, a day, or a range of days (UTC), up to the last hour that the batch has summed up.
 
-        By tag a line is for each tag and value, so that a queue with several tags is in several lines.
+        By tag there is a line for each tag and value, so a queue with several tags is in several lines.
         """
         whose = _whose(who, account)
         if tag is not None and by != "tag":
@@ -75,7 +75,7 @@ def create_router(services: Services) -> APIRouter:
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
         month: Annotated[str | None, Query(description="such as 2026-11; without it, this month")] = None,
     ) -> AvailabilityShown:
-        """How available the service was to a tenant in a month, by hours, against the operator's objective.
+        """Availability of the service to a tenant in a month, by hours, compared with the operator's objective.
 
         For administrators of the account, also with a key that has the scope `monitor` alone.
         """

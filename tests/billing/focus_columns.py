@@ -1,7 +1,7 @@
-"""The columns of FOCUS 1.2 that the export has, and what the specification asks of each, as a table.
+"""Columns of FOCUS 1.2 in the export, and the specification's requirements for each, as a table.
 
-The validator of PyPI (focus-validator 1.0.0) is not used: it knows FOCUS up to 1.0 alone, and needs a numpy before 2,
-which cannot be installed beside ours.
+PyPI's validator (focus-validator 1.0.0) is not used: it supports FOCUS only up to 1.0, and needs numpy 1, which
+conflicts with our version.
 
 Source: FOCUS specification 1.2, https://focus.finops.org/focus-specification/v1-2/
 """
@@ -21,16 +21,16 @@ _EXACT: Final = Context(prec=76)
 
 
 class Column(NamedTuple):
-    """A column by its requirements."""
+    """A column with its requirements."""
 
     level: str
     type: type
     never_null: Callable[[Row], bool]
-    """Rows in which it has to have a value."""
+    """Rows in which it must have a value."""
     always_null: Callable[[Row], bool]
-    """Rows in which it must not have one."""
+    """Rows in which it must be null."""
     valid: Callable[[Any], bool] = lambda value: True
-    """A test of its value."""
+    """Check of its value."""
 
 
 def every(row: Row) -> bool:
@@ -42,7 +42,7 @@ def no(row: Row) -> bool:
 
 
 def usage(row: Row) -> bool:
-    """Usage that corrects nothing."""
+    """Return whether the row is usage that is not a correction."""
     return bool(row["ChargeCategory"] == "Usage" and row["ChargeClass"] is None)
 
 
@@ -63,7 +63,10 @@ def matches(pattern: str) -> Callable[[Any], bool]:
 
 
 def _key_values(text: str) -> bool:
-    """Key-value format: a JSON object of plain values, whose own keys begin with x_ or are the user's tags."""
+    """Return whether the text is in key-value format: a JSON object of plain values.
+
+    Keys begin with x_, or are the user's tags.
+    """
     return all(isinstance(value, str | int | float | bool) for value in msgspec.json.decode(text, type=dict).values())
 
 
@@ -121,11 +124,11 @@ MANDATORY: Final = {
     *("ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity"),
     *("PricingUnit", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
 }
-"""All columns that every dataset has to have."""
+"""Columns that every dataset must have."""
 
 
 def breaches(rows: list[dict[str, Any]]) -> list[str]:
-    """All that is not as FOCUS 1.2 asks, as text; empty if nothing."""
+    """Describe all violations of FOCUS 1.2; empty if there are none."""
     found = []
     for number, row in enumerate(rows):
         for name, column in COLUMNS.items():
@@ -151,7 +154,7 @@ def _known(name: str) -> bool:
 
 
 def _sums(row: Row) -> list[str]:
-    """Products of quantities and unit prices, and periods."""
+    """Check products of quantities and unit prices, and periods."""
     found = []
     if row["ChargeClass"] is None and row["PricingQuantity"] is not None:
         for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):

@@ -1,4 +1,4 @@
-"""A month of usage, made up by rule: what is in it can be worked out again."""
+"""A month of usage computed by a rule, so that tests can compute the expected results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUES = ("orders", "payments-dead-letters", "mail", "thumbnails", "a-queue-whos
 
 
 def day_of(day: date) -> Day:
-    """More on working days, and a little more each day."""
+    """Usage of a day: more on working days, and a little more each day."""
     scale = (100 + day.day) * (2 if day.weekday() >= 5 else 5)
     return Day(day, scale * 1200, scale * 2100, scale * 1150, scale * 40, scale * 9, scale * 20, day.day)
 
@@ -97,6 +97,6 @@ def analysis_of(account: str | None) -> Analysis:
 
 @cache
 def report(account: str | None = None, *, today: date = TODAY, missing: tuple[date, ...] = ()) -> Report:
-    """With everything that there can be."""
+    """Make a report with every section."""
     overview = overview_of(account, today=today, missing=missing)
     return report_of(overview, costs_of(account), analysis_of(account), made_at=MADE_AT)

@@ -1,4 +1,4 @@
-"""Results of the batch, as a test wants them."""
+"""Results of the batch, made for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from billing.usage import COUNTS
 
 
 def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at: datetime | None = None) -> None:
-    """Let these rows be a day of a table; what they leave out is zero, or empty.  ``at``: when the batch read it."""
+    """Publish rows as a day of a table; missing columns are zero or empty.  ``at``: time of the batch's read."""
     schema = SCHEMAS[name]
     empty: dict[str, Any] = {
         "account": "",
@@ -41,7 +41,7 @@ def _column(name: str, rows: Sequence[dict[str, Any]], empty: dict[str, Any]) ->
 
 
 def calls(account: str, queue: str, action: str, count: int, **more: Any) -> dict[str, Any]:
-    """A row of the calls' table."""
+    """Make a row of the table of calls."""
     counts = {name: count * (at + 1) for at, name in enumerate(COUNTS)}
     return {"account": account, "queue": queue, "action": action, **counts, "calls": count, **more}
 

@@ -22,7 +22,7 @@ _NUMBERS = count()
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What a queue used, all of it in one tier."""
+    """Usage of a queue, all in one tier."""
 
     account: str
     units: int
@@ -75,7 +75,7 @@ def rate(
     covers: datetime = LATER,
     begins: dict[str, datetime] | None = None,
 ) -> Rating:
-    """Let this be what is rated of a month."""
+    """Publish these lines as the month's rating."""
     month = Month.parse(period)
     lines = lines_of_used(month, book, customers, list(used))
     run = f"20300101T000000-{next(_NUMBERS):08x}"

@@ -1,4 +1,4 @@
-"""A real server of S3's protocol, in a process of its own, behind a network that can fail."""
+"""A real server of S3's protocol in a process of its own, behind a network with faults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BUCKET = "lakes"
 
 
 class S3(Moto):
-    """With one bucket; :meth:`client` goes past the network."""
+    """S3 server with one bucket; :meth:`client` bypasses the network."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "s3", "us-east-1", KEY, SECRET)
         self.network = Proxy(("127.0.0.1", self.port))
 
     def lake(self, path: str, **options: str) -> str:
-        """A URL below the bucket, through the network."""
+        """Return a URL below the bucket, through the network."""
         more = "".join(f"&{name}={value}" for name, value in options.items())
         where = f"endpoint_override={self.network.address}&scheme=http&region=us-east-1"
         return f"s3://{KEY}:{SECRET}@{BUCKET}/{path}?{where}{more}"

@@ -1,4 +1,4 @@
-"""What is kept of a month's analysis."""
+"""Stored analysis of a month."""
 
 from __future__ import annotations
 

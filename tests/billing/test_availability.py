@@ -1,4 +1,4 @@
-"""How available a month was: by the error rates of its hours."""
+"""Availability of a month, by the error rates of its hours."""
 
 from __future__ import annotations
 

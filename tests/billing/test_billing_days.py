@@ -1,4 +1,4 @@
-"""The days (UTC) of a month as it is billed, and what happens when one of them is missing."""
+"""Days (UTC) of a billed month, and errors when one of them is missing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_day_is_complete_when_both_tables_were_made_after_its_end(tmp_path: Pa
 
 
 def rating(lake: Lake, who: Customers, days: Sequence[date], covers: datetime, book: Book = BOOK) -> Rating:
-    """A rating of November with these days of the tables, whose lines are in the lake."""
+    """Make a rating of November with these days of the tables, and store its lines in the lake."""
     read: Mapping[str, dict[str, str]] = {name: {str(day): "run" for day in days} for name in TABLES}
     spare = Lake(f"{lake.url}-spare")
     made = rate(spare, "2026-11", book, who, Used(A, 10**6))

@@ -1,4 +1,4 @@
-"""Budgets, and who is told when one is passed."""
+"""Budgets, and the alerts when one is exceeded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def what(found: list[Alert]) -> list[tuple[str, str, int]]:
 
 
 class Told:
-    """A receiver that can be away, or killed after it has heard."""
+    """A receiver that can be unavailable, or killed after it has got an alert."""
 
     def __init__(self, name: str = "told") -> None:
         self.name = name

@@ -110,7 +110,7 @@ def test_what_a_killed_process_counted_is_there(tmp_path: Path) -> None:
         assert process.stdout is not None
         told = [int(process.stdout.readline()) for _ in range(50)]
         process.kill()
-        told += map(int, process.stdout.read().splitlines())  # a number is written whole, or not at all
+        told += map(int, process.stdout.read().splitlines())  # the pipe writes a number whole, or not at all
         process.wait()
     (record,) = records(tmp_path)
     assert told[-1] <= record.counts[CALLS] <= told[-1] + 1

@@ -1,4 +1,4 @@
-"""Charts: what is drawn is what was given, and it stands in a page beside others."""
+"""Charts: they show the given data, and several fit into one page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def drawn(svg: str) -> ET.Element:
 
 
 def marks(svg: ET.Element) -> dict[str, tuple[float, float]]:
-    """Width and height of each mark, by its tip."""
+    """Width and height of each mark, by its tooltip."""
     found: dict[str, tuple[float, float]] = {}
     for group in svg.iter(f"{SVG}g"):
         tip = group.find(f"{SVG}title")

@@ -1,4 +1,4 @@
-"""Small files that become one: at any moment a reader finds each record, and by the ids each once."""
+"""Merging of small files: at any moment a reader finds each record, and by the ids each once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(number: int, calls: int = 1) -> UsageRecord:
 
 
 def put(lake: Lake, path: Path, name: str, *numbers: int, age: timedelta = YOUNG, now: datetime = LATER) -> None:
-    """A file with these records, which is as old as that at the time ``now``."""
+    """Write a file with these records, of this age at the time ``now``."""
     lake.write(FOLDER, name, table_of([record(number) for number in numbers]))
     made_old(path / "usage" / FOLDER / f"{name}.parquet", now - age)
 
@@ -54,7 +54,7 @@ def merged_names(path: Path) -> list[str]:
 
 
 def sequences(path: Path) -> list[int]:
-    """Of all records that a reader finds, each once."""
+    """Sequences of all records that a reader finds, each once."""
     found: pa.Table = ds.dataset(path / "usage", partitioning="hive").to_table()
     return sorted(set(found["sequence"].to_pylist()))
 

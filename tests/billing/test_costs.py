@@ -1,4 +1,4 @@
-"""What a month costs, by queue: the rated lines, each once."""
+"""Costs of a month by queue: the rated lines, each once."""
 
 from __future__ import annotations
 

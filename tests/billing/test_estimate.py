@@ -1,4 +1,4 @@
-"""What sums of a month cost, by hand."""
+"""Costs of a month's sums, compared with a calculation by hand."""
 
 from __future__ import annotations
 

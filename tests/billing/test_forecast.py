@@ -1,4 +1,4 @@
-"""What a month will come to, on series of which it is known."""
+"""Forecasts of series with known results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST, LAST = date(2026, 11, 1), date(2026, 11, 30)
 
 
 def told(series: dict[date, int], first: date = FIRST, last: date = LAST) -> list[int] | None:
-    """So far, low, likely, high, and the days that it rests on."""
+    """Return the total so far, low, likely, high, and the number of days used."""
     found = outlook(series, first, last)
     return None if found is None else [int(number) for number in found]
 
@@ -28,7 +28,7 @@ def test_days_that_are_all_the_same_leave_no_doubt(known: int) -> None:
 
 
 def test_weeks_repeat_themselves() -> None:
-    week = [10, 20, 30, 40, 50, 0, 0]  # from a Sunday
+    week = [10, 20, 30, 40, 50, 0, 0]  # starts on a Sunday
     assert told(days(week * 2)) == [300, 630, 630, 630, 14]  # four weeks, and 10 + 20
     one = outlook(days(week), FIRST, LAST)
     assert one is not None

@@ -1,4 +1,4 @@
-"""Invoices as people, and as other programs, read them."""
+"""Invoices for people, and for other programs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GB_MONTH = 10**9 * 30 * 24 * 3_600_000
 
 @pytest.fixture(scope="module")
 def invoices(tmp_path_factory: pytest.TempPathFactory) -> list[Invoice]:
-    """Of November, and of December with a correction."""
+    """Invoices of November, and of December with a correction."""
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
     book = book_of(BOOK, "prices.yaml")
     who = customers_of(
@@ -79,7 +79,7 @@ accounts:
 
 
 class Page(HTMLParser):
-    """What a page shows, and what it would load."""
+    """Content of a page, and the URLs that it would load."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
 
 
 def test_each_row_of_the_page_can_be_recomputed_and_they_sum_up_to_the_net(invoices: list[Invoice]) -> None:
-    """Quantity × price ÷ per, less the discount, as a reader with a calculator does it."""
+    """Compute quantity × price ÷ per, less the discount, as a reader with a calculator does."""
     tables = Tables(html_of(invoices[0])).tables
     of_tiers, of_queues = [rows_of(table) for table in tables if table and table[0][:2] == ["Quantity", "Unit"]]
     for table in (of_tiers, of_queues):
@@ -140,7 +140,7 @@ def test_each_row_of_the_page_can_be_recomputed_and_they_sum_up_to_the_net(invoi
 
 
 def rows_of(table: list[list[str]]) -> list[list[str]]:
-    """The lines of a table: a row with the charge, and one with its numbers."""
+    """Lines of a table: a row with the charge, and one with its numbers."""
     _, *rows = table
     return [charge + numbers for charge, numbers in zip(rows[::2], rows[1::2], strict=True)]
 
@@ -150,7 +150,7 @@ def number(text: str) -> Decimal:
 
 
 class Tables(HTMLParser):
-    """The tables of a page: the texts of their cells."""
+    """Tables of a page: the texts of their cells."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The numbers of an invoice's lines as people read and recompute them."""
+"""Numbers of an invoice's lines, as people recompute them."""
 
 from __future__ import annotations
 

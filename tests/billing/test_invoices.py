@@ -1,4 +1,4 @@
-"""Months that are closed, what is charged with them, and what comes too late for them."""
+"""Closing of months, their charges, and usage that arrives late."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_late_usage_is_a_correction_on_the_next_invoice(lake: Lake) -> None:
     assert amounts(Invoices(lake).get(A, "2026-12").lines) == [
         ("2026-12", "usage", "orders", Decimal(0)),
         ("2026-11", "usage", "late", Decimal("0.8")),
-        ("2026-11", "tax", "", Decimal("0.15")),  # 19 % of 2.80 are 0.53, and 0.38 were charged
+        ("2026-11", "tax", "", Decimal("0.15")),  # 19 % of 2.80 is 0.53, and 0.38 was charged
     ]
     fewer = Invoices(lake).get(B, "2026-12")
     assert [(line.units, line.amount) for line in fewer.lines] == [
@@ -247,7 +247,7 @@ def test_late_usage_is_a_correction_on_the_next_invoice(lake: Lake) -> None:
 
 
 def test_what_is_charged_for_a_month_is_what_it_comes_to_in_the_end(lake: Lake) -> None:
-    """However often late usage comes: all lines about a month, of all invoices, are those of its last rating."""
+    """Check that all lines about a month, on all invoices, equal its last rating, however often late usage arrives."""
     units = [3_333_333, 3_333_334, 7_654_321, 1, 123_456_789]
     period, invoices = "2026-11", Invoices(lake)
     for at, late in enumerate(units):
@@ -280,7 +280,7 @@ def test_corrections_go_by_the_prices_of_then(lake: Lake) -> None:
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
     Invoices(lake).close("2026-11", END)
     dearer = book_of(BOOK.replace("price: 0.40", "price: 4").replace("19", "20"), "prices.yaml")
-    rate(lake, "2026-11", book(), customers(), Used(A, 6 * MILLION, tier=2))  # as the rating of closed months does
+    rate(lake, "2026-11", book(), customers(), Used(A, 6 * MILLION, tier=2))  # like the rating of closed months
     rate(lake, "2026-12", dearer, customers(), Used(A, MILLION, tier=2))
     Invoices(lake).close("2026-12", datetime(2027, 1, 1, tzinfo=UTC))
     assert amounts(Invoices(lake).get(A, "2026-12").lines) == [
@@ -309,7 +309,7 @@ def test_a_correction_in_another_currency_is_refused(lake: Lake) -> None:
 
 
 def test_a_correction_in_another_minor_unit_is_refused(lake: Lake) -> None:
-    """Its lines would not sum up to what an invoice can say."""
+    """An invoice cannot represent the exact sum of such lines."""
     finer = book_of(BOOK.replace("minor_places: 2", "minor_places: 4", 1), "prices.yaml")
     rate(lake, "2026-11", finer, customers(), Used(A, 5 * MILLION, tier=2))
     Invoices(lake).close("2026-11", END)
@@ -323,7 +323,7 @@ def test_a_correction_in_another_minor_unit_is_refused(lake: Lake) -> None:
 
 
 def test_a_closed_month_that_was_rated_by_other_prices_corrects_nothing(lake: Lake) -> None:
-    """As by a rating that began before the month was closed, and ended after that."""
+    """A rating that began before the month was closed may end after that."""
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
     Invoices(lake).close("2026-11", END)
     rate(lake, "2026-12", book(), customers(), Used(A, MILLION, tier=2))
@@ -366,7 +366,7 @@ def test_a_month_begins_where_the_one_before_has_ended_also_in_another_time_zone
     assert found(f"default: utc\naccounts: {{'{A}': {{plan: berlin}}, '{B}': {{plan: utc}}}}") == {A: END, B: before}
     assert found("default: utc") == {B: before}
     assert found("default: berlin") == {"": END, B: before}
-    # What was rated without knowing that is not charged.
+    # A rating made without knowledge of the closing is not charged.
     moved = who(f"default: utc\naccounts: {{'{A}': {{plan: berlin}}, '{B}': {{plan: utc}}}}")
     rate(lake, "2026-12", book, moved, Used(A, 1), Used(B, 1))
     with pytest.raises(CannotClose, match="2026-12 was rated before 2026-11 was closed"):
@@ -484,13 +484,13 @@ LATE = datetime(2028, 1, 1, tzinfo=UTC)
 
 
 class Ended(BaseException):
-    """The process ends here."""
+    """Simulated end of the process."""
 
 
 def test_whoever_is_killed_while_closing_has_closed_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
     write_table, write_new = Lake.write_table, Lake.write_new
-    for steps in range(3):  # the lines, the heads, and that it is closed
+    for steps in range(3):  # killed before the lines, the heads, or closed.json is written
         left = [steps]
 
         def ended(write: object, left: list[int] = left) -> object:
@@ -534,7 +534,7 @@ def test_whoever_closes_at_the_same_time_does_not_close_it_twice(lake: Lake, mon
 
 
 def test_of_two_who_close_at_the_last_moment_one_has_closed_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have seen that nobody has closed it, and are about to say that it is."""
+    """Both have read that the month is open, and are about to close it."""
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
     write_new, winner = Lake.write_new, []
 
@@ -551,7 +551,7 @@ def test_of_two_who_close_at_the_last_moment_one_has_closed_it(lake: Lake, monke
 
 
 def test_a_kill_leaves_whole_files_only(lake: Lake, tmp_path: Path) -> None:
-    """A real process, killed by the kernel's own hand in the middle of writing that the month is closed."""
+    """Kill a real process with SIGKILL while it writes closed.json."""
     rate(lake, "2026-11", book(), customers(), Used(A, 5 * MILLION, tier=2))
     code = """
 import os, signal, sys

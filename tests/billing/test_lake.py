@@ -1,4 +1,4 @@
-"""The usage lake's files."""
+"""Files of the usage lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of what is used now, and what is folded into them."""
+"""Tables of live usage, and their folds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counts(calls: int) -> dict[str, int]:
 
 
 def batch(*rows: tuple[str, int], day: date = DAY, at: datetime = AT, late: int = 0) -> Fold:
-    """Sends of some accounts; and so many calls that came too late of each."""
+    """Make a fold of sends by some accounts, and of late calls of each."""
     return Fold(
         pa.Table.from_pylist(
             [{"date": day, "account": who, "kind": "fifo", "action": "SendMessage", **counts(n)} for who, n in rows],
@@ -206,7 +206,7 @@ def test_what_is_late_is_apart(lake: Lake) -> None:
 
 
 def publish(lake: Lake, day: date, began: datetime, records: int, calls: int) -> None:
-    """As the batch does."""
+    """Publish a day like the batch."""
     tables, run = Tables(lake), f"{began:%Y%m%dT%H%M%S}-00000000"
     path = f"{Tables.folder(USAGE_HOURLY, run, day)}/part.parquet"
     row = {"account": ONE, "queue": "q", "queue_id": 1, "kind": "fifo", "action": "SendMessage", "tags": []}
@@ -231,7 +231,7 @@ def test_of_each_day_counts_what_knows_of_more_records(lake: Lake) -> None:
     publish(lake, DAY - timedelta(1), AT, records=1, calls=100)
     publish(lake, date(2026, 10, 31), AT, records=1, calls=1000)
     assert to_date(of) == [(ONE, "fifo", "SendMessage", 107)]
-    publish(lake, DAY, AT + timedelta(1), records=3, calls=8)  # with one that was late
+    publish(lake, DAY, AT + timedelta(1), records=3, calls=8)  # with a late record
     assert to_date(of) == [(ONE, "fifo", "SendMessage", 108)]
     publish(lake, DAY, AT + timedelta(2), records=4, calls=9)
     assert to_date(of) == [(ONE, "fifo", "SendMessage", 109)]

@@ -1,4 +1,4 @@
-"""The counters of a process, minute by minute."""
+"""Counters of a process, minute by minute."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_without_room_for_another_buffer_the_old_one_goes_on(
             count(meter, number)
         with pytest.raises(UsageNotCounted, match="no room for another file"):
             count(meter, "one too many")
-        count(meter, "a")  # what has a slot is counted on
+        count(meter, "a")  # keys that have a slot are still counted
     clock.now += 60
     meter.switch()
     count(meter, "a")
@@ -151,7 +151,7 @@ async def test_the_minutes_pass_by_themselves(tmp_path: Path) -> None:
     meter = Meter.start(tmp_path, "n", clock)
     count(meter, "a")
     meter.run()
-    await asyncio.sleep(0)  # it has looked at the clock
+    await asyncio.sleep(0)  # the task has read the clock
     clock.now += 0.06
     async with asyncio.timeout(30):
         while not records(tmp_path):

@@ -1,4 +1,4 @@
-"""What a month's report is made of: every number is the sum of the rows that it is about."""
+"""Content of a month's report: every number is the sum of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Periods that people ask about."""
+"""Periods of questions."""
 
 from __future__ import annotations
 

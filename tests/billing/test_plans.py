@@ -1,4 +1,4 @@
-"""Price books: what they say, and what is said of those that cannot be used."""
+"""Price books: parsing, and errors for unusable ones."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_a_month_before_the_first_version_has_no_prices() -> None:
     [
         ("2026-02", 28 * 24),
         ("2028-02", 29 * 24),
-        ("2026-03", 31 * 24 - 1),  # summer time begins
-        ("2026-10", 31 * 24 + 1),  # and ends
+        ("2026-03", 31 * 24 - 1),  # daylight saving time starts
+        ("2026-10", 31 * 24 + 1),  # daylight saving time ends
         ("2026-11", 30 * 24),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_gb_month_is_a_gb_for_all_of_the_month(month: str, hours: int) -> None
     assert plan.edge_units("storage", Month.parse(month), Decimal("0.5")) == 10**9 * hours * 1_800_000
     assert plan.edge_units("bytes_out", Month.parse(month), Decimal("0.000000001")) == 1
     assert plan.edge_units("requests_fifo", Month.parse(month), Decimal(7)) == 7
-    most = Decimal("999999999999999999.999999999")  # more digits than a Decimal multiplies exactly
+    most = Decimal("999999999999999999.999999999")  # more digits than the default context multiplies exactly
     assert plan.edge_units("storage", Month.parse(month), most) == (10**27 - 1) * hours * 3_600_000
 
 

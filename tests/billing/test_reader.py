@@ -212,7 +212,7 @@ async def test_a_process_that_fails_or_hangs(monkeypatch: pytest.MonkeyPatch, ca
 
 
 async def test_documents_that_are_made_take_no_turn_of_questions(lake: Lake, tmp_path: Path) -> None:
-    """A machine that is busy with documents answers all else."""
+    """Questions are answered while documents are being made."""
     waits = f"""
 import os, sys
 asked = sys.stdin.buffer.read()

@@ -1,4 +1,4 @@
-"""The report: its tables have the numbers, its sentences are true, and it needs nothing but itself."""
+"""The report: its tables have the numbers, its sentences are true, and it is self-contained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.billing.months import ACCOUNTS, MADE_AT, TODAY, analysis_of, costs_of
 
 
 class Page(HTMLParser):
-    """The tables of a page by caption, and what the page refers to."""
+    """Tables of a page by caption, and the URLs that the page refers to."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

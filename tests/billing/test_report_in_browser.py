@@ -1,4 +1,4 @@
-"""The report in a browser: nothing is fetched, nothing is wrong, charts and numbers are there."""
+"""The report in a browser: it fetches nothing, logs no error, and shows charts and numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_NETWORK = "MAP * ~NOTFOUND"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    """Headless, and with no network at all."""
+    """Headless browser without any network."""
     found = next(filter(None, map(shutil.which, _BROWSERS)), None)
     driver = shutil.which("chromedriver")
     assert found, "this test needs Chromium: scripts/need chromium"
@@ -56,7 +56,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
     for log in ("browser", "performance"):
-        logged(browser, log)  # what was there before
+        logged(browser, log)  # discards earlier entries
     look(browser, "light")
     browser.get(page.as_uri())
     return browser
@@ -68,7 +68,7 @@ def look(browser: webdriver.Chrome, scheme: str, media: str = "") -> None:
 
 
 def logged(browser: webdriver.Chrome, kind: str) -> list[str]:
-    """What was logged since this was asked last."""
+    """Entries logged since the last call."""
     return [entry["message"] for entry in browser.get_log(kind)]  # type: ignore[no-untyped-call]
 
 

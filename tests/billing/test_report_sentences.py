@@ -1,4 +1,4 @@
-"""Each sentence of a report, for lakes of the first hour, the first day, a month, one tenant and a thousand."""
+"""Sentences of a report, for lakes of the first hour, the first day, a month, one tenant and a thousand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def used(account: str, queue: str, sends: int = 0, receives: int = 0, empty: int = 0) -> list[dict[str, Any]]:
-    """Calls of a queue, each billed as one request, and nothing refused."""
+    """Make rows of a queue's calls, each billed as one request, none refused."""
     plain = dict.fromkeys(("refused", "throttled", "failed", "bytes_in", "bytes_out", "messages", "empty"), 0)
     rows = []
     if sends:
@@ -55,7 +55,7 @@ def used(account: str, queue: str, sends: int = 0, receives: int = 0, empty: int
 
 
 def summed_up(lake: Lake, first: date, last: date) -> None:
-    """Nothing was used on these days."""
+    """Publish these days without any usage."""
     for day in days_of(first, last):
         publish_calls(lake, day)
         publish_storage(lake, day)

@@ -1,4 +1,4 @@
-"""The lake in an object store: a real server of S3's protocol, and a network before it that fails for a while."""
+"""The lake in an object store: a real server of S3's protocol, behind a network that fails for a while."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def count(spool: Path, sequence: int, calls: int = 1) -> None:
 
 
 def sequences(lake: Lake) -> list[int]:
-    """Of all records, each once."""
+    """Sequences of all records, each once."""
     tables = [lake.read_table(path) for path in lake.paths("usage")]
     return sorted({number for table in tables if table is not None for number in table["sequence"].to_pylist()})
 
@@ -64,7 +64,7 @@ def test_files_are_written_read_listed_and_removed(s3: S3) -> None:
     lake.remove("live/now.json")
     lake.remove("live/now.json")
     assert lake.paths("live") == ["live/days/a.parquet"]
-    objects = [key for key in s3.objects("files/") if not key.endswith("/")]  # else a mark that a folder is there
+    objects = [key for key in s3.objects("files/") if not key.endswith("/")]  # others mark folders
     assert objects == ["files/live/_begun", "files/live/days/a.parquet"]
 
 
@@ -82,7 +82,7 @@ def test_records_are_brought_and_merged(s3: S3, tmp_path: Path) -> None:
         assert seal(tmp_path / "spool", lake).files == 1
     assert sequences(lake) == [1, 2, 3, 4, 5]
     assert compact(lake, LATER) == Compacted(0, 0), "they have come a moment ago"
-    # The server says that its objects were written just now: in two hours an hour that is over by then is merged.
+    # The server dates its objects now.  Two hours later, an hour that is over by then is merged.
     written = datetime.now(UTC)
     now, hour = written + timedelta(hours=2), written - timedelta(hours=3)
     names = {path.rpartition("/")[2] for path in lake.paths("usage")}

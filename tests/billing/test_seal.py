@@ -1,4 +1,4 @@
-"""From finished buffers to the lake."""
+"""Upload of finished spool files to the lake."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_large_buffers_go_in_small_groups(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def store(spool: Path, number: int, minutes: int, partitions: int = 1) -> None:
-    """A file of storage from the hour's beginning on; each partition has one message of 10 bytes."""
+    """Write a file of storage from the start of the hour; each partition has one message of 10 bytes."""
     spool.mkdir(exist_ok=True)
     file = StorageFile.create(spool, BOOT, number, "host-1")
     key = StorageKey("000000000000", "q", 7, "standard", (("team", "a"),))

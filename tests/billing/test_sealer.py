@@ -1,4 +1,4 @@
-"""The process that brings usage to the lake, as it is started now and then."""
+"""Periodic start of the process that uploads usage to the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of what partitions stored: what is written is what is read, whole minutes only."""
+"""Files of storage records: reading returns what was written, in whole minutes only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAGGED = StorageKey("000000000000", "q", 7, "standard", (("team", "a"),))
 
 
 def entry(partition: int, byte_ms: int, size: int = 0, *, epoch: int = 1, gone: bool = False) -> Entry:
-    """Of a partition that stores one message of this size, or none."""
+    """Make an entry of a partition that stores one message of this size, or none."""
     messages = 1 if size else 0
     return Entry(partition, 7, epoch, byte_ms, size, messages, 1, 0, 0, HOUR * 1000 if size else 0, gone)
 
@@ -39,7 +39,7 @@ def read(folder: Path) -> list[StorageRecord]:
 
 
 def spans(records: list[StorageRecord]) -> list[tuple[int, int, int, int]]:
-    """Partition, minute of the hour, minutes and byte-milliseconds."""
+    """Return partition, minute of the hour, minutes and byte-milliseconds of each record."""
     return [(one.partition, (one.minute_s - HOUR) // 60, one.minutes, one.byte_milliseconds) for one in records]
 
 
@@ -95,7 +95,7 @@ def test_what_has_left_or_is_empty_is_recorded_no_more(tmp_path: Path) -> None:
     file.append(HOUR, 1, [KEY], [entry(1, 5, 1), entry(2, 5, 1)])
     file.append(HOUR + 60, 2, [], [entry(1, 4, 1, gone=True), entry(2, 9)])
     file.append(HOUR + 120, 3, [], [])
-    file.append(HOUR + 180, 4, [], [entry(1, 3, 1, epoch=3)])  # it has come back
+    file.append(HOUR + 180, 4, [], [entry(1, 3, 1, epoch=3)])  # owned again
     file.append(HOUR + 240, 5, [], [])
     file.close()
     found = read(tmp_path)

@@ -1,4 +1,4 @@
-"""Tables are published day by day, whole or not at all."""
+"""Publication of tables, day by day and atomically."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rows(day: date, *accounts: str, byte_milliseconds: int = 1) -> pa.Table:
 
 
 def written(lake: Lake, day: date, *accounts: str, now: datetime = NOW, byte_milliseconds: int = 1) -> Day:
-    """What a run does before it publishes."""
+    """Write a run's files, before it publishes."""
     run = new_run(now)
     path = f"{Tables.folder(STORAGE_HOURLY, run, day)}/part-0.parquet"
     table = rows(day, *accounts, byte_milliseconds=byte_milliseconds)

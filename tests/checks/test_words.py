@@ -18,7 +18,7 @@ STILL_RELATIVE = {
     "backend": 0,
     "bench": 56,
     "billing": 0,
-    "frontend": 3,
+    "frontend": 0,
     "holdfast": 0,
     "metadata_service": 0,
     "ratelimit": 0,

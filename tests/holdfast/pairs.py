@@ -27,7 +27,7 @@ class Pair:
         return ssl.PEM_cert_to_DER_cert(self.cert.decode())
 
     def write(self, cert: Path, key: Path) -> None:
-        """Replace each file atomically, like careful operators."""
+        """Replace each file atomically, as operators should."""
         for path, content in ((cert, self.cert), (key, self.key)):
             new = path.with_suffix(".new")
             new.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Backends as members of a cluster, on one folder: who begins finds what others left, and who leaves hands over."""
+"""Backends as members of a cluster in one folder: takeover at a start, and hand-over at an end."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_one_backend_and_two_take_turns_on_a_folder(folder: Folder, monkey
     target = await folder.queue(backend, "q")
     await backend.send(target, [NewMessage(b"of one")])
     await backend.close()
-    await only.end(hand_over=True)  # there is nobody who could have them
+    await only.end(hand_over=True)  # no other backend could get the shards
 
     two = await folder.start(*(one_of_two(folder, name) for name in TWO))
     await folder.settled(*two)
@@ -156,7 +156,7 @@ async def test_a_backend_that_leaves_has_handed_all_over_and_no_call_fails(folde
     await one.end(hand_over=True)
     heir = (await other.role).node
     async with asyncio.timeout(20):
-        while len(heir.owned) < SHARDS:  # the last ones were given a moment ago
+        while len(heir.owned) < SHARDS:  # the last ones were assigned a moment ago
             await asyncio.sleep(0.01)
     leaving.set()
     sent = await asyncio.gather(*sending)

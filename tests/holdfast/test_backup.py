@@ -170,7 +170,7 @@ class Load:
         self.sent[name].append(body)
 
     def _send_in_turn(self, client: Any, number: int) -> None:
-        """The second is sent after the first was acknowledged: it never exists without the first."""
+        """Send the second after the first was acknowledged: it never exists without the first."""
         self._send(client, "first", str(number))
         self._send(client, "second", str(number))
 
@@ -238,7 +238,9 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         ordered: list[str] = []
 
         def all_taken() -> bool:
-            """Includes messages just received, whose claims have to end first."""
+            """Return whether all are received, including messages in flight, whose visibility timeouts have to end
+            first.
+            """
             ordered.extend(bodies(client, "ordered.fifo"))
             return bool(len(ordered) == counts["ordered.fifo"])
 
@@ -273,7 +275,7 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
 
 
 def test_a_service_that_does_not_run_and_was_restarted(server: Server, target: Path, holdfast: Command) -> None:
-    """Several logs, checkpoints, and a log without one."""
+    """A data folder with several logs, checkpoints, and a log without one."""
     fill(server, 8, BIG)
     server.stop()
     server.start()
@@ -351,7 +353,7 @@ def test_a_backup_is_signed_with_the_keyring(stopped: Server, target: Path, hold
 def test_a_list_that_names_what_no_backup_has_is_refused(
     stopped: Server, target: Path, holdfast: Command, path: str
 ) -> None:
-    """An attacker who can write to the target plants a file, such as a keyring with a known key."""
+    """An attacker who can write to the target adds a file, such as a keyring with a known key."""
     holdfast("backup", target, "--data", stopped.data)
     listed = target / path_of(read_manifest(open_target(str(target))).name)
     whole = json.loads(listed.read_bytes())
@@ -457,7 +459,7 @@ def write_last(target, path, chunks):
 LocalTarget.write = write_last
 cli.main(sys.argv[1:])
 """
-"""Ends when the first content is complete."""
+"""Program that ends when the first content is complete."""
 
 
 def test_a_backup_that_is_killed_leaves_no_backup_and_the_next_goes_on(
@@ -563,7 +565,7 @@ def test_a_service_that_is_damaged_is_backed_up_and_verify_says_so(
 def test_a_command_that_cannot_read_for_a_while_finds_no_damage(
     stopped: Server, target: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Commands that look for damage report that they could not look, and accept no loss."""
+    """Commands that examine damage report that the journal cannot be read, and accept no loss."""
     holdfast("backup", target, "--data", stopped.data)
     real = RealDisk.open
 
@@ -592,7 +594,7 @@ def test_a_command_that_cannot_read_for_a_while_finds_no_damage(
 def test_a_segment_that_is_dropped_while_it_is_looked_at(
     stopped: Server, target: Path, holdfast: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is pinned yet, so the service may delete unneeded files: then the command starts again."""
+    """Nothing is pinned yet, so the service may delete unneeded files: then the command restarts."""
     real, looks = take._at_this_moment, 0
 
     def dropped(*arguments: Any) -> Any:

@@ -71,7 +71,7 @@ class Process:
 
 
 class Elsewhere:
-    """A node's path to the others."""
+    """Connection of a node to the others."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -144,7 +144,7 @@ class Service:
         return [await self.metadata.get_queue(ACCOUNT, name) for name in names]
 
     async def queue(self, name: str, owner: str = "", cluster: str = "local", **attributes: str) -> Target:
-        """Create a queue; ``owner``: the node that is to have it."""
+        """Create a queue; ``owner``: the node that shall own it."""
         while True:
             queue = await self.metadata.create_queue(
                 ACCOUNT, name, attributes, {}, now_ms=1, hold_seconds=0, clusters=[CLUSTERS.index(cluster)]
@@ -250,7 +250,7 @@ class Load:
         self.sent[name].append(body)
 
     async def _in_turn(self, number: int) -> None:
-        """The second, on another node, is sent after the first was answered: it never exists without the first."""
+        """Send the second, on another node, after the first was answered: it never exists without the first."""
         await self._send("first", f"{number}")
         await self._send("second", f"{number}")
 
@@ -258,7 +258,7 @@ class Load:
         await self._send("failing", f"f{number} {'x' * 500}")
 
     async def _fail(self, number: int) -> None:
-        """Messages received a second time go to the dead-letter queue, which belongs to the other node."""
+        """Let messages received a second time go to the dead-letter queue, which belongs to the other node."""
         target = self._service.target("failing")
         command = Receive(10, 0, 0, DeadLetter(1, self._service.target("dead")))
         await self._service.owner(target.partition).receive(target, command)
@@ -273,9 +273,12 @@ class Load:
 
 
 def look_late(patched: pytest.MonkeyPatch, service: Service, load: Load) -> None:
-    """Delay the backup's look at the second node's log until both are held, or much was sent since its look at
-    the first's: so it would find messages of the one without their predecessors on the other, if answers were
-    sent meanwhile."""
+    """Delay the backup's read of the second node's log until both are held, or much was sent since the first's was
+    read.
+
+    So the backup would find messages of the one without their predecessors on the other, if answers were sent
+    meanwhile.
+    """
     one, two = (service.processes[name] for name in ("one", "two"))
     catch_up = CassandraTail.catch_up
 
@@ -502,7 +505,7 @@ async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
     async with Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         queue, log_id = await service.queue("queue"), process.node.ownership.log_id
-        store = await service._opened(cluster_keyspace(settings))  # that of the other process
+        store = await service._opened(cluster_keyspace(settings))  # the store of the other process
         assert await store.hold(log_id, "a backup")
         with pytest.raises(ConditionFailed, match="is held by a backup"):
             await store.hold(log_id, "another")

@@ -1,4 +1,4 @@
-"""A process and its supervisor, from the process's side."""
+"""A child process's communication with its supervisor."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next
 
 
 def test_without_its_supervisor_a_backend_does_not_begin(tmp_path: Path) -> None:
-    """The kernel ends processes whose supervisor dies after they have asked for that: this one dies before,
-    after giving its orders."""
+    """The supervisor dies after sending the parameters, before the child asks the kernel to be killed with it."""
     supervisor, line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with supervisor, line:
-        # the shell is its parent, and ends just after Python's start
+        # The shell is the child's parent, and ends just after Python's start.
         shell = subprocess.Popen(
             ["sh", "-c", 'exec 3<&0; "$0" -m holdfast.child backend <&3 3<&- &', sys.executable],
             stdin=subprocess.PIPE,

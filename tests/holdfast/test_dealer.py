@@ -1,4 +1,4 @@
-"""Connections that are accepted in one place and served in several."""
+"""Connections that one process accepts and several serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.holdfast.stub import Running, StubService
 
 
 class Hand:
-    """A server that is dealt connections, instead of a process.  Implements :class:`holdfast.dealer.Seat`."""
+    """A server that is given connections, instead of a process.  Implements :class:`holdfast.dealer.Seat`."""
 
     def __init__(self) -> None:
         self.service = StubService()
@@ -38,7 +38,7 @@ class Hand:
 
 
 class Listener(socket.socket):
-    """A listener that may have no room for connections."""
+    """A listener that may fail to accept connections."""
 
     refusals = 0
 
@@ -156,7 +156,7 @@ async def test_a_client_that_is_gone_disturbs_nobody(table: Table) -> None:
 
 
 async def test_a_port_in_use_is_told() -> None:
-    """Two processes may bind it before either listens."""
+    """A port may be bound by two processes before either listens."""
     (first,) = bind("127.0.0.1", 0)
     (second,) = bind("127.0.0.1", first.getsockname()[1])
     with first, second:

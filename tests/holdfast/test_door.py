@@ -1,4 +1,4 @@
-"""Connections: bounded resources for strangers, and no call dropped in a drain."""
+"""Connections: bounded resources for clients, and no call dropped in a drain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Door:
         return list(self.hall.connections)
 
     def pass_time(self, seconds: float) -> None:
-        """Let the sweep see the connections as they will be in ``seconds``, if nothing happens until then."""
+        """Run the sweep as if ``seconds`` had passed without an event."""
         now = asyncio.get_running_loop().time()
         for connection in self.connections:
             connection.sweep(now + seconds)

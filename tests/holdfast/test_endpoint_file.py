@@ -1,4 +1,4 @@
-"""Commands with ``--data`` find the service that runs on the folder, and are not misled by an earlier one."""
+"""Commands with ``--data`` find the running service of the folder, and ignore files of earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health checks of the roles that clients do not call."""
+"""Health checks of roles without clients."""
 
 from __future__ import annotations
 

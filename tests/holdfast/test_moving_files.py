@@ -274,7 +274,7 @@ def test_an_import_that_is_killed_goes_on_and_stores_nothing_twice(
 
 
 def test_a_standard_queue_gets_a_batch_in_doubt_once(source: Server, target: Server, tmp_path: Path) -> None:
-    """The answer is lost, and the process killed: the batch is stored, and the next try does not know it."""
+    """The answer is lost, and the process killed: the batch is stored, and the next run does not know it."""
     source.client().create_queue(QueueName="doubt")
     send(source.client(), "doubt", [{"MessageBody": f"{place}"} for place in range(35)])
     path = tmp_path / "doubt.jsonl"

@@ -299,8 +299,9 @@ def test_a_drain_that_is_killed_loses_none_and_doubles_none(other: OtherSqs, tar
 @pytest.mark.parametrize(
     ("name", "groups", "count"),
     [
-        # When timeouts end it delivers the latest of a group's messages that were in flight: one may be out
-        # of order at most, and if a timeout ends while the import is slow, the next one may have gone before.
+        # At the end of a visibility timeout this server delivers the latest of a group's messages in flight.  At most
+        # one message may be out of order; if a timeout ends while the import is slow, the next one may have been
+        # delivered before.
         ("other", 15, 150),
         ("strict", 4, 1_500),
     ],
@@ -350,8 +351,9 @@ def test_following_goes_on_until_it_is_told_to_end(strict: Server, target: Serve
 
 @pytest.mark.parametrize("again", [True, False], ids=["with its progress", "without"])
 def test_a_source_that_was_begun_anew_has_messages_of_its_own(target: Server, tmp_path: Path, again: bool) -> None:
-    """Another service of the same name numbers its messages alike, but none is taken for a repeat of an earlier
-    one."""
+    """Another service of the same name uses the same message ids, but none is taken for a repetition of an
+    earlier one.
+    """
     name = f"renewed-{again}"
     source = Server(tmp_path, settings={"SEGMENT_BYTES": str(1 << 22)})
     for life in range(2):

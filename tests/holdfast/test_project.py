@@ -17,7 +17,7 @@ LOCKS = ("build", "base", "dev")
 
 def test_the_arrows_between_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    # it would disable every existing logger, for all later tests in this process
+    # The linter would disable every existing logger, for all later tests in this process.
     monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
     assert lint_imports(config_filename="pyproject.toml", no_cache=True) == 0
 

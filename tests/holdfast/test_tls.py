@@ -172,7 +172,7 @@ async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: p
 
 
 async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some are dropped before they begin."""
+    """A burst above the limit: some connections are dropped before their handshakes begin."""
     monkeypatch.setattr(handshake, "HANDSHAKES_LIMIT", 2)
     burst = [socket.create_connection(door.address) for _ in range(CONNECTIONS)]
     await until(lambda: len(door.hall.handshakes) == 2)
