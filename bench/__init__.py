@@ -1,10 +1,10 @@
-"""How fast Holdfast is, what that costs, and how ElasticMQ does on the same machine.
+"""Benchmarks of Holdfast: throughput, latency and cost, with ElasticMQ on the same machine for comparison.
 
-``python -m bench`` starts the servers as processes of their own, loads them over loopback with signed calls,
-prints a table and writes ``bench/results/*.json``.  ``docs/benchmarks.md`` says how to read it.
+``python -m bench`` starts the servers as separate processes, loads them over loopback with signed calls, prints a table
+and writes ``bench/results/*.json``.  ``docs/benchmarks.md`` explains the results.
 
 - :mod:`bench.signing`, :mod:`bench.load`, :mod:`bench.jobs`: the load generator
-- :mod:`bench.servers`, :mod:`bench.proc`: the servers, and what the kernel says about them
-- :mod:`bench.scenarios`: what is measured
+- :mod:`bench.servers`, :mod:`bench.proc`: the servers, and their resource usage according to the kernel
+- :mod:`bench.scenarios`: the measurements
 - :mod:`bench.report`: measurements, targets, table, JSON
 """

@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Runs the scenarios.  Fails when one could not run; a missed target is information."""
+    """Run the scenarios.  Fails if one could not run; a missed target is information."""
     options = _options()
     plan = QUICK if options.quick else FULL
     chosen = [
@@ -85,7 +85,7 @@ def _available(wanted: list[str] | None, chosen: list[Scenario], book: Book) -> 
 
 
 def _all_on(run: Run, kind: type[Server], chosen: list[Scenario]) -> int:
-    """Runs the scenarios on servers of one kind; returns how many failed."""
+    """Run the scenarios on servers of one kind; return the number that failed."""
     failed = 0
     shared = [scenario for scenario in chosen if scenario.shares_server]
     if shared:
@@ -103,7 +103,7 @@ def _all_on(run: Run, kind: type[Server], chosen: list[Scenario]) -> int:
 
 @contextmanager
 def _started(run: Run, kind: type[Server], environment: Mapping[str, str]) -> Iterator[Server | None]:
-    """A server of this kind; None if it does not start, which costs its scenarios and no others."""
+    """Yield a server of this kind; None if it does not start, which fails its scenarios and no others."""
     with ExitStack() as stack:
         try:
             server = stack.enter_context(kind(environment))
@@ -147,7 +147,7 @@ def _report(plan: Plan, facts: proc.Machine, book: Book, names: list[str]) -> Re
 
 
 def _allow_many_files() -> None:
-    """Thousands of connections need as many descriptors, here and in the servers, which inherit the limit."""
+    """Raise the limit on descriptors for thousands of connections, here and in the servers, which inherit it."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

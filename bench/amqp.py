@@ -1,4 +1,4 @@
-"""As much of AMQP 0-9-1 as it takes to load a broker: confirmed publishing and acknowledged consuming.
+"""The subset of AMQP 0-9-1 that loads a broker: confirmed publishing and acknowledged consuming.
 
 Source: the specification's ``amqp0-9-1.xml``; publisher confirms (class 85) are RabbitMQ's extension.
 """
@@ -42,11 +42,11 @@ def _long(text: bytes) -> bytes:
 
 
 _PUBLISHED = struct.pack(">HH", *_PUBLISH) + bytes(3)
-"""How the method's frame begins: it is in no body of the bench."""
+"""Start of a publish method's frame; no body of the bench contains it."""
 
 
 class Frames:
-    """Takes frames out of what arrives."""
+    """Splits received data into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -67,7 +67,7 @@ class Frames:
 
 
 def _read_method(frames: Frames, stream: socket.socket, method: tuple[int, int]) -> bytes:
-    """Arguments of the method that has to come next."""
+    """Return the arguments of the next method, which must be ``method``.  Blocks."""
     while True:
         data = stream.recv(65536)
         if not data:
@@ -81,7 +81,7 @@ def _read_method(frames: Frames, stream: socket.socket, method: tuple[int, int])
 
 
 def greet(host: str, port: int) -> tuple[socket.socket, Frames]:
-    """A connection with one channel.  Blocks."""
+    """Open a connection with one channel.  Blocks."""
     stream, frames = dial(host, port), Frames()
     stream.sendall(b"AMQP\x00\x00\x09\x01")
     _read_method(frames, stream, (10, 10))
@@ -98,7 +98,7 @@ def greet(host: str, port: int) -> tuple[socket.socket, Frames]:
 
 
 def declare(host: str, port: int, queue: str) -> None:
-    """Make a quorum queue.  Blocks."""
+    """Create a quorum queue.  Blocks."""
     stream, frames = greet(host, port)
     table = _short("x-queue-type") + b"S" + _long(b"quorum")
     stream.sendall(_method(_DECLARE, bytes(2) + _short(queue) + b"\x02" + _long(table)))
@@ -110,7 +110,7 @@ def declare(host: str, port: int, queue: str) -> None:
 
 
 class Confirms:
-    """A codec: complete when all that was published is confirmed."""
+    """A codec: complete when all published messages are confirmed."""
 
     def __init__(self, frames: Frames) -> None:
         self.replies = bytearray()
@@ -142,7 +142,7 @@ class Confirms:
 
 
 class Deliveries:
-    """A codec: complete when ten messages have come, which are acknowledged at once."""
+    """A codec: complete when ten messages have arrived, which are acknowledged at once."""
 
     def __init__(self, frames: Frames) -> None:
         self.replies = bytearray()
@@ -191,10 +191,10 @@ class Amqp:
         _read_method(frames, stream, (60, 11))
         codec = Deliveries(frames)
         stream.sendall(_method(_CONSUME, bytes(2) + _short(self._queue) + _short("c") + b"\x08" + _long(b"")))
-        return stream, codec  # no answer was asked for: what comes are deliveries
+        return stream, codec  # no answer was requested: all later frames are deliveries
 
     def publish(self, at_once: int = 1, messages: int | None = None) -> Jobs:
-        """So many messages before a wait for their confirmations; ``messages`` ends the load."""
+        """Publish ``at_once`` messages, then wait for their confirmations; ``messages`` ends the load."""
 
         def job() -> Job:
             yield "publish", b"".join(self._message() for _ in range(at_once))
@@ -203,7 +203,7 @@ class Amqp:
         return job if messages is None else counted(job, -(-messages // at_once))
 
     def consume(self) -> Jobs:
-        """Ten messages with their acknowledgement, which AMQP does not answer."""
+        """Receive ten messages and acknowledge them, which AMQP does not answer."""
 
         def job() -> Job:
             yield "consume", b""
@@ -212,7 +212,7 @@ class Amqp:
         return job
 
     def _message(self) -> bytes:
-        """One persistent message."""
+        """Return the frames of one persistent message."""
         properties = struct.pack(">HHQHB", 60, 0, BODY_BYTES, 0x1000, 2)
         return (
             _method(_PUBLISH, bytes(2) + _short("") + _short(self._queue) + b"\0")

@@ -1,4 +1,4 @@
-"""A raw ASGI application that answers at once, under uvicorn as it comes: ``python -m bench.asgi_server PORT``."""
+"""A raw ASGI application that answers at once, under uvicorn: ``python -m bench.asgi_server PORT``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """``python -m bench.billing``: the monthly batch and the rating at several sizes, on two cores and in four GiB.
 
-For each size a month is made up (:mod:`spark_analytics.generator`): the batch makes its tables, as an operator would
-start it; then late records come, and the batch is run again; then the month is rated by the example of a price book.
-What the tables say, and what is rated, is compared with a calculation of its own, by pyarrow, over all raw records.
-Fails when they differ, or when more memory was taken.
+For each size a month is generated (:mod:`spark_analytics.generator`): the batch computes its tables, started as an
+operator would start it; then late records arrive, and the batch runs again; then the month is rated with the example
+price book.  The tables and the rating are compared with an independent calculation by pyarrow over all raw records.
+Fails if they differ, or if more memory was used.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ PRICES: Final = "billing/prices.example.yaml"
 
 
 class Ran(NamedTuple):
-    """A process that has ended well."""
+    """Resource usage of a process that has ended successfully."""
 
     seconds: float
     cpu_s: float
     rss_mib: float
-    """The most of it and what it started, together."""
+    """Maximum of the process and its descendants together."""
 
 
 def ran(*arguments: str) -> Ran:
@@ -65,7 +65,8 @@ def ran(*arguments: str) -> Ran:
 
     def watch() -> None:
         while process.poll() is None:
-            with suppress(FileNotFoundError, ProcessLookupError):  # one of them has just ended
+            # One of them has just ended.
+            with suppress(FileNotFoundError, ProcessLookupError):
                 cpu_s.append(proc.cpu_seconds(process.pid))
                 rss_mib.append(proc.rss_mib(process.pid))
             time.sleep(LOOK_SECONDS)
@@ -84,7 +85,7 @@ def ran(*arguments: str) -> Ran:
 
 
 def sums_of_raw(lake: Lake) -> tuple[int, int, dict[str, int], int]:
-    """Records, repeated ones, the sum of each count, and byte-milliseconds: by pyarrow, hour by hour."""
+    """Return records, repeated ones, the sum of each count, and byte-milliseconds: by pyarrow, hour by hour."""
     count = repeated = byte_milliseconds = 0
     sums = dict.fromkeys(COUNTS, 0)
     for folder in sorted({path.rpartition("/")[0] for path in lake.paths("usage")}):
@@ -106,7 +107,7 @@ def _together(lake: Lake, folder: str, columns: list[str]) -> pa.Table:
 
 
 def sums_of_tables(lake: Lake, first: date, last: date) -> tuple[int, int, dict[str, int], int]:
-    """The same, of the tables' rows and what their pointers say was read."""
+    """Return the same sums, from the tables' rows and the counts of records read in their pointers."""
     tables = Tables(lake)
     count = sum(day.read.records for day in days(lake, USAGE_HOURLY))
     repeated = sum(day.read.repeated for day in days(lake, USAGE_HOURLY))
@@ -117,13 +118,13 @@ def sums_of_tables(lake: Lake, first: date, last: date) -> tuple[int, int, dict[
 
 
 def days(lake: Lake, name: str) -> list[Day]:
-    """The pointers of all published days."""
+    """Return the pointers of all published days."""
     tables = Tables(lake)
     return [found for found in (tables.day(name, day) for day in tables.days(name)) if found is not None]
 
 
 def units_rated(lake: Lake, month: Month) -> tuple[int, tuple[int, int, int]]:
-    """Lines, and what they are about: requests, bytes sent, byte-milliseconds."""
+    """Return the number of invoice lines, and the units rated: requests, bytes sent, byte-milliseconds."""
     rated = Rated(lake).of(month)
     assert rated is not None
     units = dict.fromkeys(("requests", "bytes_out", "storage"), 0)
@@ -134,27 +135,27 @@ def units_rated(lake: Lake, month: Month) -> tuple[int, tuple[int, int, int]]:
 
 
 class Measured(NamedTuple):
-    """A size, and what it took."""
+    """A size, with its results."""
 
     records: int
-    """Of calls."""
+    """Records of calls."""
     stored: int
-    """Of storage."""
+    """Records of storage."""
     raw_mib: float
     rows: int
-    """Of both tables."""
+    """Rows of both tables."""
     tables_mib: float
     made_up: Ran
     batch: Ran
     again: Ran
-    """When late records had come."""
+    """The batch after late records had arrived."""
     rated: Ran
     lines: int
-    """Of the rating."""
+    """Invoice lines of the rating."""
 
 
 def measure(folder: Path, records: int, month: Month) -> Measured:
-    """Raises :class:`RuntimeError` if the tables do not say what the records do, or if too much memory was taken."""
+    """Measure one size.  Raises :class:`RuntimeError` if tables and records differ, or too much memory was used."""
     shutil.rmtree(folder, ignore_errors=True)
     lake = Lake(str(folder))
     of = ["--lake", str(folder), "--month", str(month)]
@@ -192,7 +193,7 @@ def measure(folder: Path, records: int, month: Month) -> Measured:
 
 
 def table(measured: Sequence[Measured]) -> str:
-    """What was measured, a line for each size."""
+    """Return the results as a table, with a line for each size."""
     head = (
         "records of calls, and of storage",
         "the lake, MiB",
@@ -232,7 +233,7 @@ def table(measured: Sequence[Measured]) -> str:
 
 
 class FittedCost(NamedTuple):
-    """A cost as the part that every run has and the part that grows with the records."""
+    """A cost as a fixed part for each run, and a part that grows with the records."""
 
     fixed: float
     per_million: float
@@ -243,7 +244,7 @@ class FittedCost(NamedTuple):
 
 
 def fit(points: Sequence[tuple[float, float]]) -> FittedCost:
-    """The cost by least squares over (millions of records, cost); neither part is negative.
+    """Fit the cost by least squares over (millions of records, cost); neither part is negative.
 
     Raises :class:`statistics.StatisticsError` if there are fewer than two sizes.
     """
@@ -256,7 +257,7 @@ def fit(points: Sequence[tuple[float, float]]) -> FittedCost:
 
 
 def costs(measured: Sequence[Measured]) -> dict[str, FittedCost]:
-    """Seconds and seconds of CPU of the batch and of the rating.  Raises :class:`statistics.StatisticsError`."""
+    """Fit seconds and CPU seconds of the batch and of the rating.  Raises :class:`statistics.StatisticsError`."""
     values: dict[str, Callable[[Measured], float]] = {
         "batch, s": lambda one: one.batch.seconds,
         "batch, CPU s": lambda one: one.batch.cpu_s,
@@ -267,17 +268,17 @@ def costs(measured: Sequence[Measured]) -> dict[str, FittedCost]:
 
 
 def fixed_and_growing(found: Mapping[str, FittedCost]) -> str:
-    """The two parts of each cost, a line for each."""
+    """Return the two parts of each cost, a line for each."""
     lines = [(name, f"{cost.fixed:,.1f}", f"{cost.per_million:,.2f}") for name, cost in found.items()]
     return _markdown(("cost", "fixed, for a run over a month", "growing, for a million records more"), lines)
 
 
 def sizing(measured: Sequence[Measured], batch: FittedCost, days: int) -> str:
-    """The needs of more records.  ``batch``: its seconds of CPU for a month of so many ``days``.
+    """Return the estimated needs of more records.  ``batch``: its CPU seconds for a month of ``days``.
 
-    The fixed part is paid once, whatever the month has, so only the growing part is projected; bytes are those of the
-    largest size for each record, and memory goes with the cores.  A day's fixed part, which is the driver's, takes its
-    time whatever cores there are.
+    The fixed part is paid once, whatever the month contains, so only the growing part is projected; bytes are those of
+    the largest size for each record, and memory is proportional to the cores.  A day's fixed part, which is the
+    driver's, takes its time whatever the number of cores.
     """
     one = max(measured)
     left_seconds = max(DAILY_SECONDS - batch.fixed / days, 1.0)

@@ -1,8 +1,8 @@
 """Processes that share one rate limit through a Redis, each calling as often as it may.
 
-``python -m bench.callers URL KEY RATE BURST SECONDS`` is one of them.  It says ``ready`` once it is one of those who
-share the limit, starts when it is told to, and prints how many calls were let through, and the times (of the machine's
-monotonic clock) of start and end.
+``python -m bench.callers URL KEY RATE BURST SECONDS`` is one of them.  It prints ``ready`` once it shares the limit,
+starts on a line of input, and prints the number of admitted calls, and the times (of the machine's monotonic clock) of
+start and end.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ratelimit.shared import SharedLimiter
 
 
 class Shared(NamedTuple):
-    """What all processes together were let through."""
+    """Calls admitted to all processes together."""
 
     passed: list[int]
-    """Calls of each process."""
+    """Admitted calls of each process."""
     seconds: float
-    """From the start of the first to the end of the last."""
+    """Time from the start of the first to the end of the last."""
 
     def rate(self, burst: float) -> float:
-        """Calls a second, beside a bucket that was full at the start."""
+        """Return the calls per second, without those of a bucket that was full at the start."""
         return (sum(self.passed) - burst) / self.seconds
 
 
 def share(url: str, rate: float, burst: float, processes: int, seconds: float) -> Shared:
-    """Let so many processes call for so long, with one limit for all."""
+    """Run ``processes`` callers for ``seconds``, with one limit for all."""
     arguments = [url, "{123456789012}:calls", str(rate), str(burst), str(seconds)]
     callers = [
         subprocess.Popen(

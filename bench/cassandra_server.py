@@ -1,8 +1,8 @@
 """A real Cassandra of one or three nodes on loopback, for tests, the bench and local clusters.
 
-The jars come from the Maven repository and are kept in ``.cache/cassandra``; ``python -m bench.cassandra_server``
-fetches them beforehand.  Each node is a process with a folder of its own, below the cluster's, which goes when the
-cluster is closed.  Nodes and folder go, too, when the process that started them is gone, however that ended.
+The jars come from the Maven repository and are cached in ``.cache/cassandra``; ``python -m bench.cassandra_server``
+fetches them beforehand.  Each node is a process with a folder of its own, below the cluster's, which is deleted when
+the cluster is closed.  Nodes and folder are also removed when the process that started them has ended, even by a crash.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ CACHE = Path(__file__).parent.parent / ".cache" / "cassandra"
 START_SECONDS_MOST = 180.0
 STOP_SECONDS_MOST = 30.0
 PROGRESS_SECONDS = 5.0
-"""Between two lines about something that takes long."""
+"""Interval of progress lines of a long operation."""
 
 QUICK_START = ("-XX:TieredStopAtLevel=1",)
-"""Options of a JVM that is started for seconds: it is ready earlier, and slower ever after."""
+"""Options of a JVM that runs for seconds only: it starts faster, and stays slower."""
 
-_ONE, _ALL = 1, 5  # levels of consistency in the protocol
+_ONE, _ALL = 1, 5  # consistency levels in the protocol
 
 
 class CassandraMissing(Exception):
-    """Cassandra cannot be had on this machine; the text says why."""
+    """Cassandra is not available on this machine; the text has the reason."""
 
 
 class CassandraFailed(Exception):
-    """A node did not start; the text has the end of what it said."""
+    """A node did not start; the text has the end of its log."""
 
 
 def fetch() -> Path:
-    """The folder of Cassandra's jars, fetched unless they are there.  Safe to call from several processes at once.
+    """Return the folder of Cassandra's jars; fetch them if they are missing.  Safe in several processes at once.
 
     Raises :class:`CassandraMissing`.
     """
@@ -82,7 +82,7 @@ def fetch() -> Path:
 
 
 def _run_with_progress(command: Sequence[str], what: str) -> tuple[int, str]:
-    """Run a command, with a line now and then on how long it takes; returns its exit code and what it printed."""
+    """Run a command, with progress lines at intervals; return its exit code and its output."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
@@ -102,13 +102,13 @@ def _run_with_progress(command: Sequence[str], what: str) -> tuple[int, str]:
 
 
 class CassandraNode:
-    """One node: a process that can be ended, stopped in its tracks and started again on its data."""
+    """One node: a process that can be ended, suspended and started again on its data."""
 
     def __init__(self, host: str, port: int, storage_port: int, home: Path, command: Sequence[str], nodes: int) -> None:
         self.host = host
         self.port = port
         self.environment: dict[str, str] = {}
-        """More variables than this process has, from the next start on."""
+        """Additional environment variables, from the next start on."""
         self._storage_port = storage_port
         self._home = home
         self._command = command
@@ -124,13 +124,14 @@ class CassandraNode:
 
     @property
     def running(self) -> bool:
-        """True when it was started, and has not ended since."""
+        """True if it was started, and has not ended since."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process on the data that is there; with ``wait``, return when it serves."""
+        """Start the process on the existing data; with ``wait``, return when it serves."""
         assert self._process is None, "the node is running"
-        for port in (self.port, self._storage_port):  # a process that was killed may hold its ports for a moment
+        # A killed process may hold its ports for a moment.
+        for port in (self.port, self._storage_port):
             _until(partial(_is_free, self.host, port), 15, f"{self.host}:{port} stays in use")
         self._log = (self._home / "log").open("ab")
         self._process = subprocess.Popen(
@@ -140,7 +141,7 @@ class CassandraNode:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a terminal's interrupt is for the one who started it
+            start_new_session=True,  # a terminal's interrupt goes only to the process that started it
         )
         self._keeper = subprocess.Popen(
             ["sh", "-c", 'read _; kill -9 "$1"; rm -rf "$2"', "keeper", str(self._process.pid), str(self._home.parent)],
@@ -166,30 +167,30 @@ class CassandraNode:
         _until(ready, START_SECONDS_MOST, lambda: f"{self.host}:{self.port} is not ready: {self.log()[-3000:]}")
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and kill -9 if that does not end it."""
+        """Send SIGTERM, and SIGKILL if that does not end it."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
+        """Send SIGSTOP: it keeps its connections and does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
-        """What it has printed."""
+        """Return its output."""
         return (self._home / "log").read_text(errors="replace")
 
     def _end(self, how: int) -> None:
         if self._process is None:
             return
         self._process.send_signal(how)
-        self._process.send_signal(signal.SIGCONT)  # one that is stopped in its tracks would not see the other signal
+        self._process.send_signal(signal.SIGCONT)  # a suspended process would not handle the other signal
         try:
             self._process.wait(STOP_SECONDS_MOST)
         except subprocess.TimeoutExpired:
@@ -219,7 +220,7 @@ class CassandraNode:
 class CassandraCluster(Started):
     """One node or three, each on an address of its own and all on the same free port.
 
-    Used as a context: started on entering, ended and forgotten on leaving.
+    Used as a context: started on entry, ended and removed on exit.
     """
 
     def __init__(
@@ -232,8 +233,8 @@ class CassandraCluster(Started):
         settings: str = "",
         hosts: Sequence[str] = ("127.0.0.1", "127.0.0.2", "127.0.0.3"),
     ) -> None:
-        """``settings`` are more lines of cassandra.yaml, where ``{number}`` is the node's, from 1 on; ``hosts`` are the
-        nodes' addresses on this machine, the first ones of them.
+        """``settings`` are further lines of cassandra.yaml, where ``{number}`` is the node's, from 1 on; ``hosts`` are
+        addresses on this machine, of which the first ones are used.
 
         Raises :class:`CassandraMissing`.
         """
@@ -277,9 +278,9 @@ class CassandraCluster(Started):
         return [node.host for node in self.nodes]
 
     def start(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """Start all nodes together; returns when each serves and sees the others serve.
+        """Start all nodes together; return when each serves and sees the others serve.
 
-        ``report`` gets a line for each node that does.  Raises :class:`CassandraFailed`.
+        ``report`` gets a line for each ready node.  Raises :class:`CassandraFailed`.
         """
         began = time.monotonic()
         for node in self.nodes:
@@ -295,7 +296,7 @@ class CassandraCluster(Started):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-# --- ports, waiting, and one question in Cassandra's protocol ----------------------------------------------
+# --- ports, waiting, and one query in Cassandra's protocol -------------------------------------------------
 
 
 def _is_free(host: str, port: int) -> bool:
@@ -309,7 +310,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def free_ports(hosts: Sequence[str], count: int) -> list[int]:
-    """Ports that are free on all of these addresses, and that no connection is given as its own."""
+    """Return ports that are free on all of these addresses, and outside the range of ephemeral ports."""
     ports: list[int] = []
     while len(ports) < count:
         port = 20_000 + secrets.randbelow(12_000)
@@ -327,7 +328,7 @@ def _until(condition: Callable[[], bool], seconds_most: float, otherwise: str | 
 
 
 def _ask(host: str, port: int, query: str, consistency: int) -> bool:
-    """Whether the node answers the query with a result (version 4 of the native protocol).  Raises OSError."""
+    """Return whether the node answers the query with a result (version 4 of the native protocol).  Raises OSError."""
     with socket.create_connection((host, port), timeout=5) as stream:
         _exchange(stream, 0x01, struct.pack(">H", 1) + _short("CQL_VERSION") + _short("3.0.0"))  # STARTUP
         text = query.encode()
@@ -336,7 +337,7 @@ def _ask(host: str, port: int, query: str, consistency: int) -> bool:
 
 
 def _exchange(stream: socket.socket, operation: int, body: bytes) -> int:
-    """Send one frame and read one; returns the operation of the answer."""
+    """Send one frame and read one; return the operation of the answer."""
     stream.sendall(struct.pack(">BBhBI", 0x04, 0, 0, operation, len(body)) + body)
     with stream.makefile("rb") as answers:
         head = answers.read(9)

@@ -1,5 +1,4 @@
-"""A whole Holdfast on this machine, as many would run it: Cassandra, Redis, metadata nodes, backends, frontends, and a
-manager.
+"""A whole Holdfast on this machine: Cassandra, Redis, metadata nodes, backends, frontends, and a manager.
 
 ::
 
@@ -9,7 +8,7 @@ manager.
         cluster.add_backend().start()
 
 Each process has a name (``m1``, ``b1``, ``f1`` …), a log of its own in the cluster's folder, and an address that it
-keeps when it starts again.  All of them end with the process that started them, however that ended.
+keeps when it starts again.  All of them end with the process that started them, even if that crashed.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ ACCOUNT = "000000000000"
 READY_SECONDS_MOST = 180.0
 STOP_SECONDS_MOST = 60.0
 STARTS_MOST = 3
-"""Of a process that ends before it serves."""
+"""Maximum number of starts of a process that ends before it serves."""
 WRONG_SETTINGS = 2
-"""The exit code."""
+"""Exit code for wrong settings."""
 
 
 class ClusterFailed(Exception):
@@ -50,7 +49,7 @@ class ClusterFailed(Exception):
 
 
 class Process:
-    """One process of Holdfast: it can be ended, stopped in its tracks and started again."""
+    """One process of Holdfast: it can be ended, suspended and started again."""
 
     def __init__(
         self, name: str, role: str, port: int, arguments: Sequence[str], environment: Mapping[str, str], log: Path
@@ -62,7 +61,7 @@ class Process:
         self._port = port
         self._command = [sys.executable, "-m", "holdfast", role, *arguments]
         self.environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
-        """What it is started with from now on."""
+        """Environment of its next start."""
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._log_at = 0
@@ -73,12 +72,12 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it has been started, and has not ended since."""
+        """True if it was started, and has not ended since."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """Of its last life; None: it runs, or was never started."""
+        """Exit code of its last run; None: it runs, or was never started."""
         return self._process.poll() if self._process is not None else None
 
     def start(self, *, wait: bool = True) -> Self:
@@ -94,7 +93,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a terminal's interrupt is for the one who started it
+                start_new_session=True,  # a terminal's interrupt goes only to the process that started it
             )
         self._keeper = subprocess.Popen(
             [
@@ -124,7 +123,7 @@ class Process:
             time.sleep(0.02)
 
     def ready(self) -> bool:
-        """Whether it serves: of a frontend, that it says so now; of others, that they have begun to."""
+        """Return whether it serves: a frontend reports that now; other roles have logged their start."""
         if not self.running:
             return False
         if self.role == "frontend":
@@ -137,23 +136,23 @@ class Process:
         return marks.get(self.role, " started ") in self.log(since_start=True)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM, and kill -9 if that does not end it; returns the exit code."""
+        """Send SIGTERM, and SIGKILL if that does not end it; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
+        """Send SIGSTOP: it keeps its connections and does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self, *, since_start: bool = False) -> str:
-        """What it has printed, over all its starts or since the last one."""
+        """Return its output, of all its starts or since the last one."""
         if not self.log_file.exists():
             return ""
         with self.log_file.open("rb") as log:
@@ -169,7 +168,7 @@ class Process:
             return 0
         if self._process.poll() is None:
             self._process.send_signal(how)
-            self._process.send_signal(signal.SIGCONT)  # stopped in its tracks it would not see the other signal
+            self._process.send_signal(signal.SIGCONT)  # a suspended process would not handle the other signal
         try:
             code = self._process.wait(STOP_SECONDS_MOST)
         except subprocess.TimeoutExpired:
@@ -187,7 +186,7 @@ class Process:
 
 
 class LocalCluster(Started):
-    """Used as a context: started on entering, ended and forgotten on leaving."""
+    """Used as a context: started on entry, ended and removed on exit."""
 
     def __init__(
         self,
@@ -203,8 +202,9 @@ class LocalCluster(Started):
         ports: Sequence[int] = (),
         java_options: Sequence[str] = (),
     ) -> None:
-        """``cassandra``: so many nodes, or one that runs, which is left alone.  ``settings``: names of ``HOLDFAST_*``
-        variables without that prefix, for all processes.  ``ports``: of the frontends, where they are not to be any.
+        """``cassandra``: number of nodes, or a running cluster, which is not closed.  ``settings``: names of
+        ``HOLDFAST_*`` variables without that prefix, for all processes.  ``ports``: of the frontends; by default any
+        free ones.
 
         Raises :class:`~bench.cassandra_server.CassandraMissing`.
         """
@@ -217,7 +217,7 @@ class LocalCluster(Started):
         )
         self.redis = RedisServer() if redis else None
         self.key = new_access_key(ACCOUNT)
-        """The root tenant's."""
+        """The root tenant's access key."""
         self._processes: dict[str, Process] = {}
         self._files = {name: self.folder / name for name in ("secret", "keyring.toml")}
         taken = free_ports([HOST], metadata + frontends)
@@ -264,7 +264,7 @@ class LocalCluster(Started):
         return made
 
     def add_backend(self, cluster: str = "local") -> Process:
-        """One more of this backend cluster, which is not started."""
+        """Add a backend to this backend cluster, without starting it."""
         number = 1 + max((int(process.name[1:]) for process in self.of("backend")), default=0)
         (port,) = free_ports([HOST], 1)
         node = {"BACKEND_NODE": f"b{number}", "LISTEN": f"{HOST}:{port}", "CLUSTER": cluster}
@@ -272,20 +272,20 @@ class LocalCluster(Started):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that every command of Holdfast needs that works on this cluster."""
+        """Environment variables for commands of Holdfast that work on this cluster."""
         return {**self._settings, "HOLDFAST_KEYRING_FILE": str(self._files["keyring.toml"])}
 
     def forget(self, process: Process) -> None:
-        """End a process, and have it no longer."""
+        """End a process, and remove it from the cluster."""
         process.kill()
         del self._processes[process.name]
 
     def settings(self) -> Settings:
-        """What all processes have, for who wants to look into the stores."""
+        """Return the settings of all processes, for access to the stores."""
         return load({}, self._settings)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What a command of Holdfast says that has the settings of this cluster, such as ``key``, ``show``."""
+        """Run a command of Holdfast with the settings of this cluster, such as ``key``, ``show``; return its result."""
         environment = {**_clean(os.environ), "PYTHONPATH": str(ROOT), **self.environment}
         return subprocess.run(
             [sys.executable, "-m", "holdfast", *arguments],
@@ -307,7 +307,7 @@ class LocalCluster(Started):
         return iter(self._processes.values())
 
     def of(self, role: str) -> list[Process]:
-        """Those of one role, such as ``backend``."""
+        """Return the processes of one role, such as ``backend``."""
         return [process for process in self if process.role == role]
 
     @property
@@ -315,10 +315,10 @@ class LocalCluster(Started):
         """The URLs of the frontends."""
         return [f"http://{process.address}" for process in self.of("frontend")]
 
-    # --- its life ---------------------------------------------------------------------------------------------
+    # --- its start and end ------------------------------------------------------------------------------------
 
     def start(self, told: Callable[[str], None] = lambda _: None) -> None:
-        """Start everything; returns when all of it serves.  Raises what tells why one could not.
+        """Start everything; return when all processes serve.  Raises the error of one that could not start.
 
         ``told`` gets a line for each process that is ready, and for each that ended and was started again.
         """
@@ -338,8 +338,9 @@ class LocalCluster(Started):
         self.start_processes(told)
 
     def start_processes(self, told: Callable[[str], None] = lambda _: None) -> None:
-        """Start what is not running of the processes of Holdfast; returns when all serve."""
-        for roles in (("metadata",), ("backend", "frontend", "manager")):  # the others end where they find no metadata
+        """Start the processes of Holdfast that are not running; return when all serve."""
+        # The other roles end if they find no metadata.
+        for roles in (("metadata",), ("backend", "frontend", "manager")):
             processes = [process for process in self if process.role in roles and not process.running]
             if processes:
                 told(f"starting {', '.join(process.name for process in processes)}")
@@ -348,7 +349,7 @@ class LocalCluster(Started):
             _look_after(processes, told)
 
     def close(self) -> None:
-        """End everything at once, and remove what it has stored."""
+        """End everything at once, and remove its data."""
         for process in self:
             process.kill()
         if self.redis is not None:
@@ -358,15 +359,18 @@ class LocalCluster(Started):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def stop(self) -> None:
-        """Drain everything, from the door inwards."""
+        """Drain everything, from the frontends inwards."""
         for role in ("frontend", "manager", "backend", "metadata"):
             for process in self.of(role):
                 process.stop()
 
 
 def _look_after(processes: Sequence[Process], told: Callable[[str], None]) -> None:
-    """Wait until all serve.  As a service manager does, start one again that has ended because others were not ready,
-    or too slow just now; wrong settings it says for good.  Raises :class:`ClusterFailed`."""
+    """Wait until all serve; restart processes that have ended, like a service manager.
+
+    A process may end because others were not ready or too slow.  Wrong settings are not retried.  Raises
+    :class:`ClusterFailed`.
+    """
     began = time.monotonic()
     starts = dict.fromkeys((process.name for process in processes), 1)
     waiting = list(processes)
@@ -400,5 +404,5 @@ def _answers(port: int) -> bool:
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without settings that are the user's own."""
+    """Return the environment without the user's own settings."""
     return {name: value for name, value in environment.items() if not name.startswith("HOLDFAST_")}

@@ -30,7 +30,7 @@ class HoldfastCluster(Server):
         cassandra: Literal[1, 3] | CassandraCluster = 3,
         keyspace: str = "holdfast",
     ) -> None:
-        """``cassandra``: so many nodes, or one that runs."""
+        """``cassandra``: number of nodes, or a running cluster."""
         super().__init__(environment)
         names = {name.removeprefix("HOLDFAST_"): text for name, text in self._environment.items()}
         self.cluster = LocalCluster(
@@ -65,7 +65,7 @@ class HoldfastCluster(Server):
 
     @property
     def pid(self) -> int:
-        """Of one frontend; the others are :attr:`pids`."""
+        """Process id of one frontend; :attr:`pids` has all."""
         return self.cluster["f1"].pid
 
     @property
@@ -95,7 +95,7 @@ class HoldfastCluster(Server):
 
     @classmethod
     def fetch(cls) -> None:
-        """Raises :class:`~bench.servers.ServerMissing`."""
+        """Fetch Cassandra.  Raises :class:`~bench.servers.ServerMissing`."""
         try:
             cassandra_server.fetch()
         except CassandraMissing as error:

@@ -1,8 +1,8 @@
 """A cluster that grows from 3 backends to 12 and shrinks again, under load: ``python -m bench.demo``, or ``make demo``.
 
-Clients send to some queues and receive from them all the while, through two frontends, at a modest rate.  What is
-printed: how the shards are spread, how many moved and how many had to, what clients noticed, and that everything that
-was acknowledged was received, once.
+Clients send to some queues and receive from them all the time, through two frontends, at a modest rate.  The output
+shows the distribution of shards, the number that moved and the necessary minimum, delays and errors of clients, and
+that everything acknowledged was received, once.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ QUEUES = 24
 SENDERS = 6
 RECEIVERS = 12
 WAVE = 3
-"""Backends that come, or go, together."""
+"""Backends that are added, or removed, together."""
 CALL_SECONDS = 60.0
 BALANCED_SECONDS_MOST = 180.0
 DRAIN_SECONDS_MOST = 120.0
 PAUSE_SECONDS = 0.05
-"""Before a call is made again that was refused, or whose connection was lost."""
+"""Pause before a refused call, or one whose connection was lost, is repeated."""
 COLUMNS = ("seconds", "moved", "least", "max/mean", "calls", "held up", "longest")
 WIDTHS = (8, 7, 7, 10, 8, 9, 9)
 HELD_SECONDS = 1.0
-"""A call that took longer, beside the time of a long poll, has been held up."""
+"""Duration, without a long poll's wait, above which a call counts as held up."""
 EXPLANATION = f"""
 Each line is an act: backends come or go while clients send and receive.
   seconds    until every backend has its share of the 256 shards again
@@ -48,12 +48,14 @@ Each line is an act: backends come or go while clients send and receive.
   held up    calls that took longer than {HELD_SECONDS:g} s, long polls' waiting not counted
   longest    the longest of these calls; after it, refusals that clients met and tried again
 """
-"""The columns of the table."""
+"""Legend of the table's columns."""
 
 
 class Client:
-    """One connection to a frontend, one call at a time.  A call is made again, to the byte, until it is answered: with
-    the same invocation id, so that a send counts once."""
+    """One connection to a frontend, one call at a time.
+
+    A call is repeated, byte for byte, until it is answered: with the same invocation id, so that a send counts once.
+    """
 
     def __init__(self, address: str, credentials: Credentials, noticed: Callable[[], Noticed]) -> None:
         self._address = address
@@ -62,7 +64,7 @@ class Client:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, action: str, wait_seconds: float = 0.0, **members: Any) -> dict[str, Any]:
-        """The answer.  ``wait_seconds``: so long the call may wait for messages."""
+        """Return the answer.  ``wait_seconds``: time that the call may wait for messages."""
         began = time.monotonic()
         request = self._signer.request(action, json.dumps(members).encode())
         while True:
@@ -101,7 +103,7 @@ class Client:
 
 
 class Noticed:
-    """What clients have noticed in an act."""
+    """Delays and errors of clients in one act."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -116,7 +118,7 @@ class Noticed:
 
 
 class Load:
-    """Clients that send and receive all the while."""
+    """Clients that send and receive all the time."""
 
     def __init__(self, cluster: LocalCluster, rate: float) -> None:
         self.noticed = Noticed()
@@ -145,7 +147,7 @@ class Load:
         ]
 
     async def stop(self) -> float:
-        """Send no more, and receive what is left; returns how long that took."""
+        """Stop sending, and receive the remaining messages; return the seconds that took."""
         began = time.monotonic()
         self._sending = False
         await asyncio.gather(*self._tasks[:SENDERS])
@@ -192,7 +194,7 @@ class Load:
 
 
 class Spread(NamedTuple):
-    """Which backend has which shard."""
+    """Owners of the shards."""
 
     owners: dict[int, str]
 
@@ -201,7 +203,7 @@ class Spread(NamedTuple):
         return Counter(self.owners.values())
 
     def balance(self, nodes: int) -> float:
-        """Shards of the node with the most, to the mean."""
+        """Return the ratio of the largest number of shards of a node to the mean."""
         return max(self.counts.values()) * nodes / len(self.owners)
 
     def moved(self, before: Spread) -> int:
@@ -218,7 +220,7 @@ class Demo:
         self._stores = Stores(cluster.settings())
 
     async def run(self) -> bool:
-        """Whether nothing was lost or delivered twice."""
+        """Run the demonstration; return whether no message was lost or delivered twice."""
         try:
             return await self._run()
         finally:
@@ -263,7 +265,7 @@ class Demo:
 
     def _line(self, name: str, seconds: float, before: Spread, after: Spread, nodes: int) -> None:
         noticed = self._load.noticed
-        # The least that can move: what nodes that went had, and what nodes that came have to get.
+        # The minimum that can move: the shards of removed nodes, and the shares of added nodes.
         gone = sum(count for node, count in before.counts.items() if node not in after.counts)
         come = sum(count for node, count in after.counts.items() if node not in before.counts)
         errors = ", ".join(f"{count} x {code}" for code, count in noticed.errors.items())
@@ -273,7 +275,7 @@ class Demo:
         )
 
     async def _balanced(self, nodes: int) -> Spread:
-        """Wait until so many backends have all shards, each its share."""
+        """Wait until ``nodes`` backends have all shards, each its share."""
         deadline = time.monotonic() + BALANCED_SECONDS_MOST
         while True:
             reports = await (await self._stores.metadata()).cluster_reports()
@@ -293,7 +295,7 @@ class Demo:
 
 
 def result(acknowledged: int, lost: int, twice: int) -> str:
-    """The outcome, as a sentence."""
+    """Return the outcome as a sentence."""
     received = "received all" if not lost else f"{lost} of them were NOT received"
     again = "none a second time" if not twice else f"{twice} a SECOND TIME"
     return f"{acknowledged} messages acknowledged; {received}, {again}."

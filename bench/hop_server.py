@@ -1,4 +1,4 @@
-"""A backend that answers at once, behind the wire or behind plain streams: ``python -m bench.hop_server WAY PATH``."""
+"""A backend that answers at once, over the wire protocol or plain streams: ``python -m bench.hop_server WAY PATH``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Instant:
-    """Stores nothing."""
+    """A backend that stores nothing."""
 
     async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
         return [Stored("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 1 << 48) for _ in messages]

@@ -1,7 +1,7 @@
-"""The SQS calls that the scenarios are made of, as jobs of :mod:`bench.load`.
+"""The SQS calls of the scenarios, as jobs of :mod:`bench.load`.
 
-Inputs are pasted together as bytes: bodies are plain ASCII, and queue URLs and receipt handles go back as the JSON
-text they came in, escapes and all.
+Inputs are concatenated as bytes: bodies are plain ASCII, and queue URLs and receipt handles are sent back as the JSON
+text received, with its escapes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILL = b"x" * (BODY_BYTES - 20)
 
 
 class Bodies:
-    """Message bodies of exactly 256 bytes, no two alike."""
+    """Unique message bodies of exactly 256 bytes."""
 
     def __init__(self) -> None:
         self._count = itertools.count()
@@ -32,7 +32,7 @@ class Bodies:
 
 
 class Groups:
-    """The FIFO members of one message: groups in turn, a deduplication id that is never used twice."""
+    """The FIFO members of one message: groups in turn, and a unique deduplication id."""
 
     def __init__(self, groups: int) -> None:
         self._groups = groups
@@ -44,14 +44,14 @@ class Groups:
 
 
 class Standard:
-    """Standard queues need no further members."""
+    """The members of a standard queue's message: none."""
 
     def __next__(self) -> bytes:
         return b""
 
 
 Extra = Groups | Standard
-"""Makes what a message needs beside its body."""
+"""Generates the members of a message in addition to its body."""
 
 
 def _checked(answer: Answer) -> bytes:
@@ -61,7 +61,7 @@ def _checked(answer: Answer) -> bytes:
 
 
 class Sqs:
-    """Makes jobs against the queues of one server."""
+    """Generates jobs for the queues of one server."""
 
     def __init__(self, signer: Signer, extra: Extra | None = None) -> None:
         self._signer = signer
@@ -69,7 +69,7 @@ class Sqs:
         self._extra: Extra = extra or Standard()
 
     def send(self, urls: Iterator[str]) -> Jobs:
-        """SendMessage, one queue after the other, until there are no more."""
+        """Return jobs of SendMessage, one queue after the other, until there are no more."""
 
         def job(url: str) -> Job:
             answer = yield self._send(url)
@@ -82,7 +82,7 @@ class Sqs:
         return jobs
 
     def send_batch(self, urls: Iterator[str], messages: int | None = None) -> Jobs:
-        """SendMessageBatch of 10; ``messages`` ends the load when so many are sent."""
+        """Return jobs of SendMessageBatch of 10; ``messages`` ends the load when as many are sent."""
         left = itertools.repeat(None) if messages is None else itertools.repeat(None, -(-messages // BATCH))
 
         def job() -> Job:
@@ -92,7 +92,9 @@ class Sqs:
         return lambda: None if next(left, 0) == 0 else job()
 
     def receive_and_delete(self, url: str, messages: int | None = None) -> Jobs:
-        """ReceiveMessage of 10, then DeleteMessageBatch of what came; ``messages`` ends the load when so many came."""
+        """Return jobs of ReceiveMessage of 10 with DeleteMessageBatch; ``messages`` ends the load when as many are
+        received.
+        """
         received = 0
 
         def job() -> Job:
@@ -108,7 +110,9 @@ class Sqs:
         return lambda: job() if messages is None or received < messages else None
 
     def mixed(self, url: str) -> Jobs:
-        """Ten SendMessage, a ReceiveMessage of 10, and as many DeleteMessage as messages came.  Counts each once."""
+        """Return jobs of ten SendMessage, a ReceiveMessage of 10, and a DeleteMessage for each.  Counts each message
+        once.
+        """
 
         def job() -> Job:
             for _ in range(BATCH):
@@ -122,7 +126,7 @@ class Sqs:
         return job
 
     def long_poll(self, urls: Iterator[str], wait_seconds: int) -> Jobs:
-        """ReceiveMessage that waits."""
+        """Return jobs of ReceiveMessage with a wait."""
 
         def job() -> Job:
             yield self._call("ReceiveMessage", next(urls), b',"WaitTimeSeconds":%d' % wait_seconds)
@@ -131,7 +135,7 @@ class Sqs:
         return job
 
     def create_queues(self, names: Iterator[str]) -> Jobs:
-        """CreateQueue for each of the names."""
+        """Return jobs of CreateQueue for each of the names."""
 
         def job(name: str) -> Job:
             yield "CreateQueue", self._signer.request("CreateQueue", b'{"QueueName":"%s"}' % name.encode())
@@ -164,6 +168,6 @@ class Sqs:
 
 
 def counted(jobs: Jobs, count: int) -> Jobs:
-    """The first ``count`` jobs only."""
+    """Return the first ``count`` jobs only."""
     left = iter(range(count))
     return lambda: None if next(left, None) is None else jobs()

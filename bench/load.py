@@ -1,15 +1,15 @@
-"""The load generator: jobs on a fixed number of connections, and windows that count what was answered.
+"""The load generator: jobs on a fixed number of connections, and windows that count the answers.
 
 A *job* is a generator: it yields calls, is sent their answers, and returns the number of messages it moved, so that
-"receive, then delete what came" reads as it runs.  Jobs run in one of two ways:
+"receive, then delete" reads as it runs.  Jobs run in one of two ways:
 
-- *closed*: each connection starts its next job as soon as the last one ended, which finds the most a server can do;
+- *closed*: each connection starts its next job as soon as the last one ended, which measures the maximum throughput;
 - *paced*: jobs start at a given rate whatever the server does, and their latency counts from the moment they were
-  due.  A server that stalls is charged for all the calls that it kept waiting, not only for 32 of them.
+due.  A server that stalls is charged for all the calls that it delayed, not only for 32 of them.
 
-Answers are looked at as little as correctness allows: the status, the length, and what the job asks for.  A call costs
-the generator about 25 µs of CPU (:attr:`Window.generator_cpu_s` says how busy it was), so on two cores a server of
-50 µs a call is the bottleneck, and not the generator.
+Answers are parsed as little as correctness allows: the status, the length, and the parts that the job needs.  A call
+costs the generator about 25 µs of CPU (:attr:`Window.generator_cpu_s` has its usage), so on two cores a server of 50 µs
+a call is the bottleneck, and not the generator.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 Call = tuple[str, bytes]
-"""The action, for the statistics, and the request as it goes to the socket."""
+"""The action, for the statistics, and the request's bytes."""
 
 Job = Generator[Call, "Answer", int]
 """Yields calls, is sent answers, returns the number of messages moved."""
 
 Jobs = Callable[[], Job | None]
-"""Makes the next job; None when there is nothing more to do."""
+"""Returns the next job; None when there is nothing more to do."""
 
 Mark = Callable[[], None]
 
@@ -47,15 +47,15 @@ class Answer(NamedTuple):
 
 
 class LoadError(Exception):
-    """The server closed a connection, broke HTTP, or answered something else than the scenario rests on."""
+    """The server closed a connection, violated HTTP, or gave an answer that the scenario does not allow."""
 
 
 class JobFailed(Exception):
-    """Raised by a job whose answer has status 200 and yet says that something failed."""
+    """Raised by a job whose answer has status 200 but reports a failure."""
 
 
 class Samples:
-    """Latencies in seconds, and when each call ended (seconds since the window began)."""
+    """Latencies in seconds, and the end of each call (seconds since the window began)."""
 
     __slots__ = ("ended", "latency")
 
@@ -65,7 +65,7 @@ class Samples:
 
 
 class Window:
-    """What was answered between two moments."""
+    """Answers between two moments."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
@@ -97,7 +97,7 @@ class Window:
         self.generator_cpu_s = time.process_time() - self._cpu_began
 
     def latencies(self) -> array[float]:
-        """All latencies, sorted."""
+        """Return all latencies, sorted."""
         together = array("d")
         for samples in self.samples.values():
             together.extend(samples.latency)
@@ -105,7 +105,7 @@ class Window:
 
 
 def quantile(ordered: array[float], q: float) -> float:
-    """The nearest-rank quantile of sorted values: the least one that at least ``q`` of all do not exceed."""
+    """Return the nearest-rank quantile of sorted values: the smallest one that at least ``q`` of all do not exceed."""
     if not ordered:
         return 0.0
     rank = -(-len(ordered) * q // 1)
@@ -113,7 +113,7 @@ def quantile(ordered: array[float], q: float) -> float:
 
 
 def parse_answer(data: bytes) -> Answer | None:
-    """One complete HTTP/1.1 answer, or None when more bytes are needed."""
+    """Return one complete HTTP/1.1 answer, or None when more bytes are needed."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return None
@@ -153,7 +153,7 @@ def _chunks(data: bytes) -> bytes | None:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection with at most one call under way."""
+    """One keep-alive connection with at most one call in progress."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def run(self, job: Job, since: float | None = None) -> None:
-        """Start a job; ``since`` is when it was due."""
+        """Start a job; ``since`` is the time at which it was due."""
         self._job = job
         self._write(next(job), since)
 
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         self.answered(answer)
 
     def answered(self, answer: Answer) -> None:
-        """The call under way has this answer: let its job go on."""
+        """Record the answer of the call in progress, and continue its job."""
         job = self._job
         if job is None:
             self._load.broken(LoadError(f"an answer that nobody asked for: {answer.body[:200]!r}"))
@@ -222,13 +222,13 @@ class Connection(asyncio.Protocol):
         self.say(request)
 
     def say(self, data: bytes) -> None:
-        """Write this to the socket."""
+        """Write bytes to the socket."""
         assert self._transport is not None
         self._transport.write(data)
 
 
 def _nothing() -> None:
-    """No more jobs."""
+    """Return no job."""
 
 
 Connect = Callable[["Load"], Coroutine[Any, Any, Connection]]
@@ -241,7 +241,7 @@ class Load:
     def __init__(
         self, host: str, ports: int | Sequence[int], connections: int = 32, connect: Connect | None = None
     ) -> None:
-        """``ports``: to be connected to in turn.  ``connect``: for servers that speak something else than HTTP."""
+        """``ports``: to be connected to in turn.  ``connect``: for servers with a protocol other than HTTP."""
         self._host = host
         self._ports = itertools.cycle([ports] if isinstance(ports, int) else ports)
         self._connect = connect or Load._by_http
@@ -292,7 +292,7 @@ class Load:
         return window
 
     async def window_of(self, jobs: Jobs, warm_up_s: float, measure_s: float, mark: Mark) -> Window:
-        """As :meth:`closed`, for jobs whose last answers may never come: they are cut off with the connections."""
+        """Run jobs like :meth:`closed`, if the last answers may never arrive: closing the connections ends them."""
         self.begin(jobs)
         await self._for(warm_up_s)
         return await self.measure(measure_s, mark)
@@ -300,7 +300,7 @@ class Load:
     async def paced(
         self, jobs: Jobs, rate: float, warm_up_s: float, measure_s: float, mark: Mark, seed: int = 1
     ) -> Window:
-        """Start ``rate`` jobs a second, at exponentially distributed distances (as many independent callers would)."""
+        """Start ``rate`` jobs a second, at exponentially distributed intervals, like many independent callers."""
         self._jobs = jobs
         self._paced = True
         pacing = asyncio.ensure_future(self._pace(rate, random.Random(seed)))
@@ -314,14 +314,14 @@ class Load:
         return window
 
     def begin(self, jobs: Jobs) -> None:
-        """Let every free connection run jobs from now on, until there are none."""
+        """Run jobs on every free connection from now on, until there are none."""
         self._jobs = jobs
         waiting, self._free = self._free, []
         for connection in waiting:
             self.idle(connection)
 
     async def measure(self, seconds: float, mark: Mark) -> Window:
-        """A window of what the load does meanwhile.  ``mark`` is called at both ends, to read the server's counters."""
+        """Return a window over the given time.  ``mark`` is called at both ends, to read the server's counters."""
         window = self.window = Window()
         mark()
         await self._for(seconds)
@@ -331,7 +331,7 @@ class Load:
         return window
 
     def idle(self, connection: Connection) -> None:
-        """A connection has finished its job."""
+        """Handle that a connection has finished its job."""
         if self._paced:
             if self._due and self._run_next(connection, self._due.popleft()):
                 return
@@ -342,7 +342,7 @@ class Load:
             self._quiet.set()
 
     def broken(self, error: LoadError) -> None:
-        """A connection is of no more use, and so is this load."""
+        """End the load, because a connection is no longer usable."""
         if not self._closing:
             self._failure = self._failure or error
             self._quiet.set()

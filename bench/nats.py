@@ -1,4 +1,4 @@
-"""As much of NATS' protocol as it takes to load a JetStream: published and stored, fetched and acknowledged.
+"""The subset of NATS' protocol that loads a JetStream: publishing with confirmation, fetching and acknowledging.
 
 Source: the protocol's documentation ("Client Protocol"), and that of JetStream's wire API (ADR-1, ADR-13).
 """
@@ -18,10 +18,10 @@ _NEXT = b'{"batch":%d,"expires":60000000000}' % BATCH
 _ACK = b"+ACK"
 
 INBOX = b"_INBOX." + 16 * b"#"
-"""Stands for the inbox of the connection that says it."""
+"""Placeholder for the inbox of the connection that sends it."""
 
 Message = tuple[bytes, bytes]
-"""Where an answer to it goes, if anywhere, and its payload."""
+"""Reply subject, which may be empty, and payload."""
 
 
 def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
@@ -29,7 +29,7 @@ def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:
 
 
 class Messages:
-    """Takes messages out of what arrives."""
+    """Splits received data into messages."""
 
     def __init__(self) -> None:
         self.pinged = False
@@ -57,7 +57,7 @@ class Messages:
 
 
 class Replies:
-    """A codec: complete when as many messages have come as requests were said, or as a fetch asks for."""
+    """A codec: complete when as many messages have arrived as requests were sent, or as a fetch asks for."""
 
     def __init__(self, inbox: bytes, messages: Messages) -> None:
         self.replies = bytearray()
@@ -86,7 +86,7 @@ class Replies:
 
 
 class Nats:
-    """The load on one stream, as a queue: what is acknowledged is gone."""
+    """The load on one stream with queue semantics: acknowledged messages are deleted."""
 
     def __init__(self, host: str, port: int, stream: str) -> None:
         self._host, self._port, self._stream = host, port, stream
@@ -105,14 +105,16 @@ class Nats:
         )
 
     def client(self) -> tuple[socket.socket, Replies]:
-        """A connection with an inbox of its own."""
+        """Open a connection with an inbox of its own."""
         inbox = b"_INBOX." + os.urandom(8).hex().encode()
         stream = dial(self._host, self._port)
         stream.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB %s 1\r\n' % inbox)
         return stream, Replies(inbox, Messages())
 
     def _request(self, subject: str, content: object) -> None:
-        """Blocks.  Raises :class:`~bench.load.LoadError` when it is refused."""
+        """Send a request and wait for its answer.  Blocks.  Raises :class:`~bench.load.LoadError` when it is
+        refused.
+        """
         stream, codec = self.client()
         stream.sendall(codec.say(pub(subject.encode(), INBOX, msgspec.json.encode(content))))
         while codec.heard(stream.recv(65536)) is None:
@@ -120,7 +122,7 @@ class Nats:
         stream.close()
 
     def publish(self, at_once: int = 1, messages: int | None = None) -> Jobs:
-        """So many messages before a wait until they are stored; ``messages`` ends the load."""
+        """Publish ``at_once`` messages, then wait until they are stored; ``messages`` ends the load."""
 
         def job() -> Job:
             yield "publish", b"".join(pub(self._subject, INBOX, next(self._bodies)) for _ in range(at_once))
@@ -129,7 +131,7 @@ class Nats:
         return job if messages is None else counted(job, -(-messages // at_once))
 
     def consume(self) -> Jobs:
-        """Ten messages, each acknowledged, and the acknowledgement answered."""
+        """Fetch ten messages, acknowledge each, and wait for the answers to the acknowledgements."""
         fetch = pub(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.all".encode(), INBOX, _NEXT)
 
         def job() -> Job:

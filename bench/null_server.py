@@ -13,7 +13,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(_BODY), _BOD
 
 
 class _Null(asyncio.Protocol):
-    """Takes what arrives at once for one request, as the generator writes it."""
+    """Treats each received piece of data as one request, as the generator writes them."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)

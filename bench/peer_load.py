@@ -1,7 +1,7 @@
-"""Load on servers that speak something else than HTTP: connections that were opened and greeted before the load begins.
+"""Load on servers with a protocol other than HTTP: connections are opened and authenticated before the load begins.
 
-The jobs are those of :mod:`bench.load`: a job yields what it says, and is sent an answer when what it waits for is
-complete.  What that is says the codec of the connection (:mod:`bench.amqp`, :mod:`bench.nats`).
+The jobs are those of :mod:`bench.load`: a job yields bytes to send, and is sent an answer when the expected data is
+complete.  The codec of the connection (:mod:`bench.amqp`, :mod:`bench.nats`) decides that.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ TIMEOUT_SECONDS = 30.0
 
 
 class Codec(Protocol):
-    """What one connection's bytes mean."""
+    """Interpretation of one connection's bytes."""
 
     replies: bytearray
-    """What is to be said besides, such as an answer to a server's ping."""
+    """Bytes to send in addition, such as an answer to a server's ping."""
 
     def say(self, data: bytes) -> bytes:
-        """What goes to the socket when a job says this."""
+        """Return the bytes to write to the socket for a job's data."""
 
     def heard(self, data: bytes) -> Answer | None:
-        """The answer to what was said last, once it is complete.  Raises :class:`~bench.load.LoadError`."""
+        """Return the answer to the last sent data, once it is complete.  Raises :class:`~bench.load.LoadError`."""
 
 
 class PeerConnection(Connection):
-    """At most one job's saying under way."""
+    """A connection with at most one call of a job in progress."""
 
     def __init__(self, load: Load, codec: Codec) -> None:
         super().__init__(load)
@@ -60,7 +60,7 @@ class PeerConnection(Connection):
 
 
 def connect_by(greet: Callable[[], tuple[socket.socket, Codec]]) -> Connect:
-    """``greet`` opens one connection, and blocks until it can be used."""
+    """Return a function that opens connections by ``greet``, which blocks until one can be used."""
 
     async def connect(load: Load) -> Connection:
         stream, codec = await asyncio.to_thread(greet)

@@ -28,7 +28,9 @@ class RabbitMq(Server):
     root = CACHE / "rabbitmq"
 
     def command(self) -> list[str]:
-        """The port mapper of Erlang, which would stay as a daemon, is a child of the broker here."""
+        """Return the command.  It also starts Erlang's port mapper as a child, which would otherwise stay as a
+        daemon.
+        """
         (self.folder / "plugins").write_text("[].\n")
         (self.folder / "rabbitmq.conf").write_text(f"listeners.tcp.default = {HOST}:{self.port}\n")
         names, ports = self._environment, (free_port(), free_port())
@@ -68,7 +70,7 @@ class RabbitMq(Server):
 
     @classmethod
     def fetch(cls) -> None:
-        """Unpack it and what it needs from Debian's packages, unless it is there.  Raises :class:`ServerMissing`."""
+        """Unpack it and its dependencies from Debian's packages, unless present.  Raises :class:`ServerMissing`."""
         if cls.root.exists():
             return
         if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):

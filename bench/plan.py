@@ -1,4 +1,4 @@
-"""How much of everything a run does."""
+"""Sizes and durations of a run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Plan(msgspec.Struct, frozen=True):
     warm_up_s: float
     measure_s: float
     java_warm_up_s: float
-    """Load before ElasticMQ's first measurement, so that what is measured is compiled code."""
+    """Load before ElasticMQ's first measurement, so that compiled code is measured."""
     receive_round: int
     """Messages received in one round; each round begins with the queue filled up again."""
     receive_rounds: int
     depths: tuple[int, ...]
-    """Messages waiting: the first is what the others are compared with."""
+    """Messages waiting; the first depth is the reference for the others."""
     rival_depths: tuple[int, ...]
     depth_rounds: int
     restart_depth: int
-    """The depth at which the server is killed and started again, and checkpoints are watched."""
+    """The depth at which the server is killed and restarted, and checkpoints are observed."""
     checkpoint_s: float
     long_polls: int
     rival_long_polls: int
-    """ElasticMQ's server closes what is more than 1,024 connections."""
+    """ElasticMQ's server closes connections above 1,024."""
     long_poll_waiting_s: float
     long_poll_cycles: int
     empty_queues: int
@@ -36,10 +36,10 @@ class Plan(msgspec.Struct, frozen=True):
     takeover_depth: int
     """Messages that wait while a node is killed or leaves."""
     takeover_fill_s: float
-    """So long they may be sent; then what there is has to do, and is said."""
+    """Time limit for sending them; with fewer messages the scenario continues and reports their number."""
     rows_measure_s: float
     limit_s: float
-    """How long calls are made against one rate."""
+    """Duration of calls against one rate."""
     peer_backlog: int
     """Messages that wait for the consumers of the other brokers; more than they take in a window."""
 

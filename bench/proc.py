@@ -1,4 +1,4 @@
-"""What the kernel says about a server, and about the machine.  Linux only (``/proc``)."""
+"""Resource usage of a server, and facts of the machine, from the kernel.  Linux only (``/proc``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UTIME = 11
 
 
 def tree(pid: int) -> list[int]:
-    """The process and its descendants."""
+    """Return the ids of the process and its descendants."""
     found = [pid]
     for each in found:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
@@ -28,18 +28,18 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the process tree, all threads, to 10 ms.  Source: /proc/PID/stat."""
+    """Return user and system time of the process tree, all threads, to 10 ms.  Source: /proc/PID/stat."""
     return sum(cpu_seconds_of(each) for each in tree(pid))
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """The same of this process alone."""
+    """Return user and system time of this process alone, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[_UTIME]) + int(fields[_UTIME + 1])) / TICKS_PER_SECOND
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory of the process tree in MiB, mapped files included.  Source: VmRSS of /proc/PID/status."""
+    """Return resident memory of the process tree in MiB, mapped files included.  Source: VmRSS of /proc/PID/status."""
     total_kib = 0
     for each in tree(pid):
         for line in Path(f"/proc/{each}/status").read_text().splitlines():
@@ -49,7 +49,7 @@ def rss_mib(pid: int) -> float:
 
 
 def child_name(pid: int) -> str:
-    """What a supervisor calls this child of it; empty: it is none, or has ended."""
+    """Return a supervisor's name for this child process; empty: it is no such process, or has ended."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -58,7 +58,7 @@ def child_name(pid: int) -> str:
 
 
 class Machine(msgspec.Struct):
-    """Where and on what a run was made."""
+    """Machine and time of a run."""
 
     date: str
     commit: str
@@ -70,13 +70,13 @@ class Machine(msgspec.Struct):
     python: str
     java: str
     load_average: float
-    """Over the last minute before the run: what else the machine was doing."""
+    """Load average of the last minute before the run: the machine's other work."""
     fdatasync_ms: float
-    """Median time of an fdatasync after a write of 4 KiB, where the servers' data lies."""
+    """Median time of an fdatasync after a write of 4 KiB, on the disk of the servers' data."""
 
 
 def machine(folder: Path) -> Machine:
-    """The facts of this machine; ``folder`` is where servers put their data."""
+    """Return the facts of this machine; ``folder`` is the folder of servers' data."""
     cpu = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""A real Redis, for the bench and for tests: on a socket of its own, keeping nothing."""
+"""A real Redis, for the bench and for tests: on a socket of its own, without persistence."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ READY_SECONDS = 30
 
 
 class RedisServer(Started):
-    """Started by :meth:`start`; can be killed, stopped in its tracks, flushed and started again."""
+    """A Redis that is started by :meth:`start`, and can be killed, suspended, flushed and started again."""
 
     def __init__(self) -> None:
         program = shutil.which("redis-server")
         assert program is not None, "this needs redis-server (Debian, Ubuntu: sudo apt-get install redis-server)"
         self._program = program
-        self._folder = Path(tempfile.mkdtemp(prefix="redis-"))  # pytest's own are too long for a socket's path
+        self._folder = Path(tempfile.mkdtemp(prefix="redis-"))  # pytest's own folders are too long for a socket's path
         self._socket = self._folder / "socket"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,7 +37,7 @@ class RedisServer(Started):
 
     @property
     def running(self) -> bool:
-        """True when it was started, and has not ended since."""
+        """True if it was started, and has not ended since."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -73,7 +73,7 @@ class RedisServer(Started):
             client.script_flush()
 
     def pause(self, seconds: float) -> None:
-        """Accept calls and answer none for this time."""
+        """Accept calls without answering them for this time."""
         with self.client as client:
             client.client_pause(int(seconds * 1000), all=True)
 

@@ -1,4 +1,4 @@
-"""What was measured, the targets it is held against, the table and the JSON file."""
+"""Measurements, the targets for them, the table and the JSON file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.load import Window, quantile
 from bench.proc import Machine
 
 FORMAT = 1
-"""Of the JSON files; a change of meaning raises it."""
+"""Format version of the JSON files; raised when a meaning changes."""
 
 
 class Row(msgspec.Struct):
@@ -34,13 +34,13 @@ class Row(msgspec.Struct):
     cpu_us_per_message: float
     rss_mib: float
     generator_busy: float
-    """Share of one core that the load generator used: near 1 means that it was the bottleneck."""
+    """Fraction of one core that the load generator used: near 1 means that it was the bottleneck."""
     errors: int
     first_error: str
 
 
 class Figure(msgspec.Struct):
-    """One number that is no load."""
+    """One number that is not a load."""
 
     scenario: str
     server: str
@@ -50,7 +50,7 @@ class Figure(msgspec.Struct):
 
 
 def row_of(scenario: str, server: str, connections: int, windows: list[Window], cpu_s: float, rss_mib: float) -> Row:
-    """Sums up windows of the same load."""
+    """Summarize windows of the same load."""
     seconds = sum(window.seconds for window in windows)
     calls = sum(window.calls for window in windows)
     messages = sum(window.messages for window in windows)
@@ -82,7 +82,7 @@ def row_of(scenario: str, server: str, connections: int, windows: list[Window], 
 
 
 class Book:
-    """Everything that a run has measured so far."""
+    """All measurements of a run so far."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -98,7 +98,7 @@ class Book:
 
 
 class Target(NamedTuple):
-    """One sentence of what Holdfast is to reach, and where its figure is found."""
+    """One target of Holdfast, and the function that takes its figure from the measurements."""
 
     text: str
     bound: float
@@ -108,7 +108,7 @@ class Target(NamedTuple):
 
 
 class Verdict(msgspec.Struct):
-    """A target beside what was measured; ``met`` is None when nothing was."""
+    """A target with its measurement; ``met`` is None if it was not measured."""
 
     target: str
     bound: float
@@ -141,7 +141,7 @@ class Report(msgspec.Struct):
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Writes the report to a file named after its date and plan."""
+    """Write the report to a file named after its date and plan."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = report.machine.date.replace("-", "").replace(":", "").partition("+")[0]
     path = folder / f"{stamp}Z-{report.plan}.json"
@@ -168,7 +168,7 @@ def _cell(text: str, width: int) -> str:
 
 
 def table(report: Report) -> str:
-    """The report as text."""
+    """Return the report as text."""
     machine = report.machine
     changed = " with changes" if machine.uncommitted else ""
     lines = [

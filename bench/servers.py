@@ -1,4 +1,4 @@
-"""Holdfast and ElasticMQ as processes of their own, on loopback, each with a folder that goes when it stops."""
+"""Holdfast and ElasticMQ as separate processes on loopback, each with a folder that is deleted when it stops."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ CREDENTIALS = Credentials("AKIAHOLDFASTBENCH000", "bench/secret/that/guards/noth
 
 
 class ServerError(Exception):
-    """A server did not start, died, or refused a call that the bench rests on."""
+    """A server did not start, ended, or refused a call that the bench needs."""
 
 
 class ServerMissing(Exception):
-    """A server cannot be had on this machine; the text says why."""
+    """A server is not available on this machine; the text has the reason."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One server process.  Used as a context: started on entering, killed and forgotten on leaving."""
+    """One server process.  Used as a context: started on entry, killed and removed on exit."""
 
     name = ""
 
@@ -59,17 +59,17 @@ class Server:
         self._log: IO[bytes] | None = None
 
     def command(self) -> list[str]:
-        """How it is started."""
+        """Return the command that starts it."""
         raise NotImplementedError
 
     @classmethod
     def version(cls) -> str:
-        """What is measured."""
+        """Return the measured version."""
         raise NotImplementedError
 
     @classmethod
     def fetch(cls) -> None:
-        """Get it, unless it is there.  Raises :class:`ServerMissing`."""
+        """Fetch it, unless present.  Raises :class:`ServerMissing`."""
 
     @property
     def pid(self) -> int:
@@ -79,19 +79,19 @@ class Server:
 
     @property
     def pids(self) -> list[int]:
-        """Its processes; their descendants count with them."""
+        """Ids of its processes, whose descendants count with them."""
         return [self.pid]
 
     @property
     def ports(self) -> Sequence[int]:
-        """Where clients connect, in turn."""
+        """Ports for clients, used in turn."""
         return (self.port,)
 
     def rss_mib(self) -> float:
         return sum(proc.rss_mib(pid) for pid in self.pids)
 
     def parts(self) -> dict[str, float]:
-        """CPU seconds of its processes by what they are."""
+        """Return the CPU seconds of its processes by role."""
         found: dict[str, float] = {}
         for pid in proc.tree(self.pid):
             part = proc.child_name(pid).partition("-")[0] or "supervisor"
@@ -112,7 +112,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> float:
-        """Start it and wait for its first good answer to a signed call; returns the seconds that took."""
+        """Start it and wait for its first successful answer to a signed call; return the seconds that took."""
         self._log = (self.folder / "log").open("ab")
         began = time.perf_counter()
         self._process = subprocess.Popen(
@@ -135,11 +135,11 @@ class Server:
         raise ServerError(f"{self.name} did not answer within {START_SECONDS_MOST:.0f} s: {self.log()[-2000:]}")
 
     def ready(self) -> None:
-        """Raises what says that it cannot be used yet."""
+        """Raise an error if it cannot be used yet."""
         self.call("ListQueues", {})
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Send SIGKILL, and wait until it has ended."""
         if self._process is not None:
             for pid in reversed(proc.tree(self._process.pid)):
                 os.kill(pid, signal.SIGKILL)
@@ -150,11 +150,11 @@ class Server:
             self._log = None
 
     def log(self) -> str:
-        """What it has printed."""
+        """Return its output."""
         return (self.folder / "log").read_text(errors="replace")
 
     def call(self, action: str, members: dict[str, Any], timeout_s: float = 60) -> dict[str, Any]:
-        """One signed call outside the measurements, on a connection of its own."""
+        """Make one signed call outside the measurements, on a connection of its own."""
         request = self.signer.request(action, json.dumps(members).encode())
         with socket.create_connection((HOST, self.port), timeout=timeout_s) as stream:
             stream.sendall(request)
@@ -167,7 +167,7 @@ class Server:
         return result
 
     def create_queue(self, name: str, **attributes: str) -> str:
-        """Returns the queue's URL.  A name that ends in .fifo makes a FIFO queue."""
+        """Create a queue and return its URL.  A name that ends in .fifo makes a FIFO queue."""
         if name.endswith(".fifo"):
             attributes = {"FifoQueue": "true", **attributes}
         members: dict[str, Any] = {"QueueName": name, "Attributes": attributes} if attributes else {"QueueName": name}
@@ -228,7 +228,7 @@ class ElasticMq(Server):
 
     @classmethod
     def fetch(cls) -> None:
-        """Copy the server's jars from the Maven repository to the cache, unless they are there.
+        """Copy the server's jars from the Maven repository to the cache, unless present.
 
         Raises :class:`ServerMissing`.
         """
@@ -256,7 +256,7 @@ class ElasticMq(Server):
 
 
 class Nothing(Server):
-    """Answers without doing anything: what it takes is the generator's and the kernel's share."""
+    """A server that answers without any work: its cost is the generator's and the kernel's share."""
 
     name = "nothing"
 
@@ -269,7 +269,7 @@ class Nothing(Server):
 
 
 class Asgi(Server):
-    """The least that a call costs a Python server over HTTP: what Holdfast adds to that is its own."""
+    """The minimum cost of a call to a Python server over HTTP: the difference is Holdfast's own."""
 
     name = "uvicorn"
 
@@ -282,7 +282,7 @@ class Asgi(Server):
 
 
 def missing(kind: type[Server]) -> str:
-    """Why servers of this kind cannot be had here, after an attempt to fetch them; empty: they can."""
+    """Return the reason that servers of this kind are unavailable, after an attempt to fetch them; empty: available."""
     try:
         kind.fetch()
     except ServerMissing as error:
@@ -302,5 +302,5 @@ class Meter:
 
     @property
     def cpu_s(self) -> float:
-        """Between the last two marks."""
+        """CPU seconds between the last two marks."""
         return self._at[-1] - self._at[-2]

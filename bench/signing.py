@@ -1,6 +1,7 @@
 """Signature Version 4 for the bench's own calls: JSON 1.0, POST to ``/``, signed in the header.
 
-Written apart from :mod:`auth`, so that the two check each other.  Source: AWS, "Create a signed AWS API request".
+Written independently of :mod:`auth`, so that the two verify each other.  Source: AWS, "Create a signed AWS API
+request".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SIGNED_HEADERS = "content-type;host;x-amz-date;x-amz-target"
 
 
 class Credentials(NamedTuple):
-    """What a caller signs with."""
+    """Credentials and region for signatures."""
 
     access_key_id: str
     secret: str
@@ -25,9 +26,9 @@ class Credentials(NamedTuple):
 
 
 class Signer:
-    """Makes whole HTTP/1.1 requests, ready to be written to a socket.
+    """Builds complete HTTP/1.1 requests, ready to be written to a socket.
 
-    A request costs about 7 µs: the signing key is kept for the day, the date for the second.
+    A request costs about 7 µs: the signing key is cached for the day, the date for the second.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Signer:
         *,
         invocation_ids: bool = False,
     ) -> None:
-        """``invocation_ids``: give each call a name of its own, as the SDKs do."""
+        """``invocation_ids``: give each call an id of its own, as the SDKs do."""
         self._host = host
         self._credentials = credentials
         self._clock = clock
@@ -50,7 +51,7 @@ class Signer:
         self._invocation = uuid.uuid4().int if invocation_ids else 0
 
     def request(self, action: str, body: bytes) -> bytes:
-        """The bytes of one call.  ``body`` is the JSON of the action's input."""
+        """Return the bytes of one call.  ``body`` is the JSON of the action's input."""
         second = int(self._clock())
         if second != self._second:
             self._turn(second)

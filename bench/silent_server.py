@@ -1,5 +1,6 @@
-"""``python -m bench.silent_server serve ...``: ``holdfast`` that counts and measures nothing, which what all of that
-costs is measured against."""
+"""``python -m bench.silent_server serve ...``: ``holdfast`` without counters and histograms, the reference for
+measuring their cost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is started on entry and closed on exit, whatever happens in between."""
+"""Servers as contexts: started on entry and closed on exit, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Started(ABC):
-    """A server, or several, in a ``with``.  One that fails to start is closed, too."""
+    """A server, or several, in a ``with``.  One that fails to start is also closed."""
 
     @abstractmethod
     def start(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What Holdfast is to reach on a machine of two cores.  Information beside the figures, never a test."""
+"""Targets for Holdfast on a machine of two cores.  Information beside the figures, never a test."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _takeover(scenario: str, server: str, leaving: str, journal: str) -> list[Ta
 
 
 def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_queues: int) -> list[Target]:
-    """All of them, for a run of these sizes."""
+    """Return all targets, for a run of these sizes."""
     return [
         Target("SendMessage, server CPU a call", 70, False, "µs", _per_call("send")),
         Target(

@@ -3,7 +3,7 @@
 ::
 
     python -m bench.terminal                 # 3 Cassandra nodes, 2 metadata nodes, 3 backends, 2 frontends, 1 manager
-    python -m bench.terminal --cassandra 1   # quicker to start, and smaller
+    python -m bench.terminal --cassandra 1   # starts faster, and is smaller
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def usage(cluster: LocalCluster) -> str:
-    """Instructions for a person at a terminal."""
+    """Return instructions for a person at a terminal."""
     one = cluster.endpoints[0]
     program = Path(sys.executable).parent / "holdfast"
     lines = [
@@ -90,7 +90,7 @@ def usage(cluster: LocalCluster) -> str:
 
 
 def exports(cluster: LocalCluster) -> list[str]:
-    """Lines of shell that give aws, and all commands of Holdfast, what they need."""
+    """Return lines of shell that set the variables for aws and all commands of Holdfast."""
     settings = {name: value for name, value in cluster.environment.items() if not name.startswith("HOLDFAST_ROOT_")}
     return [
         *shell_lines(cluster.key, cluster.endpoints[0], REGION),
@@ -101,7 +101,7 @@ def exports(cluster: LocalCluster) -> list[str]:
 
 
 class _Redis:
-    """Redis, under the names of the commands."""
+    """Redis, with methods named after the commands."""
 
     def __init__(self, redis: RedisServer) -> None:
         self._redis = redis
@@ -123,7 +123,7 @@ class _Redis:
         self._redis.kill()
 
     stop = kill
-    """It keeps nothing."""
+    """Stop it like kill: it has no persistent data."""
 
     def pause(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -133,7 +133,7 @@ class _Redis:
 
 
 def _part(cluster: LocalCluster, name: str) -> Process | CassandraNode | _Redis:
-    """A process by its name: one of Holdfast, ``c1`` to ``c3`` or ``redis``.  Raises ``KeyError``."""
+    """Return a process by its name: one of Holdfast, ``c1`` to ``c3`` or ``redis``.  Raises ``KeyError``."""
     if name == "redis" and cluster.redis is not None:
         return _Redis(cluster.redis)
     nodes = {f"c{number}": node for number, node in enumerate(cluster.cassandra.nodes, 1)}
@@ -141,7 +141,7 @@ def _part(cluster: LocalCluster, name: str) -> Process | CassandraNode | _Redis:
 
 
 def status(cluster: LocalCluster) -> str:
-    """A line for each process."""
+    """Return a line for each process."""
     rows = [(process.name, process.role, process.address) for process in cluster]
     nodes = enumerate(cluster.cassandra.nodes, 1)
     rows += [(f"c{number}", "cassandra", f"{node.host}:{node.port}") for number, node in nodes]
@@ -156,7 +156,7 @@ def status(cluster: LocalCluster) -> str:
 
 
 def obey(cluster: LocalCluster, line: str) -> str | None:
-    """Do what a line of standard input asks for; returns what to print, or None: to stop."""
+    """Execute a line of standard input; return the text to print, or None to stop."""
     verb, _, name = line.strip().partition(" ")
     try:
         if verb == "quit":
@@ -178,7 +178,7 @@ def obey(cluster: LocalCluster, line: str) -> str | None:
 
 
 def _obey(cluster: LocalCluster) -> None:
-    """Do what is asked for on standard input, until its end."""
+    """Execute commands from standard input, until its end."""
     for line in sys.stdin:
         answer = obey(cluster, line)
         if answer is None:

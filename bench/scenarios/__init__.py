@@ -1,4 +1,4 @@
-"""What is measured.  A scenario is a coroutine that loads one server and writes into the run's book."""
+"""The scenarios.  A scenario is a coroutine that loads one server and adds its results to the run's book."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ BOTH = frozenset({"holdfast", "elasticmq"})
 
 
 class Scenario(NamedTuple):
-    """One thing to measure.  Those that share a server run one after the other on the same process."""
+    """One measurement.  Scenarios that share a server run one after the other on the same process."""
 
     name: str
     measure: Callable[[Run, Server], Awaitable[None]]
     servers: frozenset[str] = BOTH
     shares_server: bool = False
     environment: Mapping[str, str] = MappingProxyType({})
-    """Settings of the server, for those that have one to themselves."""
+    """Settings of the server, for scenarios that have one to themselves."""
     group: str = "one"
-    """``one`` process of Holdfast beside ElasticMQ; its ``peers`` that write to the disk; a ``cluster`` of its own."""
+    """``one``: one process of Holdfast, with ElasticMQ; ``peers``: other brokers that write to the disk;
+    ``cluster``.
+    """
 
 
 SCENARIOS = [
@@ -75,4 +77,4 @@ SCENARIOS = [
     Scenario("rows", rows.rows, CLUSTER, shares_server=True, group="cluster"),
     Scenario("takeover-cluster", takeover.cassandra, CLUSTER, shares_server=True, group="cluster"),
 ]
-"""In the order in which they run."""
+"""All scenarios in the order in which they run."""

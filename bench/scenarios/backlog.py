@@ -1,4 +1,4 @@
-"""What a backlog costs: memory, receiving, checkpoints, and the time of a restart."""
+"""The cost of a backlog: memory, receives, checkpoints, and the time of a restart."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bench.scenarios.run import Run, again
 from bench.servers import Holdfast, Server
 
 PIECE = "ckpt"
-"""In the name of each file that holds pieces of checkpoints."""
+"""Part of the name of each file of checkpoint chunks."""
 
 ROUND = 5_000
-"""Messages received in one round: half of the least depth, so that all depths are measured alike."""
+"""Messages received in one round: half of the smallest depth, so that all depths are measured alike."""
 
 
 async def standard(run: Run, server: Server) -> None:
@@ -68,7 +68,7 @@ def _restart(run: Run, server: Server, scenario: str, url: str, name: str) -> No
 
 
 async def _checkpoints(run: Run, server: Holdfast, scenario: str, url: str, sqs: Sqs) -> None:
-    """Latencies at half load, of calls that were under way while a checkpoint was written, and of the others."""
+    """Measure latencies at half load, of calls during which a checkpoint was written, and of the others."""
     traffic = _traffic(sqs, url)
     most = await run.closed(f"{scenario} traffic", server, traffic)
     watch = CheckpointWatch(server.data)
@@ -94,7 +94,7 @@ _CALLS_PER_JOB = 1.5
 
 
 def _traffic(sqs: Sqs, url: str) -> Jobs:
-    """In turn a SendMessageBatch and a ReceiveMessage with its DeleteMessageBatch: the depth stays, the log grows."""
+    """Alternate a SendMessageBatch and a ReceiveMessage with its DeleteMessageBatch: the depth stays, the log grows."""
     turns = itertools.cycle([sqs.send_batch(again(url)), sqs.receive_and_delete(url)])
 
     def jobs() -> Job | None:
@@ -104,11 +104,13 @@ def _traffic(sqs: Sqs, url: str) -> Jobs:
 
 
 class CheckpointWatch:
-    """Looks 50 times a second whether pieces of checkpoints are being written into a data folder."""
+    """Checks 50 times a second for checkpoint chunks being written into a data folder."""
 
     LOOK_SECONDS = 0.02
     MARGIN_SECONDS = 0.5
-    """Counted as the checkpoint's before and after each change: its pieces are made before they are written."""
+    """Time before and after each change that counts as the checkpoint's: its chunks are computed before they are
+    written.
+    """
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -122,7 +124,7 @@ class CheckpointWatch:
             await asyncio.sleep(self.LOOK_SECONDS)
 
     def look(self) -> None:
-        """What is new since the last look was written since then.  A piece that only went is no checkpoint."""
+        """Record new chunks as written since the last check.  A chunk that was only deleted is no checkpoint."""
         now = time.perf_counter()
         pieces = self._pieces()
         if self._before is not None and pieces - self._before:
@@ -130,7 +132,7 @@ class CheckpointWatch:
         self._before, self._looked = pieces, now
 
     def intervals(self) -> list[tuple[float, float]]:
-        """Begin and end of each checkpoint that was seen, by time.perf_counter()."""
+        """Return begin and end of each observed checkpoint, by time.perf_counter()."""
         found: list[tuple[float, float]] = []
         for first, last in self._changes:
             began, ended = first - self.MARGIN_SECONDS, last + self.MARGIN_SECONDS
@@ -150,7 +152,7 @@ class CheckpointWatch:
 
 
 def split(window: Window, intervals: list[tuple[float, float]]) -> tuple[array[float], array[float]]:
-    """Sorted latencies of the calls that overlap one of the intervals, and of those that do not."""
+    """Return sorted latencies of the calls that overlap one of the intervals, and of those that do not."""
     inside, outside = array("d"), array("d")
     spans = [(began - window.began, ended - window.began) for began, ended in intervals]
     for samples in window.samples.values():

@@ -1,4 +1,4 @@
-"""Many backends: what a message costs all processes together, on local journals and on Cassandra."""
+"""Many backends: the cost of a message in all processes together, on local journals and on Cassandra."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRONTENDS = 2
 SEVERAL = {
     "HOLDFAST_BACKENDS": str(BACKENDS),
     "HOLDFAST_FRONTENDS": str(FRONTENDS),
-    "HOLDFAST_PARTITION_RATE": "0",  # the one queue that is measured stays one partition
+    "HOLDFAST_PARTITION_RATE": "0",  # the single measured queue keeps one partition
 }
 LIMIT_FRONTENDS = 3
 CREATE_CONNECTIONS = 4
@@ -25,12 +25,12 @@ BURST = 200
 
 
 async def backends(run: Run, server: Server) -> None:
-    """``holdfast serve --backends``: SendMessage to one queue, and to many; ReceiveMessage with its deletes."""
+    """Measure ``holdfast serve --backends``: SendMessage to one queue, and to many; ReceiveMessage with its deletes."""
     await _traffic(run, server, "backends")
 
 
 async def cassandra(run: Run, server: Server) -> None:
-    """The same by the roles, with the journal on three nodes of Cassandra."""
+    """Measure the same with separate roles, and the journal on three nodes of Cassandra."""
     await _traffic(run, server, "cluster")
 
 
@@ -39,7 +39,8 @@ async def _traffic(run: Run, server: Server, name: str) -> None:
     await run.closed(f"{name} send", server, Sqs(server.signer).send(again(url)), by_part=True)
     many = await _queues(run, server, url, f"{name}-many-")
     await _warm_up(server, many)
-    # One queue is one backend's: so each has as many callers as that one had, and its commits are as full.
+    # One queue belongs to one backend.  So each backend gets as many callers as that one had, and its commits are as
+    # full.
     await run.closed(
         f"{name} send, many queues",
         server,
@@ -53,7 +54,9 @@ async def _traffic(run: Run, server: Server, name: str) -> None:
 
 
 async def _queues(run: Run, server: Server, url: str, prefix: str) -> list[str]:
-    """Many queues.  On Cassandra each is several transactions, and those of one account wait for each other."""
+    """Create many queues.  On Cassandra each takes several transactions, and those of one account wait for each
+    other.
+    """
     names = [f"{prefix}{number}" for number in range(run.plan.cluster_queues)]
     for _ in range(CREATE_TRIES):
         async with Load(HOST, server.ports, CREATE_CONNECTIONS) as load:
@@ -64,7 +67,7 @@ async def _queues(run: Run, server: Server, url: str, prefix: str) -> list[str]:
 
 
 async def _warm_up(server: Server, urls: list[str]) -> None:
-    """Each frontend has called each queue: what is measured is a queue in use, not the first look for it."""
+    """Call each queue through each frontend, so that queues in use are measured, not their first lookup."""
     for port in server.ports:
         async with Load(HOST, [port], CONNECTIONS) as load:
             sent = await load.drain(Sqs(server.signer).send(iter(urls)))
@@ -73,7 +76,7 @@ async def _warm_up(server: Server, urls: list[str]) -> None:
 
 
 async def limit(run: Run, server: Server) -> None:
-    """One rate of a tenant, over three real frontends that share it through a Redis; ``server`` has no part in it."""
+    """Measure one rate of a tenant, over three real frontends that share it through a Redis; ``server`` is not used."""
     with RedisServer() as redis:
         settings = {
             "HOLDFAST_FRONTENDS": str(LIMIT_FRONTENDS),

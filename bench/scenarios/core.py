@@ -14,7 +14,7 @@ QUEUES = 1_000
 
 
 async def warm_up_java(run: Run, server: Server) -> None:
-    """Loads all of the hot path, so that the compilers have seen it."""
+    """Load the whole hot path, so that the JVM has compiled it."""
     url, fifo = server.create_queue("warm-up"), server.create_queue("warm-up.fifo")
     standard, grouped = Sqs(server.signer), Sqs(server.signer, Groups(GROUPS))
     each = run.plan.java_warm_up_s / 5
@@ -39,7 +39,7 @@ async def send(run: Run, server: Server) -> None:
 
 
 async def half_load(run: Run, server: Server) -> None:
-    """SendMessage at half of what the server could do in ``send``."""
+    """Measure SendMessage at half of the server's throughput in ``send``."""
     most = run.book.row("send", server.name)
     if most is None:
         await send(run, server)
@@ -87,6 +87,6 @@ async def send_many_queues(run: Run, server: Server) -> None:
 
 async def _receive(run: Run, server: Server, scenario: str, url: str, sqs: Sqs) -> None:
     size = run.plan.receive_round
-    depth = size + size // 4  # so that no receive of a round meets an empty queue
+    depth = size + size // 4  # no receive of a round must find an empty queue
     await run.receive_rounds(scenario, server, sqs, url, 0, depth, size, run.plan.receive_rounds)
     server.delete_queue(url)

@@ -1,4 +1,4 @@
-"""What a SendMessage costs with everything switched on, as where many tenants are served, billed and watched."""
+"""The cost of a SendMessage with every feature on, as in a service with many billed and monitored tenants."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from bench.signing import Signer
 
 
 async def send(run: Run, _: Server) -> None:
-    """Signed, encrypted, within rate limits, safe to retry, counted for the bill, measured and traced at the usual
-    ratio; in turn with the same requests to a raw ASGI application that answers at once."""
+    """Measure SendMessage with every feature, in turn with the same requests to a raw ASGI application.
+
+    The calls are signed, encrypted, within rate limits, safe to retry, counted for billing, measured and traced at the
+    usual ratio.  The ASGI application answers at once.
+    """
     async with watched(guarded.SETTINGS) as server:
         naming = Signer(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
         with Asgi() as asgi:

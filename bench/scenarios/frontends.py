@@ -1,4 +1,4 @@
-"""What it costs to take the service apart: SendMessage to two frontends and a backend, in turn with one process."""
+"""The cost of separate processes: SendMessage to two frontends and a backend, in turn with one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def send(run: Run, server: Server) -> None:
 
 
 class _Apart(Side):
-    """A server of several processes, whose CPU times are told apart."""
+    """A server of several processes, with separate CPU times."""
 
     def __init__(self, scenario: str, server: Server, jobs: Jobs) -> None:
         super().__init__(scenario, server, jobs)
@@ -35,7 +35,7 @@ class _Apart(Side):
         self._seen.append(self.server.parts())
 
     def by_part(self) -> dict[str, float]:
-        """CPU seconds in the windows, by role."""
+        """Return the CPU seconds in the windows, by role."""
         total: dict[str, float] = {}
         for before, after in zip(self._seen[::2], self._seen[1::2], strict=True):
             for part, cpu_s in after.items():

@@ -1,4 +1,4 @@
-"""The same calls against servers that only answer: what the load generator could do at most, and what HTTP costs."""
+"""The same calls to servers that only answer: the load generator's maximum, and the cost of HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to serve many tenants: encryption, rate limits and safe retries on top of the signature."""
+"""The cost of serving many tenants: encryption, rate limits and safe retries in addition to the signature."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bench.signing import Signer
 _HIGHEST = "1000000:1000000"
 """A rate that is counted, and never reached."""
 SETTINGS = {"HOLDFAST_DEFAULT_LIMITS": f"calls={_HIGHEST} send={_HIGHEST} each_queue={_HIGHEST}"}
-"""Encryption and safe retries are on by default."""
+"""Limits for all calls.  Encryption and safe retries are on by default."""
 BARE = {"HOLDFAST_ENCRYPTION": "off", "HOLDFAST_SEND_RETRY_WINDOW_SECONDS": "0"}
 
 
 async def send(run: Run, server: Server) -> None:
-    """SendMessage with all of that, named by its client as SDKs do, in turn with SendMessage of a server without."""
+    """Measure SendMessage with these features and SDK-like invocation ids, in turn with a server without them."""
     naming = Signer(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
     with Holdfast(BARE) as bare:
         sides = [

@@ -1,4 +1,6 @@
-"""What a call costs more when the backend is another process: by the wire, and by plain asyncio streams beside it."""
+"""The additional cost of a call when the backend is another process: over the wire protocol, and over asyncio
+streams.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,21 @@ from bench.servers import Server
 CALLERS = (1, 32)
 _TARGET = Target(1 << 40, 1 << 60, 3)
 _MESSAGES = [NewMessage(b"x" * 300, retry=b"r" * 32)]
-"""A sealed message of about 200 bytes."""
+"""An encrypted message of about 200 bytes."""
 _START_SECONDS = 30
 
 Call = Callable[[], Awaitable[Any]]
 
 
 class Cost(NamedTuple):
-    """CPU of one call, in microseconds."""
+    """CPU time of one call, in microseconds."""
 
     client: float
     server: float
 
 
 async def hop(run: Run, server: Server) -> None:
-    """The server of the bench has no part in it."""
+    """Measure the cost of a hop; the bench's server is not used."""
     for callers in CALLERS:
         costs = {}
         for way in WAYS:
@@ -75,7 +77,9 @@ def _start(way: str, path: str) -> subprocess.Popen[bytes]:
 
 
 async def _load(call: Call, callers: int, seconds: float) -> int:
-    """Calls that so many callers make in a row, each waiting for its answers.  The calls themselves are part of it."""
+    """Call in a row from ``callers`` callers, each waiting for its answers; return the number of calls, whose own cost
+    is included.
+    """
     end, calls = time.monotonic() + seconds, 0
 
     async def caller() -> None:
@@ -98,7 +102,7 @@ async def _by_wire(path: str) -> Any:
 
 @asynccontextmanager
 async def _by_streams(path: str) -> Any:
-    """As one would do it without further thought: multiplexed too, a read and a write for each frame."""
+    """Connect by a straightforward implementation: also multiplexed, with a read and a write for each frame."""
     decode: Callable[[bytes], tuple[int, list[Stored]]] = msgspec.msgpack.Decoder(tuple[int, list[Stored]]).decode
     encode = msgspec.msgpack.Encoder().encode
     end = time.monotonic() + _START_SECONDS

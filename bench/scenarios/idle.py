@@ -1,4 +1,4 @@
-"""What costs nothing in a good server: callers that wait, and queues that are empty."""
+"""The cost of idle load, which should be near zero: waiting callers, and empty queues."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.servers import HOST, Meter, Server
 WAIT_SECONDS = 20
 POLLED_QUEUES = 100
 SETTLE_SECONDS = 4
-"""From the first poll until all of them wait."""
+"""Time from the first poll until all of them wait."""
 PAGE = 1_000
 PAGE_TRIES = 25
-"""The fastest counts: what a page costs, and not what else the machine did."""
+"""Number of tries, of which the fastest counts: it excludes the machine's other work."""
 
 
 async def long_polls(run: Run, server: Server) -> None:
-    """CPU of many ReceiveMessage calls that wait 20 s each: first while all of them wait, then over whole cycles.
+    """Measure the CPU of many ReceiveMessage calls that wait 20 s each: first while all wait, then over whole cycles.
 
     In a cycle each poll is answered, empty, and sent again.
     """
@@ -50,7 +50,9 @@ def _busy(run: Run, server: Server, name: str, cpu_s: float, window: Window) -> 
 
 
 async def empty_queues(run: Run, server: Server) -> None:
-    """RSS of many queues without a message, and the time of ListQueues pages at the start, middle and end."""
+    """Measure the RSS of many queues without a message, and the time of ListQueues pages at the start, middle and
+    end.
+    """
     plan = run.plan
     count = plan.empty_queues if server.name == "holdfast" else plan.rival_empty_queues
     names = (f"empty-{n:07d}" for n in range(count))

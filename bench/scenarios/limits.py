@@ -1,4 +1,4 @@
-"""What rate limits cost, and how exact they are when several processes share one through a Redis."""
+"""The cost of rate limits, and their accuracy when several processes share one through a Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 10.0
 
 
 async def decide(run: Run, server: Server) -> None:
-    """The best of some rounds, in this process; the server has no part in it."""
+    """Measure the best of some rounds, in this process; the server is not used."""
     limiter = Limiter()
     for count in (0, 1, 3):
         meters = tuple(limiter.meter(str(number), 1e9, 1e9) for number in range(count))
@@ -32,7 +32,7 @@ async def decide(run: Run, server: Server) -> None:
 
 
 async def accuracy(run: Run, server: Server) -> None:
-    """Three processes that each want all of one rate, on one Redis, for ten seconds."""
+    """Measure three processes that each want all of one rate, on one Redis, for ten seconds."""
     with RedisServer() as redis:
         shared = share(redis.url, _RATE, _BURST, 3, _SECONDS)
     off = abs(shared.rate(_BURST) / _RATE - 1) * 100

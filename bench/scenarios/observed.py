@@ -1,4 +1,4 @@
-"""What it costs to be seen: calls counted, writes measured, scrapes, and traces at their usual ratio."""
+"""The cost of observability: counted calls, measured writes, scrapes, and traces at their usual ratio."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.scenarios.sides import Side, in_turn
 from bench.servers import HOST, Holdfast, Nothing, Server
 
 SCRAPE_SECONDS = 5.0
-"""Prometheus asks every 15 or 30 seconds."""
+"""Interval of scrapes; Prometheus uses 15 or 30 seconds."""
 
 
 class Silent(Holdfast):
-    """Counts and measures nothing."""
+    """A server without counters and histograms."""
 
     name = "silent"
 
@@ -28,7 +28,7 @@ class Silent(Holdfast):
 
 
 async def send(run: Run, _: Server) -> None:
-    """SendMessage of a server that is watched, in turn with SendMessage of one that counts nothing."""
+    """Measure SendMessage of a monitored server, in turn with SendMessage of one without counters."""
     with Silent() as silent:
         async with watched({}) as observed:
             sides = [
@@ -42,7 +42,7 @@ async def send(run: Run, _: Server) -> None:
 
 @contextlib.asynccontextmanager
 async def watched(settings: Mapping[str, str]) -> AsyncIterator[Holdfast]:
-    """A server with these settings that is scraped, and sends its traces somewhere."""
+    """Start a server with these settings that is scraped, and sends its traces to a collector."""
     (port,) = free_ports([HOST], 1)
     with Nothing() as collector:
         watching = {
@@ -50,7 +50,8 @@ async def watched(settings: Mapping[str, str]) -> AsyncIterator[Holdfast]:
             "HOLDFAST_TRACE_ENDPOINT": f"http://{HOST}:{collector.port}",
         }
         with Holdfast({**settings, **watching}) as server:
-            await asyncio.to_thread(_ask, port)  # the first answer takes longest: the library is loaded for it
+            # The first answer takes longest: it loads the library.
+            await asyncio.to_thread(_ask, port)
             scraping = asyncio.create_task(_scrape(port))
             try:
                 yield server

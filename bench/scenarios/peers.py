@@ -1,6 +1,6 @@
-"""Brokers that confirm what is on their disk: a message at a time on each connection, and consuming.
+"""Brokers that confirm messages on their disk: publishing one message at a time on each connection, and consuming.
 
-What Holdfast does in ``send`` and ``receive`` they do here, over their own protocols.
+The counterpart of Holdfast's ``send`` and ``receive``, over the brokers' own protocols.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ FILL_AT_ONCE = 50
 
 
 async def publish(run: Run, server: Server) -> None:
-    """A message at a time on each connection, each confirmed when it is durable."""
+    """Publish a message at a time on each connection, each confirmed when it is durable."""
     broker = _broker(server, "publish")
     await _window(run, "peer-publish", server, broker.publish(), _greeting(broker, "publisher"))
 
 
 async def consume(run: Run, server: Server) -> None:
-    """Messages that wait are taken ten at a time and acknowledged."""
+    """Receive waiting messages ten at a time and acknowledge them."""
     broker = _broker(server, "consume")
     connect = connect_by(_greeting(broker, "publisher"))
     async with Load(HOST, server.port, CONNECTIONS, connect) as load:
         await load.drain(broker.publish(FILL_AT_ONCE, run.plan.peer_backlog))
     meter = Meter(server)
-    jobs = counted(
-        broker.consume(), (run.plan.peer_backlog - CONNECTIONS * PREFETCH) // BATCH
-    )  # what others hold nobody gets
+    # Messages that other connections have prefetched are not available to the rest.
+    jobs = counted(broker.consume(), (run.plan.peer_backlog - CONNECTIONS * PREFETCH) // BATCH)
     async with Load(HOST, server.port, CONNECTIONS, connect_by(_greeting(broker, "consumer"))) as load:
         with quiet_memory():
             meter.mark()
-            window = await load.drain(jobs)  # how fast one is differs twentyfold: no time would be right for all
+            # Brokers differ twentyfold in speed: no fixed time would suit all.
+            window = await load.drain(jobs)
             meter.mark()
     run.add(row_of("peer-consume", server.name, CONNECTIONS, [window], meter.cpu_s, proc.rss_mib(server.pid)))
 

@@ -1,7 +1,7 @@
-"""What a journal on Cassandra does for a message: rows, messages in a row, and the read of the fence.
+"""A journal on Cassandra: rows, messages per row, and the fence reads.
 
 One node in this process, its journal on the cluster's three Cassandra nodes, and callers that each send one message at
-a time.  The tables in between count and time what the log asks of them.
+a time.  The tables in between count and time the log's operations.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ CALLERS = 256
 
 
 class Counted:
-    """Tables that note how long each row and each read of the fence took.  Implements
-    :class:`backend.journal.cassandra_journal.Server`."""
+    """Tables that record the duration of each row's write and of each fence read.  Implements
+    :class:`backend.journal.cassandra_journal.Server`.
+    """
 
     def __init__(self, tables: CassandraTables) -> None:
         self._tables = tables
@@ -58,12 +59,12 @@ class Counted:
         self._tables.read_state(log_id, read)
 
     def __getattr__(self, name: str) -> Any:
-        """All else goes straight through."""
+        """Pass all other operations through."""
         return getattr(self._tables, name)
 
 
 class _Known:
-    """What the node asks of the metadata: it knows the bench's queues."""
+    """Metadata lookups of the node: knows only the bench's queues."""
 
     def __init__(self, queues: Sequence[PartitionSettings]) -> None:
         self._queues = {one.partition: one for one in queues}
@@ -111,7 +112,7 @@ async def rows(run: Run, server: Server) -> None:
 async def _load(
     run: Run, server: Server, node: Node, tables: Counted, name: str, queues: Sequence[PartitionSettings]
 ) -> float:
-    """CPU seconds a message, of this process: node, driver and callers."""
+    """Return the CPU seconds per message of this process: node, driver and callers."""
     body, sent, latencies = b"x" * BODY_BYTES, 0, array("d")
     end = time.perf_counter() + run.plan.warm_up_s + run.plan.rows_measure_s
     targets = [Target(queue.partition, queue.queue_id, queue.version) for queue in queues]

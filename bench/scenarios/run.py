@@ -1,4 +1,4 @@
-"""What all scenarios share: the plan, the book, and the ways of loading a server."""
+"""The common part of all scenarios: the plan, the book, and the ways of loading a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECTIONS = 32
 
 
 def again(url: str) -> Iterator[str]:
-    """One queue, again and again."""
+    """Yield the same queue for ever."""
     return itertools.repeat(url)
 
 
@@ -46,7 +46,7 @@ class Run:
     async def closed(
         self, scenario: str, server: Server, jobs: Jobs, *, by_part: bool = False, connections: int = CONNECTIONS
     ) -> Row:
-        """As fast as the server answers.  ``by_part``: tell its processes apart."""
+        """Load the server as fast as it answers.  ``by_part``: also report CPU by role."""
         meter = Meter(server)
         parts: list[dict[str, float]] = []
 
@@ -64,7 +64,7 @@ class Run:
         return self.add(row_of(scenario, server.name, connections, [window], meter.cpu_s, server.rss_mib()))
 
     async def paced(self, scenario: str, server: Server, jobs: Jobs, rate: float, seconds: float) -> Window:
-        """At a given rate of jobs, on 32 connections."""
+        """Load the server at a given rate of jobs, on 32 connections."""
         meter = Meter(server)
         async with Load(HOST, server.ports, CONNECTIONS) as load:
             with quiet_memory():
@@ -73,7 +73,7 @@ class Run:
         return window
 
     async def fill(self, server: Server, sqs: Sqs, url: str, messages: int) -> Window:
-        """Send so many messages by batches."""
+        """Send this number of messages in batches."""
         async with Load(HOST, server.ports, CONNECTIONS) as load:
             window = await load.drain(sqs.send_batch(again(url), messages))
         if window.errors:
@@ -85,8 +85,8 @@ class Run:
     ) -> Row:
         """Receive and delete ``size`` messages, ``rounds`` times, with the queue filled to ``depth`` before each.
 
-        ``waiting`` messages are there at the beginning, and ``depth - size`` (about) at the end.  One round more comes
-        first and is not counted.
+        ``waiting`` messages are there at the beginning, and ``depth - size`` (about) at the end.  One additional round
+        comes first and is not counted.
         """
         windows = []
         cpu_s = 0.0
@@ -107,7 +107,7 @@ class Run:
 
 
 class quiet_memory:
-    """No garbage collection in the generator while it measures: its pauses would count as the server's."""
+    """Disables garbage collection in the generator while it measures: its pauses would count as the server's."""
 
     def __enter__(self) -> None:
         gc.collect()

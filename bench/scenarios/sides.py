@@ -1,4 +1,4 @@
-"""Two servers that are measured in turn, so that whatever else the machine does counts for both."""
+"""Two servers that are measured in turn, so that the machine's other work affects both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 4
 
 
 class Side:
-    """One of the servers, and what was measured of it."""
+    """One of the servers, with its measurements."""
 
     def __init__(self, scenario: str, server: Server, jobs: Jobs) -> None:
         self.server = server
@@ -28,7 +28,7 @@ class Side:
         return sum(window.calls for window in self._windows)
 
     def mark(self) -> None:
-        """Both ends of a window."""
+        """Handle the begin or the end of a window; does nothing by default."""
 
     async def measure(self, warm_up_s: float, seconds: float) -> None:
         meter = Meter(self.server)
@@ -48,7 +48,7 @@ class Side:
 
 
 async def in_turn(run: Run, sides: Sequence[Side]) -> list[Row]:
-    """As fast as each answers, on 32 connections, in rounds."""
+    """Measure each side as fast as it answers, on 32 connections, in alternating rounds."""
     for number in range(ROUNDS):
         for side in sides if number % 2 else reversed(sides):
             await side.measure(run.plan.warm_up_s, run.plan.measure_s / 2)

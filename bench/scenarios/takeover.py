@@ -1,4 +1,4 @@
-"""How long clients wait when the owner of their queue leaves, and when it is killed, with many messages waiting."""
+"""Waiting time of clients when the owner of their queue leaves, and when it is killed, with many messages waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.02
 
 
 async def local(run: Run, server: Server) -> None:
-    """Backends of ``holdfast serve``, on local journals."""
+    """Measure the backends of ``holdfast serve``, on local journals."""
     assert isinstance(server, Holdfast)
     stores = Stores(load_settings({"data": str(server.data)}, {}))
     try:
@@ -40,7 +40,7 @@ async def local(run: Run, server: Server) -> None:
         probe = Probe(server, url)
 
         async def restart() -> None:
-            """All backends leave and come back, one after the other."""
+            """Restart all backends, one after the other."""
             before = _children(server.pid, "backend")
             os.kill(server.pid, signal.SIGUSR1)
             while True:
@@ -66,7 +66,7 @@ async def local(run: Run, server: Server) -> None:
 
 
 async def cassandra(run: Run, server: Server) -> None:
-    """Backends by the roles, on Cassandra.  The one that was killed stays away: nothing more is measured here."""
+    """Measure separate backends, on Cassandra.  The killed one is not restarted: nothing more is measured here."""
     assert isinstance(server, HoldfastCluster)
     cluster = server.cluster
     stores = Stores(cluster.settings())
@@ -100,7 +100,7 @@ async def cassandra(run: Run, server: Server) -> None:
 
 
 async def _filled(run: Run, server: Server, scenario: str) -> str:
-    """A queue with as many messages as the plan says, or as could be sent in its time."""
+    """Return a queue with as many messages as planned, or as could be sent in the time limit."""
     url = server.create_queue(QUEUE)
     end = time.perf_counter() + run.plan.takeover_fill_s
     async with Load(HOST, server.ports, CONNECTIONS) as load:
@@ -120,7 +120,7 @@ def _until(end: float, jobs: Jobs) -> Jobs:
 
 
 async def _owner(stores: Stores, account: str) -> str:
-    """The name of the backend that has the queue's shard."""
+    """Return the name of the backend that owns the queue's shard."""
     metadata, entries = await stores.metadata(), await stores.entries()
     shard = shard_of((await metadata.get_queue(account, QUEUE)).partitions[0].id)
     names = {entry.log_id: entry.node for entry in await entries.logs()}
@@ -128,7 +128,7 @@ async def _owner(stores: Stores, account: str) -> str:
 
 
 async def _settled(stores: Stores, backends: int) -> None:
-    """Until so many backends have shards, and none moves."""
+    """Wait until ``backends`` backends own shards, and none moves."""
     end = time.perf_counter() + SECONDS_MOST
     while time.perf_counter() < end:
         entries = await stores.entries()
@@ -142,13 +142,13 @@ async def _settled(stores: Stores, backends: int) -> None:
 
 
 def _children(pid: int, role: str) -> dict[str, int]:
-    """Processes of a role that a supervisor has started, by name."""
+    """Return the processes of a role that a supervisor has started, by name."""
     found = ((proc.child_name(each), each) for each in proc.tree(pid))
     return {name: each for name, each in found if name.partition("-")[0] == role}
 
 
 class Probe:
-    """A client that receives a message again and again, on one connection, and notes when it got one."""
+    """A client that receives a message repeatedly, on one connection, and records the time of each."""
 
     def __init__(self, server: Server, url: str) -> None:
         self._address = (HOST, server.ports[-1])
@@ -167,7 +167,9 @@ class Probe:
             await asyncio.wait([task])
 
     async def during(self, act: Callable[[], Awaitable[None]]) -> tuple[float, float]:
-        """The longest time without a message while something is done, and how long that took until all is as before."""
+        """Return the longest time without a message during ``act`` and until service is steady, and the duration of
+        ``act``.
+        """
         began = time.perf_counter()
         await act()
         done = time.perf_counter()
@@ -176,7 +178,7 @@ class Probe:
         return max(later - at for at, later in pairwise([began, *served])), done - began
 
     async def _steady(self, since: float) -> None:
-        """Until it has been served without a long wait for a while."""
+        """Wait until it has been served without a long wait for a while."""
         while True:
             now = time.perf_counter()
             if now - since > SECONDS_MOST:
@@ -190,7 +192,7 @@ class Probe:
         members: dict[str, Any] = {"QueueUrl": self._url, "MaxNumberOfMessages": 1, "VisibilityTimeout": 0}
         body = json.dumps(members).encode()
         while True:
-            with suppress(OSError, TimeoutError, EOFError):  # then by another connection
+            with suppress(OSError, TimeoutError, EOFError):  # a new connection is opened then
                 reader, writer = await asyncio.open_connection(*self._address)
                 try:
                     while True:

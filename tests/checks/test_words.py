@@ -16,7 +16,7 @@ GLOSSARY_TERMS_MAX = 80
 STILL_RELATIVE = {
     "auth": 0,
     "backend": 0,
-    "bench": 56,
+    "bench": 0,
     "billing": 0,
     "frontend": 0,
     "holdfast": 0,
