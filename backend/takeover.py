@@ -3,15 +3,11 @@
 In this order, so that after a crash at any point the next node finds what remains to be done:
 
 1. the log is fenced: no process writes it any more (:meth:`~backend.journal.interface.Journal.find`);
-
 2. its entry is set to ``recovering``, with the incarnation that recovers it;
-
 3. it is read from its floor to its end, and everything read is made durable;
-
 4. its entry is set to ``sealed``, with the last row: rows found behind it never existed;
-
 5. a shard whose owner's log is sealed is folded from its checkpoint and its chain of logs, and its entry gets the new
-owner and the next epoch, if it is still the entry that was folded.
+   owner and the next epoch, if it is still the entry that was folded.
 
 Steps 1 to 4 are done once for a log, by any node; each node that gets some of its shards does step 5 for those.
 """

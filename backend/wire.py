@@ -2,15 +2,15 @@
 
 A frame is a head and a payload.  The head is binary (little-endian), the payload MessagePack:
 
-    ======  =======  ======================================================================
-    offset  bytes    content
-    ======  =======  ======================================================================
-    0       4        CRC-32 of all that follows
-    4       4        length of the payload
-    8       1        kind: a control frame of the connection, or the number of the method
-    9       4        the call that it belongs to, numbered by the caller; 0: none
-    13      ...      payload
-    ======  =======  ======================================================================
+======  =======  ======================================================================
+offset  bytes    content
+======  =======  ======================================================================
+0       4        CRC-32 of all that follows
+4       4        length of the payload
+8       1        kind: a control frame of the connection, or the number of the method
+9       4        the call that it belongs to, numbered by the caller; 0: none
+13      ...      payload
+======  =======  ======================================================================
 
 The checksum is there because TCP's has only 16 bits, and the data is stored.  It does not protect against deliberate
 changes; TLS does.

@@ -4,8 +4,8 @@ A *job* is a generator: it yields calls, is sent their answers, and returns the 
 "receive, then delete" reads as it runs.  Jobs run in one of two ways:
 
 - *closed*: each connection starts its next job as soon as the last one ended, which measures the maximum throughput;
-- *paced*: jobs start at a given rate whatever the server does, and their latency counts from the moment they were
-due.  A server that stalls is charged for all the calls that it delayed, not only for 32 of them.
+- *paced*: jobs start at a given rate whatever the server does, and their latency counts from the moment they were due.
+  A server that stalls is charged for all the calls that it delayed, not only for 32 of them.
 
 Answers are parsed as little as correctness allows: the status, the length, and the parts that the job needs.  A call
 costs the generator about 25 µs of CPU (:attr:`Window.generator_cpu_s` has its usage), so on two cores a server of 50 µs

@@ -7,7 +7,7 @@ prevents its answer, whenever it appears.  It may have been answered earlier, th
 - a row that names it, or a later one, as answered, even behind the gap: so behind a gap all rows are read;
 - a seal, a checkpoint or a chain that names it;
 - a row a whole window or more behind it, because such a row is not sent before it is complete: a reader of that row
-also finds this one, unless it is lost.
+  also finds this one, unless it is lost.
 
 Then an answered row is missing.  A quorum should have found it; but a replica may have been restored without its data,
 or not repaired.  So all replicas are asked before the row counts as lost, and if one of them is down, the log cannot be

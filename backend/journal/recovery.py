@@ -5,8 +5,8 @@ never answered, and the log ends before it.  Or it was complete once, and is dam
 there.  These decide:
 
 - A later row of this log, or a part of one.  The writer writes one row at a time and begins the next only when the sync
-of this one has returned (:mod:`backend.journal.log`).  So a trace of a later row proves that the disk once had this
-one.  If several rows were written concurrently, it would prove nothing.
+  of this one has returned (:mod:`backend.journal.log`).  So a trace of a later row proves that the disk once had this
+  one.  If several rows were written concurrently, it would prove nothing.
 - The highest answered row that any row names.  After a burst an empty row is written for this alone.
 - Knowledge from elsewhere: a seal, a checkpoint or a chain that names a row.
 

@@ -4,14 +4,14 @@ Everything here is written once and never changed, and a deletion is final.  So 
 process, at any time.  Reads and writes are at QUORUM (or all at LOCAL_QUORUM, fixed when the cluster is created): a
 read that begins after a write was answered finds it.  A write without an answer may be found, or not, or found later.
 
-    =================== ============================ ===============================================================
-    table               key                          content
-    =================== ============================ ===============================================================
-    journal             (log, segment), row          one row of a log: a group commit
-    journal_segments    log, segment                 the segment may have rows; written before the first of them
-    checkpoints         (log, file, part), chunk     the bytes of a checkpoint file, in blocks of 64 KiB
-    checkpoint_files    log, file                    the file may have blocks, and its size; written before them
-    =================== ============================ ===============================================================
+=================== ============================ ===============================================================
+table               key                          content
+=================== ============================ ===============================================================
+journal             (log, segment), row          one row of a log: a group commit
+journal_segments    log, segment                 the segment may have rows; written before the first of them
+checkpoints         (log, file, part), chunk     the bytes of a checkpoint file, in blocks of 64 KiB
+checkpoint_files    log, file                    the file may have blocks, and its size; written before them
+=================== ============================ ===============================================================
 
 The fence is the state of the log's own entry in the metadata, read at the same level as rows.
 """
