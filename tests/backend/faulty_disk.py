@@ -1,4 +1,4 @@
-"""A real disk whose reads fail as a test says."""
+"""A real disk whose reads fail on demand."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ BLOCK_BYTES = 4096
 
 
 class FaultyDisk(RealDisk):
-    """Fails like an operating system: with an error for every read of segments and checkpoints, or for bad blocks."""
+    """Disk whose reads fail like an operating system's: each read of segments and checkpoints, or reads of bad
+    blocks.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.error: int | None = None
-        """The errno of every read, and of every file that is opened."""
+        """Errno of every read, and of every opening of a file; None: none fails."""
         self.error_opens = False
-        """Only files that are opened get it."""
+        """True if only the opening of files fails."""
         self.bad: dict[str, set[int]] = {}
-        """Blocks that cannot be read, by path: EIO."""
+        """Unreadable blocks by path: reads fail with EIO."""
         self.errors = 0
-        """Reads that have failed."""
+        """Number of failed reads."""
 
     def open(self, path: str) -> int:
         if self.error is not None and path.endswith((".log", ".bin")):

@@ -14,7 +14,7 @@ from metadata_service.sqlite import SQLiteStore
 
 
 class Resolver:
-    """Knows the queues that a test has made."""
+    """Resolver of the queues that a test has created."""
 
     def __init__(self) -> None:
         self.known: dict[int, PartitionSettings] = {}
@@ -65,7 +65,7 @@ class Machine:
 
 
 class Cluster:
-    """One node, its folder, and what survives its restarts."""
+    """One node with its folder and other state that survives its restarts."""
 
     def __init__(self, folder: Path, segment_bytes: int = 1 << 20, checkpoint_segments: int = 2) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ class Cluster:
 
 
 def disk_of(node: Node) -> Disk:
-    """What a serving node writes its log to."""
+    """Disk that a serving node writes its log to."""
     assert node._incarnation is not None
     log = node._incarnation.log
     assert isinstance(log, LocalLog)

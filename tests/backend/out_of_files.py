@@ -1,6 +1,6 @@
-"""``python -m tests.backend.out_of_files FOLDER``: a node that receives while its process may open no more files.
+"""``python -m tests.backend.out_of_files FOLDER``: receives on a node whose process may open no more files.
 
-Prints how many receives were refused meanwhile, and how many messages are received, deleted and quarantined afterwards.
+Prints the number of receives refused meanwhile, and of messages received, deleted and quarantined afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def main(folder: Path) -> dict[str, int]:
     queue = await cluster.queue(1)
     for start in range(0, MESSAGES, 10):
         await cluster.send(queue, *(f"{number} ".ljust(1000, "x") for number in range(start, start + 10)))
-    await cluster.restart()  # what was sent is only in files now, which are not open yet
+    await cluster.restart()  # messages are only in files now, which are not open yet
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     refused = 0

@@ -1,4 +1,4 @@
-"""A node whose journal is on tables in memory, for tests that say how these answer."""
+"""A node whose journal is on tables in memory, for tests that control the tables' answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.simulator.quorum import Machines, QuorumTables
 
 
 class OpenTables(QuorumTables):
-    """Tables of logs that nobody takes over while their writers live."""
+    """Tables of logs that are never taken over while their writers live."""
 
     def __init__(self) -> None:
         super().__init__(Machines(Random(1)))

@@ -1,4 +1,4 @@
-"""When sends are answered: what each level waits for, and what may be lost of it."""
+"""Acknowledgement levels: the durability that each waits for, and possible losses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def service() -> Iterator[Service]:
 
 
 def slow(service: Service) -> None:
-    """The disk takes three seconds for everything."""
+    """Make each operation of the disk take three seconds."""
     service.disk.latency_seconds = (3.0, 3.1)
 
 
@@ -41,7 +41,7 @@ def quick(service: Service) -> None:
 
 
 def answered(service: Service, target: Target, *messages: NewMessage, within: float = 0.1) -> Any:
-    """The answer of a send, if it comes within this time; else None, and the send is under way."""
+    """Return the answer of a send if it arrives within this time; else None, and the send is under way."""
     task = service.loop.create_task(service.node.send(target, list(messages)))
     service.loop.run_for(within)
     return task.result() if task.done() else None
@@ -61,7 +61,7 @@ def test_a_level_says_whether_a_send_waits_for_the_disk(service: Service, level:
 @pytest.mark.parametrize("level", list(AckLevel))
 @pytest.mark.parametrize("fifo", [False, True])
 def test_the_power_takes_the_last_sends_and_nothing_between(service: Service, level: AckLevel, fifo: bool) -> None:
-    """At each moment: what was answered is there if the level promises it, and what is there has no holes."""
+    """Cut the power at each moment: answered sends survive if the level promises it, and survivors have no gaps."""
     target = service.queue(7, fifo=fifo, ack_level=level)
     group = "g" if fifo else None
     numbers: list[int] = []
@@ -93,7 +93,7 @@ def test_the_power_takes_the_last_sends_and_nothing_between(service: Service, le
 
 @pytest.mark.parametrize("level", [LEADER, NONE])
 def test_receives_and_deletes_wait_for_the_disk(service: Service, level: AckLevel) -> None:
-    """So nobody has worked on a message that a crash takes away."""
+    """Otherwise a consumer could process a message that a crash removes."""
     target = service.queue(7, ack_level=level)
     slow(service)
     assert answered(service, target, NewMessage(b"a")) is not None
@@ -124,7 +124,7 @@ def test_a_twin_is_answered_like_the_first_and_stores_nothing(service: Service, 
 
 
 def test_a_twin_waits_as_the_queue_asks_now(service: Service) -> None:
-    """The level was raised after the first: its repeat is not answered before both are durable."""
+    """The level was raised after the first send: its repetition is not answered before both are durable."""
     target = service.queue(7, ack_level=LEADER)
     slow(service)
     message = NewMessage(b"a", retry=b"r" * 32)
@@ -151,7 +151,7 @@ def test_a_twin_of_what_was_lost_is_stored(service: Service, level: AckLevel) ->
 
 @pytest.mark.parametrize("level", [LEADER, NONE])
 def test_a_stalled_disk_makes_sends_wait(service: Service, level: AckLevel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in memory only is bounded, and so is what a crash can take away."""
+    """Undurable data in memory are bounded, and so is the loss by a crash."""
     monkeypatch.setattr(incarnation, "UNSYNCED_BYTES_MOST", 4000)
     target = service.queue(7, ack_level=level)
     slow(service)
@@ -184,7 +184,7 @@ def test_the_senders_id_is_the_messages(service: Service) -> None:
 
 
 class Mirrored(SimStore):
-    """The entries of logs, which the machines have, too."""
+    """Entries of logs, which the replicas have too."""
 
     def __init__(self, machines: Machines) -> None:
         super().__init__(Random(1))
@@ -202,7 +202,7 @@ class Mirrored(SimStore):
 
 
 class Replicated:
-    """A node whose journal is on three machines, in virtual time."""
+    """A node whose journal has three replicas, in virtual time."""
 
     def __init__(self) -> None:
         self.machines = Machines(Random(1), repairs=False)
@@ -219,7 +219,7 @@ class Replicated:
         return node
 
     def row_of(self, payload: bytes) -> tuple[Any, Any]:
-        """Partition and key of the row that holds this."""
+        """Return partition and key of the row that contains this."""
         for machine in self.machines.machines:
             for partition, cells in machine.cells.items():
                 for row, (_, data) in cells.items():
@@ -242,7 +242,7 @@ def test_a_send_is_answered_when_every_replica_has_it() -> None:
 
 
 def test_with_a_replica_away_a_send_fails_and_so_does_its_twin_until_it_is_back() -> None:
-    """Also when another incarnation has taken the log over meanwhile."""
+    """Includes a takeover of the log by another incarnation meanwhile."""
 
     async def main() -> None:
         service = Replicated()

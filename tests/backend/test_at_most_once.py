@@ -1,4 +1,4 @@
-"""Queues whose receives delete what they answer with."""
+"""Queues whose receives delete the returned messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulator.test_found import Service
 
 @pytest.fixture(params=[1 << 20, 0])
 def service(request: pytest.FixtureRequest) -> Iterator[Service]:
-    """With bodies in memory, and with bodies on the disk only."""
+    """Service with bodies in memory, or on the disk only."""
     made = Service(window_bytes=request.param)
     yield made
     made.close()
@@ -60,7 +60,7 @@ def test_a_repeated_attempt_gets_nothing_twice(service: Service) -> None:
 
 
 def test_what_was_not_answered_is_delivered_once_or_never(service: Service) -> None:
-    """The power goes at each moment of a receive."""
+    """Cut the power at each moment of a receive."""
     target = service.queue(7, at_most_once=True)
     outcomes = set()
     for moment in range(40):
@@ -116,7 +116,9 @@ def test_dead_letters_and_other_queues_are_as_ever(service: Service) -> None:
 
 @pytest.mark.parametrize("max_receives", [1, 100])
 def test_while_one_still_reads_another_may_receive(service: Service, max_receives: int) -> None:
-    """A claim ends while the disk is slow: only one of the two receives, or the dead-letter queue, gets the message."""
+    """A visibility timeout ends while the disk is slow: one of the two receives, or the dead-letter queue, gets the
+    message.
+    """
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
     letter = DeadLetter(max_receives, dead)
     service.send(target, b"a")
@@ -139,7 +141,7 @@ def test_while_one_still_reads_another_may_receive(service: Service, max_receive
 
 @pytest.mark.parametrize("attempt", [None, "once"])
 def test_who_stops_waiting_loses_nothing(service: Service, attempt: str | None) -> None:
-    """At each moment of a receive its wait ends: it answers, or the message is there for the next."""
+    """End the wait at each moment of a receive: it answers, or the message is available to the next one."""
     target = service.queue(7, fifo=True, at_most_once=True)
     outcomes = set()
     for moment in range(40):

@@ -1,4 +1,4 @@
-"""A node whose journal and metadata are in a real Cassandra: nothing that it was given is lost with it."""
+"""A node whose journal and metadata are in a real Cassandra: losing the node loses no data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Service:
         self.stack = AsyncExitStack()
 
     async def start(self, name: str) -> Node:
-        """A process of its own, as far as a test can have one: with a connection of its own, for all that it needs."""
+        """Start a node like a process of its own: with its own connection for everything."""
         connection = await CassandraConnection.open(
             CassandraSettings(
                 contact_points=tuple(self.server.contact_points),
@@ -87,7 +87,7 @@ async def test_messages_outlive_their_node(service: Service) -> None:
 
 
 async def test_a_zombie_answers_nothing_more(service: Service) -> None:
-    """Another process takes over a node that lives on, because somebody took it for dead."""
+    """A node is taken for dead and taken over by another process while it lives."""
     zombie = await service.start("one")
     queue = await a_queue(service, zombie)
     await zombie.send(queue, [NewMessage(b"first"), NewMessage(b"second")])

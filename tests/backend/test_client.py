@@ -1,4 +1,4 @@
-"""A client whose connection breaks, whose server leaves or hangs, and whose callers change their mind."""
+"""A client with broken connections, servers that leave or hang, and callers that cancel."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_receive_may_take_its_wait_beside_the_time_of_a_call() -> None:
 
 
 async def waiting(house: House, command: Receive = POLL) -> asyncio.Task[list[Received]]:
-    """A receive that the backend holds."""
+    """Start a receive that the backend holds."""
     house.inside.hold = True
     poll = asyncio.create_task(house.remote.receive(TARGET, command))
     await until(lambda: house.inside.held)
@@ -117,7 +117,7 @@ async def waiting(house: House, command: Receive = POLL) -> asyncio.Task[list[Re
 
 
 async def answered_but_unread(house: House, command: Receive = POLL) -> asyncio.Task[list[Received]]:
-    """A receive whose answer has been sent, and which its caller does not read before it resumes reading."""
+    """Start a receive whose answer was sent, and which its caller reads only after it resumes reading."""
     poll = await waiting(house, command)
     link_of(house)._transport.pause_reading()
     house.inside.let_go()
@@ -137,7 +137,7 @@ async def test_a_caller_that_leaves_cancels_its_call_there(house: House) -> None
 
 
 async def test_messages_that_come_when_their_caller_has_left_are_given_back(house: House) -> None:
-    """The answer and the cancellation cross."""
+    """The answer and the cancellation cross on the network."""
     poll = await answered_but_unread(house)
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -234,7 +234,7 @@ async def test_a_server_that_hangs_is_noticed(house: House) -> None:
 
 
 async def test_nobody_notices_when_a_server_is_replaced(house: House) -> None:
-    """A rolling restart: callers see no error, and each call takes effect once."""
+    """During a rolling restart callers see no error, and each call takes effect once."""
     stop, answers = False, 0
 
     async def keep_sending() -> None:

@@ -1,4 +1,4 @@
-"""A node's clock: how it follows the machine's clocks."""
+"""A node's clock, which follows the machine's clocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulator.test_found import Service
 
 
 class Machine:
-    """Clocks in the test's hand."""
+    """Clocks controlled by the test."""
 
     def __init__(self) -> None:
         self.wall = 1_000_000.0
@@ -32,7 +32,7 @@ def test_a_slew_does_not_go_on_while_nobody_asks(ahead: float) -> None:
     clock = machine.clock()
     machine.wall += ahead
     machine.run(1)
-    clock()  # begins to slew
+    clock()  # starts to slew
     machine.run(3 * 86_400)
     assert abs(clock() - machine.wall * 1000) <= 4_001
 
@@ -66,7 +66,7 @@ def test_the_clusters_time_is_stepped_to_and_small_differences_are_slewed() -> N
         assert 450 <= clock() - before <= 550, "by a tenth at the most"
         before = clock()
     assert abs(clock() - machine.wall * 1000 - 3_600_900) < 10
-    machine.wall += 3600  # it is set
+    machine.wall += 3600  # the wall clock is stepped
     clock.follow(0)
     assert abs(clock() - machine.wall * 1000) < 1000
     for _ in range(100):
@@ -95,7 +95,7 @@ def test_a_suspended_machine_counts_what_it_slept_whatever_its_clock_says() -> N
 
 
 def test_a_clock_that_was_far_ahead_makes_no_timeout_longer(caplog: pytest.LogCaptureFixture) -> None:
-    """Slewed by a tenth, which would take decades, every timeout was 11% too long for ever."""
+    """Slewing by a tenth would take decades, during which every timeout was 11% too long."""
     machine = Machine()
     clock = machine.clock()
     machine.wall -= 400 * 86_400
@@ -116,12 +116,12 @@ def test_a_clock_that_was_far_ahead_makes_no_timeout_longer(caplog: pytest.LogCa
 
 
 class Slept:
-    """Instead of waiting, the time of a machine passes."""
+    """Advances the machine's time instead of sleeping."""
 
     def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
         self.events: dict[int, float] = {}
-        """At this second the wall clock is set to this."""
+        """Wall clock settings, by the second at which they take effect."""
 
         async def sleep(seconds: float) -> None:
             machine.run(seconds)
@@ -172,7 +172,7 @@ def test_an_empty_journal_believes_any_clock(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_message_expires_by_a_clock_that_is_wrong_while_the_machine_starts() -> None:
-    """It was set years ahead for a minute: everything that was stored had expired."""
+    """The clock was years ahead for a minute, and every stored message had expired."""
     service = Service()
     target = service.queue(7)
     service.send(target, b"body")

@@ -1,4 +1,4 @@
-"""Clocks that are proved to be apart, and clocks that only seem so."""
+"""Clocks that are provably apart, and clocks that only seem so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OTHERS = [2, 3]
 def watched(
     offsets: dict[int, int], *, stored_ms: tuple[int, int], read_ms: tuple[int, int], seconds: int, seed: int = 1
 ) -> list[int]:
-    """Reports, check by check, on nodes whose clocks are so far ahead, where writes and reads take so long."""
+    """Return reports, check by check, for nodes with these clock offsets and durations of writes and reads."""
     chance = random.Random(seed)
     stored: dict[int, list[tuple[int, Heartbeat]]] = {}
     for log_id, offset in offsets.items():
@@ -22,7 +22,7 @@ def watched(
         while at < seconds * 1000:
             count += 1
             takes = chance.randint(*stored_ms)
-            # It is visible at some moment between its beginning and its end.
+            # A write becomes visible at some moment between its start and its end.
             beats.append((at + chance.randint(0, takes), Heartbeat(f"n{log_id}", log_id, 1, count, at + offset)))
             at += takes + 1000
         stored[log_id] = beats
@@ -38,7 +38,7 @@ def watched(
 
 
 def test_clocks_of_one_machine_are_never_apart_however_slow_the_metadata_are() -> None:
-    """At a cluster's start a heartbeat may take five seconds to be stored, and a read three."""
+    """At a cluster's start, storing a heartbeat may take five seconds, and a read three."""
     for seed in range(50):
         assert not any(watched({2: 0, 3: 0}, stored_ms=(0, 5000), read_ms=(0, 3000), seconds=120, seed=seed))
 

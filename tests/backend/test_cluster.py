@@ -1,4 +1,4 @@
-"""Several nodes as one backend: who owns what moves, nodes come, go and hang, and callers see little of it."""
+"""Several nodes as one backend: owners change, nodes start, end and hang, and callers see few effects."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ POLL = Receive(1, 30, 10)
 
 
 class Owner(Obedient):
-    """A node that serves what it owns."""
+    """A node that serves the shards it owns."""
 
     def __init__(self, name: str, owners: dict[int, str]) -> None:
         super().__init__()
         self.name = name
         self.owners = owners
         self.says: str | None = None
-        """Who it believes is the owner; None: who it is."""
+        """Owner that it reports; None: the actual one."""
         self.refused = 0
         self.hangs = False
         self.waits: list[float] = []

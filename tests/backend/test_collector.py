@@ -1,4 +1,4 @@
-"""What deleted queues leave behind is let go of."""
+"""Removal of the remains of deleted queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulator.test_found import Service
 
 
 def exchange(service: Service, source: Target, dead: Target) -> None:
-    """A message of ``source`` becomes a dead letter."""
+    """Turn a message of ``source`` into a dead letter."""
     service.send(source, b"body")
     policy = DeadLetter(1, dead)
     service.receive(source, 0, dead_letter=policy)
@@ -20,7 +20,7 @@ def exchange(service: Service, source: Target, dead: Target) -> None:
 
 
 def known(service: Service) -> set[int]:
-    """Peers that open partitions know."""
+    """Return the peers that open partitions store."""
     folds = [partition.fold for partition in service.incarnation.partitions.values()]
     return {peer for fold in folds for peer in (*fold.outgoing, *fold.taken)}
 
@@ -34,7 +34,9 @@ def drop(service: Service, target: Target) -> None:
 @pytest.mark.parametrize("gone", ["source", "dead letter queue"])
 @pytest.mark.parametrize("restart", [False, True])
 def test_who_exchanged_messages_with_a_deleted_queue_forgets_it(gone: str, restart: bool) -> None:
-    """A service that made and deleted queues with a dead-letter queue kept some bytes of each of them for ever."""
+    """Otherwise a service that creates and deletes queues with a dead-letter queue would keep some bytes of each for
+    ever.
+    """
     service = Service()
     lasting = service.queue(1)
     for number in range(2, 12):
@@ -83,14 +85,14 @@ def test_what_is_under_way_to_a_deleted_queue_comes_back_and_then_it_is_forgotte
     service.loop.run_for(1)
     del service.store.queues[2]
     service.run(service.node.drop(dead))
-    service.receive(source, 0, dead_letter=policy)  # by a frontend with an old cache
+    service.receive(source, 0, dead_letter=policy)  # by a frontend with an outdated cache
     service.loop.until(lambda: not known(service), 60)
     assert [message.payload for message in service.receive(source)] == [b"second"]
     service.close()
 
 
 def test_a_living_peer_is_not_forgotten() -> None:
-    """What it sent would be taken twice."""
+    """Otherwise its transfers could be taken twice."""
     service = Service()
     source, dead, third = service.queue(1), service.queue(2), service.queue(3)
     exchange(service, source, dead)

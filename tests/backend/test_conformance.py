@@ -1,4 +1,4 @@
-"""What any :class:`backend.api.Backend` does: a node in this process, one behind a connection, and a cluster."""
+"""Conformance of :class:`backend.api.Backend`: a node in this process, one behind a connection, and a cluster."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_a_cancelled_receive_has_claimed_nothing(cluster: Cluster, backend
 async def test_whenever_a_receive_is_cancelled_its_message_is_seen_by_the_next(
     cluster: Cluster, backend: Backend, turns: int, wait: float
 ) -> None:
-    """Also when the answer is on its way, or has just come."""
+    """Includes cancellations while the answer is under way, or has just arrived."""
     queue = await opened(cluster, backend, 1)
     await backend.send(queue, [NewMessage(b"a")])
     leaver = asyncio.create_task(receive(backend, queue, wait=wait, visibility=600))
@@ -264,7 +264,7 @@ async def test_a_closed_node_refuses_with_an_error_that_may_be_retried(cluster: 
 
 
 async def waiting(cluster: Cluster, number: int) -> None:
-    """Until so many long polls wait at partition 1."""
+    """Wait until this many long polls wait at partition 1."""
 
     async def there() -> bool:
         assert cluster.node._incarnation is not None
@@ -291,7 +291,7 @@ async def test_a_receive_deletes_what_is_delivered_at_most_once(backend: Backend
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_a_wait_that_ends_loses_nothing_that_is_delivered_at_most_once(backend: Backend, turns: int) -> None:
-    """Also when the deletion is written, or the answer is on its way."""
+    """Includes ends of the wait while the deletion is written, or the answer is under way."""
     await backend.configure(settings_of(1, at_most_once=True))
     for _ in range(10):
         await backend.send(Target(1, 1, 1), [NewMessage(b"a")])

@@ -1,4 +1,4 @@
-"""Damage is kept small, said with its place, and passed over only when an operator has accepted it."""
+"""Damage stays small, is reported with its position, and is skipped only after an operator has accepted it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.backend.nodes import Cluster
 
 
 class _Damaged(Cluster):
-    """A node that was killed, so to speak: its folder as it was before the last checkpoint."""
+    """A killed node, simulated by its folder as it was before the last checkpoint."""
 
     async def kill(self) -> None:
         incarnation = self.node._incarnation
@@ -34,7 +34,7 @@ class _Damaged(Cluster):
         return list((self.folder / "journal").glob("*/*.log"))
 
     def flip(self, wanted: bytes, back: int = 0) -> Path:
-        """Flip a bit where the first segment that holds ``wanted`` has it, or ``back`` bytes before."""
+        """Flip a bit in the first segment that contains ``wanted``, there or ``back`` bytes before."""
         for path in sorted((self.folder / "journal").glob("*/*.log")):
             data = bytearray(path.read_bytes())
             at = data.find(wanted)
@@ -70,7 +70,7 @@ async def test_a_rotten_record_stops_its_queue_until_its_loss_is_accepted(
     await cluster.send(queue, "first one", "second one", "third one")
     await cluster.send(other, "untouched")
     await cluster.kill()
-    path = cluster.flip(b"second one", back=1)  # the last byte of its head
+    path = cluster.flip(b"second one", back=1)  # the last byte of its header
     await cluster.start()
     with pytest.raises(PartitionDamaged, match=r"00000001\.log"):
         await cluster.receive(queue)
@@ -100,7 +100,7 @@ SAME_SHARD = next(number for number in range(2, 1 << 20) if shard_of(number) == 
 
 
 async def damaged(tmp_path: Path) -> tuple[_Damaged, Target, Target]:
-    """A service with a damaged queue, and a sound one in the same shard."""
+    """Make a service with a damaged queue, and an intact one in the same shard."""
     cluster = _Damaged(tmp_path)
     await cluster.start()
     queue, other = await cluster.queue(1), await cluster.queue(SAME_SHARD)

@@ -1,4 +1,4 @@
-"""Messages that move between partitions of different nodes: in exactly one of them, whatever happens on the way."""
+"""Transfers between partitions of different nodes: a message is in exactly one of them, despite faults."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ HERE, THERE = Target(1, 1), Target(2, 2)
 
 
 class Way(RemoteBackend):
-    """The connection to the other node, on which a test has things go wrong."""
+    """Connection to the other node, with faults made by the test."""
 
     lose_answers = 0
-    """So many answers of moves are lost from now on: the call has taken effect, and the caller does not know."""
+    """Number of transfers whose answers will be lost: the call has taken effect, and the caller does not know."""
     refuse_with: Exception | None = None
     asked: int = 0
 
@@ -60,7 +60,7 @@ class Way(RemoteBackend):
 
 
 class Two:
-    """Two nodes; partition 1 is the first one's, partition 2 the second one's."""
+    """Two nodes; the first owns partition 1, the second owns partition 2."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -86,7 +86,7 @@ class Two:
         await self.one.configure(self.machine.resolver.known[1])
 
     async def restart(self, name: str) -> None:
-        """The first node begins anew, or the second one with its server."""
+        """Restart the first node, or the second one with its server."""
         await self.machine.stop(name)
         if name == "one":
             await self.machine.start("one", elsewhere=self.way)
@@ -102,13 +102,13 @@ class Two:
         await self.server.close()
 
     async def send_dead(self, number: int) -> None:
-        """So many messages leave for partition 2 as dead letters."""
+        """Send this number of messages, which become dead letters for partition 2."""
         await self.one.send(HERE, [NewMessage(f"message {place}".encode()) for place in range(number)])
         while (await self.one.counters(HERE)).visible:
             await self.one.receive(HERE, Receive(10, 0, 0, DeadLetter(1, THERE)))
 
     async def stored(self) -> tuple[int, int]:
-        """How many messages are here and there; those on their way are here."""
+        """Return the number of messages in both; those being transferred count for the source."""
         here, there = await self.one.counters(HERE), await self.two.counters(THERE)
         return here.visible + here.in_flight, there.visible + there.in_flight
 
@@ -158,7 +158,7 @@ async def test_a_node_that_begins_anew_between_the_steps_changes_nothing(nodes: 
     nodes.way.lose_answers = 1_000_000
     await nodes.send_dead(20)
 
-    await nodes.arrived(20, 20)  # taken, and not yet let go of
+    await nodes.arrived(20, 20)  # taken by the destination, and not yet removed from the source
     await nodes.restart(who)
     nodes.way.lose_answers = 0
     await nodes.arrived(0, 20)
@@ -223,7 +223,7 @@ async def test_a_message_leaves_only_when_it_is_durable_that_it_does(
     leaving = asyncio.create_task(nodes.one.receive(HERE, Receive(10, 0, 0, DeadLetter(1, THERE))))
     while not held:
         await asyncio.sleep(0.005)
-    # Meanwhile the ferry has had the time that it takes.
+    # Meanwhile the transfer task has had enough time.
     await nodes.two.configure(nodes.machine.resolver.known[2])
     for _ in range(20):
         await nodes.two.send(THERE, [NewMessage(b"another")])
@@ -239,7 +239,7 @@ async def test_a_message_leaves_only_when_it_is_durable_that_it_does(
 
 
 async def start_move(nodes: Two) -> str:
-    """A task that cannot bring its messages over."""
+    """Start a move task that cannot deliver its messages."""
     await nodes.one.send(HERE, [NewMessage(f"message {place}".encode()) for place in range(30)])
     task = await nodes.one.start_move(HERE, nodes.machine.resolver.known[2].arn, 100)
     while not nodes.way.asked:
@@ -277,7 +277,7 @@ async def _full() -> list[int]:
 async def test_messages_of_a_group_arrive_in_order_though_they_do_not_go_at_once(
     nodes: Two, redrive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that does not fit into a batch holds back those behind it, however short they are."""
+    """A message that does not fit into a batch holds back those behind it, however short they are."""
     monkeypatch.setattr(ferry, "CARRY_BYTES", 4096)
     resolver = nodes.machine.resolver
     resolver.known[2] = msgspec.structs.replace(resolver.known[2], fifo=True)
@@ -306,7 +306,7 @@ async def test_messages_of_a_group_arrive_in_order_though_they_do_not_go_at_once
 
 
 async def test_a_cancelled_task_of_a_fifo_queue_lets_go_on_what_has_left(nodes: Two) -> None:
-    """Later messages of a group may have been received since: in the queue they would be out of order."""
+    """Later messages of a group may have been received since: returned to the queue, they would be out of order."""
     fifo = Target(next(number for number in range(3, 99) if shard_of(number) != shard_of(2)), 50)
     arn = "arn:aws:sqs:us-east-1:000000000000:queue.fifo"
     await nodes.one.configure(PartitionSettings(fifo.partition, 50, 1, arn, b"k" * 16, fifo=True))
@@ -336,7 +336,7 @@ async def test_a_cancelled_task_gives_up_what_has_arrived(nodes: Two) -> None:
 
 @pytest.mark.parametrize("who", ["one", "two"])
 async def test_a_message_that_was_called_back_does_not_arrive_late(nodes: Two, who: str) -> None:
-    """The call that it is never taken has effect, its answer is lost, and what was sent before comes last."""
+    """The call that rejects it takes effect, its answer is lost, and the earlier request arrives last."""
     nodes.way.refuse_with = Unavailable("away")
     task_id = await start_move(nodes)
     incarnation = nodes.one._incarnation

@@ -1,4 +1,4 @@
-"""What a node tells those who watch: what there is now, of all its queues together."""
+"""Metrics of a node: current values, over all its queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.backend.nodes import Cluster
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    """Which takes no checkpoint and cleans nothing by itself, however long a test lasts."""
+    """Make a node that takes no checkpoint and compacts nothing by itself, however long a test lasts."""
     monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 1000)
     cluster = Cluster(tmp_path, segment_bytes=1 << 18)
     await cluster.start()
@@ -24,7 +24,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def told(registry: Registry) -> dict[str, float]:
-    """By name and labels, without what is counted for all nodes of a process."""
+    """Return values by name and labels, without counters shared by all nodes of a process."""
     return {
         " ".join((family.name, *one.labels)): one.value
         for family in await registry.read()
@@ -77,7 +77,7 @@ async def test_it_tells_what_holds_segments(cluster: Cluster) -> None:
     assert "holdfast_journal_bytes" not in await told(registry), "no checkpoint was taken yet"
     target = await cluster.queue(1)
     await cluster.send(target, "the one that stays")
-    for _ in range(20):  # some segments full, all of it gone but the first
+    for _ in range(20):  # several full segments, all deleted except the first
         await cluster.send(target, *("x" * 10_000 for _ in range(10)))
         received = await cluster.receive(target, 10)
         await cluster.node.delete(target, [one.handle for one in received if len(one.payload) > 100])

@@ -1,4 +1,4 @@
-"""The greeting: who does not know the secret learns and says nothing, and no proof serves twice."""
+"""The handshake: a peer without the secret learns nothing, and no proof can be replayed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_proof_does_not_serve_for_another_connection() -> None:
 
 
 def test_somebody_between_the_two_is_noticed() -> None:
-    """Each has its own TLS connection with the one in the middle, who passes on what is said."""
+    """An attacker has a TLS connection to each of them, and relays their messages."""
     with pytest.raises(Refused, match="somebody is between the two"):
         greet(Caller(SECRET, "f", b"1" * 32), Answerer(SECRET, "b", b"2" * 32))
 
@@ -146,7 +146,7 @@ def test_a_secret_that_is_short_is_refused() -> None:
 
 
 def test_the_proof_of_version_1_is_what_it_was() -> None:
-    """Made here by hand, so that a change of the proof, which old programs would refuse, is noticed."""
+    """Computed here separately, so that a change of the proof, which old programs would reject, is noticed."""
     caller, answerer = Caller(SECRET, "f", b"binding"), Answerer(SECRET, "b", b"binding")
     hello = bytes(payload(caller.begin()))
     challenge = bytes(payload(answerer.greeted(memoryview(hello))))

@@ -1,4 +1,4 @@
-"""Which nodes live, as somebody sees it who looks for a moment."""
+"""Liveness of nodes, as seen by a short observation."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ HOUR_MS = 3_600_000
 
 
 class Machine:
-    """The clocks of a machine, and the other nodes of its cluster, in the test's hand."""
+    """The clocks of a machine, and the other nodes of its cluster, controlled by the test."""
 
     def __init__(self, store: SQLiteStore) -> None:
         self.store = store
         self.wall_ms = 100 * HOUR_MS
         self.count = 1
         self.beating: dict[str, int] = {}
-        """Milliseconds by which the clocks of nodes that live are ahead of this one."""
+        """Milliseconds by which the clocks of live nodes are ahead of this one."""
         self.goes_by: int | None = None
-        """Milliseconds from this clock to the time that they go by; None: each goes by its own clock."""
+        """Difference in milliseconds of the time used by the nodes to this clock; None: each uses its own clock."""
 
     async def beat(self) -> None:
         for log_id, (name, ahead_ms) in enumerate(self.beating.items(), 1):
@@ -69,7 +69,7 @@ class Machine:
             await self.store.beat(Heartbeat(name, log_id, 1, self.count, time_ms, REACHED, shard_time_ms=goes_by_ms))
 
     async def start(self) -> int:
-        """Start the node "own", and return by how much its clock is ahead of this machine's."""
+        """Start the node "own"; returns the lead of its clock over this machine's."""
 
         async def pause(seconds: float) -> None:
             self.wall_ms += int(seconds * 1000)
@@ -103,7 +103,7 @@ async def test_a_start_goes_by_the_clocks_of_those_that_live(tmp_path: Path) -> 
 
 
 async def test_a_node_that_sees_nobody_takes_its_clock_to_be_as_far_off_as_it_was(tmp_path: Path) -> None:
-    """All nodes were killed, and the one with the wrong clock came back first: it opened its shards an hour ahead."""
+    """All nodes were killed, and the one with the wrong clock restarted first: it opened its shards an hour ahead."""
     store = SQLiteStore(tmp_path / "metadata.db")
     try:
         machine = Machine(store)
@@ -122,7 +122,7 @@ async def test_a_node_that_sees_nobody_takes_its_clock_to_be_as_far_off_as_it_wa
 
 
 async def test_a_start_beside_one_other_node_goes_by_the_clock_that_was_right(tmp_path: Path) -> None:
-    """It took the lower one of the two clocks, that of the other node, which was an hour behind."""
+    """It used the lower of the two clocks, that of the other node, which was an hour behind."""
     store = SQLiteStore(tmp_path / "metadata.db")
     try:
         machine = Machine(store)

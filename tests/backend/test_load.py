@@ -1,4 +1,4 @@
-"""How much a node has to do, as it measures it."""
+"""Load of a node, as it measures it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_the_busiest_partitions_are_named_with_what_they_sent_and_received
             await cluster.send(target, *"0123456789")
     received = await cluster.receive(queues[1], 10)
     await cluster.node.delete(queues[1], [one.handle for one in received])
-    await cluster.receive(queues[2], 10)  # in flight is not gone
+    await cluster.receive(queues[2], 10)  # messages in flight still count
     meter.now += 10
     await measured.look()
     assert [(busy.partition, busy.queue_id, busy.rate) for busy in measured.busy] == [(3, 3, 3.0), (2, 2, 3.0)]
@@ -84,7 +84,7 @@ async def test_cpu_and_storage(tmp_path: Path, cluster: Cluster, meter: Meter) -
     meter.now, meter.cpu = 110.0, 9.5
     await measured.look()
     assert measured.cpu == 0.25
-    meter.now, meter.cpu = 120.0, 29.5  # threads, too
+    meter.now, meter.cpu = 120.0, 29.5  # CPU time of all threads
     await measured.look()
     assert measured.cpu == 1
     without_disk = load_of(cluster, meter)

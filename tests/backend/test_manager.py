@@ -1,4 +1,4 @@
-"""A cluster of nodes that manages itself: election, assignment, drains, and what happens to the dead."""
+"""A cluster that manages itself: election, assignment, drains, and takeovers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Registry:
 
     @property
     def report(self) -> ClusterReport:
-        """As a store would have it."""
+        """Return the report as a store would."""
         return max(self.reports, key=lambda report: (report.term, report.count))
 
 
@@ -71,7 +71,7 @@ class Cluster(Fleet):
             try:
                 node = self.start(name)
                 break
-            except ConditionFailed:  # others take its shards just then: as a real process, it begins anew
+            except ConditionFailed:  # others take its shards at this moment: it restarts, as a real process does
                 if not left:
                     raise
                 self.loop.run_for(1)
@@ -105,7 +105,7 @@ class Cluster(Fleet):
         return owners[0] if owners else None
 
     def settled(self) -> bool:
-        """All shards are served, each where it is to be."""
+        """Return whether all shards are served, each by its intended owner."""
         wanted = self.store._cluster.assignment
         nodes = self.living()
         return len(wanted) == SHARDS and all(
@@ -113,9 +113,9 @@ class Cluster(Fleet):
         )
 
     def settle(self, seconds: float) -> float:
-        """Until it has settled, and stays so; returns how long it took.
+        """Wait until it has settled, and stays so; returns the time it took.
 
-        Between two batches of moves all may be in place for a moment: so nothing may have been decided meanwhile.
+        Between two batches of moves all may be in place for a moment, so no decision may have been made meanwhile.
         """
         began = self.loop.now
         while True:
@@ -128,7 +128,7 @@ class Cluster(Fleet):
         return ended - began
 
     def store_some(self, count: int = 1) -> None:
-        """A few messages into each queue, wherever it is served; until it is answered it is tried again."""
+        """Send messages to each queue, with retries until they are acknowledged."""
         for number in QUEUES:
             target = Target(number, number, 1)
             if number not in self.store.queues:
@@ -243,7 +243,7 @@ def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards
 
 
 def test_two_that_give_to_each_other_do_not_wait_for_each_other(three: Cluster) -> None:
-    """A drain that is taken back in the middle: what has come meanwhile is taken, whatever is still to be given."""
+    """A drain is revoked halfway: shards that have arrived are kept, whatever is still to be given."""
     three.run(drain(three.store, "b"))
     three.loop.run_for(0.4)
     three.run(undrain(three.store, "b"))
@@ -266,7 +266,7 @@ def test_two_that_give_to_each_other_do_not_wait_for_each_other(three: Cluster) 
 def test_who_has_left_has_nothing_that_is_still_on_its_way(
     three: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever ends then would leave the last shards to be taken over, after some seconds that nobody serves them."""
+    """A node that ended then would leave its last shards to a takeover, unserved for some seconds."""
     log_id = three.nodes[name].ownership.log_id
     at_once = three.store.update_shards
 
@@ -372,7 +372,7 @@ def test_a_node_comes_back_while_another_recovers_its_log(three: Cluster) -> Non
     while not three.nodes[victim].ready or not three.processes[victim].alive:
         try:
             three.join(victim)
-        except ConditionFailed:  # whoever recovers its log has taken the shards: it is started again
+        except ConditionFailed:  # the node that recovers its log has taken the shards: it restarts
             three.kill(victim)
     three.settle(60)
     assert three.store._logs[dead].state == "sealed"
@@ -406,7 +406,7 @@ def test_an_outage_of_the_metadata_lets_nobody_take_anybody_for_dead(three: Clus
 def test_a_node_that_hangs_keeps_its_shards_until_it_is_killed(three: Cluster) -> None:
     """On local files its lock is the fence."""
     log_id, had = three.nodes["b"].ownership.log_id, three.nodes["b"].owned
-    three.run(three.members["b"].stop())  # no heartbeat any more, and the process lives
+    three.run(three.members["b"].stop())  # its heartbeats stop, and the process lives
     three.loop.run_for(30)
     assert three.store._logs[log_id].state == "open"
     assert three.nodes["b"].owned == had
@@ -572,10 +572,10 @@ def test_a_shard_between_two_living_nodes_moves(three: Cluster) -> None:
 
 
 def test_who_comes_is_reported_before_it_serves_a_shard(three: Cluster) -> None:
-    """Else callers that find nodes by the reports are told of an owner whom they cannot find."""
+    """Otherwise callers that find nodes by the reports would be sent to an owner that they cannot find."""
     three.loop.until(lambda: len(three.registry.report.nodes) == 3, 10)
     began = len(three.registry.reports)
-    three.loop.until(lambda: len(three.registry.reports) > began, 10)  # the next one is due after a while only
+    three.loop.until(lambda: len(three.registry.reports) > began, 10)  # the next periodic report is due later
     node = three.join("d")
     three.loop.until(lambda: bool(node.owned), 20)
     assert [one.name for one in three.registry.report.nodes] == ["a", "b", "c", "d"]
@@ -586,7 +586,7 @@ def test_who_comes_is_reported_before_it_serves_a_shard(three: Cluster) -> None:
 
 
 def view_of(owners: dict[int, str], live: str, assignment: tuple[str, ...] = (), draining: str = "") -> View:
-    """Nodes have names of one letter, and log ids by it."""
+    """Make a view.  Nodes have names of one letter, which determines their log ids."""
     names = sorted({*owners.values(), *live})
     logs = {ord(name): LogEntry(ord(name), name, 1) for name in names}
     shards = {shard: ShardEntry(shard, ord(name), 1) for shard, name in owners.items()}
@@ -648,7 +648,7 @@ def test_time_in_which_the_watcher_saw_nothing_does_not_count() -> None:
     for tick in range(1, 40):
         watch.blind()
         watch.look(beats(a=1), [97], tick, tick)
-    watch.look(beats(a=1), [97], 1000.0, 40)  # it was suspended
+    watch.look(beats(a=1), [97], 1000.0, 40)  # the process was suspended
     assert not watch.dead(97)
     assert not watch.alive(97), "nor was it ever seen to move"
 

@@ -1,4 +1,4 @@
-"""A node in which something happens while something else is under way, or fails beside it."""
+"""Concurrent operations of a node, and failures beside an operation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_settings_that_wait_for_room_do_not_replace_newer_ones(
 async def test_a_checkpoint_rests_on_no_row_that_is_not_durable(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not on the empty row, either, that is written when the log has nothing to do."""
+    """Not even on the empty row that is written when the log is idle."""
     await cluster.queue(1)
     disk, log = disk_of(cluster.node), serving(cluster).log
     held: list[tuple[Any, ...]] = []

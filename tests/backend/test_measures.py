@@ -1,4 +1,4 @@
-"""What several nodes tell of an account's queues becomes one list, with all partitions of each queue that is in it."""
+"""Merging of several nodes' statistics on an account's queues: one list, with all partitions of each queue in it."""
 
 from __future__ import annotations
 

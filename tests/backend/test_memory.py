@@ -1,4 +1,4 @@
-"""The bound on the memory that stored messages take."""
+"""Limit on the memory of stored messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards that move from node to node: hand-over, takeover, and what a crash between any two steps leaves."""
+"""Shards that change their node: hand-over, takeover, and crashes between any two steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def fleet() -> Iterator[Fleet]:
 
 
 def two_nodes(fleet: Fleet) -> tuple[Node, Node, Target, Target]:
-    """One that owns all, with a queue in the shard that will move and one in another, and one that owns nothing."""
+    """Make a node that owns all, with a queue in the shard that will move and one in another, and a node that owns
+    none.
+    """
     first, second = fleet.start("a", range(SHARDS)), fleet.start("b")
     moved, kept = fleet.queue(first, MOVED), fleet.queue(first, KEPT)
     fleet.send(first, moved, *(b"moved %d" % number for number in range(25)))
@@ -144,7 +146,7 @@ def test_a_shard_given_to_an_incarnation_that_has_just_ended_is_the_next_ones(fl
 def test_nobody_serves_while_the_outcome_is_not_known(
     fleet: Fleet, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a change that was given up may still take effect: only another change settles it."""
+    """A change that was given up may still take effect: only another change makes the outcome certain."""
     first, second, moved, _ = two_nodes(fleet)
     real = fleet.store.update_shards
     late: list[object] = []
@@ -165,11 +167,11 @@ def test_nobody_serves_while_the_outcome_is_not_known(
     with pytest.raises(NotOwner):
         fleet.send(first, moved, b"nobody's")
     monkeypatch.setattr(fleet.store, "update_shards", real)
-    fleet.loop.run_for(5)  # the owner settles it by itself
+    fleet.loop.run_for(5)  # the owner resolves the outcome by itself
     with pytest.raises(NotOwner) as caught:
         fleet.send(first, moved, b"nobody's")
     assert caught.value.owner == "b"
-    for entries in late:  # what was under way arrives now
+    for entries in late:  # delayed requests arrive now
         with pytest.raises(StoreError):
             fleet.run(real(entries))  # type: ignore[arg-type]
     assert fleet.run(second.ownership.left_behind()) == {SHARD}
@@ -276,7 +278,7 @@ def test_only_one_of_two_takers_gets_a_shard(fleet: Fleet) -> None:
 
 
 def test_a_shard_that_is_given_to_a_log_that_has_been_let_go_of_is_not_damaged(fleet: Fleet) -> None:
-    """Its owner does not know yet that the heir was taken for dead, nor that nothing is left of its log."""
+    """Its owner does not know yet that the successor was taken for dead, nor that its log was removed."""
     first, second, moved, _ = two_nodes(fleet)
     other = fleet.queue(first, partition_of(9))
     hand_over(fleet, "a", "b", {9})
@@ -299,7 +301,7 @@ def test_a_shard_that_is_given_to_a_log_that_has_been_let_go_of_is_not_damaged(f
 
 
 def everything(fleet: Fleet, *targets: Target) -> list[list[bytes]]:
-    """All is killed and one node takes what there is."""
+    """Kill all nodes, and let one take over everything."""
     for name in fleet.processes:
         fleet.kill(name)
     last = fleet.start("last", range(SHARDS))
@@ -307,7 +309,7 @@ def everything(fleet: Fleet, *targets: Target) -> list[list[bytes]]:
 
 
 def crash_at_each_step(victim: str, attempt: str) -> Iterator[tuple[Fleet, Target, Target, bool]]:
-    """Let the victim die before each of its steps in turn, or just after it without hearing of it."""
+    """Kill the victim before each of its steps in turn, or just after it before it learns the outcome."""
     for lost in (False, True):
         step = 0
         while True:
@@ -338,7 +340,7 @@ def test_a_crash_between_any_two_steps_loses_nothing(victim: str, attempt: str) 
     crashes = 0
     for fleet, moved, kept, done in crash_at_each_step(victim, attempt):
         crashes += not done
-        if attempt == "takeover" and not done:  # another finishes it
+        if attempt == "takeover" and not done:  # another node completes it
             third = fleet.start("c")
             dead = next(entry for entry in fleet.run(fleet.store.logs("a")))
             take_over(fleet, "c", dead.log_id, set())
@@ -354,7 +356,7 @@ def test_a_crash_between_any_two_steps_loses_nothing(victim: str, attempt: str) 
 
 
 def test_a_log_that_fails_during_a_hand_over(fleet: Fleet) -> None:
-    """The owner starts over; the shard is its own again, or the other's, and whole."""
+    """The owner restarts; the shard is its own again, or the other's, and complete."""
     first, second, moved, _ = two_nodes(fleet)
     sends = [fleet.loop.create_task(first.send(moved, [NewMessage(b"under way")])) for _ in range(3)]
     fleet.loop.run_for(0.0)

@@ -1,4 +1,4 @@
-"""A whole node: what it answers, and what it knows after a restart."""
+"""A whole node: its answers, and its state after a restart."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster) -> None:
 async def test_a_dead_letter_is_there_as_soon_as_the_receive_that_moved_it_is_answered(
     cluster: Cluster, fifo: bool
 ) -> None:
-    """Also where nobody has asked for its queue before, and where the same receive claims others."""
+    """Includes a dead-letter queue that was never used before, and a receive that returns other messages."""
     queue, dead = await cluster.queue(1, fifo=fifo), Target(2, 2, 1)
     arn = "arn:aws:sqs:us-east-1:000000000000:queue-2"
     settings = PartitionSettings(2, 2, 1, arn, b"k" * 16, fifo=fifo)

@@ -1,4 +1,4 @@
-"""Nodes that own some of the shards, side by side in one folder."""
+"""Nodes that each own some of the shards, in one folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ODD = range(1, SHARDS, 2)
 
 
 def partition_in(shards: range, nth: int = 0) -> int:
-    """A partition of one of these shards."""
+    """Return a partition in one of these shards."""
     return [number for number in range(1, 10_000) if shard_of(number) in shards][nth]
 
 
@@ -70,7 +70,7 @@ async def test_a_node_serves_its_shards_and_says_whose_the_others_are(machine: M
         with pytest.raises(NotOwner) as caught:
             await refused
         assert (caught.value.shard, caught.value.owner, caught.value.retryable) == (shard_of(even), "a", True)
-    with pytest.raises(NotOwner) as caught:  # when it started, nobody had these yet
+    with pytest.raises(NotOwner) as caught:  # these had no owner when it started
         await first.configure(machine.settings(odd))
     assert caught.value.owner is None
     with pytest.raises(PartitionUnknown):
@@ -189,11 +189,11 @@ async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Pa
     await machine.stop("a")
     second = await machine.start("b", ODD)
     await open_queue(machine, second, partition_in(ODD))
-    await second.checkpoint()  # sweeps, and finds a log of another node that is not sealed
+    await second.checkpoint()  # it sweeps, and finds an unsealed log of another node
     folder = tmp_path / "journal" / "a-1"
     assert len(list(folder.glob("*.log"))) >= 7
     first = await machine.start("a")
-    await second.checkpoint()  # it is sealed now, and a-2 has its messages where they are
+    await second.checkpoint()  # the log is sealed now, and a-2 has its messages there
     assert len(await bodies(first, target)) == 10
     assert len(list(folder.glob("*.log"))) >= 7
     await first.purge(target, 1)
@@ -224,7 +224,7 @@ async def test_a_backup_holds_what_it_copies_until_it_ends_or_was_killed_or_ther
         await machine.store.update_cluster(msgspec.structs.replace(await machine.store.cluster(), pins=pins))
 
     def there() -> tuple[int, int]:
-        """The first segment that is there, and the first file of pieces."""
+        """Return the first existing segment, and the first existing checkpoint file."""
         names = sorted(path.name for path in folder.iterdir())
         pieces = [name for name in names if name.startswith("ckpt-")]
         return int(min(name for name in names if name.endswith(".log"))[:8]), int(pieces[0][5:-4])

@@ -1,4 +1,4 @@
-"""Peek: what it shows, and that it changes nothing."""
+"""Peek: it returns messages, and changes nothing."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_look_shows_so_many_bytes(cluster: Cluster) -> None:
 
 
 async def test_what_goes_while_it_is_read_does_not_end_the_look(cluster: Cluster) -> None:
-    """A page is empty only where there is nothing more."""
+    """A page is empty only if there are no further messages."""
     queue = await cluster.queue(1)
     await cluster.send(queue, "first", "second", "third")
     first, second = await cluster.receive(queue, 2)

@@ -1,4 +1,4 @@
-"""Whom the callers of a cluster do not reach, as far as heartbeats tell."""
+"""Reachability of a cluster's nodes from their callers, as heartbeats report it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_node_is_cut_off_when_it_has_been_missed_for_a_while_and_back_when_it_
     for _ in range(2):
         assert CUT_OFF_SECONDS <= until(False, True) <= CUT_OFF_SECONDS + 2 * LOOK_SECONDS
         assert BACK_SECONDS <= until(True, False) <= BACK_SECONDS + 2 * LOOK_SECONDS
-    for tick in range(100):  # it comes and goes
+    for tick in range(100):  # intermittent
         now += LOOK_SECONDS
         reach.look(beats(a=["f"], b=["f"] if tick % 5 == 0 else []), now)
     assert not reach.cut_off

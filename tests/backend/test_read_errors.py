@@ -1,4 +1,4 @@
-"""A read that fails is tried again: only bytes that were read and are wrong, or that the disk has lost, are damage."""
+"""Failed reads are retried: damage is only wrong bytes that were read, or bytes that the disk has lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Filled(Cluster):
 
 
 class _Faulty(_Filled):
-    """Its messages are only on the disk, which fails."""
+    """A node whose messages are only on the disk, which fails."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -66,7 +66,7 @@ class _Faulty(_Filled):
         self.disk = self.faults = FaultyDisk()
 
     def places(self) -> list[tuple[str, int, int]]:
-        """File of each message in order, and about where its record begins and ends there."""
+        """File of each message in order, with approximate start and end of its record."""
         assert self.node._incarnation is not None
         files = self.node._incarnation.log._files  # type: ignore[attr-defined]
         found = []
@@ -79,7 +79,7 @@ class _Faulty(_Filled):
 
 
 class _OnTables(QuorumNode, _Filled):
-    """Its messages are only in tables."""
+    """A node whose messages are only in tables."""
 
 
 def test_a_process_without_a_free_file_descriptor_loses_nothing(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(tmp_path: P
 
 
 class _Silent(OpenTables):
-    """Tables that take rows and, at times, show none."""
+    """Tables that accept rows and, at times, return none."""
 
     silent = False
 
@@ -208,7 +208,7 @@ async def test_a_census_that_cannot_read_calls_nothing_rotten(tmp_path: Path) ->
 
 
 async def test_a_bad_block_in_a_checkpoint_stops_what_it_is_of(tmp_path: Path) -> None:
-    """It is found at once, and the others are served."""
+    """Detected at once; other shards are served."""
     cluster = _Faulty(tmp_path)
     await cluster.start()
     await cluster.filled(50)

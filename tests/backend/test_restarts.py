@@ -1,4 +1,4 @@
-"""A service that starts again and again, because something kills it, leaves nothing but entries."""
+"""A service that is repeatedly killed and restarted leaves nothing but entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulator.test_found import Service
 
 
 def restart(service: Service) -> None:
-    """It is killed, and started again."""
+    """Kill and restart the service."""
     service.close()
     service.disk.kill()
     service.start()
@@ -37,7 +37,7 @@ def test_starts_that_nothing_follows_leave_no_folders() -> None:
 
 
 def test_starts_that_fail_leave_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a container does whose journal is damaged: it is started every few seconds until somebody has a look."""
+    """Like a container with a damaged journal, which restarts every few seconds until an operator acts."""
     service = Service()
     target = service.queue(7)
     service.send(target, b"body")
@@ -61,7 +61,7 @@ def test_starts_that_fail_leave_no_folders(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_starts_that_live_shortly_make_no_chain_that_grows() -> None:
-    """Each of them takes messages, and none lives until its first checkpoint would be due."""
+    """Each of them takes messages, and dies before its first checkpoint is due."""
     service = Service()
     target = service.queue(7)
     for number in range(40):

@@ -1,4 +1,4 @@
-"""Several backend clusters behind one router: each call reaches the cluster that its partition's id names."""
+"""Several backend clusters behind one router: each call reaches the cluster in its partition's id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class One(Obedient):
 
 
 class Clusters:
-    """Two clusters of one node each, and a third of which nobody has heard yet."""
+    """Two clusters of one node each, and a third one that is not known yet."""
 
     def __init__(self) -> None:
         self.inside = [One(10), One(200)]
@@ -92,7 +92,7 @@ async def test_a_call_goes_to_the_cluster_of_its_partition(clusters: Clusters) -
 
 
 async def test_a_cluster_that_nobody_reaches_troubles_no_other(clusters: Clusters) -> None:
-    """Its calls wait, as long as a call may take, for nodes that turn up."""
+    """Its calls wait for nodes to appear, as long as a call may take."""
     router = clusters.router()
     try:
         waiting = asyncio.create_task(router.send(queue(2), [NewMessage(b"a")]))

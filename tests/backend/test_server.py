@@ -1,4 +1,4 @@
-"""A server that is talked to by strangers, by peers that break off, and by ones that do not listen."""
+"""A server with unauthenticated peers, peers that disconnect, and peers that do not read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ POLL = encode((TARGET, Receive(1, 30, 20)))
 
 
 class Talker:
-    """Speaks to a server frame by frame."""
+    """A peer that sends and receives single frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -57,7 +57,7 @@ class Talker:
 
     @classmethod
     async def known(cls, house: House) -> Talker:
-        """One that has proved who it is."""
+        """Connect as an authenticated peer."""
         peer = await cls.stranger(house)
         caller = Caller(SECRET, "peer")
         peer.say(caller.begin())
@@ -71,7 +71,7 @@ class Talker:
         self.writer.write(data)
 
     async def hear(self) -> tuple[int, int, bytes]:
-        """The next frame.  Raises :class:`ConnectionError` when there is none any more."""
+        """Receive the next frame.  Raises :class:`ConnectionError` if there is none any more."""
         while not self._heard:
             data = await self.reader.read(1 << 16)
             if not data:
@@ -80,7 +80,7 @@ class Talker:
         return self._heard.pop(0)
 
     async def gone(self) -> bool:
-        """Whether the server has closed the connection, after whatever it said."""
+        """Return whether the server has closed the connection, ignoring remaining frames."""
         try:
             while True:
                 await self.hear()
@@ -344,7 +344,7 @@ async def test_a_short_secret_is_refused_before_anything_listens() -> None:
 async def test_a_unix_socket_is_for_this_user_alone_and_replaces_one_left_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the path of a test may be longer than one of a socket
+    monkeypatch.chdir(tmp_path)  # the path of a test may be longer than a socket's may be
     for _ in range(2):
         server = await serve_backend(cast(Peer, Obedient()), secret=SECRET, path="backend.sock")
         assert os.stat("backend.sock").st_mode & 0o777 == 0o600

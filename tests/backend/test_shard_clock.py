@@ -1,4 +1,4 @@
-"""The time of a shard: what it does when its owner's clock is stepped, and at a change of owners."""
+"""The time of a shard, after its owner's clock is stepped, and at a change of owners."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_step_of_the_owners_clock_moves_no_shard() -> None:
 
 
 def test_a_shard_that_is_days_ahead_goes_at_its_own_pace() -> None:
-    """Slewed by a tenth, which would take decades, every timeout was 11% too long for ever."""
+    """Slewing by a tenth would take decades, during which every timeout was 11% too long."""
     machine = Machine()
     node = machine.clock()
     shard = ShardClock(node, node() + 400 * DAY_MS)
@@ -104,7 +104,7 @@ def test_a_suspended_machine_counts_the_time_it_slept() -> None:
 
 
 def test_whatever_clocks_do_a_shards_time_runs_within_a_tenth() -> None:
-    """Steps, wall clocks that jump, and moves between owners whose clocks are apart."""
+    """Covers steps, wall clocks that jump, and moves between owners whose clocks are apart."""
     chance = random.Random(5)
     machines = [Machine() for _ in range(3)]
     machines[1].wall += 3600
@@ -138,14 +138,14 @@ SHARD = 5
 
 
 def beat(log_id: int, count: int, time_ms: int, ahead_ms: int = 0, lead_ms: int = 0, *, clock_ms: int = 0) -> Heartbeat:
-    """A heartbeat of a node that goes by a time that is ``ahead_ms`` ahead; ``clock_ms``: its clock is so far ahead."""
+    """Make a heartbeat of a node whose time is ``ahead_ms`` ahead; ``clock_ms``: lead of its clock."""
     leads = ((SHARD, lead_ms),) if lead_ms else ()
     goes_by_ms = time_ms + ahead_ms
     return Heartbeat(f"n{log_id}", log_id, 1, count, time_ms + clock_ms, "a:1", shard_time_ms=goes_by_ms, leads=leads)
 
 
 def watched(*beats: Heartbeat) -> Clocks:
-    """By somebody whose clocks are right, and who has seen all of them come, a little late."""
+    """Return the clocks seen by an observer with a right clock, which has received all of them with a short delay."""
     clocks = Clocks()
     first = {one.log_id: one for one in reversed(beats)}
     clocks.record([msgspec.structs.replace(one, count=one.count - 1) for one in first.values()], START_MS, START_MS)
@@ -232,8 +232,10 @@ def test_a_node_that_has_stepped_its_clock_is_believed_anew() -> None:
 
 @pytest.mark.parametrize("seen", [1, 3], ids=["just seen", "watched"])
 def test_a_shard_that_was_given_away_before_its_giver_stepped_its_clock_ends_nothing_early(seen: int) -> None:
-    """What it last wrote of the shard it wrote by its former time, which was 90 s behind, and its heartbeats go by the
-    new one: that seemed to be 90 s ago.  (Found by seed 139 of the wrong clocks.)"""
+    """Its last rows of the shard have its former time, which was 90 s behind, and its heartbeats the new one.
+
+    The rows seemed 90 s old.  (Found by seed 139 of the wrong clocks.)
+    """
     before = [beat(1, count, at(count), -90_000) for count in (1, 2, 3)][-seen:]
     stepped = watched(*before, beat(1, 4, at(4)))
     given = Former(2, 1, at(3.5) - 90_000, at(3.5) - 90_000)
@@ -261,14 +263,14 @@ def test_what_nobody_watched_is_not_served_later_than_the_last_heartbeat_allows(
 
 
 def test_a_lead_that_no_heartbeat_has_named_yet_is_in_the_journal() -> None:
-    """A node took a shard, wrote of it and died within a second; the next owner opened it an hour too late."""
+    """A node took a shard, wrote rows of it and died within a second; the next owner opened it an hour too late."""
     clocks = watched(*(beat(1, count, at(count)) for count in (1, 2, 3)))
     assert clocks.shard_time_ms(SHARD, Former(1, 1, at(3) - HOUR_MS, at(3)), at(4), at(4)) - at(4) == -HOUR_MS + 100
     assert clocks.shard_time_ms(SHARD, Former(1, 1, at(1), at(3)), at(4), at(4)) == at(4), "its row was written late"
 
 
 def test_a_shard_that_was_given_away_goes_on_as_its_giver_has_served_it() -> None:
-    """The one that got it may have died before it opened it; and the giver's heartbeats do not name it any more."""
+    """The new owner may have died before it opened it, and the giver's heartbeats do not name the shard any more."""
     clocks = watched(*(beat(log_id, count, at(count)) for count in (1, 2, 3) for log_id in (1, 2)))
     given = Former(2, 1, at(3) - 90_000, at(3))
     assert clocks.shard_time_ms(SHARD, given, at(4), at(4)) - at(4) == -90_000 + 100
@@ -290,7 +292,7 @@ def test_what_is_known_of_logs_is_kept_as_long_as_shards_name_them() -> None:
 
 
 def test_a_start_goes_on_after_the_last_row_that_its_node_wrote() -> None:
-    """It went on from the last heartbeat, though rows were written later, of later incarnations even."""
+    """It continued from the last heartbeat, although later rows existed, even of later incarnations."""
 
     def went_by(rows: dict[int, int], last_beat: Heartbeat | None) -> int:
         replay = Replay({})

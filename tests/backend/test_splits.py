@@ -56,7 +56,7 @@ class Maps:
     def __init__(self, machine: Machine) -> None:
         self.store = machine.store
         self.routed: dict[str, Target] = {}
-        """Where messages for other queues are sent to, by ARN."""
+        """Targets of messages for other queues, by ARN."""
 
     async def settings(self, target: Target) -> PartitionSettings | None:
         queue = await self.store.get_queue_by_id(target.queue_id)
@@ -80,7 +80,7 @@ def settings_of(queue: Queue, partition: int) -> PartitionSettings:
 
 
 class Everywhere:
-    """As a backend: each call goes to the partition's node."""
+    """Backend that routes each call to the partition's node."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -90,7 +90,7 @@ class Everywhere:
 
 
 class World:
-    """Two nodes over one store: partitions are the one's or the other's by their shards."""
+    """Two nodes over one store; each owns the partitions of its shards."""
 
     def __init__(self, folder: Path) -> None:
         self.machine = Machine(folder)
@@ -116,7 +116,7 @@ class World:
         )
 
     async def restart(self) -> None:
-        """Both nodes begin anew."""
+        """Restart both nodes."""
         await self.server.close()
         await self.machine.stop()
         two = await self.machine.start("two")
@@ -143,7 +143,7 @@ class World:
         return queue
 
     async def at(self, pick: Callable[[Queue], Partition], method: str, *arguments: Any, known: Queue) -> Any:
-        """A call to the partition that ``pick`` finds in the map that is known, or in a newer one."""
+        """Call the partition that ``pick`` finds in the known map, or in a newer one."""
         for _ in range(20):
             one = pick(known)
             try:
@@ -151,7 +151,7 @@ class World:
             except (PartitionUnknown, SettingsStale, MapStale, PartitionGone) as error:
                 version, known = known.version, await self.fresh()
                 if method == "receive" and isinstance(error, PartitionGone) and known.version == version:
-                    return []  # it has retired, and leaves the map a moment later
+                    return []  # it has retired, and will soon leave the map
                 await self.node(one.id).configure(settings_of(known, one.id))
         raise AssertionError("the map does not come to rest")
 
@@ -171,7 +171,7 @@ class World:
         return cast(Stored, stored[0])
 
     async def receive_all(self) -> list[Received]:
-        """Receive and delete until there is nothing any more."""
+        """Receive and delete until the queue is empty."""
         received: list[Received] = []
         while True:
             queue, found = await self.fresh(), 0
@@ -192,7 +192,7 @@ class World:
 
 
 def token_of(number: int) -> bytes:
-    """Random by its first 15 bytes, as those of calls are."""
+    """Make a token; its first 15 bytes are random, as those of calls are."""
     return (number * 0x9E3779B97F4A7C15F39CC0605CEDC835 & (1 << 120) - 1).to_bytes(15, "little") + b"\0"
 
 
@@ -249,7 +249,7 @@ async def test_a_send_that_is_repeated_after_a_drain_is_answered_as_before(world
     assert await world.splits.finish(before.queue_id, linger_seconds=0)
     now = await world.fresh()
     assert [one.id for one in now.partitions] == [before.partitions[1].id, before.partitions[3].id]
-    # Even now: what was handed over is handed over again.
+    # Even now: transferred tokens are transferred again.
     await world.splits.drain(now, [now.partitions[0].id])
     assert [(await world.send(number)).message_id for number in range(80)] == [one.message_id for one in first]
     await until(lambda: finished(world))
@@ -294,7 +294,7 @@ async def test_whoever_waits_with_an_old_map_is_told(world: World) -> None:
 
 
 async def waiters(node: Node, partition: int, count: int) -> None:
-    """Wait until so many wait at the partition."""
+    """Wait until this many receives wait at the partition."""
 
     async def so() -> bool:
         assert node._incarnation is not None
@@ -352,8 +352,10 @@ async def test_sends_with_tokens_wait_until_these_are_handed_over(
 
 @pytest.mark.parametrize("act", ["split", "drain", "move"])
 async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: str) -> None:
-    """The act, and what finishes it, is cut off after each step in turn, while clients send, retry and receive; the
-    nodes begin anew as well.  Then somebody finishes it."""
+    """Interrupt the operation, and its completion, after each step in turn, while clients send, retry and receive.
+
+    The nodes restart as well.  Then the operation is completed.
+    """
     await world.splits.split(await world.fresh(), [0, 0])
     await world.settled()
     sent: dict[int, str] = {}
@@ -395,7 +397,9 @@ async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: st
 
 
 class Cut:
-    """The acts, whose calls of the store and of the nodes end after so many: with or without their effect."""
+    """Operations whose calls of the store and of the nodes fail after a number of them: with or without their
+    effect.
+    """
 
     def __init__(self, world: World, calls: int) -> None:
         self.left = calls
@@ -465,7 +469,7 @@ async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: World
 
 
 async def test_deduplication_ids_end_with_their_window_though_the_queue_has_moved(fifo: World) -> None:
-    """They arrive in no order of time: one that ends late must not keep others alive."""
+    """Tokens arrive unordered by time: one that expires late must not keep others."""
     passed_ms = 0
 
     def pass_to(at_ms: int) -> None:
@@ -505,7 +509,7 @@ async def send_one(world: World, message: NewMessage) -> Stored:
 async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters_find_it(
     world: World, tmp_path: Path
 ) -> None:
-    """Each cluster has a node for all shards; the same shard of the other cluster is not its own."""
+    """Each cluster has a node for all shards; a shard of the other cluster with the same number is not its own."""
     (tmp_path / "far").mkdir()
     far = Machine(tmp_path / "far")
     far.resolver = world.maps  # type: ignore[assignment]
@@ -582,7 +586,7 @@ async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(
 
 
 async def drained_and_not_noted(world: World) -> tuple[Queue, Node, Target]:
-    """A partition that has drained and retired, and is in the map still: whoever was to note it has ended."""
+    """Make a drained and retired partition that is still in the map, as the process that would remove it has ended."""
     await world.splits.split(await world.fresh(), [0])
     await world.settled()
     first = (await world.fresh()).partitions[0]
@@ -601,11 +605,11 @@ async def drained_and_not_noted(world: World) -> tuple[Queue, Node, Target]:
 
 
 async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_that_begins(world: World) -> None:
-    """Else no call for all of the queue's partitions would come to an end.  (Found by the simulator.)"""
+    """Otherwise no call for all of the queue's partitions would end.  (Found by the simulator.)"""
     queue, node, gone = await drained_and_not_noted(world)
     assert node._incarnation is not None
     await Collector(node._incarnation).run([gone.partition])
-    with pytest.raises(PartitionGone, match="has retired"):  # who receives goes on with the others
+    with pytest.raises(PartitionGone, match="has retired"):  # receives continue at the other partitions
         await world.nodes.watch(Target(gone.partition, queue.queue_id, queue.version), 0)
     counted = await world.at(lambda _: queue.partitions[0], "counters", known=queue)
     assert (counted.visible, counted.in_flight) == (0, 0)
@@ -616,7 +620,7 @@ async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_tha
 
 
 async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of_it(world: World) -> None:
-    """(Found by the simulator.)"""
+    """Regression test.  (Found by the simulator.)"""
     _, node, gone = await drained_and_not_noted(world)
     await node.forget(gone)
     assert await finished(world)
@@ -624,8 +628,10 @@ async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of
 
 
 async def test_a_queue_may_be_changed_while_a_partition_that_has_retired_is_in_its_map(world: World) -> None:
-    """The partition takes the news, and stays retired: else no call for all of them would come to an end, nor the
-    drain.  (Found by the simulator.)"""
+    """The partition applies the change, and stays retired.
+
+    Otherwise no call for all partitions would end, nor the drain.  (Found by the simulator.)
+    """
     queue, _, gone = await drained_and_not_noted(world)
     await world.store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=0)
     await world.send(1)

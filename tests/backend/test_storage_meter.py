@@ -1,4 +1,4 @@
-"""What partitions store, recorded minute by minute: equal to what a test adds up by itself."""
+"""Stored bytes of partitions, recorded minute by minute, compared with a test's own sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR = 1_763_726_400
 
 
 class World:
-    """Nodes of one machine, whose time passes when the test says so, and the files that their meters leave."""
+    """Nodes of one machine in virtual time, with the files that their meters write."""
 
     def __init__(self, folder: Path) -> None:
         self.now = float(HOUR)
@@ -62,7 +62,7 @@ class World:
         return Target(partition, partition, 1)
 
     async def until(self, meter: StorageMeter, second: float) -> None:
-        """Let time pass up to this second after the hour began, as the meter's own loop would have it."""
+        """Advance the time to this second after the hour's start, as the meter's own loop would."""
         while True:
             turn = (self.now // 10 + 1) * 10
             if turn > HOUR + second:
@@ -104,12 +104,12 @@ async def take(node: Node, target: Target, count: int = 1) -> None:
 
 
 def spans(records: list[StorageRecord]) -> list[tuple[int, int, int]]:
-    """Minute of the hour, minutes, byte-milliseconds."""
+    """Return minute of the hour, minutes and byte-milliseconds of each record."""
     return sorted(((one.minute_s - HOUR) // 60, one.minutes, one.byte_milliseconds) for one in records)
 
 
 def counted_once(records: list[StorageRecord]) -> list[StorageRecord]:
-    """As a reader takes them: of one id the latest."""
+    """Deduplicate as a reader does: of each id the record with the latest epoch."""
     by_id: dict[tuple[int, int], StorageRecord] = {}
     for record in sorted(records, key=lambda one: (one.epoch, one.sequence)):
         by_id[record.partition, record.minute_s] = record
@@ -117,7 +117,7 @@ def counted_once(records: list[StorageRecord]) -> list[StorageRecord]:
 
 
 def minutes_of(records: list[StorageRecord]) -> list[tuple[int, int]]:
-    """(partition, minute) of all minutes that records stand for."""
+    """Return (partition, minute) of all minutes that the records cover."""
     return [(one.partition, one.minute_s + 60 * at) for one in records for at in range(one.minutes)]
 
 
@@ -148,7 +148,7 @@ async def test_bytes_times_milliseconds_are_exact(world: World) -> None:
 
 
 async def test_random_traffic_of_many_queues_adds_up(world: World) -> None:
-    """The sum of all records is what the test has added up, and each minute is, too."""
+    """Both the sum of all records and each minute equal the test's own sums."""
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     chance = random.Random(7)
@@ -201,7 +201,7 @@ async def test_a_look_that_comes_late_shifts_what_changed_meanwhile_and_loses_no
     meter = world.meter(node)
     target = await world.queue(node, 1)
     await world.until(meter, 50)
-    world.now = HOUR + 61  # the loop had other things to do at the minute's edge
+    world.now = HOUR + 61  # the loop was busy at the minute's end
     await send(node, target, 100)
     world.now = HOUR + 63
     await meter.turn()
@@ -269,12 +269,12 @@ async def test_tags_are_asked_for_and_stand_in_all_records_of_the_hour(world: Wo
     meter = world.meter(node)
     target = await world.queue(node, 1)
     await send(node, target, 100)
-    await world.until(meter, 130)  # the metadata is away
+    await world.until(meter, 130)  # the metadata are unavailable
     world.tags[1] = {"team": "b", "app": "x"}
     await world.until(meter, 3500)
     world.tags[1] = {"team": "c"}
     await world.until(meter, 3800)
-    world.tags[1] = None  # the queue is gone from the metadata
+    world.tags[1] = None  # the queue is deleted from the metadata
     await world.until(meter, 7300)
     await meter.close()
     by_hour = {(one.minute_s // 3600, one.key.tags) for one in world.records()}
@@ -362,7 +362,7 @@ async def test_a_killed_node_leaves_its_minutes_and_its_successor_takes_none_of_
     target = await world.queue(node, 1)
     await send(node, target, 100)
     await world.until(meter, 200)
-    # It is killed: nothing is written any more, and the kernel lets go of its locks.
+    # It is killed: nothing more is written, and the kernel releases its locks.
     assert meter._file is not None
     meter._file.close()
     await node.close()

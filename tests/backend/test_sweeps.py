@@ -1,4 +1,4 @@
-"""Logs of which nothing is left cost a checkpoint nothing: their entries say so."""
+"""Logs without remaining data cost a checkpoint nothing: their entries say so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGS = 60
 
 
 class _Counting(OpenTables):
-    """Tables that count how often they are asked what a log has."""
+    """Tables that count the queries for a log's content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class _Counting(OpenTables):
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was on its way to a log that has ended has arrived."""
+    """Let the time pass after which no request to an ended log can still arrive."""
     monkeypatch.setattr(checkpointer, "LEFT_BEHIND_SECONDS", 0.0)
 
 
 async def _ended(store: SQLiteStore, node: str) -> LogEntry:
-    """A log that was begun, taken over, and in which there was nothing."""
+    """Make a log that was started, taken over, and stayed empty."""
     entry = await store.new_incarnation(node)
     entry = await store.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=entry.log_id))
     return await store.update_log(msgspec.structs.replace(entry, state="sealed", sealed_seq=0))

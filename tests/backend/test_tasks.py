@@ -1,4 +1,4 @@
-"""What runs beside the calls never ends unseen: it is said, and the node starts over from what is durable."""
+"""Background tasks never end unnoticed: the end is logged, and the node restarts from durable data."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
         cause(service)
         service.loop.until(lambda: service.node._incarnation is not before, 5)
     except Unavailable:
-        pass  # a call under way meets the end of its incarnation
+        pass  # a call under way fails with the end of its incarnation
     assert any("a fault in the code" in failure for failure in service.loop.failures)
     service.loop.until(lambda: service.node.ready, 60)
     assert service.incarnation is not before
@@ -103,7 +103,7 @@ def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
 
 
 def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node went on with a state that was not what the journal said."""
+    """The node had continued with a state that differed from the journal."""
     service = Service()
     target = service.queue(7)
     before = service.incarnation
@@ -125,7 +125,7 @@ def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(mo
 
 
 def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next checkpoint would name it as well, and after a restart the messages in it were gone."""
+    """The next checkpoint had referred to it too, and after a restart its messages were lost."""
     service = Service()
     targets = [service.queue(number) for number in range(1, 9)]
     for target in targets:

@@ -1,4 +1,4 @@
-"""The time until a dead node is taken for dead, and that a living one is not, on idle machines and on busy ones."""
+"""Failure detection: time to detect a dead node, and no false detection, on idle and busy machines."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def idle(chance: random.Random) -> float:
 
 
 def busy(chance: random.Random) -> float:
-    """A second for most of what is asked of the metadata, as on a machine with many times its load."""
+    """Return a duration of a second for most metadata operations, as on a machine with many times its load."""
     return chance.uniform(0.3, 1.2)
 
 
 def stalling(chance: random.Random) -> float:
-    """Now and then three seconds: the pause of a collector, or of a disk."""
+    """Return three seconds now and then: the pause of a garbage collector, or of a disk."""
     return chance.uniform(1.0, 3.0) if chance.random() < 0.1 else chance.uniform(0.01, 0.3)
 
 
 class Watching:
-    """A watcher and another node, each with its own luck in what it asks of the metadata."""
+    """A watching node and another one, each with random durations of its metadata operations."""
 
     def __init__(self, takes: Takes, seed: int, dies_at: float | None) -> None:
         self._chance = random.Random(seed)
@@ -49,7 +49,7 @@ class Watching:
         heapq.heappush(self._events, (when, self._number, what))
 
     def run(self, seconds: float) -> float | None:
-        """Time at which the other was taken for dead; None: it was not."""
+        """Return the time at which the other was taken for dead; None: it was not."""
         for what in ("own", "other", "read"):
             self._at(self._chance.random(), what)
         while self._events and self._events[0][0] < seconds:
@@ -87,8 +87,10 @@ class Watching:
     ids=["idle", "busy", "stalling"],
 )
 def test_a_node_that_died_is_taken_for_dead_soon(takes: Takes, median: float, most_of_all: float) -> None:
-    """Where time counted only between looks that were no more than 1.5 s apart, and not while a heartbeat of the
-    watcher was under way, these were 6.4 s and 10.1 s on the busy machine, and 6.5 s and 11.4 s on the stalling one."""
+    """An earlier detector took 6.4 s and 10.1 s on the busy machine, and 6.5 s and 11.4 s on the stalling one.
+
+    It counted time only between checks at most 1.5 s apart, and not while a heartbeat of the watcher was under way.
+    """
     took = []
     for seed in range(200):
         noticed = Watching(takes, seed, dies_at=30.0).run(120.0)
@@ -102,13 +104,13 @@ def test_a_node_that_died_is_taken_for_dead_soon(takes: Takes, median: float, mo
 
 @pytest.mark.parametrize("takes", [idle, busy, stalling])
 def test_a_node_that_lives_is_not_taken_for_dead(takes: Takes) -> None:
-    """Forty hours for each.  With four seconds in the place of DEAD_SECONDS some stalls are."""
+    """Runs forty hours for each.  With four seconds in place of DEAD_SECONDS, some stalls cause false detections."""
     for seed in range(1000, 1120):
         assert Watching(takes, seed, dies_at=None).run(1200.0) is None, seed
 
 
 def test_a_watcher_whose_own_heartbeats_are_not_stored_takes_nobody_for_dead() -> None:
-    """Not even where it reads at its usual pace; nor for a long time that passed between two looks."""
+    """Not even if it reads at its usual pace; nor for a long time that passed between two checks."""
     watch = Watch()
     for tick in range(40):
         watch.look([Heartbeat("b", 2, 1, 1, 0)], [2], tick / 2, min(tick, OWN_BEATS_MIN - 1))

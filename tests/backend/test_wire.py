@@ -1,4 +1,4 @@
-"""Frames: what is said is what is heard, whatever the pieces; and version 1 stays what it was."""
+"""Frames: decoding returns what was encoded, in any pieces; and version 1 does not change."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.MeasureAccount.KIND: (("000000000000", ["one", "two"], "after", 10), [MEASURES]),
     wire.StoredBytes.KIND: (("000000000000",), 1 << 40),
 }
-"""For each method a call and its answer."""
+"""A call for each method, with its answer."""
 
 ERRORS: list[BackendError] = [
     NotOwner(7, "backend-2") if kind is NotOwner else kind(f"the text of {name}")
@@ -99,7 +99,7 @@ ERRORS: list[BackendError] = [
 
 
 def samples() -> dict[str, bytes]:
-    """Every frame of the protocol, by name."""
+    """Return every frame of the protocol, by name."""
     found = {
         "HELLO": frame(wire.HELLO, 0, encode(Hello(1, 1, b"c" * 32, "frontend-1"))),
         "CHALLENGE": frame(wire.CHALLENGE, 0, encode(Challenge(1, b"s" * 32, "backend-1"))),
@@ -125,14 +125,16 @@ def version_1() -> dict[str, bytes]:
 
 
 def goes_on(now: Any, before: Any) -> bool:
-    """Whether something is said as it was, but for members that were appended."""
+    """Return whether an encoding is unchanged, except for appended members."""
     if isinstance(now, list) and isinstance(before, list):
         return len(now) >= len(before) and all(map(goes_on, now, before))
     return type(now) is type(before) and bool(now == before)
 
 
 def test_version_1_is_what_it_was() -> None:
-    """If this fails, programs that run already are no longer understood: make a new version, leave the file alone."""
+    """If this fails, running programs of earlier versions are no longer understood: make a new version, keep
+    the file.
+    """
     said = samples()
     for name, frozen in version_1().items():
         ((kind, call, before),) = whole(frozen)
@@ -155,7 +157,7 @@ def test_a_call_of_version_1_is_understood(kind: type[Request]) -> None:
 
 
 def left_out(kind: type[Request], arguments: tuple[Any, ...]) -> tuple[None, ...]:
-    """What a call has besides, when nobody says it."""
+    """Return the further members of a call, with their defaults."""
     return (None,) * (len(kind.__struct_fields__) - len(arguments))
 
 

@@ -1,4 +1,4 @@
-"""A node that is reached over a connection, for tests; and a backend that does as it is told."""
+"""A node behind a connection, for tests; and a backend that the test controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = Target(7, 70, 1)
 
 
 class WiredCluster(Cluster):
-    """As :class:`Cluster`, with its node behind a connection; if wanted, as the only one of a cluster."""
+    """:class:`Cluster` with its node behind a connection; on request, as the only one of a cluster."""
 
     server: BackendServer
     backend: RemoteBackend | ClusterBackend
@@ -44,11 +44,11 @@ class WiredCluster(Cluster):
 
 
 class Obedient:
-    """Answers sends and receives when the test says so, or at once; counts what it was asked."""
+    """Backend that answers sends and receives when the test says so, or at once; counts the calls."""
 
     def __init__(self) -> None:
         self.hold = False
-        """Calls wait until they are cancelled or :meth:`let_go`."""
+        """True: calls wait until they are cancelled or :meth:`let_go`."""
         self.held: list[asyncio.Future[None]] = []
         self.asked: list[str] = []
         self.cancelled = 0

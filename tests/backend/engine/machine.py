@@ -1,4 +1,4 @@
-"""A queue in virtual time: commands are carried out at once, and the records are kept for a replay."""
+"""A queue in virtual time: commands are executed at once, and their records are kept for a replay."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Machine:
             self.fold.apply(record, self.now, self.position, size)
 
     def replayed(self) -> Fold:
-        """What a restart makes of the journal."""
+        """Fold that a restart would compute from the journal."""
         fold = Fold(self.fold.partition)
         fold.open(1)
         for record, now, position, size in self.journal:
@@ -109,7 +109,7 @@ class Machine:
         return claims
 
     def receive(self, most: int = 10, visibility: int = 30) -> list[str]:
-        """Payloads of what was claimed."""
+        """Receive; returns the payloads of the received messages."""
         return [self.payloads[claim.number].decode() for claim in self.claim(most, visibility)]
 
     def handle(self, claim: Claimed) -> str:
@@ -131,7 +131,7 @@ class Machine:
         return counters.visible, counters.in_flight, counters.delayed
 
     def hand_over(self, other: Machine) -> None:
-        """Bring all transfers that are under way to another machine."""
+        """Deliver all transfers under way to another machine."""
         for transfer, (number, _) in list(self.fold.outgoing[other.fold.partition].pending.items()):
             arrived = self.message(number)
             moved = self.queue.under_way(other.fold.partition, transfer, arrived, self.payloads[number])

@@ -1,4 +1,4 @@
-"""Tokens that go from partition to partition, and partitions that drain, by the engine alone."""
+"""Token transfers between partitions, and draining partitions, in the engine alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reroute(machine: Machine, version: int, **routing: object) -> PartitionSetti
 
 
 def hand_over(source: Machine, destination: Machine, version: int) -> int:
-    """All parts, and that this is all; how many tokens there were."""
+    """Transfer all parts of the tokens, and complete the transfer; returns the number of tokens."""
     assert destination.settings.routing is not None
     count = 0
     for part in range(HANDOVER_PARTS):
@@ -68,7 +68,7 @@ def hand_over(source: Machine, destination: Machine, version: int) -> int:
 
 
 def pair() -> tuple[Machine, Machine]:
-    """A partition with tokens, and a new one that awaits them."""
+    """Make a partition with tokens, and a new one that waits for them."""
     parent, child = Machine(), Machine(partition=2)
     first = [send(parent, place) for place in range(40)]
     assert len(set(first)) == 40
@@ -78,7 +78,7 @@ def pair() -> tuple[Machine, Machine]:
 
 
 def checked(machine: Machine) -> None:
-    """A replay and a checkpoint hold the same as the live state."""
+    """Check that a replay and a checkpoint give the live state."""
     assert describe(machine.replayed()) == describe(machine.fold)
 
 
@@ -104,7 +104,7 @@ async def test_a_child_takes_no_token_before_it_has_those_of_its_parent() -> Non
 
 
 async def copied(fold: Fold) -> Fold:
-    """The fold as a checkpoint brings it back."""
+    """Return the fold as restored from a checkpoint."""
     pieces: list[bytes] = []
 
     def add(data: bytes) -> Ref:
@@ -194,7 +194,7 @@ def test_a_deduplication_id_is_known_after_a_move() -> None:
 
 
 def test_deduplication_ids_that_came_with_a_move_end_each_at_its_own_time() -> None:
-    """They arrive by their bytes, so that one which ends last may lie before all others."""
+    """They arrive in the order of their bytes, so one that expires last may be before all others."""
     old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
 
     def sent(machine: Machine, place: int) -> Stored:

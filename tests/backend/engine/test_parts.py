@@ -1,4 +1,4 @@
-"""Parts of the engine on their own: timers, tokens, ids, memory, snapshots."""
+"""Single parts of the engine: timers, tokens, ids, memory, snapshots."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_tokens_that_came_in_no_order_of_time_are_forgotten_each_at_its_own_time
 
 
 def test_message_ids_are_of_their_queue() -> None:
-    """Two services number their partitions and messages alike; the keys of their queues differ."""
+    """Two services may use the same partition and message numbers; their queues' keys differ."""
     salts = [salt_of(key) for key in (b"a" * 16, b"b" * 16)]
     mine, others = ({message_id(1, number, salt) for number in range(1, 1000)} for salt in salts)
     assert len(mine) == 999
@@ -204,19 +204,19 @@ async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
 async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
     grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are restored together instead of one by one, to the same lists and sums."""
+    """Blocks restored together have the same lists and sums as those restored one by one."""
     queue = Machine(retention_seconds=3600)
     for step in range(5000):
-        queue.position += (step % 1500 == 0) << SEGMENT_SHIFT  # blocks within a segment, and over an edge
+        queue.position += (step % 1500 == 0) << SEGMENT_SHIFT  # blocks within a segment, and across its end
         queue.send("x" * (step % 7), group="g" if grouped and step < 1023 else None)
         queue.pass_time(0.01)
-    if not grouped:  # else nothing of the first whole block has been touched when groups begin to take turns
+    if not grouped:  # otherwise the first whole block is not changed before groups take turns
         for claim in queue.claim(3, 30):
             queue.delete(claim)
 
     def in_order(fold: Fold) -> list[int]:
         found = list(fold.order.candidates(queue.now))
-        return sorted(found) if grouped else found  # groups take turns, and a restored queue may begin with any
+        return sorted(found) if grouped else found  # groups take turns, and a restored queue may start with any
 
     whole: list[int] = []
     together = snapshot._restore_waiting
@@ -240,7 +240,7 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
         for base, block in queue.fold.blocks.items()
     }
     assert in_order(fold) == in_order(queue.fold)
-    for number in range(queue.fold.next_number - 3000, queue.fold.next_number - 1000, 7):  # out of the middle of lists
+    for number in range(queue.fold.next_number - 3000, queue.fold.next_number - 1000, 7):  # from the middle of lists
         for one in (fold, queue.fold):
             one.apply(records.Deleted([number]), queue.now)
     assert in_order(fold) == in_order(queue.fold)
@@ -308,7 +308,7 @@ async def test_what_was_written_ahead_is_written_again_only_where_it_changed() -
 
     fresh: list[Any] = []
     for step, _ in enumerate(snapshot.ahead(queue.fold, add, fresh)):
-        if step == 3:  # while it is being written: blocks written, not yet written, and new
+        if step == 3:  # during the snapshot: blocks already written, not yet written, and new
             queue.delete(*queue.claim(10, 60))
             queue.send("late")
     written = len(store)

@@ -1,4 +1,4 @@
-"""Retry tokens: a repeated send stores nothing and is given the first one's answer, whatever happened in between."""
+"""Retry tokens: a repeated send stores nothing and gets the first one's answer, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_tokens_that_come_fast_are_thrown_out_while_more_come() -> None:
     for at in range(2_000):
         queue.send("x", retry=retry(at))
         queue.pass_time(0.1)
-        assert len(queue.fold.retries) <= 602  # those of a minute, and of the step
+        assert len(queue.fold.retries) <= 602  # those of a minute, plus one step's
 
 
 def test_a_dropped_queue_forgets_its_tokens() -> None:

@@ -1,4 +1,4 @@
-"""What every journal promises (:mod:`backend.journal.interface`), on files and on tables alike."""
+"""Conformance tests of journals (:mod:`backend.journal.interface`), for files and tables alike."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.backend.journal.support import Failures, a_record, number_of, numbers
 
 
 class World(Protocol):
-    """Where logs are kept, and what survives the processes that keep them."""
+    """Storage of logs, which survives the processes that write them."""
 
     def run(self, main: Coroutine[Any, Any, None]) -> None: ...
 
     def journal(self) -> Journal:
-        """Of another process.  Segments hold some ten records of 1000 bytes."""
+        """Make a journal as another process would.  Segments hold about ten records of 1000 bytes."""
 
     async def set_state(self, entry: LogEntry, state: str) -> None:
-        """A transaction: the entry of a log has this state from now on."""
+        """Set the state in the entry of a log, as a transaction."""
 
     async def kill(self) -> None:
-        """The process that writes is gone, without a farewell."""
+        """Kill the writing process."""
 
 
 class Writer:
@@ -63,7 +63,7 @@ async def append(log: Log, number: int, size_bytes: int = 100) -> int:
 
 
 async def everywhere(log: Log, positions: list[int]) -> None:
-    """As a client that tries again."""
+    """Wait for all replicas, with retries as a client makes them."""
     for _ in range(20):
         try:
             log.check_replicas()
@@ -79,7 +79,7 @@ async def appended(log: Log, number: int) -> None:
 
 
 async def taken_over(world: World, entry: LogEntry) -> tuple[Journal, list[Row], LogEnd]:
-    """What a successor does, up to the seal."""
+    """Take a log over as a successor does, up to the seal."""
     await world.set_state(entry, "recovering")
     journal = world.journal()
     await journal.prepare()
@@ -97,7 +97,7 @@ async def taken_over(world: World, entry: LogEntry) -> tuple[Journal, list[Row],
 
 
 class Conformance:
-    """A test class of each implementation has a fixture ``world`` and inherits these."""
+    """Tests for each implementation: its test class has a fixture ``world`` and inherits these."""
 
     def test_what_is_durable_is_read_back_at_its_position(self, world: World) -> None:
         async def main() -> None:
@@ -180,7 +180,7 @@ class Conformance:
         world.run(main())
 
     def test_a_log_can_be_read_from_any_cut(self, world: World) -> None:
-        """Also where an empty row follows that is the last one of its segment."""
+        """Includes a cut before an empty row that is the last one of its segment."""
 
         async def main() -> None:
             writer = Writer(world)
@@ -286,7 +286,7 @@ class Conformance:
                 try:
                     async for _ in scan.rows():
                         pass
-                except Unavailable:  # somebody who may have it did not answer
+                except Unavailable:  # a replica that may have it did not answer
                     continue
                 break
             assert scan.end.severe
@@ -307,7 +307,7 @@ class Conformance:
             second = await pieces.begin(9)
             other = second.add(b"other")
             await second.finish()
-            await (await pieces.begin(9)).finish()  # nothing in it
+            await (await pieces.begin(9)).finish()  # an empty file
             assert await pieces.get_many([other, *reversed(refs)]) == [b"other", *reversed(contents)]
             assert await pieces.get(refs[3]) == contents[3]
             files = {one.file: one.size_bytes for one in await pieces.list_files(9)}
@@ -326,7 +326,7 @@ class Conformance:
         world.run(main())
 
     def test_a_log_that_was_taken_over_acknowledges_nothing_more(self, world: World) -> None:
-        """Or it cannot be taken over while its writer lives."""
+        """Alternatively it cannot be taken over while its writer lives."""
 
         async def main() -> None:
             writer = Writer(world)
@@ -355,7 +355,7 @@ class Conformance:
         world.run(main())
 
     def test_records_come_to_all_replicas(self, world: World) -> None:
-        """Those just appended, some that were durable before, and some of an earlier log."""
+        """Covers records just appended, some that were durable before, and some of an earlier log."""
 
         async def main() -> None:
             writer = Writer(world)

@@ -1,4 +1,4 @@
-"""What the journal's tests share: virtual time, logs on a simulated disk, reading them back."""
+"""Shared parts of the journal's tests: virtual time, logs on a simulated disk, and reading them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = LogSettings(segment_bytes=8192, low_water_bytes=16384, row_bytes=2048)
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Instead of waiting it lets the time pass."""
+    """Selector that advances the virtual time instead of waiting."""
 
     now = 0.0
 
@@ -101,7 +101,7 @@ async def scanned(
 
 
 def plain(rows: list[Row]) -> list[object]:
-    """Rows without the buffers that they were read from."""
+    """Convert rows to values without the buffers that they were read from."""
 
     def plain_record(record: object) -> object:
         return record._replace(buffer=record.body) if isinstance(record, RecordView) else record
@@ -114,5 +114,5 @@ def numbers_in(rows: list[Row]) -> list[int]:
 
 
 async def all_made(log: LocalLog) -> None:
-    """Until the log has all segments that it wants to have ready."""
+    """Wait until the log has preallocated all segments."""
     await log._stock.settle()

@@ -35,13 +35,13 @@ def fence_of(keyspace: str) -> Fence:
 
 
 async def make_tables(connection: CassandraConnection, keyspace: str) -> None:
-    """As :class:`CassandraVersions` does, which keeps its notes in records."""
+    """Create the tables like :class:`CassandraVersions`, which stores its notes in records."""
     for number, step in enumerate(JOURNAL.schema.steps):
         await asyncio.to_thread(JOURNAL.run, connection, keyspace, number, step.forward)
 
 
 class CassandraWorld:
-    """The entries of logs are in a table of the test's own."""
+    """World whose entries of logs are in a table of the test's own."""
 
     def __init__(self, settings: CassandraSettings, keyspace: str, session: Session) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class CassandraWorld:
             assert (await asyncio.to_thread(self.session.execute, update, (state, entry.log_id))).was_applied
 
     async def kill(self) -> None:
-        """What it has sent still arrives."""
+        """Kill the writer; requests that it has sent still arrive."""
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def world(cassandra: CassandraCluster, keyspace: str) -> Iterator[CassandraWorld
         contact_points=tuple(cassandra.contact_points),
         port=cassandra.port,
         replication={"datacenter1": 1},
-        attempt_seconds=5,  # the machine may have other work
+        attempt_seconds=5,  # the machine may be busy
         timeout_seconds=20,
     )
     profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), row_factory=tuple_factory, request_timeout=60)
@@ -108,11 +108,11 @@ def world(cassandra: CassandraCluster, keyspace: str) -> Iterator[CassandraWorld
 
 
 class TestCassandra(Conformance):
-    """All that every journal promises."""
+    """Conformance tests of the journal on Cassandra."""
 
 
 def test_a_stall_is_said_and_passes(world: CassandraWorld, cassandra: CassandraCluster) -> None:
-    """The server hangs: calls are refused, with an error that says retry; and go on when it does."""
+    """The server hangs: calls fail with a retriable error, and succeed again when it continues."""
     world.settings = msgspec.structs.replace(world.settings, attempt_seconds=1)
     world.log_settings = CassandraLogSettings(stall_seconds=3)
 
@@ -166,7 +166,7 @@ def test_what_cannot_pass_by_itself_ends_the_log(world: CassandraWorld) -> None:
 
 
 def test_the_tables_are_made_once(world: CassandraWorld) -> None:
-    """By several processes at once, and by none that finds them."""
+    """Several processes create them at once, and none creates existing ones."""
 
     async def main() -> None:
         connection = await CassandraConnection.open(world.settings)
@@ -185,7 +185,7 @@ def test_the_tables_are_made_once(world: CassandraWorld) -> None:
 
 
 def test_rows_have_the_timestamps_that_no_clock_can_shadow(world: CassandraWorld) -> None:
-    """A row that arrives after its segment was deleted does not come back, however the clocks go."""
+    """A row that arrives after its segment was deleted does not reappear, regardless of clock errors."""
 
     async def main() -> None:
         tables = world.tables[0]
@@ -247,7 +247,7 @@ def test_large_files_lie_in_several_partitions(world: CassandraWorld) -> None:
 def test_a_commit_log_that_is_not_synced_is_said_and_refused_when_told_so(
     world: CassandraWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that is met later than at the opening of the connection: with each incarnation it is asked again."""
+    """Nodes discovered after the connection was opened are covered: each incarnation checks again."""
 
     async def main() -> None:
         tables = world.tables[0]

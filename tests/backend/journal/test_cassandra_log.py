@@ -1,6 +1,6 @@
-"""The log on Cassandra where writes and reads are late, lost and answered out of order, and takeovers come at any time.
+"""The log on Cassandra with delayed, lost and reordered writes and reads, and takeovers at any time.
 
-Each rule that can be taken out is taken out in turn, and has to be missed.
+Each removable rule is removed in turn, and the tests have to fail without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = CassandraLogSettings(
 
 
 class Run:
-    """One writer, and a successor that takes its log over while it writes and does not know."""
+    """A writer, and a successor that takes its log over while it writes without knowing."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -47,12 +47,12 @@ class Run:
         self.machines.slow_seconds = random.choice((0.005, 0.05))
         self.entry = LogEntry(log_id=9, node="n", incarnation=1)
         self.acknowledged: dict[int, int] = {}
-        """Position of each record whose answer went out, by number."""
+        """Position of each acknowledged record, by number."""
         self.failures: list[BaseException] = []
         self.numbers = 0
         self.taken = False
         self.everywhere = 0
-        """Answers for which all machines had to have something."""
+        """Number of answers that waited for all replicas."""
         self.careful_ones: list[asyncio.Task[None]] = []
 
     async def writer(self, log: CassandraLog) -> None:
@@ -85,7 +85,7 @@ class Run:
         self.acknowledged[number] = position
 
     async def careful(self, log: CassandraLog, number: int, position: int) -> None:
-        """A caller who waits until all machines have it; it comes again when one is away."""
+        """Append as a caller that waits for all replicas; it retries while one is unavailable."""
         for _ in range(3):
             try:
                 await log.on_all_replicas([position])
@@ -99,7 +99,7 @@ class Run:
             return
 
     async def asker(self, log: CassandraLog) -> None:
-        """Calls that write nothing: no answer of them may go out once the log is taken over."""
+        """Make calls that write nothing: none may be answered once the log is taken over."""
         while True:
             began_after = self.taken
             try:
@@ -119,7 +119,7 @@ class Run:
         try:
             log = await journal.create(self.entry, clock_ms=lambda: 1, on_failure=self.failures.append)
         except Unavailable:
-            return  # it never began
+            return  # it never started
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self.writer(log)) for _ in range(random.choice((0, 1, 4, 40)))]
         tasks += [loop.create_task(self.asker(log)) for _ in range(3)]
@@ -133,7 +133,7 @@ class Run:
         rows, end = await self.recover(0)
         sealed = msgspec.structs.replace(self.entry, state="sealed", sealed_seq=end.seq)
         machines.set_state(9, "sealed", 3)
-        await asyncio.sleep(5)  # what is late arrives, and the writer finds out
+        await asyncio.sleep(5)  # delayed requests arrive, and the writer detects the takeover
         tasks += self.careful_ones
         await asyncio.wait(tasks, timeout=30)
         for task in tasks:
@@ -175,7 +175,7 @@ def plain(rows: list[Row]) -> list[Any]:
 
 
 def run(seeds: range) -> int:
-    """How many answers had to wait for all machines."""
+    """Run all seeds; returns the number of answers that had to wait for all replicas."""
     everywhere = 0
     for seed in seeds:
         one = Run(seed)
@@ -196,7 +196,7 @@ def test_nothing_that_was_acknowledged_is_lost(first: int) -> None:
 
 
 def no_fence() -> AbstractContextManager[Any]:
-    """Rows are answered when a quorum has them, whatever the entry says, until the log finds out some other way."""
+    """Answer rows when a quorum has them, whatever the entry says, until the log detects the takeover otherwise."""
     real = CassandraLog._answer
 
     def written(self: CassandraLog, row: Any, error: BaseException | None) -> None:
@@ -209,7 +209,7 @@ def no_fence() -> AbstractContextManager[Any]:
 
 
 def answered_out_of_order() -> AbstractContextManager[Any]:
-    """A row is answered although one before it is not complete."""
+    """Answer a row although an earlier one is not complete."""
 
     def written(self: CassandraLog, row: Any, error: BaseException | None) -> None:
         real(self, row, error)
@@ -223,7 +223,7 @@ def answered_out_of_order() -> AbstractContextManager[Any]:
 
 
 def not_everywhere() -> AbstractContextManager[Any]:
-    """Who waits for all machines is answered when a quorum has it."""
+    """Answer calls that wait for all replicas when a quorum has the row."""
     return mock.patch.object(QuorumTables, "put_row_everywhere", QuorumTables.put_row)
 
 
@@ -240,7 +240,7 @@ HELD = SETTINGS._replace(segment_bytes=1 << 20)
 
 
 class HeldTables(QuorumTables):
-    """Tables whose answers the test gives."""
+    """Tables whose answers the test controls."""
 
     def __init__(self) -> None:
         super().__init__(Machines(Random(1)))
@@ -264,7 +264,7 @@ async def turns() -> None:
 
 
 class Held:
-    """A log by hand."""
+    """A log that the test runs step by step."""
 
     tables: HeldTables
     log: CassandraLog
@@ -281,7 +281,7 @@ class Held:
         return self
 
     async def row(self, number: int, size_bytes: int = 100) -> asyncio.Future[None]:
-        """One row, sent."""
+        """Send one row."""
         self.log.append(a_record(number, size_bytes))
         barrier = self.log.barrier()
         await turns()
@@ -615,7 +615,7 @@ def test_a_row_that_is_missing_before_what_was_answered_is_damage(missing: int, 
 
 @pytest.mark.parametrize("missing", [1, 2, 19, 20])
 def test_a_row_that_one_machine_alone_has_is_not_lost(missing: int) -> None:
-    """Two were given back without it; a quorum does not find it.  It is asked of all before it is called lost."""
+    """Two replicas were replaced without it, so a quorum does not find it; all are asked before it counts as lost."""
 
     async def main() -> None:
         machines = Machines(Random(1), repairs=False)
@@ -653,7 +653,7 @@ def test_a_row_that_one_machine_alone_has_is_not_lost(missing: int) -> None:
 
 
 def test_what_a_queue_needs_is_asked_of_all_before_it_is_called_lost() -> None:
-    """Bodies, and pieces of checkpoints."""
+    """Covers bodies, and checkpoint chunks."""
 
     async def main() -> None:
         machines = Machines(Random(1), repairs=False)

@@ -1,4 +1,4 @@
-"""What the tables make of a log that is held, without a Cassandra."""
+"""Fence reads of a log that is held, without a Cassandra."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 60.0
 
 
 class Asked:
-    """Of a connection, what is needed here; it answers when it is told to."""
+    """Substitute for a connection; it answers on demand."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[Any], None]] = []
@@ -50,7 +50,7 @@ class World:
         self.tables.read_state(LOG, self.told.append)
         for one in found:
             await self.asked.answers(one)
-        for _ in range(3):  # a hold is ended by a task
+        for _ in range(3):  # a task ends the hold
             await asyncio.sleep(0)
 
 

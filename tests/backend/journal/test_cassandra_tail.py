@@ -1,4 +1,4 @@
-"""Where a log on Cassandra ends that another process writes."""
+"""Finding the end of a log on Cassandra that another process writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG = 3
 
 
 class Stored:
-    """Rows as a quorum has them; ``others``: what machines have that it did not need."""
+    """Rows that a quorum has; ``others``: rows on further replicas."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], bytes] = {}
@@ -73,7 +73,7 @@ async def test_behind_a_row_that_is_missing_nothing_was_answered(stored: Stored)
     assert await end(stored) == (End(2, 2), 5)
     del stored.rows[2, 0]
     stored.rows = {at: data for at, data in stored.rows.items() if at[0] == 1}
-    stored.add(2, 0, 5, 3)  # row 4 is missing, in which segment whatever
+    stored.add(2, 0, 5, 3)  # row 4 is missing, from either segment
     assert await end(stored) == (End(1, 3), 3)
 
 

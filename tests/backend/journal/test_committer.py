@@ -1,4 +1,4 @@
-"""Commits: each write is whole, an error is told, and nobody is told before the caller is ready to hear it."""
+"""Commits: each write is atomic, errors are reported, and callbacks run only after the caller is ready for them."""
 
 from __future__ import annotations
 

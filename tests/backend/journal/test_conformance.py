@@ -1,4 +1,4 @@
-"""The local journal, and the one on Cassandra over tables in memory, keep what every journal promises."""
+"""Conformance of the local journal, and of the one on Cassandra over tables in memory."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class LocalWorld:
         return LocalJournal(self.disk, ROOT, SMALL)
 
     async def set_state(self, entry: LogEntry, state: str) -> None:
-        """The fence is the log's lock."""
+        """Set the state; the fence is the log's lock."""
 
     async def kill(self) -> None:
         self.disk.kill()
 
 
 class QuorumWorld:
-    """Some writes are late, some are lost, and the outcome of some is not known."""
+    """World in which some writes are late, some are lost, and the outcome of some is not known."""
 
     def __init__(self) -> None:
         self.machines = Machines(Random(3), lost=0.05, late=0.05)
@@ -54,7 +54,7 @@ class QuorumWorld:
         self.machines.set_state(entry.log_id, state, self.version)
 
     async def kill(self) -> None:
-        """What it has sent still arrives."""
+        """Kill the writer; requests that it has sent still arrive."""
 
 
 class TestLocal(Conformance):

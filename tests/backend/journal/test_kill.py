@@ -1,4 +1,4 @@
-"""A real process on a real disk, killed in the middle."""
+"""A real process on a real disk, killed while it writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = LogSettings(segment_bytes=256 << 10, low_water_bytes=0, row_bytes=16 
 
 
 async def _write_for_ever(root: str) -> None:
-    """Prints how many records are durable."""
+    """Print the number of durable records repeatedly."""
     disk = RealDisk()
     log = await LocalLog.create(
         disk,

@@ -47,7 +47,7 @@ def test_what_is_appended_in_one_turn_of_the_loop_rides_one_row() -> None:
         other, third = log.barrier(), log.barrier()
         assert other is not None
         assert third is not None
-        third.cancel()  # harms nobody else
+        third.cancel()  # does not affect others
         assert log.durable_seq == 0
         await first
         assert log.durable_seq == 1
@@ -95,7 +95,7 @@ def test_who_asks_again_when_answered_rides_with_those_who_waited() -> None:
         await asyncio.sleep(0)
         log.append(a_record(1))
         await first
-        await asyncio.sleep(0)  # the answer goes out, and the next request comes in
+        await asyncio.sleep(0)  # the answer is sent, and the next request arrives
         log.append(a_record(2))
         await durable(log)
         rows, _ = await scanned(disk)
@@ -106,7 +106,7 @@ def test_who_asks_again_when_answered_rides_with_those_who_waited() -> None:
 
 def test_a_row_waits_neither_for_ever_nor_when_many_ride_on_it() -> None:
     async def main(at_once: int) -> int:
-        """How many turns of the loop what is appended right after a row waits for its own, with more in each turn."""
+        """Return the turns of the loop that a record appended right after a row waits, with more appended each turn."""
         log = await a_log(sim_disk())
         log.append(a_record(0))
         first = log.barrier()
@@ -266,7 +266,7 @@ def test_a_failed_sync_ends_the_log(seed: int) -> None:
             with pytest.raises(Unavailable):
                 await future
         assert [getattr(error, "errno", None) for error in failures] == [errno.EIO]
-        # The disk would now say yes to anything: nothing may be asked of it again.
+        # The disk would succeed now, but the log must not try again.
         operations = disk.operations
         with pytest.raises(Unavailable):
             log.append(a_record(4), reserve=True)
@@ -319,7 +319,7 @@ def test_a_full_disk_refuses_what_may_not_use_the_reserve() -> None:
         with pytest.raises(StorageFull):
             log.append(a_record(0, 3000), reserve=True)
         disk.capacity_bytes += 128 << 10
-        await asyncio.sleep(1)  # virtual
+        await asyncio.sleep(1)  # virtual time
         assert log.room()
         assert await fill(log) > 100
         await log.close()
@@ -342,7 +342,7 @@ def test_no_room_is_said_with_its_cause(caplog: pytest.LogCaptureFixture) -> Non
             log.append(a_record(0, 3000))
         assert "full: no room in the journal, for no segment can be made: [Errno 24] Too many open files" in caplog.text
         disk.create = create  # type: ignore[method-assign]
-        await asyncio.sleep(1)  # virtual
+        await asyncio.sleep(1)  # virtual time
         assert log.room()
         await log.close()
 
@@ -357,7 +357,7 @@ def test_no_room_is_said_with_its_cause(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_others_fill_the_disk() -> None:
-    """Nothing is lost or failed, and when there is room again it goes on by itself."""
+    """Check that nothing is lost or failed, and that the log continues by itself when there is room again."""
 
     async def main() -> None:
         disk = sim_disk(capacity_bytes=1 << 20)
@@ -485,7 +485,7 @@ class NoNowait(RealDisk):
 
 @pytest.mark.parametrize("folder", ["/dev/shm", "/tmp", "."])
 async def test_reads_that_do_not_wait(folder: str, disk: RealDisk) -> None:
-    """Where the filesystem has no such reads the answer is None, and the worker reads."""
+    """Without support in the filesystem the result is None, and the worker reads."""
     path = os.path.join(folder, f"holdfast-test-{os.getpid()}")
     fd = disk.create(path)
     try:
@@ -527,7 +527,7 @@ def test_a_bug_in_a_commit_leaves_nobody_waiting() -> None:
 
 
 def test_a_full_segment_is_let_go_also_when_nothing_was_under_way() -> None:
-    """Else what is dropped later would take its space on the disk as long as the process lives."""
+    """Otherwise a later deletion would not free its disk space while the process lives."""
 
     async def main() -> None:
         disk = sim_disk()

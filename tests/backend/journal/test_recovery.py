@@ -45,7 +45,7 @@ def segment_path(number: int) -> str:
 
 
 async def written(log: LocalLog, rows: int, each: int = 3, size_bytes: int = 60) -> int:
-    """So many rows of so many records; returns how many records."""
+    """Write rows with this many records each; returns the number of records."""
     count = 0
     for _ in range(rows):
         for _ in range(each):
@@ -59,7 +59,7 @@ async def written(log: LocalLog, rows: int, each: int = 3, size_bytes: int = 60)
 
 
 async def a_small_log(seed: int = 1, rows: int = 4, size_bytes: int = 300) -> tuple[SimDisk, list[Row]]:
-    """A log that ended as it should, with two segments, the last row a mark."""
+    """Write a log that ended regularly, with two segments; the last row is a mark."""
     disk = sim_disk(seed)
     log = await a_log(disk, settings=SMALL._replace(segment_bytes=4096))
     await written(log, rows, 3, size_bytes)
@@ -92,7 +92,7 @@ def test_a_log_in_which_nothing_was_written() -> None:
 
 
 def test_a_first_segment_that_was_too_small_for_the_first_row() -> None:
-    """It was made while there was little room; when there was more, a large record came first."""
+    """It was created while there was little room; when there was more, a large record was first."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -159,7 +159,7 @@ def test_a_sealed_log_ends_at_its_seal_whatever_lies_behind() -> None:
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("seed", range(60))
 def test_after_a_crash_all_that_was_durable_is_there(seed: int, power: bool) -> None:
-    """At a random moment of a random run; recovered twice, the second time after another crash."""
+    """Crashes at a random moment of a random run; recovers twice, the second time after another crash."""
 
     async def main() -> None:
         random = Random(seed)
@@ -310,7 +310,7 @@ def test_a_flipped_bit_anywhere_is_reported_and_costs_at_most_one_record() -> No
                 assert not end.severe, where
                 assert end.seq == len(intact), where
                 if number == intact[-1].segment and at >= intact[-1].offset:
-                    # The mark, that nothing follows: it may have been written just now.
+                    # The mark, which nothing follows: it may have been the row being written.
                     assert (end.damage, good) == ([], sorted(places.values())), where
                     assert end.torn is not None, where
                     assert end.torn[:3] == (path, intact[-1].offset, end.seq), where
@@ -337,7 +337,7 @@ def test_a_flipped_bit_anywhere_is_reported_and_costs_at_most_one_record() -> No
                 if at < row.offset + ROW_HEADER_BYTES or at >= payload_end:
                     assert not bad, where
                 elif bad:
-                    # The record that was hit, and nothing else.
+                    # Only the record that was hit.
                     assert len(bad) == 1, where
                     assert bad[0].offset == damage.offset == starts[-1], where
                     hit = places[bad[0].position]
@@ -426,7 +426,7 @@ def test_giving_back_what_a_sealed_log_never_used_may_be_cut_short() -> None:
 
 
 def test_the_last_answered_row_is_damage_not_a_torn_tail() -> None:
-    """Thanks to the mark; without it a damaged last row looks like one that was being written."""
+    """The mark proves it; without a mark, a damaged last row looks like one that was being written."""
 
     async def main() -> None:
         for marked in (True, False):
@@ -449,7 +449,7 @@ def test_the_last_answered_row_is_damage_not_a_torn_tail() -> None:
                 assert (end.seq, end.damage) == (2, [])
                 assert end.torn is not None
                 assert end.torn.seq == 3
-                # Known from elsewhere, it is damage after all.
+                # If its durability is known from another source, it is damage.
                 again, end = await scanned(disk, known_seq=3)
                 assert (end.seq, end.severe, end.torn) == (3, False, None)
                 assert len(lost(again, end)[1]) == 1
@@ -490,7 +490,7 @@ def test_rows_of_another_life_do_not_join() -> None:
 
 
 def test_a_segment_of_another_life_does_not_join() -> None:
-    """Nor does it prove that a torn row was durable once."""
+    """It does not prove either that a torn row was durable once."""
 
     async def main() -> None:
         disk = sim_disk()
@@ -572,7 +572,9 @@ def test_what_the_disk_cannot_read_is_severe() -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_bad_block_costs_what_is_in_it_and_hides_no_row(marked: bool) -> None:
-    """Each block in turn: of what was answered nothing vanishes unsaid, and only what cannot be placed is severe."""
+    """Damages each block in turn: every answered record is recovered or reported, and only unplaceable damage is
+    severe.
+    """
 
     async def main() -> None:
         disk = sim_disk()

@@ -92,7 +92,7 @@ def test_trim_gives_back_what_was_never_used() -> None:
 
 @pytest.mark.parametrize("end", ["dropped", "cancelled", "closed"])
 def test_a_segment_that_is_let_go_while_it_is_being_opened_is_not_kept_open(end: str) -> None:
-    """Its space on the disk would be held, by a file that nobody finds any more."""
+    """Otherwise an open, unlinked file would keep its disk space."""
 
     async def main() -> None:
         disk = sim_disk(cold=1.0)
@@ -114,7 +114,7 @@ def test_a_segment_that_is_let_go_while_it_is_being_opened_is_not_kept_open(end:
         await asyncio.wait([read])
         if end == "dropped":
             assert getattr(read.result()[0], "part", None) == "file"
-        elif end == "closed":  # nothing is rotten
+        elif end == "closed":  # nothing is damaged
             assert isinstance(read.exception(), Unavailable)
         await asyncio.sleep(1)
         assert not disk._fds

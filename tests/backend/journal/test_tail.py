@@ -1,4 +1,4 @@
-"""Where a log ends that somebody else writes."""
+"""Finding the end of a log that another process writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def cluster(tmp_path: Path) -> Cluster:
 
 
 def _end(log: Log) -> tuple[int, int]:
-    """Where the writer itself says that the next row goes."""
+    """Position of the next row according to the writer."""
     batch = log._batch  # type: ignore[attr-defined]
     return batch.segment.number, batch.offset
 
@@ -46,7 +46,7 @@ async def test_it_follows_the_writer_through_its_segments(cluster: Cluster, tmp_
 
 
 async def test_what_is_no_row_belongs_to_the_log_up_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
-    """Torn or damaged: what it was, recovery decides, so nothing of it may be left out."""
+    """Recovery decides whether these bytes were torn or damaged, so none may be left out."""
     target = await cluster.queue(1)
     await cluster.send(target, "one", "two")
     await cluster.stop()
@@ -70,7 +70,7 @@ async def test_what_is_no_row_belongs_to_the_log_up_to_its_end(cluster: Cluster,
 
 
 class Restless(LogTail):
-    """A log to which something is written whenever others are looked at."""
+    """A log that grows whenever others are read."""
 
     def __init__(self, moves: int) -> None:
         self.moves = moves
@@ -91,7 +91,7 @@ class Restless(LogTail):
 
 
 class Disturbing(Restless):
-    """Whoever looks at this one gives the others time."""
+    """A log whose read lets the others grow."""
 
     def __init__(self, others: list[Restless]) -> None:
         super().__init__(0)
