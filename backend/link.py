@@ -213,7 +213,7 @@ class Link(asyncio.Protocol):
 
     @property
     def full(self) -> bool:
-        """So many bytes are in progress that further calls have to wait."""
+        """True if so many bytes are in progress that further calls have to wait."""
         return self.under_way_bytes >= self._under_way_most
 
     def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> Call:

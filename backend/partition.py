@@ -88,9 +88,9 @@ class Partition:
         self.rings_at = 0.0
         """Time of the same alarm in the loop's time, or somewhat earlier."""
         self.closed = False
-        """Its shard is in hand-over, or another node's by now: nothing may be written any more."""
+        """True if its shard is in hand-over, or belongs to another node by now: nothing may be written any more."""
         self.made_here = False
-        """This node is the partition's first owner."""
+        """True if this node is the partition's first owner."""
         self.recorded_byte_ms = 0
         """Byte-milliseconds of storage since it was opened that are already recorded (:mod:`backend.storage_meter`)."""
         self.since_ms = fold.now

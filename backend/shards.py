@@ -58,9 +58,9 @@ class Shard:
         self.pieces: Pieces = {}
         """References to the chunks of the last checkpoint."""
         self.changed = False
-        """A partition was added or removed since the last checkpoint."""
+        """True if a partition was added or removed since the last checkpoint."""
         self.leaving = False
-        """In hand-over: no partition of it is served."""
+        """True during its hand-over: no partition of it is served."""
         self.damage: str | None = None
         """Damage that stops the whole shard; None: it is served."""
 

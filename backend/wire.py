@@ -460,7 +460,7 @@ class Failure(msgspec.Struct, array_like=True, omit_defaults=True):
     """Name of the class."""
     text: str
     retryable: bool
-    """For receivers that do not know the class."""
+    """True if the call may be repeated; for receivers that do not know the class."""
     shard: int = 0
     owner: str | None = None
 
