@@ -227,11 +227,12 @@ class Callers:
 
     async def _delete_these(self, front: Front, queue: Queue, chosen: list[tuple[str, Msg, Claim]]) -> None:
         world = self._world
-        asked, first = world.loop.now, self._history.deleting([msg for _, msg, _ in chosen])
+        asked = world.loop.now
+        self._history.deleting([msg for _, msg, _ in chosen])
         outcomes = await front.delete(queue.arn, [handle for handle, _, _ in chosen])
         world.event("deleted", queue.arn, outcomes)
-        for (_, msg, claim), outcome, alone in zip(chosen, outcomes, first, strict=True):
-            if outcome is HandleOutcome.DONE and queue.fifo and alone:
+        for (_, msg, claim), outcome in zip(chosen, outcomes, strict=True):
+            if outcome is HandleOutcome.DONE and queue.fifo and msg.endings == 1:
                 self._history.handle_counted(msg, claim, asked, world.loop.now)
             retired = claim.place[0] not in world.partitions_of(queue)
             self._history.deleted(msg, claim, outcome, world.loop.now, retired=retired)

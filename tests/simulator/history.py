@@ -119,6 +119,8 @@ class Msg:
     """True time of the first one."""
     deleting_at: int = 1 << 62
     """When a delete, or a purge, was first asked for."""
+    endings: int = 0
+    """Deletes and purges that were asked for, each entry of a batch counted: a call may arrive late, and twice."""
     deleted_at: int = 1 << 62
     """When one was answered that must have hit it."""
     claims: dict[Place, dict[int, Claim]] = field(default_factory=dict)
@@ -329,14 +331,11 @@ class History:
             if newer and not later.changing and now < later.holds_until:
                 raise Violation(f"an earlier handle of {msg.name} was taken while claim {receives} holds it")
 
-    def deleting(self, msgs: Sequence[Msg]) -> list[bool]:
-        """Returns for each whether nothing that may end it was asked for before, nor is in the same call, which may
-        arrive twice."""
+    def deleting(self, msgs: Sequence[Msg]) -> None:
         at = self.tick()
-        first = [msg.deleting_at == 1 << 62 and msgs.count(msg) == 1 for msg in msgs]
         for msg in msgs:
+            msg.endings += 1
             msg.deleting_at = min(msg.deleting_at, at)
-        return first
 
     def deleted(self, msg: Msg, claim: Claim, outcome: HandleOutcome, now: float, *, retired: bool) -> None:
         """``retired``: the partition that the handle names is none of the queue's any more."""
@@ -391,6 +390,7 @@ class History:
         return at
 
     def _may_go(self, msg: Msg, at: int) -> None:
+        msg.endings += 1
         msg.deleting_at = min(msg.deleting_at, at)
         msg.purging = True
         if msg.by_token:
