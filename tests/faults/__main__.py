@@ -1,11 +1,11 @@
 """``python -m tests.faults --minutes 20 --keep docs/faults.md``: faults on whole clusters, then on one process.
 
-First every fault is done to every form of several processes (:mod:`tests.faults.plans`), which takes what it takes;
-then faults chosen at random to one real server, for a chosen time.  ``--forms`` chooses among them.
+First every fault is injected into every form of several processes (:mod:`tests.faults.plans`), however long that takes;
+then random faults into one real server, for the given time.  ``--forms`` selects forms.
 
-A fault that breaks a promise, or takes too long, is written down as that, and the others are done nevertheless.  At the
-end there is a summary.  The exit code is 1 when a promise was broken; what was seen then goes to standard error.
-``--seed`` chooses the same faults again, though not the same moments: these are real processes.
+A fault that breaks a promise, or takes too long, is recorded as that, and the others follow.  A summary is printed at
+the end.  The exit code is 1 if a promise was broken; the observations then go to standard error.  ``--seed`` selects
+the same faults again, though not at the same moments: these are real processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE_PROCESS = "one-process"
 
 
 def table(outcome: Outcome) -> str:
-    """The outcome as Markdown."""
+    """Format the outcome as Markdown."""
     commit = _output("git", "rev-parse", "--short", "HEAD")
     counts = outcome.counts
     done = sum(row.done for row in outcome.rows.values())
@@ -62,7 +62,7 @@ def _output(*command: str) -> str:
 
 
 def of_forms(rows: list[Row], seed: int, seconds: float) -> str:
-    """What came of the faults on whole clusters, as Markdown."""
+    """Format the results of the faults on whole clusters as Markdown."""
     commit = _output("git", "rev-parse", "--short", "HEAD")
     lines = [
         f"## {datetime.now(UTC):%Y-%m-%d}, commit {commit}: whole clusters",
@@ -79,7 +79,7 @@ def of_forms(rows: list[Row], seed: int, seconds: float) -> str:
 
 
 def run_forms(names: list[str], seed: int, only: str) -> list[Row]:
-    """Do what is planned for these forms."""
+    """Run the planned faults on these forms."""
 
     def told(row: Row) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
@@ -91,14 +91,14 @@ def run_forms(names: list[str], seed: int, only: str) -> list[Row]:
         with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
             try:
                 rows += asyncio.run(plans.FORMS[name](Path(folder), seed, told, only))
-            except Exception as error:  # the others are done nevertheless
+            except Exception as error:  # the other forms run nevertheless
                 rows.append(Row(name, "all of them", broken=[f"not done: {error!r}"]))
                 told(rows[-1])
     return rows
 
 
 def summary(rows: list[Row], seconds: float) -> str:
-    """In a few lines, what came of the faults on whole clusters."""
+    """Summarize the faults on whole clusters in a few lines."""
     stalls = sorted(rows, key=lambda row: row.stall_seconds)[-3:]
     broken = [row for row in rows if row.broken]
     return "\n".join(
@@ -120,7 +120,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", type=Path, help=f"write the tables into this file, below its line {MARK}")
     arguments = parser.parse_args()
-    logging.disable(logging.ERROR)  # what this process says of what it does to the others
+    logging.disable(logging.ERROR)  # this process's messages about its own faults
     print(f"seed {arguments.seed}", flush=True)
     results: list[str] = []
     summaries: list[str] = []

@@ -1,9 +1,8 @@
-"""A block of 4 KiB of a backend's journal that cannot be read: the messages in it are lost, and no others.
+"""An unreadable block of 4 KiB in a backend's journal: the messages in it are lost, and no others.
 
-A queue of its own is filled with small messages, of which several lie in each block, and its backend is killed, so that
-they are only on the disk.  Then one block in which nothing but these messages lies becomes bad.  Which of them lie in
-it is found by the journal's own format, and compared, by their ids, with what is received, and with what the backend's
-log says that it lost.
+A separate queue is filled with small messages, several to a block, and its backend is killed, so that they are only on
+the disk.  Then a block that contains only these messages becomes bad.  The journal's format tells the messages in it;
+their ids are compared with the received ones, and with those that the backend's log reports as lost.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ BATCHES = 12
 BATCH = 10
 BODY_BYTES = 1200
 ATTEMPTS = 5
-"""Blocks, one after the other, until one was not copied to another place before it became bad."""
+"""Maximum number of blocks tried, until one was not copied elsewhere before it became bad."""
 EMPTY_RECEIVES = 5
-"""One after the other, after which a queue with nothing in flight has nothing more."""
+"""Consecutive empty receives after which a queue without messages in flight counts as empty."""
 
 _rounds = itertools.count(1)
 
 
 class MessagePlace(NamedTuple):
-    """The place of a message in the journal."""
+    """Position of a message in the journal."""
 
     id: str
     number: int
@@ -50,7 +49,7 @@ class MessagePlace(NamedTuple):
 
 
 class BadBlock:
-    """One round on a form that runs."""
+    """One round on a running form."""
 
     def __init__(self, form: OneMachine) -> None:
         self.lost: set[str] = set()
@@ -59,7 +58,7 @@ class BadBlock:
         self._client = Client(form.endpoint)
 
     async def run(self) -> None:
-        """Fill a queue, let a block become bad, and compare.  Raises AssertionError when anything else was lost."""
+        """Fill a queue, make a block bad, and compare.  Raises AssertionError if anything else was lost."""
         try:
             for _ in range(ATTEMPTS):
                 await self._round(f"blocks{next(_rounds)}")
@@ -98,7 +97,7 @@ class BadBlock:
         await self._client.repeated("DeleteQueue", QueueUrl=url)
 
     async def _fill(self, name: str, url: str) -> dict[str, str]:
-        """Keys of what was sent, by id."""
+        """Send messages; returns their keys by id."""
         sent: dict[str, str] = {}
         for batch in range(BATCHES):
             keys = [f"{name}-{batch * BATCH + number}" for number in range(BATCH)]
@@ -109,7 +108,7 @@ class BadBlock:
         return sent
 
     async def _drain(self, url: str) -> dict[str, str]:
-        """Keys of what can be received, by id; each is deleted."""
+        """Receive and delete all messages; returns their keys by id."""
         received: dict[str, str] = {}
         empty = 0
         while empty < EMPTY_RECEIVES:
@@ -127,7 +126,7 @@ class BadBlock:
 
 
 def find(data: Path, queue: Queue) -> set[MessagePlace]:
-    """Places in the journal of the messages of a queue of one partition: the last that each was written to."""
+    """Find the messages of a queue with one partition in the journal: the latest position of each."""
     partition, salt = queue.partitions[0].id, salt_of(queue.handle_key)
     found: dict[str, MessagePlace] = {}
     for folder in places.logs(data):
@@ -145,7 +144,7 @@ def find(data: Path, queue: Queue) -> set[MessagePlace]:
 
 
 def choose(stored: set[MessagePlace]) -> tuple[Path, int]:
-    """A block in which several of these messages lie, and nothing else."""
+    """Choose a block with several of these messages, and nothing else."""
     covered: defaultdict[tuple[Path, int], int] = defaultdict(int)
     for one in stored:
         for block in range(one.start // BLOCK_BYTES, (one.end - 1) // BLOCK_BYTES + 1):
@@ -157,10 +156,10 @@ def choose(stored: set[MessagePlace]) -> tuple[Path, int]:
 
 
 def overlaps(one: MessagePlace, block: int) -> bool:
-    """Return whether the message is at least in part in the block."""
+    """Return whether the message is at least partly in the block."""
     return one.start < (block + 1) * BLOCK_BYTES and block * BLOCK_BYTES < one.end
 
 
 def reported(log: str, partition: int) -> set[int]:
-    """Numbers of the messages of this partition that a backend says it has lost."""
+    """Numbers of the messages of this partition that a backend reports as lost."""
     return {int(number) for number in re.findall(rf"message (\d+) of partition {partition} is quarantined", log)}

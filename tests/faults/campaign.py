@@ -1,4 +1,4 @@
-"""The long campaign: one fault after the other, chosen at random, and a table of what was done and seen."""
+"""The long campaign: random faults one after the other, and a table of the results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.faults.traffic import Traffic
 from tests.faults.whole import QUARANTINED
 
 ENDS_A_ROUND = 12
-"""After at most so many faults the queues are emptied, and every message is accounted for."""
+"""Maximum number of faults after which the queues are emptied, and every message is accounted for."""
 CALLS_MOST = 300
 
 
 @dataclass
 class Row:
-    """What one kind of fault has come to."""
+    """Results of one kind of fault."""
 
     done: int = 0
     not_reached: int = 0
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What a campaign has come to."""
+    """Results of a campaign."""
 
     seed: int
     rows: dict[str, Row] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Outcome:
 
 
 class Campaign:
-    """Faults for a while, on one data folder after the other."""
+    """Random faults for a given time, on one data folder after the other."""
 
     def __init__(self, seed: int, seconds: float, only: str = "") -> None:
-        """``only``: faults whose names contain this."""
+        """Set up a campaign.  ``only``: run faults whose names contain this."""
         self.outcome = Outcome(seed)
         self._random = Random(seed)
         self._seconds = seconds
@@ -159,7 +159,7 @@ class Campaign:
             try:
                 await steps.end_while_serving(server, traffic, moment, nth, self._action())
             except TimeoutError:
-                server.kill()  # the step did not come so often
+                server.kill()  # the step occurred less often
                 return False
             return True
 

@@ -1,4 +1,4 @@
-"""A client that knows of each call whether it was answered, refused, never sent or in doubt.  It never retries."""
+"""A client that classifies each call as answered, refused, never sent or in doubt.  It never retries."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, Protocol
 from bench.signing import Credentials, Signer
 
 ANSWER_SECONDS = 60.0
-"""No call may take longer; the longest poll here is 2 s."""
+"""Timeout of a call; the longest poll here is 2 s."""
 REPEATED_SECONDS = 120.0
 RETRY_SECONDS = 0.2
 
 
 class Endpoint(Protocol):
-    """What a client has to know of a service on this machine."""
+    """Endpoint of a service on this machine."""
 
     @property
     def ports(self) -> Sequence[int]:
-        """Of the loopback; each serves all queues."""
+        """Ports on the loopback; each serves all queues."""
 
     @property
     def access_key_id(self) -> str: ...
@@ -32,15 +32,15 @@ class Endpoint(Protocol):
 
 
 class Unreachable(Exception):
-    """No connection: nothing was sent."""
+    """The connection failed: nothing was sent."""
 
 
 class InDoubt(Exception):
-    """The connection ended before the answer came: it is not known whether the call took effect."""
+    """The connection ended before the answer arrived: the effect of the call is not known."""
 
 
 class Refused(Exception):
-    """Answered with an error."""
+    """The answer is an error."""
 
     def __init__(self, action: str, status: int, code: str, message: str) -> None:
         super().__init__(f"{action}: {status} {code}: {message}")
@@ -50,17 +50,20 @@ class Refused(Exception):
 
 
 class Client:
-    """One connection to a server, one call at a time; connects when it has to."""
+    """One connection to a server, for one call at a time; connects on demand."""
 
     def __init__(self, server: Endpoint, port: int | None = None) -> None:
-        """``port``: of one of several frontends."""
+        """Set up a client.  ``port``: port of one of several frontends."""
         self._port = server.ports[0] if port is None else port
         credentials = Credentials(server.access_key_id, server.secret_access_key, server.region)
         self._signer = Signer(f"127.0.0.1:{self._port}", credentials)
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """The answer.  Raises :class:`Unreachable`, :class:`InDoubt`, :class:`Refused`; TimeoutError when it hangs."""
+        """Return the answer.
+
+        Raises :class:`Unreachable`, :class:`InDoubt`, :class:`Refused`; TimeoutError if the call hangs.
+        """
         reader, writer = await self._connect()
         try:
             writer.write(self._signer.request(action, json.dumps(parameters).encode()))
@@ -82,7 +85,7 @@ class Client:
         return answer
 
     async def repeated(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """The answer of a call that may be repeated, and is until it is answered, for :data:`REPEATED_SECONDS`."""
+        """Make an idempotent call, repeated until it is answered, for :data:`REPEATED_SECONDS`."""
         end = time.monotonic() + REPEATED_SECONDS
         while True:
             try:
@@ -104,7 +107,7 @@ class Client:
 
     @property
     def local_port(self) -> int:
-        """Of the connection there is."""
+        """Local port of the current connection."""
         assert self._connection is not None
         port: int = self._connection[1].get_extra_info("sockname")[1]
         return port
@@ -117,11 +120,11 @@ class Client:
             try:
                 await connection[1].wait_closed()
             except OSError:
-                pass  # it was broken, which is why it is closed
+                pass  # a broken connection
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """Status and body of an answer, and whether the connection closes after it."""
+    """Read status and body of an answer, and whether the connection closes after it."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     at = head.index(b"\r\ncontent-length:")
     length = int(head[at + 17 : head.index(b"\r\n", at + 2)])

@@ -14,7 +14,7 @@ from tests.system.server import show_log_on_failure
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FaultyServer]:
-    """A server that is not started yet, and is gone after the test."""
+    """Make a server that is not started yet, and is removed after the test."""
     faulty = FaultyServer(tmp_path)
     try:
         yield faulty

@@ -1,8 +1,7 @@
 """The form on many machines: three Cassandra nodes, a Redis, metadata nodes, backends and frontends, all on loopback.
 
-Between the processes and Cassandra, and before each backend, stands a proxy (:mod:`tests.faults.proxy`), so that the
-network between any two of them can be made bad.  The clocks and disks of Cassandra can be made wrong
-(:mod:`tests.faults.wrong`).
+A proxy (:mod:`tests.faults.proxy`) between the processes and Cassandra, and before each backend, injects network faults
+between any two of them.  The clocks and disks of Cassandra can be disturbed too (:mod:`tests.faults.wrong`).
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from tests.faults.wrong import NoCompiler, Wrong, make_library
 from tests.system.waiting import wait_until
 
 PROXY_HOST = "127.0.1.{number}"
-"""Where the clients of each Cassandra node find it: at its own port, on an address of the loopback."""
+"""Address at which clients reach each Cassandra node: its own port, on another loopback address."""
 
 TAKEN = "shards were taken"
-"""What a backend says when it has got some."""
+"""Log text of a backend that has got shards."""
 
 
 class ProxiedCassandra(CassandraCluster):
-    """Cassandra whose clients come through proxies; its nodes reach each other directly."""
+    """Cassandra whose clients connect through proxies; its nodes connect to each other directly."""
 
     def __init__(self) -> None:
         super().__init__(3, java_options=QUICK_START, settings=f"broadcast_rpc_address: {PROXY_HOST}")
@@ -46,7 +45,7 @@ class ProxiedCassandra(CassandraCluster):
         ]
 
     def make_wrong(self, folder: Path) -> list[Wrong]:
-        """What can be made wrong with each node that is started from now on; nothing, where that cannot be."""
+        """Prepare the fault injection of each node started from now on; empty if that is not possible."""
         try:
             library = make_library(folder)
         except NoCompiler as error:
@@ -58,7 +57,7 @@ class ProxiedCassandra(CassandraCluster):
         return wrongs
 
     def clock_of(self, number: int) -> float:
-        """What the clock of a node says, as it says it itself."""
+        """Return the clock of a node, as the node reports it."""
         host = self.nodes[number].host
         profile = ExecutionProfile(WhiteListRoundRobinPolicy([host]), request_timeout=30)
         driver = Cluster([host], self.port, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
@@ -75,7 +74,7 @@ class ProxiedCassandra(CassandraCluster):
 
 @dataclass(frozen=True)
 class Doors:
-    """The frontends, as clients know them."""
+    """The frontends, as an endpoint of clients."""
 
     ports: list[int]
     access_key_id: str
@@ -96,7 +95,10 @@ class Distributed(Form):
         backends: int = 3,
         managers: int = 0,
     ) -> None:
-        """``cassandra``: one that runs, and is left alone; nothing is done to it.  Else there are three nodes."""
+        """Set up the form.
+
+        ``cassandra``: a running one, which gets no faults and is not stopped.  Without it, three nodes are started.
+        """
         self.folder = folder
         self._stack = ExitStack()
         self._own_cassandra = ProxiedCassandra() if cassandra is None else None
@@ -109,10 +111,12 @@ class Distributed(Form):
             frontends=2,
             managers=managers,
             keyspace=keyspace,
-            settings={"PARTITION_RATE": "0"},  # queues are split when a fault wants it
+            settings={"PARTITION_RATE": "0"},  # queues are split only by faults
         )
         self.is_split = False
-        """The queue :data:`~tests.faults.traffic.WORK` has several partitions; else its dead-letter queue may have."""
+        """True if the queue :data:`~tests.faults.traffic.WORK` has several partitions; else its dead-letter queue may
+        have.
+        """
         self.wrongs = [] if self._own_cassandra is None else self._own_cassandra.make_wrong(folder)
         self.name = f"{len(used.nodes)} Cassandra, {metadata} metadata, {backends} backends, 2 frontends"
         self.backends = [process.name for process in self.cluster.of("backend")]
@@ -135,7 +139,7 @@ class Distributed(Form):
 
     @property
     def proxies(self) -> list[Proxy]:
-        """Before the nodes of Cassandra."""
+        """Proxies of the Cassandra nodes."""
         return [] if self._own_cassandra is None else self._own_cassandra.proxies
 
     # --- its life -----------------------------------------------------------------------------------------
@@ -162,20 +166,20 @@ class Distributed(Form):
         process.start()
 
     def restart(self, name: str) -> None:
-        """Drained, ended and started again."""
+        """Drain a process, and start it again."""
         process = self.cluster[name]
         code = process.stop()
         assert code == 0, f"{name} ended with {code}"
         process.start()
 
     def kill_all(self) -> None:
-        """All of Holdfast at once; Cassandra and Redis go on."""
+        """Kill all of Holdfast at once; Cassandra and Redis continue."""
         for process in self.cluster:
             process.kill()
         self.cluster.start_processes()
 
     def restart_all(self) -> None:
-        """One after the other, and each backend has shards again before the next one goes."""
+        """Restart one process after the other; each backend has shards again before the next one."""
         for name in (*self.metadata, *self.backends, *self.frontends, *self.managers):
             if name in self.backends:
                 self.until_logged(TAKEN, partial(self.restart, name), of=name)
@@ -189,13 +193,13 @@ class Distributed(Form):
         return "".join(f"--- {process.name}\n{process.log()[-2000:]}\n" for process in self.cluster)
 
     def log_of(self, name: str) -> str:
-        """What one of them has said."""
+        """Return the log of a process."""
         return self.cluster[name].log()
 
     # --- faults -------------------------------------------------------------------------------------------
 
     def wait_for_zombie(self, name: str) -> None:
-        """An owner of shards stands still until others have taken them, and wakes up; it has to notice by itself."""
+        """Suspend an owner of shards until others have taken them, and resume it; it has to notice by itself."""
         others = [other for other in self.backends if other != name]
 
         def taken() -> int:
@@ -207,7 +211,7 @@ class Distributed(Form):
         self.until_logged("the journal has been recovered", partial(self.resume, name), of=name)
 
     def without_cassandra(self, numbers: Sequence[int], seconds: float) -> None:
-        """kill -9 of these nodes of Cassandra, which come back after a while."""
+        """kill -9 these nodes of Cassandra, and restart them after a while."""
         assert self._own_cassandra is not None
         all_nodes = self._own_cassandra.nodes
         nodes = [all_nodes[number] for number in numbers]
@@ -235,7 +239,7 @@ class Distributed(Form):
 
     @contextmanager
     def bad_network(self, proxies: Sequence[Proxy], weather: Callable[[Proxy], None]) -> Iterator[None]:
-        """The weather for these proxies meanwhile."""
+        """Apply a network fault to these proxies during the block."""
         try:
             for proxy in proxies:
                 weather(proxy)
@@ -245,18 +249,20 @@ class Distributed(Form):
                 proxy.heal()
 
     def apart(self, name: str, direction: Direction, queue: str) -> None:
-        """A backend and all who call it are apart, until it has given to others what it has, the queue among it."""
+        """Disconnect a backend from all its callers, until its shards, that of the queue among them, have other
+        owners.
+        """
         with self.bad_network([self.wires[name]], lambda proxy: proxy.hold(direction)):
             wait_until(lambda: self.owner_of(queue) != name, f"{name} has handed {queue} over", BACK_SECONDS, 0.5)
 
     def apart_from(self, name: str, frontend: str, direction: Direction, seconds: float) -> None:
-        """A backend and one frontend are apart for a while."""
+        """Disconnect a backend from one frontend for a while."""
         pids = [self.pid(frontend)]
         with self.bad_network([self.wires[name]], lambda proxy: proxy.hold(direction, pids)):
             time.sleep(seconds)
 
     def apart_from_cassandra(self, name: str, direction: Direction, seconds: float) -> None:
-        """A process and all of Cassandra are apart for a while."""
+        """Disconnect a process from all of Cassandra for a while."""
         pids = [self.pid(name)]
         with self.bad_network(self.proxies, lambda proxy: proxy.hold(direction, pids)):
             time.sleep(seconds)
@@ -265,16 +271,16 @@ class Distributed(Form):
         return owner_of(self.cluster.settings(), ACCOUNT, queue)
 
     def splitter(self) -> Splitter:
-        """What gives queues other partitions."""
+        """Return a splitter of this cluster's queues."""
         return Splitter(self.cluster.settings(), ACCOUNT)
 
     def wrong_clock(self, number: int, seconds: float, meanwhile: Callable[[], object]) -> None:
-        """The clock of a node of Cassandra is off for a while."""
+        """Set the clock of a Cassandra node off for a while."""
         cassandra, wrong = self._own_cassandra, self.wrongs[number]
         assert cassandra is not None
         wrong.set(clock_seconds=seconds)
         try:
-            # What a node tells as its time never goes back: with a clock that is behind, it stands still.
+            # A node never reports a time before an earlier one: after a backward step, its time stands still.
             wait_until(
                 lambda: math.copysign(1, seconds) * (cassandra.clock_of(number) - time.time()) > 1.0,
                 f"the clock of node {number} is off",
@@ -285,7 +291,7 @@ class Distributed(Form):
             wrong.set()
 
     def slow_syncs(self, numbers: Sequence[int], seconds: float, meanwhile: Callable[[], object]) -> None:
-        """The syncs of these nodes of Cassandra take longer for a while."""
+        """Delay the syncs of these Cassandra nodes for a while."""
         for number in numbers:
             self.wrongs[number].set(sync_seconds=seconds)
         try:
@@ -295,13 +301,13 @@ class Distributed(Form):
                 self.wrongs[number].set()
 
     def redis_away(self, seconds: float) -> None:
-        """kill -9 of the Redis, and an empty one in its place."""
+        """kill -9 the Redis, and start an empty one."""
         assert self.cluster.redis is not None
         self.cluster.redis.kill()
         time.sleep(seconds)
         self.cluster.redis.start()
 
     def redis_flushed(self) -> None:
-        """The Redis forgets everything."""
+        """Delete everything in the Redis."""
         assert self.cluster.redis is not None
         self.cluster.redis.flush()

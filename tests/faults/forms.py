@@ -1,4 +1,4 @@
-"""Whole Holdfasts, in each form that has several processes, and what can be done to their processes."""
+"""Running services of several processes, in each form, and faults of their processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BACK_SECONDS = 60.0
 
 
 class Form(ABC):
-    """One form, running.  Processes have names; those of a role are told apart by number."""
+    """A running service in one form.  Processes have names; those of a role differ by number."""
 
     name: str
     endpoint: Endpoint
-    """Where clients find it."""
+    """Endpoint for clients."""
     frontends: list[str]
     backends: list[str]
     folder: Path
@@ -40,59 +40,59 @@ class Form(ABC):
 
     @abstractmethod
     def pid(self, name: str) -> int:
-        """Of the process of this name, as soon as there is one."""
+        """Return the process id by name, as soon as the process exists."""
 
     @abstractmethod
     def kill(self, name: str) -> None:
-        """kill -9; returns when another one is in its place and serves."""
+        """kill -9 a process; returns when its replacement serves."""
 
     @abstractmethod
     def restart_all(self) -> None:
-        """A rolling restart of all that can be restarted under load; returns when it is over."""
+        """Do a rolling restart of everything that can be restarted under load; returns when it is over."""
 
     @abstractmethod
     def log_text(self) -> str:
-        """What all have said."""
+        """Return the logs of all processes."""
 
     def log_tail(self) -> str:
-        """What they have said last."""
+        """Return the ends of all logs."""
         return self.log_text()[-8000:]
 
     def log_of(self, name: str) -> str:
-        """What the process of this name has said, perhaps with what others have."""
+        """Return the log of this process, possibly mixed with that of others."""
         return self.log_text()
 
     @abstractmethod
     def owner_of(self, queue: str) -> str:
-        """The backend that has this queue now, or its first partition."""
+        """Return the backend that owns this queue, or its first partition."""
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         os.kill(self.pid(name), signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT, if it still runs."""
+        """Send SIGCONT, if the process still runs."""
         try:
             os.kill(self.pid(name), signal.SIGCONT)
         except ProcessLookupError:
-            pass  # somebody has ended it meanwhile
+            pass  # the process was ended meanwhile
 
     def set_clock(self, name: str, seconds: float) -> None:
-        """By how much its clock is off."""
+        """Set the clock of a process off by this."""
         (self.folder / f"{name}.clock").write_text(str(seconds))
 
     def slow_disk(self, name: str, seconds: float) -> None:
-        """How much longer its syncs take."""
+        """Delay each sync of a process by this."""
         (self.folder / f"{name}.disk").write_text(str(seconds))
 
     def bad_block(self, name: str, path: Path | None, block: int = 0) -> None:
-        """A block of 4 KiB of this file cannot be read by it; None: all can."""
+        """Make a block of 4 KiB of this file unreadable to a process; None: all are readable."""
         (self.folder / f"{name}.bad").write_text("" if path is None else f"{path} {block}")
 
     def until_logged(
         self, text: str, act: Callable[[], None], seconds: float = BACK_SECONDS, *, of: str | None = None
     ) -> None:
-        """Do something, and wait until this has been said once more than before, by anyone or by the process ``of``."""
+        """Act, and wait until this text has been logged once more than before, by any process or by ``of``."""
 
         def said() -> int:
             return (self.log_text() if of is None else self.log_of(of)).count(text)
@@ -102,12 +102,12 @@ class Form(ABC):
         wait_until(lambda: said() > before, f"{text!r} is logged again", seconds)
 
     def environment(self) -> dict[str, str]:
-        """With which a process can be given a wrong clock and a slow disk."""
+        """Environment with which faults of a process's clock and disk can be injected."""
         return {"FAULTS_AT_START": str(self.folder), "PYTHONPATH": str(STARTUP)}
 
 
 class OneMachine(Form):
-    """``holdfast serve --frontends 2``, with one backend or several: a supervisor starts again what has died."""
+    """``holdfast serve --frontends 2``, with one backend or several; its supervisor restarts dead processes."""
 
     def __init__(self, folder: Path, backends: int = 1, settings: Mapping[str, str] | None = None) -> None:
         more = {"BACKENDS": str(backends)} if backends > 1 else {}
@@ -137,11 +137,11 @@ class OneMachine(Form):
         return owner_of(self.settings(), ACCOUNT, queue)
 
     def settings(self) -> Settings:
-        """Those of its processes."""
+        """Settings of its processes."""
         return load({}, {**self.server.settings, "HOLDFAST_DATA": str(self.server.data)})
 
     def kill_all(self) -> None:
-        """The supervisor, and so all of them; and start again."""
+        """Kill the supervisor, and thereby all processes; then start again."""
         self.server.kill()
         self.start()
 

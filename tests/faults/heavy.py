@@ -1,9 +1,9 @@
-"""Messages near 1 MiB in FIFO groups, with small ones between them, that go from queue to queue on different nodes.
+"""Messages near 1 MiB in FIFO groups, with small ones between them, transferred between queues of different nodes.
 
-One call between two nodes carries 4 MiB, so each batch of these is cut, and a group has to stay in order across the
-cut.  Each round has three queues of its own, whose first partitions are different nodes' where that can be had: all
-messages are sent to ``yard``, from where they go as dead letters to ``pile``, and by a move task to ``goal``.  There
-they are received, by their ids and in order.
+One call between two nodes carries 4 MiB, so each batch of these is split, and a group has to stay in order across the
+split.  Each round has three queues of its own, whose first partitions have different owners if possible.  All messages
+are sent to ``yard``, transferred as dead letters to ``pile``, and by a move task to ``goal``.  There they are received,
+by their ids and in order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.system.server import ACCOUNT, REGION
 BIG_BYTES = 1_000_000
 SMALL_BYTES = 2_000
 PATTERN = (BIG_BYTES, BIG_BYTES, BIG_BYTES, SMALL_BYTES, BIG_BYTES, SMALL_BYTES, BIG_BYTES, SMALL_BYTES, SMALL_BYTES)
-"""Lengths of a group's messages in turn: behind what does not fit into 4 MiB any more there are some that would."""
+"""Lengths of a group's messages, repeated: after one that exceeds the 4 MiB there are some that would still fit."""
 GROUP_MESSAGES = 16
 GROUPS = 2
 PHASE_SECONDS = 120.0
 LOOK_SECONDS = 0.3
 NAMES_MOST = 20
-"""Queues that are made until three have owners that differ."""
+"""Maximum number of queues that are created to find three with different owners."""
 DEAD_AFTER_SECONDS = 1
 VISIBILITY_SECONDS = 30
 
@@ -37,14 +37,14 @@ _rounds = itertools.count(1)
 
 
 class HeavyMoves:
-    """One round on a service that runs.  ``owner_of`` says which node has a queue."""
+    """One round on a running service.  ``owner_of`` returns the node that owns a queue."""
 
     def __init__(
         self, endpoint: Endpoint, owner_of: Callable[[str], str], *, groups: int = GROUPS, seed: int = 0
     ) -> None:
         self.ledger = Ledger()
         self.received: list[str] = []
-        """Keys, in the order in which they were received."""
+        """Keys, in the order of receipt."""
         self._owner_of = owner_of
         self._endpoint = endpoint
         self._client = Client(endpoint)
@@ -55,9 +55,9 @@ class HeavyMoves:
         """Message ids by key."""
 
     async def run(self, meanwhile: Callable[[str, str, str], object] = lambda yard, pile, goal: None) -> None:
-        """All of it.  ``meanwhile`` is told the names of the queues, and done while messages go from queue to queue.
+        """Run the round.  ``meanwhile`` gets the names of the queues, and is called during the transfers.
 
-        Raises AssertionError when a promise was broken, and TimeoutError when messages do not arrive.
+        Raises AssertionError if a promise was broken, and TimeoutError if messages do not arrive.
         """
         try:
             yard, pile, goal = await self._queues()
@@ -82,7 +82,7 @@ class HeavyMoves:
     # --- the queues ---------------------------------------------------------------------------------------
 
     async def _queues(self) -> tuple[str, str, str]:
-        """Names of three queues, of three nodes where there are so many."""
+        """Create three queues, on three nodes if there are that many; returns their names."""
         by_owner: dict[str, str] = {}
         names: list[str] = []
         while len(by_owner) < 3 and len(names) < NAMES_MOST:
@@ -116,7 +116,7 @@ class HeavyMoves:
     # --- from queue to queue ------------------------------------------------------------------------------
 
     async def _bury(self, yard: str, pile: str) -> None:
-        """Receive all until they are dead letters."""
+        """Receive all messages until they are dead letters."""
 
         async def is_done() -> bool:
             await self._call("ReceiveMessage", yard, MaxNumberOfMessages=10)
@@ -125,7 +125,7 @@ class HeavyMoves:
         await _until(is_done, f"all {len(self._sent)} messages are dead letters in {pile}")
 
     async def _redrive(self, pile: str, goal: str) -> None:
-        """Have them moved, by as many tasks as that takes."""
+        """Move them, by as many tasks as that takes."""
 
         async def is_done() -> bool:
             if await self._stored(pile) == 0:
@@ -133,7 +133,7 @@ class HeavyMoves:
             try:
                 await self._client.call("StartMessageMoveTask", SourceArn=arn(pile), DestinationArn=arn(goal))
             except (Refused, InDoubt, Unreachable):
-                pass  # one is running, or somebody is away
+                pass  # a task is running, or a process is unavailable
             return False
 
         await _until(is_done, f"all messages have left {pile}")
@@ -179,7 +179,7 @@ class HeavyMoves:
         return sum(int(answer["Attributes"][f"ApproximateNumberOfMessages{name}"]) for name in names)
 
     async def _call(self, action: str, queue: str, **parameters: Any) -> dict[str, Any]:
-        """Repeat the call until it is answered: all of these may be."""
+        """Repeat an idempotent call until it is answered."""
         if queue:
             parameters["QueueUrl"] = f"http://127.0.0.1/{ACCOUNT}/{queue}"
         return await self._client.repeated(action, **parameters)

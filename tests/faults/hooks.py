@@ -1,28 +1,28 @@
-"""Faults at named steps of what a server does to its disk, without a change to the server.
+"""Faults at named steps of a server's disk operations, without a change to the server.
 
-:func:`install` puts itself between the server and the operating system's file calls (``os.pwrite``, ``os.fdatasync``,
-...) and says of each call which step of which operation it is::
+:func:`install` intercepts the operating system's file calls (``os.pwrite``, ``os.fdatasync``, ...) and maps each call
+to a step of an operation::
 
     commit.write  commit.sync                    a group commit
     segment.create  preallocate.write  .sync     a new segment
     piece.create  piece.write  piece.sync        a file of checkpoint pieces
     folder.sync                                  of any folder of the journal
-    segment.unlink  piece.unlink                 what is not needed any more
-    tail.write  tail.sync                        recovery writes the end of a log again
-    trim.truncate  trim.sync                     recovery gives back what a log never used
+    segment.unlink  piece.unlink                 deletion of files that are no longer needed
+    tail.write  tail.sync                        recovery rewrites the end of a log
+    trim.truncate  trim.sync                     recovery frees the unused space of a log
     shards.update  log.update  incarnation.new   metadata, around the call
     metadata.commit                              metadata, around SQLite's COMMIT
 
-Each has the moments ``before`` and ``after``, and a write has ``half``: half of its bytes are in the file.  At the
-``nth`` time that a step's moment comes, its fault is done:
+Each step has the moments ``before`` and ``after``, and a write has ``half``: half of its bytes are in the file.  At the
+``nth`` occurrence of a step's moment, its fault is injected:
 
-- ``kill``: SIGKILL.  What was written is in the page cache and stays.
-- ``power``: what was written and never synced is lost, sector by sector as a seed says, files that were made or
-  removed come back or go if their folder was not synced; then SIGKILL.
-- ``eio``, ``enospc``: the call fails with that error (at ``before`` only), as often as ``times`` says.
+- ``kill``: SIGKILL.  Written data are in the page cache and stay.
+- ``power``: data written and never synced are lost, sector by sector as determined by a seed; created or removed files
+  disappear or return if their folder was not synced; then SIGKILL.
+- ``eio``, ``enospc``: the call fails with that error (at ``before`` only), ``times`` times.
 - ``eio_lost``: like ``eio``, and the kernel has dropped the pages.
 
-With ``flag`` a fault is done only while that file exists.  SIGUSR1 is ``power`` at once.
+With ``flag`` a fault is injected only while that file exists.  SIGUSR1 causes ``power`` at once.
 """
 
 from __future__ import annotations
@@ -47,43 +47,43 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VARIABLE = "FAULTS"
-"""Of the environment: a :class:`Plan` as JSON."""
+"""Environment variable with a :class:`Plan` as JSON."""
 SECTOR_BYTES = 512
 
 _committing = threading.local()
-"""``now``: this thread is in a commit."""
+"""Thread-local ``now``: true while this thread is in a commit."""
 
 _os_open, _os_close, _os_pwrite, _os_pread = os.open, os.close, os.pwrite, os.pread
 _os_fdatasync, _os_fsync, _os_unlink, _os_ftruncate = os.fdatasync, os.fsync, os.unlink, os.ftruncate
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to happen, and when."""
+    """A fault with its moment."""
 
     step: str
-    """Such as ``commit.sync.before``; may be a pattern such as ``*.sync.before``."""
+    """Step such as ``commit.sync.before``; may be a pattern such as ``*.sync.before``."""
     action: str = "kill"
     nth: int = 1
     times: int = 1
-    """How many of the calls from the ``nth`` on fail (errors only)."""
+    """Number of calls that fail, from the ``nth`` on (errors only)."""
     flag: str = ""
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
-    """All that is to happen to one process."""
+    """Planned faults of one process."""
 
     faults: list[Fault] = []
     folder: str = ""
-    """The journal's folder; what lies outside is left alone."""
+    """Folder of the journal; files outside get no faults."""
     seed: int = 0
 
     def environment(self) -> dict[str, str]:
-        """What the process has to be started with."""
+        """Environment for the start of the process."""
         return {VARIABLE: msgspec.json.encode(self).decode()}
 
 
 class _Unsynced:
-    """What a file would lose with the power."""
+    """Data of a file that a power loss would destroy."""
 
     def __init__(self) -> None:
         self.writes: list[tuple[int, bytes, int]] = []
@@ -91,7 +91,7 @@ class _Unsynced:
 
 
 class Hooks:
-    """The file calls of this process, watched."""
+    """Intercepted file calls of this process."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -100,18 +100,18 @@ class Hooks:
         self._lock = threading.RLock()
         self._paths: dict[int, str] = {}
         self._last: dict[int, str] = {}
-        """What a segment file was last written for."""
+        """Operation that a segment file was last written for."""
         self._unsynced: dict[str, _Unsynced] = {}
         self._made: dict[str, bool] = {}
-        """Files whose folder does not know of them for sure."""
+        """Files whose entry in the folder may not be durable."""
         self._graves = f"{plan.folder}.graves"
         self._removed: dict[str, str] = {}
-        """Files whose folder still knows them, perhaps, and where they lie."""
+        """Removed files whose removal may not be durable, and their present paths."""
 
     # --- what happens at a step ---------------------------------------------------------------------------
 
     def at(self, step: str, path: str = "") -> None:
-        """The moment of a step has come.  Raises :class:`OSError`, or ends the process, if that is planned."""
+        """Handle the moment of a step.  Raises :class:`OSError`, or ends the process, if that is planned."""
         for index, fault in enumerate(self._plan.faults):
             if not fnmatch.fnmatchcase(step, fault.step) or (fault.flag and not os.path.exists(fault.flag)):
                 continue
@@ -143,7 +143,7 @@ class Hooks:
         os.write(2, f"faults: {text}\n".encode())
 
     def lose_power(self) -> NoReturn:
-        """Lose what the disk need not have, and end."""
+        """Lose data that may not be on the disk, and end."""
         self._lock.acquire()  # never released: nothing is written any more
         try:
             self._lose(self._random.choice(("all", "none", "some", "some")))
@@ -301,7 +301,7 @@ def _end() -> NoReturn:
 
 
 def install(plan: Plan) -> None:
-    """Watch this process's file calls from now on.  To be called before any thread is started."""
+    """Intercept this process's file calls from now on.  To be called before any thread is started."""
     hooks = Hooks(plan)
     for name in ("open", "close", "pwrite", "fdatasync", "fsync", "unlink", "ftruncate"):
         setattr(os, name, getattr(hooks, name))
@@ -310,7 +310,7 @@ def install(plan: Plan) -> None:
     _around(hooks, "new_incarnation", "incarnation.new")
     _watch_commits()
     _watch_metadata(hooks)
-    # Blocked here and in all threads, so that the one that waits for it gets it.
+    # Blocked here and thereby in all threads, so that the waiting thread gets it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     threading.Thread(target=_wait_for_power_loss, args=(hooks,), name="power", daemon=True).start()
 

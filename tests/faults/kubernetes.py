@@ -1,12 +1,12 @@
-"""Kubernetes, as far as it restarts pods: played on processes of this machine, by what the chart says of the pods.
+"""Simulation of Kubernetes restarting pods, with processes of this machine and parameters from the chart.
 
-What decides whether a call fails is read from the chart as helm renders it, and nowhere else: the hook before the end,
-the time until a kill, the probe that says that a pod is ready, and for how long it has to be so before the next pod
-goes.  So a chart that is changed for the worse fails the test.
+Everything that decides whether a call fails is read from the chart as helm renders it: the preStop hook, the
+termination grace period, the readiness probe, and the time for which a pod must be ready before the next one is
+replaced.  So a harmful change of the chart fails the test.
 
-* :class:`Service` is a balancer as kube-proxy is one: it gives each new connection to one of the pods that are ready
-  and not about to end, and knows of a pod's end some time after it was decided.  Connections that it has stay.
-* :func:`replace` ends a pod and starts another in its place, as a kubelet does.
+* :class:`Service` is a balancer like kube-proxy: it gives each new connection to one of the pods that are ready and not
+  terminating, and learns of a pod's termination with a delay.  Existing connections stay.
+* :func:`replace` ends a pod and starts another in its place, like a kubelet.
 * :func:`roll_out` does so with all pods of a StatefulSet, one by one, from the last to the first.
 """
 
@@ -23,25 +23,25 @@ from bench.cluster import HOST, Process
 from tests.helm.chart import FILES, kinds, render
 
 LEARNS_SECONDS = 0.5
-"""Until the balancer knows that a pod is about to end."""
+"""Delay after which the balancer knows that a pod is terminating."""
 READY_SECONDS = 60.0
 
 
 class Pods(NamedTuple):
-    """What the chart says of the pods of a StatefulSet."""
+    """Parameters of a StatefulSet's pods, from the chart."""
 
     component: str
     hook: list[str]
-    """The command that runs before the end; empty: there is none."""
+    """Command of the preStop hook; empty: there is none."""
     grace_seconds: float
-    """From the decision to the kill."""
+    """Termination grace period."""
     ready_path: str
     ready_port: str
     min_ready_seconds: float
 
 
 def read_chart(*arguments: str) -> tuple[dict[str, Pods], list[str]]:
-    """Pods by component, and the command that runs before an upgrade; with these arguments of ``helm template``."""
+    """Return pods by component, and the command before an upgrade, for these arguments of ``helm template``."""
     manifests = tuple(render("--values", str(FILES["many"]), *arguments))
     (job,) = kinds(manifests, "Job")
     assert "pre-upgrade" in job["metadata"]["annotations"]["helm.sh/hook"]
@@ -66,12 +66,12 @@ def read_chart(*arguments: str) -> tuple[dict[str, Pods], list[str]]:
 
 
 class Pod(NamedTuple):
-    """One of them: a process, and where it says whether it is ready."""
+    """A pod: a process with its readiness probe."""
 
     process: Process
     of: Pods
     ready_at: int
-    """The port."""
+    """Port of the readiness probe."""
 
     async def is_ready(self) -> bool:
         try:
@@ -88,7 +88,7 @@ class Pod(NamedTuple):
 
 
 class Service:
-    """A balancer before some ports, at a port of its own."""
+    """A balancer with a port of its own, in front of several ports."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.port = 0
@@ -109,7 +109,7 @@ class Service:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def leave(self, port: int) -> None:
-        """It gets no new connections."""
+        """Give this port no new connections."""
         self._ready.discard(port)
 
     def join(self, port: int) -> None:
@@ -123,7 +123,7 @@ class Service:
         try:
             theirs = await asyncio.open_connection(HOST, random.choice(sorted(self._ready)))
         except (OSError, IndexError):
-            writer.transport.abort()  # nobody is there: the client's call fails
+            writer.transport.abort()  # the connection fails, and so does the client's call
             return
         try:
             await asyncio.gather(_pass_on(reader, theirs[1]), _pass_on(theirs[0], writer))
@@ -133,7 +133,7 @@ class Service:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """All bytes, and then the end."""
+    """Copy all bytes, and then the end."""
     with suppress(OSError):
         while data := await reader.read(1 << 16):
             writer.write(data)
@@ -142,7 +142,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def replace(pod: Pod, service: Service | None) -> None:
-    """End it as its end was written down, start it again, and return when it is ready."""
+    """End a pod as the chart says, start it again, and return when it is ready."""
     began = time.monotonic()
     port = int(pod.process.address.rpartition(":")[2])
     if service is not None:
@@ -165,7 +165,7 @@ async def replace(pod: Pod, service: Service | None) -> None:
 
 
 async def roll_out(pods: Sequence[Pod], service: Service | None = None) -> None:
-    """Replace all, each when the one before has been ready for as long as the chart wants it."""
+    """Replace all pods, each after the one before has been ready for the chart's minimum time."""
     for pod in reversed(pods):
         await replace(pod, service)
         if pod is not pods[0]:

@@ -1,7 +1,7 @@
-"""What clients know of their messages, and what therefore must not happen.
+"""Ledger of the clients' knowledge about their messages; it detects violations of the service's promises.
 
-Each message's body is unique and can be checked by itself.  The ledger is told what was begun, what was acknowledged
-and what was received; it notes each violation of a promise with what was seen.
+Each message's body is unique and can be checked by itself.  Clients record started, acknowledged and received
+operations; the ledger notes each violation with the observations.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 HIDDEN_SLACK_SECONDS = 0.05
-"""The service counts time in whole milliseconds, by its own clock."""
+"""Tolerance for visibility timeouts: the service counts whole milliseconds, by its own clock."""
 
 
 def body_of(key: str, length: int) -> str:
-    """The body of the message ``key``: nothing else looks like it."""
+    """Make the body of the message ``key``; each body is unique."""
     pattern = blake2b(f"{key}/{length}".encode(), digest_size=16).hexdigest()
     return f"{key} {length} " + (pattern * (length // 32 + 1))[:length]
 
 
 def key_of(body: str) -> str | None:
-    """The key of a body; None if it is not what :func:`body_of` made."""
+    """Return the key of a body; None if it was not made by :func:`body_of`."""
     key, _, rest = body.partition(" ")
     length = rest.partition(" ")[0]
     return key if length.isdigit() and body == body_of(key, int(length)) else None
@@ -28,21 +28,21 @@ def key_of(body: str) -> str | None:
 
 @dataclass(slots=True)
 class Entry:
-    """One message."""
+    """State of one message."""
 
     acknowledged: bool = False
     ids: list[str] = field(default_factory=list)
-    """Message ids, the present one last: a move task gives a message a new one, as in SQS."""
+    """Message ids, the current one last: a move task assigns a new one, as in SQS."""
     received: int = 0
     hidden_until: float = 0.0
     releases: int = 0
-    """Calls under way, or of unknown outcome, that end its visibility timeout."""
+    """Number of calls that end its visibility timeout and are under way, or of unknown outcome."""
     deletes: int = 0
-    """Deletes that were acknowledged, are under way or in doubt."""
+    """Number of deletes that were acknowledged, are under way or in doubt."""
     deleted_at: float | None = None
-    """When the delete was acknowledged."""
+    """Time of the delete's acknowledgement."""
     place: int = 0
-    """FIFO: in its group."""
+    """Index in its group (FIFO)."""
 
     @property
     def delete_begun(self) -> bool:
@@ -50,22 +50,22 @@ class Entry:
 
 
 class _Group:
-    """FIFO: the messages of a group, in the order in which they were sent."""
+    """Messages of a FIFO group, in the order of sending."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.first = 0
-        """All before this one are deleted, or were about to be."""
+        """Index before which all are deleted, or being deleted."""
 
 
 class Ledger:
-    """All messages since the queues were empty last.  Times are of one monotonic clock, in seconds."""
+    """All messages since the queues were last empty.  Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.violations: list[str] = []
         self.open = 0
-        """Messages that were sent, or tried to, and whose delete was not acknowledged."""
+        """Number of messages whose send was attempted, and whose delete was not acknowledged."""
         self._groups: dict[str, _Group] = {}
 
     def violation(self, text: str) -> None:
@@ -76,8 +76,11 @@ class Ledger:
         assert not self.violations, "\n".join(("promises were broken:", *self.violations[:50]))
 
     def _of(self, key: str) -> Entry:
-        """The message's entry; one that counts nowhere if all was settled since it was received: the client was slow,
-        and another one had received and deleted it again."""
+        """Return the message's entry.
+
+        If the queues were emptied since it was received, the entry counts nowhere: the client was slow, and another one
+        had received and deleted the message again.
+        """
         return self.entries.get(key) or Entry()
 
     # --- sending ------------------------------------------------------------------------------------------
@@ -91,7 +94,7 @@ class Ledger:
             keys.append(key)
 
     def sent(self, key: str, message_id: str) -> None:
-        """A send, or a repeated one, was acknowledged."""
+        """Record the acknowledgement of a send, or of a repetition."""
         entry = self.entries[key]
         if entry.ids and message_id not in entry.ids:
             self.violation(f"{key}: {entry.ids} until now, and acknowledged as {message_id}")
@@ -103,7 +106,10 @@ class Ledger:
     def received(
         self, queue: str, body: str, message_id: str, asked: float, answered: float, visibility: float, redriven: bool
     ) -> str | None:
-        """A message came; its key, or None if it is none of ours.  ``redriven``: a move task may have brought it."""
+        """Record a received message; returns its key, or None if it is not ours.
+
+        ``redriven``: a move task may have moved it.
+        """
         key = key_of(body)
         entry = self.entries.get(key) if key is not None else None
         if key is None or entry is None:
@@ -124,7 +130,7 @@ class Ledger:
         return key
 
     def received_in_group(self, group: str, keys: list[str]) -> None:
-        """One answer's messages of a group, in the answer's order."""
+        """Record one answer's messages of a group, in the answer's order."""
         sent = self._groups[group]
         places = [self.entries[key].place for key in keys]
         if places != sorted(places):
@@ -136,13 +142,15 @@ class Ledger:
                 self.violation(f"group {group}: {keys[-1]} came while {key} was still to come")
 
     def release_begun(self, key: str) -> None:
-        """Its visibility is about to be ended: of a standard queue's message also that of a later receive."""
+        """Record the start of a call that ends its visibility timeout; in a standard queue also that of a later
+        receive.
+        """
         entry = self._of(key)
         entry.releases += 1
         entry.hidden_until = 0.0
 
     def release_ended(self, key: str) -> None:
-        """The call was answered."""
+        """Record the answer of that call."""
         entry = self._of(key)
         entry.releases -= 1
         entry.hidden_until = 0.0
@@ -153,8 +161,11 @@ class Ledger:
         self._of(key).deletes += 1
 
     def deleted(self, key: str, now: float, claimed_until: float) -> None:
-        """A delete was acknowledged.  One that came too late has perhaps found nothing: the message may have moved to
-        another queue, and the handle succeeds nevertheless."""
+        """Record the acknowledgement of a delete.
+
+        A delete after the visibility timeout may have had no effect: if the message has moved to another queue, the
+        call succeeds nevertheless.
+        """
         entry = self._of(key)
         if now >= claimed_until or key not in self.entries:
             return
@@ -162,15 +173,15 @@ class Ledger:
         entry.deleted_at = now
 
     def not_deleted(self, key: str) -> None:
-        """A delete was answered with an error that says that it did nothing."""
+        """Record the answer of a delete with an error that guarantees no effect."""
         self._of(key).deletes -= 1
 
     # --- the end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The queues are empty: whatever was acknowledged must have come.
+        """Check that every acknowledged message was received; the queues are empty.
 
-        Forgets all messages but those that were never acknowledged, and may still come.
+        Forgets all messages except those that were never acknowledged, and may still appear.
         """
         for key, entry in self.entries.items():
             if entry.acknowledged and not entry.delete_begun:

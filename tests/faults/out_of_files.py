@@ -1,4 +1,4 @@
-"""A process that has no file descriptor left: it can open no file and take no connection for a while."""
+"""A process without free file descriptors: for a while it can neither open files nor accept connections."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from tests.faults.forms import Form
 
 TAKEN = 3
-"""Descriptors that every process has: so it may keep what it has, and open nothing more."""
+"""Limit of descriptors that every process exceeds: it keeps those it has, and opens none."""
 OUT_SECONDS = 6.0
 
 
 @contextmanager
 def no_free_files(pid: int) -> Iterator[None]:
-    """Let the process open no more files meanwhile."""
+    """Let the process open no files during the block."""
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (TAKEN, hard))
     try:
@@ -25,10 +25,10 @@ def no_free_files(pid: int) -> Iterator[None]:
         try:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         except ProcessLookupError:
-            pass  # it has ended, and another one is in its place, which has what it needs
+            pass  # it has ended, and its replacement has the normal limit
 
 
 def out_of_files(form: Form, name: str, seconds: float = OUT_SECONDS) -> None:
-    """A process of the form has no descriptor left for a while."""
+    """Leave a process of the form without free descriptors for a while."""
     with no_free_files(form.pid(name)):
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Which backend has a queue, so that a fault of a backend is one that the clients can notice."""
+"""Owner of a queue, so that a fault is injected into the backend that its clients use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from metadata_service.models import Queue
 
 
 def owner_of(settings: Settings, account: str, queue: str) -> str:
-    """The node that owns the shard of the queue's first partition, in a cluster with these settings."""
+    """Return the node that owns the shard of the queue's first partition, in a cluster with these settings."""
     return asyncio.run(_owner_of(settings, account, queue))
 
 
 def queue_of(settings: Settings, account: str, name: str) -> Queue:
-    """The queue as it stands in the metadata."""
+    """Read the queue from the metadata."""
     return asyncio.run(_queue_of(settings, account, name))
 
 

@@ -1,4 +1,4 @@
-"""Places in the files of a server that is down, found by the journal's own format, and what can be done to them."""
+"""Positions in the files of a stopped server, found by the journal's format, and damage done to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backend.journal.segments import list_segments, segment_name
 
 
 class Place(NamedTuple):
-    """Where in a file."""
+    """Position in a file."""
 
     file: Path
     offset: int
@@ -35,13 +35,13 @@ class Place(NamedTuple):
 
 
 def logs(data: Path) -> list[Path]:
-    """Folders of the logs that hold rows, oldest first."""
+    """Return the folders of the logs with rows, oldest first."""
     folders = sorted((data / "journal").glob("*-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
     return [folder for folder in folders if folder.is_dir() and _first(folder) is not None]
 
 
 def _first(folder: Path) -> tuple[int, int] | None:
-    """(log id, segment) of the first segment in use."""
+    """Return (log id, segment) of the first segment in use."""
     for number in list_segments(RealDisk(), str(folder)):
         with (folder / segment_name(number)).open("rb") as file:
             header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
@@ -51,7 +51,7 @@ def _first(folder: Path) -> tuple[int, int] | None:
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """All rows of a log."""
+    """Read all rows of a log."""
     first = _first(folder)
     assert first is not None
 
@@ -66,7 +66,7 @@ def rows_of(folder: Path) -> list[Row]:
 
 
 def row_of(folder: Path, body: str) -> tuple[Row, int]:
-    """The row with the message of this body, and which of its records that is."""
+    """Return the row with the message of this body, and the index of its record."""
     for row in rows_of(folder):
         for index, (_, record) in enumerate(row.records):
             if isinstance(record, RecordView) and body.encode() in record.body:
@@ -75,7 +75,7 @@ def row_of(folder: Path, body: str) -> tuple[Row, int]:
 
 
 def places(folder: Path, body: str) -> dict[str, Place]:
-    """By kind, the places in and around the record of the message of this body."""
+    """Return positions in and around the record of the message with this body, by kind."""
     row, index = row_of(folder, body)
     file = folder / segment_name(row.segment)
     position, record = row.records[index]
@@ -98,5 +98,5 @@ def places(folder: Path, body: str) -> dict[str, Place]:
 
 
 def pieces(data: Path) -> list[Path]:
-    """Files of checkpoint pieces."""
+    """Return the files of checkpoint pieces."""
     return sorted((data / "journal").glob("*/ckpt-*.bin"))

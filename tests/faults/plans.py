@@ -1,4 +1,4 @@
-"""Which faults are done to which form."""
+"""Plans: the faults injected into each form."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.faults.traffic import DEAD, ORDERS, WORK
 from tests.faults.whole import FAULT_SECONDS, Fault, Row, campaign
 
 APART_SECONDS = 10.0
-"""Longer than it takes to notice, and for somebody else to take over."""
+"""Duration of a network fault: longer than its detection and a takeover."""
 FREEZE_SECONDS = 7.0
-"""Longer than a frontend may be silent, or a heartbeat may stand still."""
+"""Duration of a pause: longer than the time limits for frontends' reports and for heartbeats."""
 MOVING_SECONDS = 3.0
-"""Long enough for messages to be on their way."""
+"""Time after which messages are being transferred."""
 WRONG_SECONDS = 6.0
-"""How long a clock is wrong, or a disk slow."""
+"""Duration of a clock fault, or of a slow disk."""
 RESTORED_SECONDS = 900.0
-"""For a service that is started, backed up, lost, restored and emptied."""
+"""Timeout for starting, backing up, losing, restoring and emptying a service."""
 HOUR_SECONDS = 3600.0
 MINUTES_SECONDS = 600.0
-"""Wrong enough, and within what a signature allows."""
+"""Clock error that is large, but within the tolerance of signatures."""
 
 EARLY_SHARE = 0.1
-"""A shard's time follows a clock that is wrong by a tenth at most."""
+"""Maximum share by which a shard's time runs fast: it follows a wrong clock at a tenth."""
 
 WAYS = {
     "": Direction.BOTH,
@@ -48,12 +48,12 @@ WAYS = {
 
 
 def killed(name: str) -> Callable[[Form], None]:
-    """kill -9, and another in its place."""
+    """Make a fault: kill -9, and a restart."""
     return lambda form: form.kill(name)
 
 
 def frozen(form: Form, name: str, seconds: float = FREEZE_SECONDS) -> None:
-    """SIGSTOP, and SIGCONT after a while."""
+    """Send SIGSTOP, and SIGCONT after a while."""
     form.pause(name)
     try:
         time.sleep(seconds)
@@ -63,7 +63,7 @@ def frozen(form: Form, name: str, seconds: float = FREEZE_SECONDS) -> None:
 
 @contextmanager
 def wrong_clock(form: Form, name: str, seconds: float) -> Iterator[None]:
-    """Its clock is off meanwhile."""
+    """Set a process's clock off during the block."""
     form.set_clock(name, seconds)
     try:
         yield
@@ -72,13 +72,13 @@ def wrong_clock(form: Form, name: str, seconds: float) -> Iterator[None]:
 
 
 def clock_off(form: Form, name: str, seconds: float) -> None:
-    """Its clock is off for a while."""
+    """Set a process's clock off for a while."""
     with wrong_clock(form, name, seconds):
         time.sleep(WRONG_SECONDS)
 
 
 def slow_disk(form: Form, name: str, sync_seconds: float) -> None:
-    """Its syncs take long for a while."""
+    """Delay a process's syncs for a while."""
     form.slow_disk(name, sync_seconds)
     try:
         time.sleep(WRONG_SECONDS)
@@ -87,7 +87,7 @@ def slow_disk(form: Form, name: str, sync_seconds: float) -> None:
 
 
 def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
-    """``holdfast serve`` with several processes."""
+    """Faults for ``holdfast serve`` with several processes."""
     one, *_ = form.backends
     faults: list[Fault[OneMachine]] = [
         *[Fault[OneMachine](f"kill -9 of {name}", killed(name)) for name in (*form.frontends, *form.backends)],
@@ -109,7 +109,7 @@ def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
 
 
 def moves_of_heavy_groups() -> Iterator[Fault[Any]]:
-    """Messages near 1 MiB go from node to node, in batches over what one call carries."""
+    """Faults during transfers of messages near 1 MiB, in batches larger than one call carries."""
 
     def moved(meanwhile: Callable[[Form, str, str, str], object]) -> Callable[[Form], None]:
         def do(form: Form) -> None:
@@ -138,32 +138,32 @@ def moves_of_heavy_groups() -> Iterator[Fault[Any]]:
 
 
 def kill_owner(form: Form, queue: str) -> None:
-    """kill -9 of the backend that has the queue, amid the moves."""
+    """kill -9 the backend that owns the queue, during the transfers."""
     time.sleep(MOVING_SECONDS)
     form.kill(form.owner_of(queue))
 
 
 def hung(form: OneMachine, name: str) -> None:
-    """It stands still until the supervisor has had enough, and another one serves in its place."""
+    """Suspend a process until the supervisor kills it, and its replacement serves."""
     pid = form.pid(name)
     form.until_logged(f"{name} does not answer and is killed", lambda: form.pause(name))
     form.server.wait_again(name, pid)
 
 
 def bad_block(form: OneMachine) -> None:
-    """Only what lies in it is lost, and is named."""
+    """Make a block unreadable; only messages in it are lost, and reported."""
     asyncio.run(BadBlock(form).run())
 
 
 def killed_without_files(form: Form, name: str) -> None:
-    """It has no descriptor left for a while, and is killed in that state."""
+    """Leave a process without free descriptors, and kill it in that state."""
     with no_free_files(form.pid(name)):
         time.sleep(OUT_SECONDS)
         form.kill(name)
 
 
 def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
-    """All roles as processes of their own, on three nodes of Cassandra."""
+    """Faults for all roles as processes of their own, on three nodes of Cassandra."""
     frontend, *_ = form.frontends
     metadata, *_ = form.metadata
     named = [metadata, *form.backends, frontend, *form.managers]
@@ -218,61 +218,61 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
 
 
 def a_while() -> None:
-    """What is wrong stays so."""
+    """Wait, so that a fault lasts."""
     time.sleep(WRONG_SECONDS)
 
 
 def slow_cassandra(form: Distributed) -> None:
-    """The network to Cassandra is slow for a while."""
+    """Slow down the network to Cassandra for a while."""
     with form.bad_network(form.proxies, lambda proxy: proxy.delay(0.1)):
         time.sleep(WRONG_SECONDS)
 
 
 def killed_with_clock_off(form: Form, name: str) -> None:
-    """Others take over what it had, and it comes back with a clock that is an hour behind, for a while."""
+    """Kill a process; others take over its shards, and it restarts with a clock an hour behind, for a while."""
     with wrong_clock(form, name, -HOUR_SECONDS):
         form.kill(name)
         time.sleep(WRONG_SECONDS)
 
 
 def zombie(queue: str) -> Callable[[Distributed], None]:
-    """The backend that has the queue stands still past the takeover of its shards, and goes on."""
+    """Suspend the queue's owner until after the takeover of its shards, and resume it."""
     return lambda form: form.wait_for_zombie(form.owner_of(queue))
 
 
 def apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
-    """The backend that has the queue, and all who call it, cannot reach each other, until others have it."""
+    """Disconnect the queue's owner from all its callers, until others own the queue."""
     return lambda form: form.apart(form.owner_of(queue), direction, queue)
 
 
 def apart_from(queue: str, frontend: str, direction: Direction) -> Callable[[Distributed], None]:
-    """The backend that has the queue, and one frontend of two, cannot reach each other for a while."""
+    """Disconnect the queue's owner from one of two frontends for a while."""
     return lambda form: form.apart_from(form.owner_of(queue), frontend, direction, APART_SECONDS)
 
 
 def owner_apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
-    """The backend that has the queue, and all nodes of Cassandra, cannot reach each other for a while."""
+    """Disconnect the queue's owner from all nodes of Cassandra for a while."""
     return lambda form: form.apart_from_cassandra(form.owner_of(queue), direction, APART_SECONDS)
 
 
 def no_cassandra(name: str) -> Callable[[Distributed], None]:
-    """A process and all nodes of Cassandra cannot reach each other for a while."""
+    """Disconnect a process from all nodes of Cassandra for a while."""
     return lambda form: form.apart_from_cassandra(name, Direction.BOTH, APART_SECONDS)
 
 
 def resized(queue: str, partitions: int, meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
-    """A queue gets so many partitions, and as soon as that has begun, something happens."""
+    """Change a queue's number of partitions, and call ``meanwhile`` once that has started."""
     return lambda form: form.splitter().resize({queue: partitions}, lambda: meanwhile(form))
 
 
 def split_heavy(form: Distributed) -> None:
-    """The queues through which heavy groups move get two partitions more, each."""
+    """Give each of the queues through which heavy groups move two more partitions."""
     moves = HeavyMoves(form.endpoint, form.owner_of, groups=6)
     asyncio.run(moves.run(lambda *queues: form.splitter().resize(dict.fromkeys(queues, 3))))
 
 
 def split_and_drain(form: Distributed) -> None:
-    """One standard queue is split, and the other one drained, the next time the other way round."""
+    """Split one standard queue and drain the other one; the next call does the reverse."""
     form.splitter().resize({WORK: 1, DEAD: 3} if form.is_split else {WORK: 3, DEAD: 1})
     form.is_split = not form.is_split
 
@@ -302,7 +302,7 @@ async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[Row
 
 
 def of_one_node(told: Told, only: str) -> list[Row]:
-    """The faults of :mod:`tests.faults.quorum`, as rows."""
+    """Run the faults of :mod:`tests.faults.quorum`; returns rows."""
     rows: list[Row] = []
     names = [fault.__name__.replace("_", " ") for fault in quorum.FAULTS]
     numbers = [number for number, name in enumerate(names) if only in name]
@@ -331,12 +331,12 @@ async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.Seen:
         while True:
             try:
                 return await quorum.run(cassandra, "faults", number)
-            except CannotOpen:  # where three have just started, they may take long to agree on the tables
+            except CannotOpen:  # three nodes that have just started may take long to agree on the schema
                 await asyncio.sleep(1)
 
 
 async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
-    """Two backend clusters are backed up under load, lost and restored, with nothing and with something amiss."""
+    """Back up two backend clusters under load, lose and restore them, with and without a fault meanwhile."""
     rows: list[Row] = []
     amiss: dict[str, Callable[[LocalCluster], object]] = {
         "backed up under load, lost and restored": lambda cluster: None,
@@ -363,14 +363,17 @@ async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[
 
 
 def two_clusters() -> LocalCluster:
-    """Not started; one backend in each cluster.  A backup stops all logs for 1.2 s at most: one node of Cassandra."""
+    """Make a cluster, not started, with one backend in each backend cluster.
+
+    It has one Cassandra node, because a backup may hold all logs for 1.2 s at most.
+    """
     cluster = LocalCluster(cassandra=1, metadata=1, backends=1, managers=1, redis=False, java_options=QUICK_START)
     cluster.add_backend(CLUSTERS[1])
     return cluster
 
 
 def backend_killed(cluster: LocalCluster) -> None:
-    """kill -9 of one backend amid the backup, and it is started again."""
+    """kill -9 one backend during the backup, and start it again."""
     time.sleep(1)
     process = cluster.of("backend")[-1]
     process.kill()
@@ -378,13 +381,13 @@ def backend_killed(cluster: LocalCluster) -> None:
 
 
 def made(folder: Path) -> Path:
-    """The folder, which is there."""
+    """Create the folder, and return it."""
     folder.mkdir()
     return folder
 
 
 Told = Callable[[Row], None]
-"""Hears of each row as it comes."""
+"""Receiver of each row as it is completed."""
 
 FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[Row]]]] = {
     "frontends": lambda folder, seed, told, only: _one_machine(folder, 1, seed, told, only),
@@ -392,5 +395,4 @@ FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[Row
     "cassandra": _cassandra,
     "two-clusters": _two_clusters,
 }
-"""By name, what does all that is planned for a form, in a folder of its own; of what is planned, that whose name
-contains a text."""
+"""Functions by form's name.  Each runs the planned faults whose names contain a text, in a folder of its own."""

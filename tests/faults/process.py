@@ -1,4 +1,4 @@
-"""A ``holdfast serve`` that faults are done to."""
+"""A ``holdfast serve`` with injected faults."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.faults.hooks import VARIABLE, Fault, Plan
 from tests.system.server import Server
 
 SETTINGS = {"SEGMENT_BYTES": str(1 << 21)}
-"""Small segments, so that new ones, checkpoints and the end of old ones come all the time."""
+"""Settings with small segments, so that new segments, checkpoints and deletions of old segments are frequent."""
 
 
 class FaultyServer(Server):
-    """A server whose next start has the faults of :attr:`faults`."""
+    """Server whose next start has the faults of :attr:`faults`."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, data: Path | None = None) -> None:
         super().__init__(folder, {**SETTINGS, **(settings or {})})
@@ -28,7 +28,7 @@ class FaultyServer(Server):
         self.seed = 0
 
     def command(self) -> list[str]:
-        """The command line of the process, under the hooks."""
+        """Return the command line of the process, under the hooks."""
         _, _, _, *rest = super().command()
         return [sys.executable, "-m", "tests.faults.crashing_serve", *rest]
 
@@ -40,21 +40,21 @@ class FaultyServer(Server):
         return super().start(timeout_seconds)
 
     def lose_power(self) -> None:
-        """As :meth:`kill`, and what was not synced is lost."""
+        """Kill the server, and lose data that were not synced."""
         process = self.running()
         os.kill(process.pid, signal.SIGUSR1)
         process.wait(30)
         self.process = None
 
     def ended(self) -> bool:
-        """Whether the process has ended by itself.  If so it may be started again."""
+        """Return whether the process has ended by itself.  If so it may be started again."""
         if self.process is None or self.process.poll() is None:
             return False
         self.process = None
         return True
 
     async def start_with(self, faults: Sequence[Fault] = (), *, dies: bool = False) -> None:
-        """Start with these faults, beside whatever runs in the event loop.  ``dies``: it may end while it starts."""
+        """Start with these faults, without blocking the event loop.  ``dies``: it may end while it starts."""
         self.faults = list(faults)
         try:
             await asyncio.to_thread(self.start)

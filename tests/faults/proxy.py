@@ -1,7 +1,7 @@
-"""A TCP proxy that stands for a bad network: what it carries it can cut, hold back in either direction, or delay.
+"""TCP proxy that simulates a bad network: it can reset, hold back in either direction, or delay connections.
 
-What is held back is not lost: as with TCP over a network that comes back, it arrives late, unless the connection has
-been given up by then.
+Held data are not lost: as with TCP over a network that recovers, they arrive late, unless the connection has been
+closed by then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.system.several import files_of
 
 
 class Direction(enum.Flag):
-    """Which bytes are meant."""
+    """Direction of the affected bytes."""
 
     TO_SERVER = enum.auto()
     TO_CLIENT = enum.auto()
@@ -33,42 +33,42 @@ NEITHER = Direction(0)
 
 @dataclass(frozen=True)
 class _Weather:
-    """What the network is like now."""
+    """Current state of the network."""
 
     held: Direction = NEITHER
     refusing: bool = False
     delay_seconds: float = 0.0
     pids: frozenset[int] | None = None
-    """Whose connections it is about; None: everyone's."""
+    """Processes whose connections are affected; None: all."""
 
 
 _FAIR = _Weather()
 
 
 class _Connection:
-    """One client and its connection to the server."""
+    """A client's connection, and its connection to the server."""
 
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self.client = client
         self.server: asyncio.StreamWriter | None = None
         self.port: int = client.get_extra_info("peername")[1]
         self.seen: _Weather | None = None
-        """The last weather of which it was asked whether it is this client's."""
+        """Last network state for which it was checked whether it affects this client."""
         self.sees = False
 
     def abort(self) -> None:
         for writer in (self.client, self.server):
             if writer is not None:
                 line = writer.get_extra_info("socket")
-                if line is not None and line.fileno() >= 0:  # so that the other end is told of a reset, not of an end
+                if line is not None and line.fileno() >= 0:  # so that the other end sees a reset, not an end
                     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
 
 
 class Proxy:
-    """Stands before an address, in a thread of its own.  Leave the ``with`` block and it is gone.
+    """Proxy in front of an address, in a thread of its own, for the duration of the ``with`` block.
 
-    The weather is for the connections of all clients, or of the processes of these ``pids`` alone.
+    Faults affect the connections of all clients, or only of the processes ``pids``.
     """
 
     def __init__(self, upstream: tuple[str, int], listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
@@ -83,7 +83,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where it listens, as host:port."""
+        """Return the listening address, as host:port."""
         return f"{self.host}:{self.port}"
 
     def start(self) -> Self:
@@ -109,19 +109,19 @@ class Proxy:
     # --- the weather --------------------------------------------------------------------------------------
 
     def hold(self, direction: Direction = Direction.BOTH, pids: Collection[int] | None = None) -> None:
-        """Nothing arrives in this direction.  Nobody is told."""
+        """Hold back all bytes in this direction, silently."""
         self._turn(_Weather(held=direction, pids=_frozen(pids)))
 
     def cut(self, pids: Collection[int] | None = None) -> None:
-        """Connections are reset, and new ones, too."""
+        """Reset connections, including new ones."""
         self._turn(_Weather(refusing=True, pids=_frozen(pids)))
 
     def delay(self, seconds: float, pids: Collection[int] | None = None) -> None:
-        """Everything takes so much longer, each way."""
+        """Delay everything by this, each way."""
         self._turn(_Weather(delay_seconds=seconds, pids=_frozen(pids)))
 
     def heal(self) -> None:
-        """All is well.  What was held back arrives."""
+        """End all faults, and deliver held bytes."""
         self._turn(_FAIR)
 
     def _turn(self, weather: _Weather) -> None:
@@ -168,7 +168,7 @@ class Proxy:
         try:
             if self._of(connection).refusing:
                 return
-            # A connection is made when its first packets get through, in both directions.
+            # A connection is established when its first packets pass, in both directions.
             await self._passes(connection, Direction.BOTH)
             answers, connection.server = await asyncio.open_connection(*self._upstream)
             up = asyncio.create_task(self._carry(connection, reader, connection.server, Direction.TO_SERVER))
@@ -177,7 +177,7 @@ class Proxy:
             finally:
                 up.cancel()
         except OSError:
-            pass  # the server is away, or one side has left: so does the other
+            pass  # the server is down, or one side has closed: close the other one
         finally:
             self._connections.discard(connection)
             connection.abort()
@@ -213,7 +213,7 @@ def _frozen(pids: Collection[int] | None) -> frozenset[int] | None:
 
 
 def _has_port(pids: frozenset[int], port: int) -> bool:
-    """Whether one of these processes has the client's side of a connection from this local port."""
+    """Return whether one of these processes has the client's side of a connection from this local port."""
     end = f":{port:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

@@ -1,8 +1,8 @@
-"""``python -m tests.faults.quorum``: a backend node on three real Cassandra nodes, which are killed and which hang.
+"""``python -m tests.faults.quorum``: a backend node on three real Cassandra nodes, which are killed and suspended.
 
-Each fault is a function that is given a :class:`Rig` and returns what was seen (:class:`Seen`).  Senders go on before,
-during and after it; at the end another incarnation of the node takes the log over, and gives out what is there.
-:func:`run` is for those who put these faults beside their own.
+Each fault is a function that takes a :class:`Rig` and returns the observations (:class:`Seen`).  Senders run before,
+during and after it; at the end another incarnation of the node takes the log over, and delivers its messages.
+:func:`run` is for campaigns that include these faults.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from tests.backend.nodes import Resolver
 
 SENDERS = 4
 SECONDS_MOST = 90.0
-"""For what has to come by itself, on a machine that is busy with three JVMs."""
+"""Timeout for automatic recovery, on a machine that is busy with three JVMs."""
 LOG = CassandraLogSettings(segment_bytes=1 << 20, row_bytes=4096)
 
 
 class Seen(NamedTuple):
-    """What a fault did."""
+    """Observations of a fault."""
 
     fault: str
     acknowledged: int
     refused: int
-    """Calls that raised :class:`~backend.api.Unavailable`."""
+    """Number of calls that raised :class:`~backend.api.Unavailable`."""
     stall_seconds: float
-    """The longest time without an acknowledgement."""
+    """Longest time without an acknowledgement."""
     lost: int
-    """Acknowledged, and not there afterwards."""
+    """Number of acknowledged messages that are missing afterwards."""
     duplicated: int
     invented: int
-    """There, and never sent."""
+    """Number of messages that were never sent."""
 
     @property
     def kept(self) -> bool:
-        """Whether all promises were."""
+        """Return whether all promises were kept."""
         return not (self.lost or self.duplicated or self.invented)
 
 
 class Rig:
-    """A node named ``one`` on Cassandra, and senders to a queue of it.  To be entered and left."""
+    """A node named ``one`` on Cassandra, and senders to a queue of it.  A context manager."""
 
     def __init__(self, cassandra: CassandraCluster, keyspace: str, partition: int) -> None:
         self.cassandra = cassandra
@@ -62,7 +62,7 @@ class Rig:
         self.stall_seconds = 0.0
         self.node: Node
         self.down: list[CassandraNode] = []
-        """Those that were killed and not started again."""
+        """Nodes that were killed and not restarted."""
         self._keyspace = keyspace
         self._target = Target(partition, partition, 1)
         self._resolver = Resolver()
@@ -83,7 +83,7 @@ class Rig:
         await self._open.aclose()
 
     async def _start(self, name: str = "one") -> Node:
-        """As a process of its own would: with its own connection."""
+        """Start a node like a process of its own: with its own connection."""
         cassandra = self.cassandra
         connection = await CassandraConnection.open(
             CassandraSettings(
@@ -120,7 +120,7 @@ class Rig:
                 await self.node.send(self._target, [NewMessage(body)])
             except Unavailable:
                 self.refused.append(body)
-                await asyncio.sleep(0.05)  # as a client would, before it tries again
+                await asyncio.sleep(0.05)  # a client's pause before it retries
             except asyncio.CancelledError:
                 self.refused.append(body)
                 raise
@@ -130,7 +130,7 @@ class Rig:
                 self.stall_seconds, last = max(self.stall_seconds, now - last), now
 
     async def more(self, acknowledged: int = 50) -> None:
-        """Wait until so many more are acknowledged."""
+        """Wait until this many more are acknowledged."""
         wanted = len(self.acknowledged) + acknowledged
         await self.until(lambda: len(self.acknowledged) >= wanted, "messages are acknowledged")
 
@@ -145,12 +145,12 @@ class Rig:
             await asyncio.sleep(0.01)
 
     async def kill(self, *nodes: CassandraNode) -> None:
-        """kill -9 of all of them, at once."""
+        """kill -9 all of them, at once."""
         self.down += nodes
         await asyncio.gather(*(asyncio.to_thread(node.kill) for node in nodes))
 
     async def restart(self, *nodes: CassandraNode) -> None:
-        """Start them again, and wait until they serve."""
+        """Restart them, and wait until they serve."""
         for node in nodes:
             self.down.remove(node)
             await asyncio.to_thread(node.start, wait=False)
@@ -160,7 +160,7 @@ class Rig:
     async def seen(self, fault: str) -> Seen:
         """Let another node take over, without waiting for this one, and compare.
 
-        It has a name of its own: the first one lives on, and would seal the logs of that name when it starts over.
+        It has another name: the first one lives on, and would seal the logs of its name when it restarts.
         """
         await self._stop()
         heir = await self._start("two")
@@ -171,7 +171,7 @@ class Rig:
         return Seen(
             fault,
             len(self.acknowledged),
-            len(self.refused) - SENDERS,  # the last of each was cut off here
+            len(self.refused) - SENDERS,  # the last send of each was interrupted here
             self.stall_seconds,
             lost=len(set(self.acknowledged) - found.keys()),
             duplicated=sum(found.values()) - len(found),
@@ -183,7 +183,7 @@ class Rig:
 
 
 async def one_is_killed(rig: Rig) -> Seen:
-    """Nothing fails: two are a quorum."""
+    """Kill one node.  Nothing fails: two are a quorum."""
     *_, last = rig.cassandra.nodes
     await rig.more()
     await rig.kill(last)
@@ -194,7 +194,7 @@ async def one_is_killed(rig: Rig) -> Seen:
 
 
 async def one_hangs(rig: Rig) -> Seen:
-    """SIGSTOP: it keeps its connections and says nothing.  Nothing fails."""
+    """Suspend one node: it keeps its connections and does not answer.  Nothing fails."""
     first, *_ = rig.cassandra.nodes
     await rig.more()
     first.pause()
@@ -207,7 +207,7 @@ async def one_hangs(rig: Rig) -> Seen:
 
 
 async def two_are_killed(rig: Rig) -> Seen:
-    """Sends are refused, with an error that says try again, and go on by themselves when one of them is back."""
+    """Kill two nodes.  Sends fail with a retriable error, and succeed by themselves when one of them is back."""
     _, one, other = rig.cassandra.nodes
     await rig.more()
     await rig.kill(one)
@@ -223,7 +223,7 @@ async def two_are_killed(rig: Rig) -> Seen:
 
 
 async def all_are_killed(rig: Rig) -> Seen:
-    """At once, in the middle of writes: what was acknowledged is on their disks."""
+    """Kill all nodes at once, during writes: acknowledged messages are on their disks."""
     await rig.more(300)
     await rig.kill(*rig.cassandra.nodes)
     await rig.until(lambda: not rig.node.room, "sends are refused")
@@ -236,7 +236,7 @@ FAULTS: tuple[Callable[[Rig], Awaitable[Seen]], ...] = (one_is_killed, one_hangs
 
 
 async def run(cassandra: CassandraCluster, keyspace: str, number: int) -> Seen:
-    """The fault of this number, with a queue of its own; afterwards all Cassandra nodes serve again."""
+    """Run the fault of this number, with a queue of its own; afterwards all Cassandra nodes serve again."""
     async with Rig(cassandra, keyspace, number + 1) as rig:
         seen = await FAULTS[number](rig)
         await rig.restart(*rig.down)

@@ -1,4 +1,4 @@
-"""What clients did and saw, written down as a history for the checkers of :mod:`tests.histories`."""
+"""Recorder of the clients' calls, as a history for the checkers of :mod:`tests.histories`."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _KINDS = {
 
 
 class Recorder:
-    """The history of all clients that share it.  All queues have one visibility timeout, and no delay of their own."""
+    """History of all clients that share it.  All queues have one visibility timeout, and no delay of their own."""
 
     def __init__(self, visibility_seconds: float) -> None:
         self.operations: list[Operation] = []
         self.errors: Counter[str] = Counter()
-        """What clients saw instead of an answer, by its name."""
+        """Errors of calls, by name."""
         self.calls = 0
         self._visibility_seconds = visibility_seconds
         self._handles: dict[str, tuple[str, str]] = {}
-        """(key, group) of the message that came with a receipt handle."""
+        """(key, group) of the message of each receipt handle."""
         self._numbers = itertools.count(1)
         self._sent_at: dict[str, list[float]] = {}
 
     def judge(self, rules: Rules) -> Verdict:
-        """The verdict on all that happened, now that the queues are empty."""
+        """Judge the whole history; the queues are empty."""
         return judge(self.operations, rules)
 
     def longest_stall_seconds(self, since: float, until: float) -> float:
-        """The longest time in which no send to some queue was acknowledged.  Sends were tried all the time."""
+        """Return the longest time without an acknowledged send to some queue.  Sends were attempted all the time."""
         longest = 0.0
         for times in self._sent_at.values():
             within = [since, *(moment for moment in times if since < moment < until), until]
@@ -55,7 +55,7 @@ class Recorder:
     # --- one call -----------------------------------------------------------------------------------------
 
     def note(self, action: str, parameters: dict[str, Any], called: float, answer: dict[str, Any]) -> None:
-        """A call was answered."""
+        """Record the answer of a call."""
         self.calls += 1
         kind = _KINDS.get(action)
         if kind is None:
@@ -84,7 +84,7 @@ class Recorder:
                 self.operations.append(operation)
 
     def note_failure(self, action: str, parameters: dict[str, Any], called: float, error: BaseException) -> None:
-        """A call brought no answer, or an error."""
+        """Record a call without an answer, or with an error."""
         self.calls += 1
         self.errors[_name_of(error)] += 1
         kind = _KINDS.get(action)
@@ -105,7 +105,7 @@ class Recorder:
     def _asked(
         self, kind: Kind, parameters: dict[str, Any], called: float, call: int
     ) -> Iterator[tuple[str, Operation]]:
-        """(its name in the batch, an operation of unknown outcome) of each message that a call is about."""
+        """For each message of a call: (its name in the batch, an operation of unknown outcome)."""
         queue = _queue_of(parameters)
         if kind is Kind.RECEIVE:
             return
@@ -152,7 +152,7 @@ class Recorder:
 
 
 class RecordingClient(Client):
-    """A client all of whose calls are written down."""
+    """Client that records all its calls."""
 
     def __init__(self, server: Endpoint, recorder: Recorder, port: int | None = None) -> None:
         super().__init__(server, port)
@@ -174,7 +174,7 @@ def _queue_of(parameters: dict[str, Any]) -> str:
 
 
 def _key(body: str) -> str:
-    """A body that no client made keeps its beginning as its name, which was never sent."""
+    """Return the key of a body; for a body that no client made, its beginning, which was never sent."""
     return key_of(body) or f"strange {body[:40]!r}"
 
 

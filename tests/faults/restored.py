@@ -1,12 +1,12 @@
-"""A service of two backend clusters that is backed up while clients are at work, lost, and restored: checked by ids.
+"""Backup under load of a service with two backend clusters, its loss, and its restore: checked by ids.
 
-Each cluster has queues of its own and some of the clients; a move task takes messages from a queue in one cluster to
-one in the other meanwhile.  After the backup all processes are killed and all keyspaces dropped.  What the restored
-service has is received to the end, and compared with what clients know:
+Each cluster has queues of its own and some of the clients; meanwhile a move task moves messages from a queue in one
+cluster to one in the other.  After the backup all processes are killed and all keyspaces dropped.  All messages of the
+restored service are received, and compared with the clients' knowledge:
 
-* what was acknowledged before the backup began, and whose delete had not begun when it ended, is there;
-* what was deleted before it began is not there, nor is anything that was sent after it ended;
-* each message is there once, by its id (which a move changes) and by what is in it, and a FIFO group is in order.
+* messages acknowledged before the backup's start, and whose delete had not started at its end, are there;
+* messages deleted before its start are not there, nor are messages sent after its end;
+* each message is there once, by its id (which a move changes) and by its content, and a FIFO group is in order.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from tests.system.waiting import wait_until
 
 CLUSTERS = ("local", "east")
 EACH = 2
-"""Standard queues in each cluster, and as many messages are moved between two others."""
+"""Number of standard queues in each cluster, and of pairs of queues between which messages are moved."""
 PLACED_MOST = 40
-"""Queues that are made until each cluster has what it is to have."""
+"""Maximum number of queues created until each cluster has the required ones."""
 VISIBILITY_SECONDS = 5
 BODY_BYTES = 4_000
 MOVED_MESSAGES = 300
 MOVES_PER_SECOND = 20
 KEPT = 3
-"""One message in so many of a standard queue is received and never deleted."""
+"""Share of a standard queue's messages that are received and never deleted: one in this many."""
 DELETES_BEFORE = 30
-"""Messages of each queue that are deleted before the backup begins."""
+"""Number of messages of each queue that are deleted before the backup starts."""
 BACKUPS_MOST = 5
-"""One that is disturbed says so, and is made again."""
+"""Maximum number of backups: one that fails because of a fault reports that, and is repeated."""
 PHASE_SECONDS = 180.0
 RETRY_SECONDS = 0.1
 
@@ -73,7 +73,7 @@ class KnownMessage:
 
 @dataclass
 class Compared:
-    """What came of one round."""
+    """Results of one round."""
 
     calls: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Compared:
     there: int = 0
     lost: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """Promises, the lost messages among them."""
+    """Broken promises, including lost messages."""
 
 
 class TwoClusters:
@@ -97,13 +97,13 @@ class TwoClusters:
         self._names = itertools.count()
         self._queues: list[str] = []
         self._moved: tuple[str, str] = "", ""
-        """From where and to where the move task goes."""
+        """Source and destination of the move task."""
         ports = [int(process.address.rpartition(":")[2]) for process in cluster.of("frontend")]
         self._doors = Doors(ports, cluster.key.access_key_id, cluster.key.secret)
         self._ports = itertools.cycle(ports)
 
     async def run(self, meanwhile: Callable[[LocalCluster], object] = lambda cluster: None) -> Compared:
-        """All of it; ``meanwhile`` is done while the backup is made."""
+        """Run the round; ``meanwhile`` is called during the backup."""
         await asyncio.to_thread(self.cluster.start)
         await self._place()
         async with self._load():
@@ -116,7 +116,7 @@ class TwoClusters:
     # --- the queues -----------------------------------------------------------------------------------------
 
     async def _place(self) -> None:
-        """Make the queues, so many in each cluster."""
+        """Create the required queues in each cluster."""
         signing = {
             "AWS_ACCESS_KEY_ID": self.cluster.key.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.cluster.key.secret,
@@ -130,7 +130,8 @@ class TwoClusters:
         try:
             await asyncio.to_thread(wait_until, reported, "both clusters report", PHASE_SECONDS, 0.5)
             async with self._client() as client:
-                # Of each: standard queues, a FIFO queue, and one between which and the other cluster's messages move.
+                # In each cluster: standard queues, a FIFO queue, and one that exchanges messages with the other
+                # cluster's.
                 by_cluster: dict[str, list[str]] = {name: [] for name in CLUSTERS}
                 fifo: dict[str, list[str]] = {name: [] for name in CLUSTERS}
                 for number in range(PLACED_MOST):
@@ -167,7 +168,7 @@ class TwoClusters:
 
     @asynccontextmanager
     async def _load(self) -> AsyncIterator[None]:
-        """Clients at each queue, until the block ends."""
+        """Run clients at each queue, until the block ends."""
         tasks = [asyncio.create_task(work(queue)) for queue in self._queues for work in (self._produce, self._consume)]
         tasks.append(asyncio.create_task(self._move()))
         try:
@@ -181,7 +182,7 @@ class TwoClusters:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _call(self, client: Client, action: str, queue: str, **parameters: Any) -> dict[str, Any] | None:
-        """The answer; None if there was none: it is not known what became of the call."""
+        """Return the answer of a call; None if there was none: its effect is not known."""
         self.seen.calls += 1
         try:
             return await client.call(action, QueueUrl=url(queue), **parameters)
@@ -206,7 +207,7 @@ class TwoClusters:
                 known.sent, known.id = time.monotonic(), answer["MessageId"]
                 return
             if not known.group:
-                return  # repeated, it could be there twice
+                return  # a repetition could store it twice
 
     async def _produce(self, queue: str) -> None:
         async with self._client() as client:
@@ -227,7 +228,7 @@ class TwoClusters:
                             known.deleted = min(known.deleted, time.monotonic())
 
     async def _move(self) -> None:
-        """Let a move task go from one cluster to the other all the time; what has arrived stays."""
+        """Run move tasks from one cluster to the other all the time; messages that have arrived stay."""
         source, target = self._moved
         async with self._client() as client:
             while True:
@@ -247,7 +248,7 @@ class TwoClusters:
     # --- the backup, and what comes after it --------------------------------------------------------------------
 
     async def _back_up(self, meanwhile: Callable[[LocalCluster], object]) -> tuple[float, float]:
-        """When the backup began, and when it ended."""
+        """Make the backup; returns its start and end."""
         disturbing = asyncio.create_task(asyncio.to_thread(meanwhile, self.cluster))
         for _ in range(BACKUPS_MOST):
             began, calls = time.monotonic(), self.seen.calls
@@ -260,7 +261,7 @@ class TwoClusters:
         raise AssertionError(f"no backup in {BACKUPS_MOST} attempts: {done.stderr[-2000:]}")
 
     def _lose_and_restore(self) -> None:
-        """All processes are killed, and all that is stored is dropped; then it is restored, and started."""
+        """Kill all processes and drop all data; then restore and start."""
         cluster, settings = self.cluster, self.cluster.settings()
         for process in cluster:
             process.kill()
@@ -277,7 +278,7 @@ class TwoClusters:
         cluster.start_processes()
 
     async def _drain(self) -> dict[str, list[tuple[str, str]]]:
-        """(key, id) of all messages of each queue, in the order in which they are received."""
+        """Receive everything; returns (key, id) of all messages of each queue, in the order of receipt."""
         queues = [*self._queues, *self._moved]
         return dict(zip(queues, await asyncio.gather(*map(self._drain_one, queues)), strict=True))
 
@@ -310,10 +311,10 @@ def compare(
     ended: float,
     seen: Compared,
 ) -> None:
-    """Note in ``seen`` what clients know and the restored queues do not have, or have and must not.
+    """Add to ``seen`` the messages that are wrongly missing or present in the restored queues.
 
-    ``there``: (key, id) by queue, in the order in which they were received; ``moved``: from where and to where messages
-    could go; ``began`` and ``ended``: of the backup.
+    ``there``: (key, id) by queue, in the order of receipt; ``moved``: source and destination of moves; ``began`` and
+    ``ended``: start and end of the backup.
     """
     times = Counter(key for found in there.values() for key, _ in found)
     seen.there = times.total()

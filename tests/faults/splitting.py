@@ -1,4 +1,4 @@
-"""Splits and drains of queues' partitions, done from outside to a cluster under load."""
+"""Splits and drains of queues' partitions in a cluster under load, by a process outside it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from metadata_service.partitions import NotPossible, changing, open_ones
 from metadata_service.store import MetadataStore, StoreError
 
 FINISHED_SECONDS = 150.0
-"""For what has to come by itself, once what is done to the cluster meanwhile is over."""
+"""Timeout for completion, once the simultaneous fault is over."""
 AGAIN_SECONDS = 0.2
 TROUBLE = (BackendError, StoreError, NotPossible)
-"""What is tried again, as the manager does it, whatever is away meanwhile."""
+"""Errors that are retried, as the manager does."""
 
 
 class _Hands(NamedTuple):
@@ -34,18 +34,19 @@ class _Hands(NamedTuple):
 
 
 class Splitter:
-    """Changes the maps of queues of a cluster with these settings.  Each call opens what it needs, in its own loop."""
+    """Changes the maps of queues of a cluster with these settings.  Each call opens its resources in its own loop."""
 
     def __init__(self, settings: Settings, account: str) -> None:
         self._settings = settings
         self._account = account
         self._waits_for: dict[str, str] = {}
-        """By queue, what was seen last."""
+        """Last observed state, by queue."""
 
     def resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Give these queues so many partitions; return when all tokens have been handed over, and what drains is gone.
+        """Give these queues this many partitions; returns when all tokens are transferred, and drained partitions
+        removed.
 
-        ``meanwhile`` is done as soon as each change has begun.
+        ``meanwhile`` is called as soon as each change has started.
         """
         asyncio.run(self._resize(wanted, meanwhile))
 
@@ -93,7 +94,7 @@ class Splitter:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _begun(self, hands: _Hands, name: str, count: int) -> bool:
-        """Begin the change, unless it is under way, also if it is not known what became of an earlier attempt."""
+        """Start the change, unless it is under way, also if the outcome of an earlier attempt is not known."""
         queue = await self._look(hands, name)
         taking = open_ones(queue.partitions)
         if len(taking) == count:

@@ -1,4 +1,4 @@
-"""All steps at which a server is ended, and how one is ended there."""
+"""Steps at which a server is ended, and functions that end it there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKPOINT = _all(
 )
 CLEANING = _all(("log.update", _CALL), ("segment.unlink", _CALL), ("piece.unlink", _CALL), ("metadata.commit", _CALL))
 WHILE_SERVING = {"commit": COMMIT, "segment": SEGMENT, "checkpoint": CHECKPOINT, "cleaning": CLEANING}
-"""Steps of a server at work."""
+"""Steps of a serving server."""
 
 AT_START = {
     "claim": _all(("incarnation.new", _CALL), ("log.update", _CALL), ("metadata.commit", _CALL)),
@@ -34,7 +34,7 @@ AT_START = {
         ("segment.create", _CALL), ("preallocate.write", _WRITE), ("folder.sync", _CALL), ("shards.update", _CALL)
     ),
 }
-"""Steps of a server that takes over what the one before it left."""
+"""Steps of a server that recovers its predecessor's data."""
 
 FIRST_AFTER_START = {
     "metadata.commit": 12,
@@ -43,11 +43,11 @@ FIRST_AFTER_START = {
     "preallocate.write": 4,
     "preallocate.sync": 8,
 }
-"""A start goes through these steps, too: about so often."""
+"""Approximate number of times that a start goes through these steps."""
 
 
 def while_serving(moment: str, nth: int, action: str) -> Fault:
-    """End the server at the ``nth`` time that it comes to this moment after its start."""
+    """Make a fault that ends the server at the ``nth`` occurrence of this moment after its start."""
     step = moment.rpartition(".")[0]
     return Fault(moment, action, nth + FIRST_AFTER_START.get(step, 0))
 
@@ -59,7 +59,7 @@ async def end_while_serving(server: FaultyServer, traffic: Traffic, moment: str,
 
 
 async def end_at_start(server: FaultyServer, moment: str, nth: int, action: str) -> bool:
-    """Start the server, which is down, and end it at this moment of its start; whether it came to it."""
+    """Start the server, which is down, and end it at this moment of its start; returns whether it got there."""
     await server.start_with([Fault(moment, action, nth)], dies=True)
     came = server.process is None
     server.kill()

@@ -1,5 +1,6 @@
-"""Several backends behind two frontends: one is killed, one hangs, all are restarted one by one, and their number
-changes, while clients are at work."""
+"""Several backends behind two frontends under load: one is killed, one hangs, all are restarted, their number
+changes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ async def test_one_is_killed_and_one_hangs(server: Several) -> None:
         await asyncio.to_thread(server.wait_again, "backend-2", hanging)
         assert "backend-2 does not answer and is killed" in server.log_text()
         await traffic.answered(150)
-        server.kill()  # the supervisor, and so all of them
+        server.kill()  # kills the supervisor, and thereby all
         server.settings["HOLDFAST_BACKENDS"] = "2"
         await asyncio.to_thread(server.start)
         assert set(server.children()) == {"frontend-1", "frontend-2", "backend-1", "backend-2"}

@@ -1,4 +1,4 @@
-"""Rotten files: what is damaged is named with file and offset, and the rest is served."""
+"""Bit rot: damage is reported with file and offset, and the rest is served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.waiting import wait_until
 MESSAGES = 12
 QUEUES = ("one", "two", "three")
 VICTIM = ("two", 5)
-"""The message in or around which a bit is flipped."""
+"""Message in or around whose record a bit is flipped."""
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -28,7 +28,7 @@ def _body(queue: str, number: int) -> str:
 
 @pytest.fixture(autouse=True)
 def _found_by_their_bodies(server: FaultyServer) -> None:
-    """Places in the files are found by what the messages say, so that has to stand there."""
+    """Store bodies unencrypted, because positions in the files are found by them."""
     server.settings["HOLDFAST_ENCRYPTION"] = "off"
 
 
@@ -37,7 +37,7 @@ def _url(server: FaultyServer, queue: str) -> str:
 
 
 async def _fill(server: FaultyServer) -> None:
-    """So many messages in each queue, sent one after the other."""
+    """Send messages to each queue, one after the other."""
     client = Client(server)
     for queue in QUEUES:
         await client.call("CreateQueue", QueueName=queue)
@@ -48,7 +48,7 @@ async def _fill(server: FaultyServer) -> None:
 
 
 async def _served(server: FaultyServer) -> dict[str, list[int] | str]:
-    """Numbers of the messages that each queue serves, or the code of the error that it answers with."""
+    """Return the numbers of the messages that each queue serves, or the code of its error."""
     client = Client(server)
     found: dict[str, list[int] | str] = {}
     for queue in QUEUES:
@@ -76,7 +76,7 @@ STOPPED = "InternalFailure"
 
 
 async def test_bits_flipped_around_the_records(server: FaultyServer) -> None:
-    """Each is told, and no message is lost."""
+    """Each is reported, and no message is lost."""
     await server.start_with()
     await _fill(server)
     server.kill()
@@ -97,7 +97,7 @@ async def test_bits_flipped_around_the_records(server: FaultyServer) -> None:
 
 @pytest.mark.parametrize(("kind", "left"), [("body", ALL_BUT_ONE), ("head", STOPPED), ("record header", STOPPED)])
 async def test_a_bit_flipped_in_a_record(server: FaultyServer, kind: str, left: list[int] | str) -> None:
-    """It costs the message, or stops its queue."""
+    """The message is lost, or its queue stops."""
     await server.start_with()
     await _fill(server)
     server.kill()
@@ -110,7 +110,7 @@ async def test_a_bit_flipped_in_a_record(server: FaultyServer, kind: str, left: 
 
 
 async def test_a_body_that_rots_while_it_waits(server: FaultyServer) -> None:
-    """It is below the checkpoint, so it is not looked at before somebody is to receive it."""
+    """It is below the checkpoint, so it is read only at a receive."""
     await server.start_with()
     await _fill(server)
     folder = places.logs(server.data)[-1]
@@ -130,7 +130,9 @@ async def test_a_body_that_rots_while_it_waits(server: FaultyServer) -> None:
 
 
 async def test_each_file_of_checkpoint_pieces(server: FaultyServer) -> None:
-    """A rotten checkpoint stops what it holds; nothing wrong is served, and each queue serves all or says why not."""
+    """A damaged checkpoint stops its queues; nothing wrong is served, and each queue serves everything or reports
+    damage.
+    """
     await server.start_with()
     await _fill(server)
     assert await asyncio.to_thread(server.stop) == 0
@@ -159,7 +161,7 @@ async def test_each_file_of_checkpoint_pieces(server: FaultyServer) -> None:
 
 @pytest.mark.parametrize("how", ["truncated", "garbage", "half"])
 async def test_a_torn_tail(server: FaultyServer, how: str) -> None:
-    """The row that was being written at the end: nothing of it was ever acknowledged."""
+    """Nothing of the row being written at the end was ever acknowledged."""
     await server.start_with()
     await _fill(server)
     await _until_marked(server)
@@ -186,7 +188,7 @@ async def test_a_torn_tail(server: FaultyServer, how: str) -> None:
 
 
 async def test_an_answered_row_that_is_cut_off_is_damage(server: FaultyServer) -> None:
-    """It cannot be said whose messages are gone: the server does not start before an operator has decided."""
+    """The lost messages cannot be determined: the server does not start before an operator has decided."""
     await server.start_with()
     await _fill(server)
     await _until_marked(server)
@@ -206,7 +208,7 @@ async def test_an_answered_row_that_is_cut_off_is_damage(server: FaultyServer) -
 
 
 async def _until_marked(server: FaultyServer) -> None:
-    """Until the idle server has marked its last row as answered."""
+    """Wait until the idle server has marked its last row as answered."""
     folder = places.logs(server.data)[-1]
 
     def marked() -> bool:

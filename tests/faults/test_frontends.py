@@ -1,4 +1,4 @@
-"""kill -9 of frontends and of the backend behind them, and SIGTERM, while clients are at work."""
+"""kill -9 and SIGTERM of frontends and of the backend behind them, under load."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.system.several import Several
 
 THREADS = 4
 MESSAGES = 200
-"""Of each thread."""
+"""Messages of each thread."""
 ATTEMPTS = 12
-"""The pauses between so many last about 30 s together, longer than a restart takes."""
+"""Attempts of a client; their pauses take about 30 s together, longer than a restart."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_at_random_moments(server: Several) -> None:
             killed = server.kill_child(name)
             await asyncio.to_thread(server.wait_again, name, killed)
         await traffic.answered(150)
-        server.kill()  # the supervisor, and so all of them
+        server.kill()  # kills the supervisor, and thereby all
         await asyncio.to_thread(server.start)
         await traffic.answered(150)
         await traffic.settle()
@@ -46,7 +46,7 @@ async def test_at_random_moments(server: Several) -> None:
 
 
 def test_clients_that_retry_notice_nothing(server: Several) -> None:
-    """boto3 with its standard retries: each send succeeds, and is stored exactly once."""
+    """With boto3's standard retries each send succeeds, and is stored exactly once."""
     config = Config(retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, read_timeout=30)
     url = server.client().create_queue(QueueName="q")["QueueUrl"]
     sent = threading.Semaphore(0)

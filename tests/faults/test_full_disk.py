@@ -1,4 +1,4 @@
-"""A full disk: sends are refused clearly, receives and deletes go on, and the service recovers by itself."""
+"""A full disk: sends are refused clearly, receives and deletes continue, and the service recovers by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own of :data:`DISK_BYTES`."""
+    """Mount a file system of :data:`DISK_BYTES`."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "holdfast-faults", str(folder)]
@@ -41,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def full_server(tmp_path: Path, small_disk: Path) -> Iterator[FaultyServer]:
-    """A server with its data on the small disk."""
+    """Make a server with its data on the small disk."""
     server = FaultyServer(tmp_path, data=small_disk / "data")
     try:
         yield server
@@ -50,7 +50,7 @@ def full_server(tmp_path: Path, small_disk: Path) -> Iterator[FaultyServer]:
 
 
 class Queue:
-    """One queue, and what is in it."""
+    """A queue, and its messages."""
 
     def __init__(self, server: FaultyServer) -> None:
         self.client = Client(server)
@@ -68,7 +68,7 @@ class Queue:
         self.stored.add(key)
 
     async def send_until_full(self, length: int = BODY_BYTES) -> Refused:
-        """The refusal that a full disk ends with."""
+        """Send until the disk is full; returns the refusal."""
         while True:
             try:
                 await self.send(length)
@@ -76,7 +76,7 @@ class Queue:
                 return refused
 
     async def send_when_there_is_room(self, seconds: float = 30.0) -> None:
-        """Try until a message is taken.  Raises TimeoutError."""
+        """Retry until a message is accepted.  Raises TimeoutError."""
         async with asyncio.timeout(seconds):
             while True:
                 try:
@@ -85,7 +85,7 @@ class Queue:
                     await asyncio.sleep(0.05)
 
     async def receive_and_delete(self) -> bool:
-        """Up to ten messages; whether any came."""
+        """Receive and delete up to ten messages; returns whether there were any."""
         answer = await self.client.call("ReceiveMessage", QueueUrl=self.url, MaxNumberOfMessages=10)
         messages = answer.get("Messages", [])
         for message in messages:
@@ -111,7 +111,7 @@ async def test_full_of_our_own_messages(full_server: FaultyServer) -> None:
     queue = Queue(server)
     await queue.create()
     for _ in range(2):
-        while len(queue.stored) < 50:  # there is room again bit by bit
+        while len(queue.stored) < 50:  # space becomes free gradually
             await queue.send_when_there_is_room()
         assert _is_clear(await queue.send_until_full())
         assert server.ready(), "receives are served"
@@ -163,7 +163,7 @@ async def test_full_of_a_foreign_file(full_server: FaultyServer, small_disk: Pat
 
 
 async def test_a_start_on_a_full_disk(full_server: FaultyServer, small_disk: Path) -> None:
-    """With not a byte left it refuses clearly, and starts with all messages when there is room."""
+    """Without a free byte it refuses clearly, and starts with all messages when there is room."""
     server = full_server
     await server.start_with()
     queue = Queue(server)
@@ -183,7 +183,7 @@ async def test_a_start_on_a_full_disk(full_server: FaultyServer, small_disk: Pat
 
 
 def _fill(path: Path) -> None:
-    """A file that takes all that is free."""
+    """Write a file that takes all free space."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             try:

@@ -1,4 +1,4 @@
-"""Groups of messages near 1 MiB that move between three backends, of which one is killed meanwhile."""
+"""Groups of messages near 1 MiB that are transferred between three backends, one of which is killed meanwhile."""
 
 from __future__ import annotations
 

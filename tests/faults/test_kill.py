@@ -1,4 +1,4 @@
-"""kill -9 and lost power while clients are at work: nothing acknowledged is lost, nothing deleted comes back."""
+"""kill -9 and power loss under load: nothing acknowledged is lost, nothing deleted reappears."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A release of the chart is upgraded: what the chart runs before it, and then all parts at the same time, each pod by
-pod, as Kubernetes does it by the chart's hooks and probes, with clients behind a balancer.  No call fails.
+"""Upgrade of the chart's release, with clients behind a balancer: no call fails.
 
-The pods are of the release before where this clone has it (:mod:`tests.system.releases`), so that both releases run
-side by side for a while; else of this one.
+The chart's command before an upgrade runs first.  Then all parts are upgraded at the same time, each pod by pod, as
+Kubernetes does by the chart's hooks and probes.  The pods start with the previous release, if this clone has it
+(:mod:`tests.system.releases`), so that both releases run side by side for a while; else with this one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.system.releases import before, has_before
 from tests.system.server import REPOSITORY
 
 PRE_STOP_SECONDS = 2
-"""A shorter pause than the chart's own, by the value that sets it."""
+"""Pause of the preStop hook: shorter than the chart's own, set by the chart's value."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)  # six processes are started, and on a busy machine each start takes its time
+@pytest.mark.timeout(240)  # six processes start, slowly on a busy machine
 async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
     cassandra: CassandraCluster, keyspace: str, tmp_path: Path
 ) -> None:

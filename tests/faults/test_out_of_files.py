@@ -1,4 +1,4 @@
-"""A server that has no file descriptor left: calls are refused meanwhile, and nothing is lost or taken for damaged."""
+"""A server without free file descriptors: calls are refused meanwhile, and nothing is lost or taken for damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_calls_are_refused_until_there_are_descriptors_again(server: Fault
     async with Traffic(server, 9).running() as traffic:
         await traffic.answered(100)
         with no_free_files(pid):
-            stranger = asyncio.create_task(_count(server, traffic.url(WORK)))  # its connection cannot be taken
+            stranger = asyncio.create_task(_count(server, traffic.url(WORK)))  # its connection cannot be accepted
             await traffic.until(lambda: traffic.counts["refused"] > 100, "calls are refused")
             assert not stranger.done()
         await traffic.answered(100)
@@ -35,7 +35,7 @@ async def test_calls_are_refused_until_there_are_descriptors_again(server: Fault
 
 
 async def _count(server: FaultyServer, url: str) -> None:
-    """Ask over a new connection."""
+    """Make a call over a new connection."""
     client = Client(server)
     await client.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
     await client.close()

@@ -1,4 +1,4 @@
-"""The bad network that other tests rely on."""
+"""The network simulation of other tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.faults.proxy import Direction, Proxy
 from tests.system.waiting import wait_until
 
 OTHERS = {1}
-"""Process ids of which none is this test's."""
+"""Process ids other than this test's."""
 
 
 class Echo:
-    """Says again what it hears, and counts it."""
+    """Server that echoes and counts bytes."""
 
     def __init__(self) -> None:
         self.heard = 0
@@ -42,7 +42,7 @@ class Echo:
                     self.heard += len(data)
                     connection.sendall(data)
             except OSError:
-                pass  # cut, as some tests want it
+                pass  # reset by a test
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
@@ -116,7 +116,7 @@ def test_a_cut_connection_is_reset_and_new_ones_are_too(proxy: Proxy) -> None:
     with (
         pytest.raises(ConnectionResetError),
         connected(proxy) as client,
-    ):  # perhaps before it knows that it is connected
+    ):  # possibly before it knows that it is connected
         client.recv(100)
     proxy.heal()
     with connected(proxy) as client:

@@ -1,6 +1,6 @@
-"""A backend node on three real Cassandra nodes: what it acknowledged survives them.
+"""A backend node on three real Cassandra nodes: acknowledged messages survive their deaths.
 
-All of :mod:`tests.faults.quorum` is for the campaign; here are one kill and then another, for they share a start.
+The campaign runs all of :mod:`tests.faults.quorum`; here are one kill and then another, which share a start.
 """
 
 from __future__ import annotations

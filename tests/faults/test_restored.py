@@ -1,4 +1,4 @@
-"""Two backend clusters are backed up under load, lost and restored; and what is compared then."""
+"""Backup, loss and restore of two backend clusters under load, and the comparison of their messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KNOWN = {
     "first": KnownMessage("f", "f g", 1, 0, 1, "id-first"),
     "second": KnownMessage("f", "f g", 2, 1, 2, "id-second"),
 }
-"""Messages around a backup from 10 to 20."""
+"""Messages around a backup from time 10 to 20."""
 RESTORED = {
     "q": [("old", "id-old"), ("perhaps", "id-perhaps")],
     "target": [("moved", "another id")],
@@ -28,7 +28,7 @@ RESTORED = {
 
 
 def compared(**there: list[tuple[str, str]]) -> list[str]:
-    """What is broken where the restored service has these messages in these queues."""
+    """Return the broken promises if the restored service has these messages in these queues."""
     seen = Compared()
     compare(KNOWN, {**RESTORED, **there}, ("source", "target"), 10, 20, seen)
     assert (seen.had_to_be_there, seen.had_to_be_gone) == (4, 2)

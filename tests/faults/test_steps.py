@@ -1,4 +1,4 @@
-"""The server ends at each step of a commit, of a checkpoint, of cleaning up and of its own recovery."""
+"""The server ends at each step of a commit, of a checkpoint, of compaction and of its own recovery."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CLIENTS = 16
 
 
 class _Sender:
-    """Sends until the server is gone.  No send may be refused."""
+    """Sends until the server has ended.  No send may be refused."""
 
     def __init__(self, server: FaultyServer, name: str) -> None:
         self.acknowledged: set[str] = set()

@@ -1,4 +1,4 @@
-"""The disk's sync fails: nothing is acknowledged that the disk may not have, and the service recovers by itself."""
+"""Failing syncs of the disk: no undurable message is acknowledged, and the service recovers by itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_for_a_while(server: FaultyServer, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["piece.sync", "metadata.commit", "folder.sync", "preallocate.sync"])
 async def test_beside_the_commits(server: FaultyServer, step: str, tmp_path: Path) -> None:
-    """Checkpoints, metadata and new segments fail for a while: messages are served on, or refused, and none is lost."""
+    """Checkpoints, metadata and new segments fail for a while: calls are served, or refused, and no message is lost."""
     flag = tmp_path / "the disk is broken"
     await server.start_with([Fault(f"{step}.before", "eio", times=1 << 30, flag=str(flag))])
     async with Traffic(server, 6).running() as traffic:

@@ -1,5 +1,7 @@
-"""On one machine: another release is put in place of the one that runs, all processes are restarted one by one under
-load, and then the first one is put back in the same way.  No call fails, and nothing is lost."""
+"""Upgrade on one machine to another release, and back: no call fails, and nothing is lost.
+
+The other release is installed in place of the running one, and all processes are restarted one by one under load.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tests.system.several import Several
 
 
 class Installed:
-    """A service whose code is a link, as where a release is installed in the place of another."""
+    """A service whose code is a symbolic link, as if one release is installed in place of another."""
 
     def __init__(self, folder: Path) -> None:
         self.link = folder / "installed"
@@ -36,7 +38,7 @@ class Installed:
         new.replace(self.link)
 
     async def restart(self, traffic: Traffic) -> None:
-        """All but the supervisor, which goes on with the code that it was started with."""
+        """Restart all but the supervisor, which keeps the code that it was started with."""
         before = self.server.children()
         times = self.server.log_text().count("all frontends have been restarted")
         self.server.running().send_signal(signal.SIGUSR1)
@@ -58,9 +60,9 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
 
 
 async def there_and_back(installed: Installed, older: tuple[Path, str], newer: tuple[Path, str]) -> None:
-    """From one release to the next and back, while clients are at work.
+    """Change from one release to the next and back, under load.
 
-    Each is its code, and its version as it reports it.
+    Each is given by its code, and the version that it reports.
     """
     server = installed.server
     installed.install(older[0])
@@ -82,7 +84,7 @@ async def there_and_back(installed: Installed, older: tuple[Path, str], newer: t
 
 
 def releases_shown(server: Several) -> set[str | None]:
-    """Those of the backends, by ``holdfast cluster status``."""
+    """Return the releases of the backends, by ``holdfast cluster status``."""
     command = [sys.executable, "-m", "holdfast", "cluster", "status", "--json"]
     environment = {**server.client_environment(), "HOLDFAST_ENDPOINT": server.endpoint, "PYTHONPATH": str(REPOSITORY)}
     asked = subprocess.run(command, env=environment, cwd=server.folder, capture_output=True, check=True, timeout=60)
@@ -99,14 +101,14 @@ def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_the_release_before_to_this_one_and_back(installed: Installed, tmp_path: Path) -> None:
-    before = (releases.before(tmp_path / "before"), __version__)  # nothing is released: it has the same number
+    before = (releases.before(tmp_path / "before"), __version__)  # before a release, it has the same number
     await there_and_back(installed, before, (REPOSITORY, __version__))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_this_release_to_the_one_after_and_back(installed: Installed, tmp_path: Path) -> None:
-    """The one after speaks a newer protocol with its own, and has taken a step that this one does not know."""
+    """The next release uses a newer protocol between its processes, and has a migration that this one does not know."""
     after = releases.after(tmp_path / "after")
     await there_and_back(installed, (REPOSITORY, __version__), (after, releases.AFTER))
     log = installed.server.log_text()

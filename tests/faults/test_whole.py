@@ -1,4 +1,4 @@
-"""The harness of the faults on whole clusters: what it sees, and that it sees it."""
+"""Tests of the harness for faults on whole clusters: it detects broken promises."""
 
 from __future__ import annotations
 

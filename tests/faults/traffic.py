@@ -1,9 +1,9 @@
-"""Clients that use a server as applications do, whatever is done to it, and hold it to its promises.
+"""Clients that use a server like applications, during faults, and check its promises.
 
 Three queues: ``work`` (standard) with its dead-letter queue ``dead``, and ``orders.fifo``.  Producers send single
-messages and batches, small and large, with and without delay; consumers receive by long polls, delete, leave messages
-alone, and let some go to ``dead``, from where a move task takes them back now and then.  On the FIFO queue each group
-has one producer that repeats a send with its deduplication id until it is acknowledged.
+messages and batches, small and large, with and without delay.  Consumers receive by long polls, delete, leave messages
+alone, and let some become dead letters, which a move task returns from time to time.  On the FIFO queue each group has
+one producer that repeats a send with its deduplication id until it is acknowledged.
 
 :meth:`Traffic.settle` stops sending, waits until all queues are empty, has the ledger checked, and the history of all
 calls judged (:mod:`tests.histories`).
@@ -37,9 +37,9 @@ RETRY_SECONDS = 0.05
 MOVE_EVERY_SECONDS = 1.0
 SETTLE_SECONDS = 120.0
 OPEN_MOST = 3000
-"""With more messages under way the producers wait for the consumers, unless it is said otherwise."""
+"""Default limit of undeleted messages, above which producers wait for the consumers."""
 REPEATED_SECONDS_MAX = 200.0
-"""A send is repeated on purpose at most this long after the first one; the service knows it for 300 s."""
+"""Maximum time after the first send at which it is repeated on purpose; the service recognizes it for 300 s."""
 
 WORK, DEAD, ORDERS = "work", "dead", "orders.fifo"
 QUEUES = (WORK, DEAD, ORDERS)
@@ -62,11 +62,14 @@ class Traffic:
         early_share: float = 0.0,
         open_most: int = OPEN_MOST,
     ) -> None:
-        """``name`` begins the names of the queues; ``early_share`` is for :class:`~tests.histories.history.Rules`."""
+        """Set up the clients.
+
+        ``name``: prefix of the queues' names; ``early_share``: see :class:`~tests.histories.history.Rules`.
+        """
         self.ledger = Ledger()
         self.recorder = Recorder(VISIBILITY_SECONDS)
         self.failures: list[str] = []
-        """What must not happen whatever the history is.  The ledger has it, too."""
+        """Violations that do not depend on the history; the ledger has them too."""
         self.counts: Counter[str] = Counter()
         self.unseen: list[tuple[float, float]] = []
         """See :class:`~tests.histories.history.Rules`."""
@@ -88,7 +91,7 @@ class Traffic:
         self._clients: list[Client] = []
         self._sending = asyncio.Event()
         self._busy = 0
-        """Producers with a call under way."""
+        """Number of producers with a call under way."""
         self._names = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -117,7 +120,7 @@ class Traffic:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def until(self, condition: Callable[[], bool], what: str, seconds: float = SETTLE_SECONDS) -> None:
-        """Wait until something is so, while the clients go on.  Raises what a client raised, and TimeoutError."""
+        """Wait until the condition is true, while the clients run.  Raises a client's error, and TimeoutError."""
         end = time.monotonic() + seconds
         while not condition():
             for task in self._tasks:
@@ -128,14 +131,14 @@ class Traffic:
             await asyncio.sleep(0.005)
 
     async def answered(self, calls: int) -> None:
-        """Wait until so many more calls were answered."""
+        """Wait until this many more calls were answered."""
         goal = self.counts["answered"] + calls
         await self.until(lambda: self.counts["answered"] >= goal, f"{calls} calls were answered")
 
     async def settle(self) -> Verdict:
-        """Stop sending, wait until all queues are empty, hold the server to its promises, and send again.
+        """Stop sending, wait until all queues are empty, check the server's promises, and send again.
 
-        The verdict is on all that happened so far.
+        Returns the verdict on the whole history.
         """
         self._sending.clear()
         client = self._client()
@@ -143,7 +146,7 @@ class Traffic:
             await self.until(lambda: self._busy == 0, "the producers have their answers")
             end = time.monotonic() + SETTLE_SECONDS
             empty = 0
-            while empty < 2:  # between two looks a message may have moved to the queue that was looked at first
+            while empty < 2:  # between two checks a message may have moved to the queue that was checked first
                 left = {queue: count for queue in QUEUES if (count := await self._stored(client, queue))}
                 empty = 0 if left else empty + 1
                 if left and time.monotonic() > end:
@@ -172,7 +175,7 @@ class Traffic:
         return f"http://127.0.0.1:{self._server.ports[0]}/{ACCOUNT}/{self._name}{queue}"
 
     def _client(self) -> RecordingClient:
-        """Of one frontend after the other, where each has a port."""
+        """Make a client of the next frontend, if each has a port."""
         return RecordingClient(self._server, self.recorder, next(self._ports))
 
     def _fail(self, text: str) -> None:
@@ -198,7 +201,7 @@ class Traffic:
             await client.close()
 
     async def _try(self, client: Client, action: str, queue: str, **parameters: Any) -> dict[str, Any] | None:
-        """The answer; None if there was none, or the server asked for a retry: then whatever it was is in doubt."""
+        """Return the answer; None without an answer, or if the server asked for a retry: the effect is in doubt."""
         try:
             answer = await client.call(action, QueueUrl=self.url(queue), **parameters)
         except Unreachable:
@@ -222,7 +225,7 @@ class Traffic:
         return f"{prefix}-{self._name}{self._names}"
 
     def _body(self, key: str) -> str:
-        # The same for each repeat, as deduplication wants it; mostly small.
+        # The same for each repetition, as deduplication requires; mostly small.
         random = Random(f"{self._seed} {key}")
         return body_of(key, random.randrange(self._body_bytes) if random.random() < 0.3 else random.randrange(300))
 
@@ -247,7 +250,7 @@ class Traffic:
             await self._send(client, WORK, keys)
 
     async def _send(self, client: Client, queue: str, keys: Sequence[str], group: str = "") -> bool:
-        """Whether the send was acknowledged."""
+        """Send a batch; returns whether it was acknowledged."""
         entries: list[Message] = []
         for key in keys:
             entry: Message = {"Id": key, "MessageBody": self._body(key)}
@@ -312,7 +315,7 @@ class Traffic:
             poison = [m for m in messages if queue == WORK and m["key"].startswith("poison") and not settling]
             kept = [m for m in messages if m not in poison]
             if not settling and self._random.random() < 0.1:
-                kept = kept[: len(kept) // 2]  # the others come back
+                kept = kept[: len(kept) // 2]  # the others become visible again
             if poison:
                 await self._release(client, queue, poison)
             if kept:
@@ -377,7 +380,7 @@ class Traffic:
         self.ledger.deleted(message["key"], time.monotonic(), message["claimed until"])
 
     def _not_deleted(self, message: Message) -> None:
-        """FIFO: its claim had ended, so it comes again."""
+        """FIFO: its visibility timeout had ended, so it will be received again."""
         self.counts["expired"] += 1
         self.ledger.not_deleted(message["key"])
 
@@ -390,7 +393,7 @@ class Traffic:
                 answer = await client.call("StartMessageMoveTask", SourceArn=source)
                 self.counts["move tasks"] += bool(answer)
             except (Unreachable, InDoubt, Refused):
-                pass  # one is running, or the server is down
+                pass  # a task is running, or the server is down
 
 
 def _is_expired(queue: str, message: str) -> bool:

@@ -1,8 +1,8 @@
-"""Faults on whole clusters, one after the other while clients are at work, and the verdict on each.
+"""Faults on whole clusters under load, one after the other, and the verdict on each.
 
-Each fault is done to a cluster under load; when it is over, calls have to be answered again, and the queues are
-emptied.  Then the history of all calls so far is judged (:mod:`tests.histories`).  A fault that breaks a promise, or
-takes too long, or cannot be done, is written down as that, and the campaign goes on with another cluster.
+After each fault, calls have to be answered again, and the queues are emptied.  Then the history of all calls so far is
+judged (:mod:`tests.histories`).  A fault that breaks a promise, takes too long, or cannot be injected is recorded as
+that, and the campaign continues with another cluster.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ SomeForm = TypeVar("SomeForm", bound=Form)
 CALLS_BEFORE = 150
 CALLS_AFTER = 150
 FAULT_SECONDS = 300.0
-"""For all of a fault, from the calls before it to the empty queues."""
+"""Timeout of a fault, from the calls before it to the empty queues."""
 STARTS_MOST = 8
-"""Clusters of one form, one after the other; what was not done then is said to be not done."""
+"""Maximum number of clusters of one form; remaining faults are then reported as not run."""
 OPEN_MOST = 300
-"""Messages under way at once: few, so that the queues are soon empty."""
+"""Limit of undeleted messages: few, so that the queues are soon empty."""
 QUARANTINED = "is quarantined"
-"""What a process says of a message that it cannot read for good."""
+"""Log text of a process about a message that is permanently unreadable."""
 
 
 @dataclass(frozen=True)
 class Fault(Generic[SomeForm]):
-    """What is done: in a thread beside the clients, and when it returns, all is well again."""
+    """A fault: a function that runs in a thread beside the clients, and returns when the fault is over."""
 
     name: str
     do: Callable[[SomeForm], object]
     alone: bool = False
-    """Nothing else is done in its middle."""
+    """True if no other fault may be injected during it."""
     damages: bool = False
-    """Bytes are lost by it.  Otherwise no message may be taken for damaged."""
+    """True if it destroys bytes.  Otherwise no message may be taken for damaged."""
 
 
 @dataclass
 class Row:
-    """What came of one fault."""
+    """Results of one fault."""
 
     form: str
     fault: str
     calls: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """By what clients saw."""
+    """Errors that clients got, by name."""
     stall_seconds: float = 0.0
-    """The longest time in which no send to some queue was acknowledged, from the fault's beginning on."""
+    """Longest time without an acknowledged send to some queue, from the start of the fault."""
     lost: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
-    """Deliveries of a message after its first one, by their reason."""
+    """Deliveries of a message after its first one, by reason."""
     broken: list[str] = field(default_factory=list)
 
 
 class Run(Generic[SomeForm]):
-    """A form, its clients and what is done to it; ``amid``: in the middle of each fault."""
+    """A form with its clients and faults; ``amid``: called during each fault."""
 
     def __init__(self, form: SomeForm, traffic: Traffic, amid: Callable[[SomeForm], object] | None = None) -> None:
         self.form = form
@@ -71,7 +71,7 @@ class Run(Generic[SomeForm]):
         self._quarantined = 0
 
     async def fault(self, fault: Fault[SomeForm]) -> Row:
-        """Do one, and judge."""
+        """Inject one fault, and judge."""
         traffic, row = self._traffic, Row(self.form.name, fault.name)
         await traffic.answered(CALLS_BEFORE)
         began = time.monotonic()
@@ -126,9 +126,9 @@ async def run(
     early_share: float = 0.0,
     amid: Callable[[SomeForm], object] | None = None,
 ) -> list[Row]:
-    """Start the form, do all these faults to it under load, and end it.
+    """Start the form, inject all these faults under load, and end it.
 
-    A fault after which clients are not served any more, or that cannot be done, is a broken promise, and the last one.
+    A fault after which clients are no longer served, or that cannot be injected, is a broken promise, and the last one.
     """
     rows: list[Row] = []
     try:
@@ -163,10 +163,10 @@ async def campaign(
     amid: Callable[[SomeForm], object] | None = None,
     only: str = "",
 ) -> list[Row]:
-    """Do all that is planned, whatever becomes of each fault: after one that broke something, with another form.
+    """Run all planned faults, whatever the results: after a broken promise, with another cluster.
 
-    ``make`` is told which of them it makes, from 0 on; ``plan`` names nothing that another form of the same kind does
-    not have; ``only``: faults whose names contain this.
+    ``make`` gets the number of the cluster, from 0; ``plan`` must fit each cluster of the form; ``only``: run faults
+    whose names contain this.
     """
     rows: list[Row] = []
     form = make(0)
@@ -180,7 +180,7 @@ async def campaign(
         left = faults[len(rows) :]
         try:
             rows += await run(form, left, seed + number, told=told, early_share=early_share, amid=amid)
-        except Exception as error:  # it did not start
+        except Exception as error:  # the cluster did not start
             rows.append(Row(name, left[0].name, broken=[f"not done: {error!r}"]))
             told(rows[-1])
         if len(rows) == len(faults):
@@ -191,7 +191,7 @@ async def campaign(
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as Markdown."""
+    """Format the rows as Markdown."""
     lines = [
         "| form | fault | calls made | errors seen by clients | longest stall | lost | duplicates, explained |",
         "|---|---|---:|---|---:|---:|---|",

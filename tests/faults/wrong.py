@@ -1,5 +1,7 @@
-"""Wrong clocks and slow disks for processes that are not Python, by a small library (``wrong.c``) that is compiled here
-and that the loader puts before libc's."""
+"""Clock and disk faults for processes that are not Python.
+
+A small library (``wrong.c``), compiled here, is preloaded before libc.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ SOURCE = Path(__file__).parent / "wrong.c"
 
 
 class NoCompiler(Exception):
-    """The library cannot be made on this machine."""
+    """The library cannot be compiled on this machine."""
 
 
 def make_library(folder: Path) -> Path:
-    """The library, in this folder.  Raises :class:`NoCompiler`."""
+    """Compile the library in this folder; returns its path.  Raises :class:`NoCompiler`."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise NoCompiler("there is no cc on this machine: clocks and disks of Cassandra cannot be made wrong")
@@ -27,7 +29,7 @@ def make_library(folder: Path) -> Path:
 
 
 class Wrong:
-    """What is wrong with one process.  At first, nothing is."""
+    """Faults of one process; at first, none."""
 
     def __init__(self, library: Path, name: str) -> None:
         self._library = library
@@ -36,11 +38,11 @@ class Wrong:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the process has to be started with."""
+        """Environment for the start of the process."""
         return {"LD_PRELOAD": str(self._library), "FAULTS_WRONG": str(self._file)}
 
     def set(self, *, clock_seconds: float = 0.0, sync_seconds: float = 0.0) -> None:
-        """By how much the clock is off, and how much longer each sync takes, from now on."""
+        """Set the clock's offset, and the delay of each sync, from now on."""
         numbers = struct.pack("=qq", int(clock_seconds * 1e9), int(sync_seconds * 1e9))
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
-            file.write(numbers)  # in place: the process has the file mapped
+            file.write(numbers)  # in place: the process has mapped the file

@@ -1,10 +1,10 @@
-"""A process that brings usage to the lake ends at a planned step.
+"""Ends a process that uploads usage at a planned step.
 
-In a folder, each file is a fault that is yet to come, ``1-write.before``.  A process takes the first of them as its
-own; when it comes to that step, it renames the file to ``1-write.before.done`` and is killed.
+Each file in a folder is a pending fault, such as ``1-write.before``.  A process takes the first of them; when it
+reaches that step, it renames the file to ``1-write.before.done`` and is killed.
 
 * ``write.before``, ``write.after``: around the writing of a file of the lake;
-* ``write.aside``: the file is there under another name, and not yet under its own;
+* ``write.aside``: the file exists under a temporary name, and not yet under its own;
 * ``remove.before``, ``remove.after``: around the removal of a buffer whose records are in the lake.
 """
 

@@ -1,14 +1,14 @@
-"""What Python runs first in a process under test: its clock and its disk can be made wrong while it runs.
+"""Start-up code of Python processes under test, which injects faults into their clock and disk while they run.
 
-Only a process whose ``PYTHONPATH`` names this folder sees it.  With ``FAULTS_SEALING``, ``python -m billing.seal`` ends
-at planned steps (``sealing_faults``).  With ``FAULTS_AT_START``: a folder in which
+Only a process whose ``PYTHONPATH`` names this folder loads it.  With ``FAULTS_SEALING``, ``python -m billing.seal``
+ends at planned steps (``sealing_faults``).  With ``FAULTS_AT_START``: a folder in which
 
-* ``NAME.clock`` says by how many seconds the clock of the process ``NAME`` is off (the monotonic clock is not),
-* ``NAME.disk`` says how many seconds each of its syncs takes longer,
+* ``NAME.clock`` has the offset in seconds of the clock of the process ``NAME`` (not of its monotonic clock),
+* ``NAME.disk`` has the seconds by which each of its syncs is delayed,
 * ``NAME.bad`` names a file and a number: this block of 4 KiB of the file cannot be read (EIO).
 
 ``NAME`` is ``FAULTS_NAME``, or else the last word of its command line, as the children of ``holdfast serve`` have it.
-The files are looked at every tenth of a second at most, and no file is no fault.
+The files are read at most every tenth of a second, and a missing file means no fault.
 """
 
 import errno
@@ -22,7 +22,7 @@ BLOCK_BYTES = 4096
 
 
 class _Text:
-    """What is in a file; nothing without it."""
+    """Content of a file; empty if it does not exist."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -39,7 +39,7 @@ class _Text:
             except FileNotFoundError:
                 self._value = ""
             except OSError:
-                pass  # the process has no descriptor left: all is as it was
+                pass  # the process has no free descriptor: keep the former content
         return self._value
 
 
