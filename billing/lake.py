@@ -173,12 +173,17 @@ class Lake:
             raise self._unavailable("read", error) from error
 
     def rows(
-        self, paths: Sequence[str], schema: pa.Schema, columns: Sequence[str] | None = None, account: str | None = None
+        self,
+        paths: Sequence[str],
+        schema: pa.Schema,
+        columns: Sequence[str] | None = None,
+        account: str | None = None,
+        path_as: str | None = None,
     ) -> pa.Table:
         """Read rows of Parquet files with this schema or some of its columns, of one account or of all.
 
-        Columns that a file does not have are null.  Raises :class:`FileNotFoundError` if one of the files is gone, and
-        :class:`LakeUnavailable`.
+        Columns that a file does not have are null.  ``path_as``: with a last column that ends with a file's path.
+        Raises :class:`FileNotFoundError` if one of the files is gone, and :class:`LakeUnavailable`.
         """
         from pyarrow import compute, dataset  # slow imports, which writers do not need
 
@@ -186,7 +191,10 @@ class Lake:
         names = [self._at(path) for path in paths]
         try:
             found = dataset.dataset(names, schema=schema, filesystem=self._files, format="parquet")
-            return found.to_table(columns=None if columns is None else list(columns), filter=wanted)
+            asked = schema.names if columns is None else list(columns)
+            if path_as is None:
+                return found.to_table(columns=asked, filter=wanted)
+            return found.to_table(columns=[*asked, "__filename"], filter=wanted).rename_columns([*asked, path_as])
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError) as error:

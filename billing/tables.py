@@ -149,15 +149,17 @@ class Tables:
         """Return the folder for a run's files of a day."""
         return f"{FOLDER}/{name}/runs/{run}/date={day}"
 
-    def publish(self, name: str, day: date, published: Day, over: Day | None = None) -> None:
+    def publish(self, name: str, day: date, published: Day, over: Day | None = None, *, durable: bool = False) -> None:
         """Publish these files as the day.  They are made durable before the pointer, and the pointer before the return.
 
-        ``over``: the published day when the run began, which must still be published.  Raises :class:`Outrun`.
+        ``over``: the published day when the run began, which must still be published.  ``durable``: the files are
+        durable already, as :meth:`billing.lake.Lake.write_table` leaves them.  Raises :class:`Outrun`.
         """
         there = self.day(name, day)
         if there is not None and (over is None or there.run != over.run):
             raise Outrun(f"{day} of {name} was published meanwhile by the run {there.run}; run this again")
-        self._lake.sync(published.files)
+        if not durable:
+            self._lake.sync(published.files)
         self._lake.write_bytes(_pointer(name, day), msgspec.json.format(msgspec.json.encode(published), indent=1))
 
     def sweep(self, name: str, now: datetime) -> int:

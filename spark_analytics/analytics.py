@@ -42,7 +42,7 @@ from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables, days_o
 from spark_analytics import records
 from spark_analytics.input_size import bytes_of_storage, bytes_of_tables
 from spark_analytics.period import month_of
-from spark_analytics.session import session, url_of
+from spark_analytics.session import in_one_partition, read_files, session
 
 STEP: Final = "analysis"
 HELP: Final = "say what a month's usage tells: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
@@ -149,9 +149,7 @@ def daily(usage: DataFrame, storage: DataFrame) -> DataFrame:
     stored = storage.select("account", day, F.lit("storage").alias("meter"), F.col("byte_milliseconds").alias("amount"))
     parts = [part.select("account", "day", "meter", amount.alias("amount")) for part in (requests, sent, stored)]
     return (
-        parts[0]
-        .unionByName(parts[1])
-        .unionByName(parts[2])
+        in_one_partition(parts[0].unionByName(parts[1]).unionByName(parts[2]))
         .groupBy("account", "meter", "day")
         .agg(F.sum("amount").alias("amount"))
     )
@@ -313,7 +311,7 @@ def published(spark: SparkSession, lake: Lake, name: str, first: date, last: dat
     files = Tables(lake).files(name, first, last)
     if not files:
         return nothing
-    return spark.read.schema(nothing.schema).parquet(*(url_of(lake, path) for path in files))
+    return read_files(spark, lake, files, nothing.schema)
 
 
 def _line(row: Row) -> dict[str, Any]:

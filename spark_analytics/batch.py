@@ -2,7 +2,8 @@
 
 A day for which nothing new has come stays as it is, and it is written down that nothing had come by then; one for which
 late records have come is made anew, whole.  Each day is published when it is done (:mod:`billing.tables`), so a batch
-may be killed at any moment, and run again.
+may be killed at any moment, and run again.  The days of a small input are made by one query for each table, as planning
+a query takes longer than the work of a small day.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame, Observation, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -29,10 +32,10 @@ from billing.lake import Lake, LakeFile
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
 from billing.usage import COUNTS
 from spark_analytics import records
-from spark_analytics.input_size import bytes_of_files
+from spark_analytics.input_size import bytes_of_files, is_small
 from spark_analytics.period import add_period, load_prices, month_of, period_of
-from spark_analytics.progress import Estimate, Step
-from spark_analytics.session import JobFailed, session, url_of
+from spark_analytics.progress import Estimate, Step, print_step
+from spark_analytics.session import SPARK_ERRORS, JobFailed, session, url_of
 from spark_analytics.usage import storage_hourly, usage_hourly
 
 STEP: Final = "batch"
@@ -74,6 +77,32 @@ class Done(NamedTuple):
     seconds: float
 
 
+class Listed(NamedTuple):
+    """What the lake has of a day of a table before it is made."""
+
+    there: Day | None
+    """What is published."""
+    found: Sequence[LakeFile]
+    """Its records."""
+    made: bool
+    """It is to be made; else nothing new has come."""
+
+
+class Work(NamedTuple):
+    """What a batch has to do, listed once."""
+
+    at: datetime
+    """All that had come by then is listed."""
+    account: str | None
+    again: bool
+    days: Mapping[Step, Listed]
+    """In the order in which they are made."""
+
+    def sizes(self) -> dict[Step, int]:
+        """The bytes to read for each day of each table; 0 where nothing has come, or nothing new."""
+        return {step: bytes_of_files(listed.found) if listed.made else 0 for step, listed in self.days.items()}
+
+
 def batch(
     spark: SparkSession,
     lake: Lake,
@@ -82,41 +111,58 @@ def batch(
     *,
     account: str | None = None,
     again: bool = False,
+    small: bool = False,
     told: Callable[[Done], object] = lambda done: None,
 ) -> list[Done]:
-    """Make the tables of these days (UTC), both included, and publish them; ``told`` of each day of each table.
+    """Make the tables of these days (UTC), both included, of :func:`work_of`, as :func:`do` does."""
+    return do(spark, lake, work_of(lake, days_of(first, last), account=account, again=again), small=small, told=told)
 
-    ``account``: make only this tenant's rows anew.  Those of the others stay as they are published, and a day that was
-    never published is made of all.  ``again``: also days for which nothing new has come.
 
-    Raises :class:`JobFailed`, :class:`billing.tables.Outrun` and :class:`billing.lake.LakeUnavailable`; what was
-    published before stays.
+def do(
+    spark: SparkSession,
+    lake: Lake,
+    work: Work,
+    *,
+    small: bool = False,
+    told: Callable[[Done], object] = lambda done: None,
+) -> list[Done]:
+    """Make the tables of days and publish them; ``told`` of each day of each table.
+
+    ``small``: the days of a table are made by one query.  Raises :class:`JobFailed`, :class:`billing.tables.Outrun` and
+    :class:`billing.lake.LakeUnavailable`; what was published before stays.
     """
     tables = Tables(lake)
-    now = datetime.now(UTC)
-    run = new_run(now)
+    run = new_run(work.at)
     for name in _SOURCES:
-        tables.sweep(name, now)
+        tables.sweep(name, work.at)
+    together: dict[Step, pa.Table] = {}
+    if small and work.account is None:
+        for name in _SOURCES:
+            together |= _rows_together(spark, lake, name, work)
     all_done = []
-    for day in days_of(first, last):
-        for name, source in _SOURCES.items():
-            begun = time.monotonic()
-            there = tables.day(name, day)
-            found = records.files(lake, source.folder, day, day)
-            made = there is None or account is not None or again or there.read.digest != digest_of(found)
-            if there is None or made:
-                beside = None if account is None else there
-                make = partial(_make, spark, lake, name, day, run, now, beside, account)
-                fresh = records.of_what_stays(make, found, partial(records.files, lake, source.folder, day, day))
-                tables.publish(name, day, fresh, over=there)
-                there = fresh
-            elif there.read_at.date() <= day:  # it was not over then, and may be now
-                still = msgspec.structs.replace(there, read=msgspec.structs.replace(there.read, at=now))
-                tables.publish(name, day, still, over=there)
-                there = still
-            done = Done(name, day, there, made, time.monotonic() - begun)
-            all_done.append(done)
-            told(done)
+    for (name, day), listed in work.days.items():
+        begun = time.monotonic()
+        rows = together.get((name, day))
+        if rows is None and tables.day(name, day) != listed.there:  # another batch was here since it was listed
+            listed = _listed(lake, name, day, work.account, work.again)
+        there, found, made = listed
+        if there is None or made:
+            if rows is not None:
+                fresh = _store(lake, name, day, run, work.at, found, rows)
+            else:
+                beside = None if work.account is None else there
+                make = partial(_make, spark, lake, name, day, run, work.at, beside, work.account)
+                find = partial(records.files, lake, _SOURCES[name].folder, day, day)
+                fresh = records.of_what_stays(make, found, find)
+            tables.publish(name, day, fresh, over=there, durable=rows is not None)
+            there = fresh
+        elif there.read_at.date() <= day:  # it was not over then, and may be now
+            still = msgspec.structs.replace(there, read=msgspec.structs.replace(there.read, at=work.at))
+            tables.publish(name, day, still, over=there)
+            there = still
+        done = Done(name, day, there, made, time.monotonic() - begun)
+        all_done.append(done)
+        told(done)
     return all_done
 
 
@@ -140,37 +186,81 @@ def _make(
     if beside is not None and beside.files:
         others = spark.read.parquet(*(url_of(lake, path) for path in beside.files))
         rows = rows.unionByName(others.where(F.col("account") != account), allowMissingColumns=True)
-    folder = Tables.folder(name, run, day)
-    seen = _write(rows, name, day, url_of(lake, folder))
-    if seen["astray"]:
+    seen = Observation()
+    observed = rows.observe(seen, F.count_if(F.to_date("hour") != F.lit(day)).alias("astray"), *_counts_of(name))
+    _in_order(observed, name).write.parquet(url_of(lake, Tables.folder(name, run, day)), mode="overwrite")
+    if seen.get["astray"]:
         raise JobFailed(
-            f"{seen['astray']} rows of {name} are of other days than {day}: files in {source.folder}/date={day} have "
-            "records of minutes that are not of that day; move them to the folders of their hours, and run this again"
+            f"{seen.get['astray']} rows of {name} are of other days than {day}: files in {source.folder}/date={day} "
+            "have records of minutes that are not of that day; move them to the folders of their hours, and run this "
+            "again"
         )
+    return _written(lake, name, day, run, at, found, seen.get, beside)
+
+
+def _rows_together(spark: SparkSession, lake: Lake, name: str, work: Work) -> dict[Step, pa.Table]:
+    """The rows of the days of a table that are to be made, by one query, with the columns ``records`` and ``copies``.
+
+    None if that cannot be done: then a file was removed or is damaged, or has records of another day, and each day is
+    made alone.
+    """
+    source = _SOURCES[name]
+    days = {day: listed.found for (of, day), listed in work.days.items() if of == name and listed.made and listed.found}
+    if not days:
+        return {}
+    files = [file for of_day in days.values() for file in of_day]
+    seen = Observation()
+    astray = F.count_if(~F.to_date("minute").eqNullSafe(F.col("day"))).alias("astray")
+    try:
+        with print_step(f"{name} of {len(days)} days"):
+            raw = records.read_with_day(spark, lake, files, source.schema).observe(seen, astray).drop("day")
+            found = _in_order(source.hourly(source.once(raw)), name, "records", "copies").toArrow()
+    except SPARK_ERRORS:
+        return {}
+    if seen.get["astray"]:
+        return {}
+    dates = found["hour"].cast(pa.date32())
+    return {(name, day): found.filter(pc.equal(dates, pa.scalar(day))) for day in days}
+
+
+def _store(lake: Lake, name: str, day: date, run: str, at: datetime, found: Sequence[LakeFile], rows: pa.Table) -> Day:
+    """A day of a table, written: one of those of :func:`_rows_together`."""
+    lake.write_table(f"{Tables.folder(name, run, day)}/part-0.parquet", rows.select(SCHEMAS[name].names))
+    counts = {column: pc.sum(rows[column]).as_py() for column in ("records", "copies", *_SOURCES[name].sums)}
+    return _written(lake, name, day, run, at, found, {"rows": rows.num_rows, **counts}, None)
+
+
+def _counts_of(name: str) -> list[Column]:
+    """What a day's rows come to."""
+    return [
+        F.count(F.lit(1)).alias("rows"),
+        *(F.sum(column).alias(column) for column in ("records", "copies", *_SOURCES[name].sums)),
+    ]
+
+
+def _in_order(rows: DataFrame, name: str, *more: str) -> DataFrame:
+    """The columns of a table, and ``more``, and its rows as they are stored."""
+    return rows.select(*SCHEMAS[name].names, *more).sortWithinPartitions("account", "queue", "hour")
+
+
+def _written(
+    lake: Lake,
+    name: str,
+    day: date,
+    run: str,
+    at: datetime,
+    found: Sequence[LakeFile],
+    counts: Mapping[str, Any],
+    beside: Day | None,
+) -> Day:
+    """A day that a run has written, by what its rows come to (:func:`_counts_of`)."""
     if beside is None:
-        count, copies = seen["records"] or 0, seen["copies"] or 0
+        count, copies = counts["records"] or 0, counts["copies"] or 0
         read = Read(len(found), count, copies - count, digest_of(found), at)
     else:  # late records of the others are still to be read
         read = msgspec.structs.replace(beside.read, at=beside.read_at)
-    sums = {column: str(int(seen[column] or 0)) for column in source.sums}
-    return Day(run, tuple(lake.paths(folder)), seen["rows"], sums, read)
-
-
-def _write(rows: DataFrame, name: str, day: date, where: str) -> Mapping[str, Any]:
-    """Write a day's rows; returns what they come to, which is counted on the way."""
-    seen = Observation()
-    observed = rows.observe(
-        seen,
-        F.count(F.lit(1)).alias("rows"),
-        F.count_if(F.to_date("hour") != F.lit(day)).alias("astray"),
-        F.sum("records").alias("records"),
-        F.sum("copies").alias("copies"),
-        *(F.sum(column).alias(column) for column in _SOURCES[name].sums),
-    )
-    observed.select(*SCHEMAS[name].names).sortWithinPartitions("account", "queue", "hour").write.parquet(
-        where, mode="overwrite"
-    )
-    return seen.get
+    sums = {column: str(int(counts[column] or 0)) for column in _SOURCES[name].sums}
+    return Day(run, tuple(lake.paths(Tables.folder(name, run, day))), counts["rows"], sums, read)
 
 
 def digest_of(found: Sequence[LakeFile]) -> str:
@@ -181,35 +271,71 @@ def digest_of(found: Sequence[LakeFile]) -> str:
     return told.hexdigest()[:32]
 
 
-def late_days(lake: Lake, before: date, since: datetime) -> list[date]:
-    """The days before one for which files have come since a time, other than those that were made of them.
+Records = Mapping[str, Mapping[date, Sequence[LakeFile]]]
+"""Files of records by table and day (UTC)."""
 
-    All of the lake's records are listed for it.  Raises :class:`billing.lake.LakeUnavailable`.
-    """
-    found = set()
-    for source in _SOURCES.values():
+
+def all_records(lake: Lake) -> Records:
+    """All of the lake's records.  Raises :class:`billing.lake.LakeUnavailable`."""
+    found: dict[str, dict[date, list[LakeFile]]] = {name: {} for name in _SOURCES}
+    for name, source in _SOURCES.items():
         for file in lake.files(source.folder):
-            told = _DAY.match(file.path.removeprefix(f"{source.folder}/"))
-            if told and file.modified >= since and not file.path.rpartition("/")[2].startswith(PREFIX):
-                found.add(date.fromisoformat(told[1]))
-    return sorted(day for day in found if day < before)
+            day = _DAY.match(file.path.removeprefix(f"{source.folder}/"))
+            if day is not None:
+                found[name].setdefault(date.fromisoformat(day[1]), []).append(file)
+    return found
 
 
-def work_of(lake: Lake, days: Sequence[date], *, account: str | None = None, again: bool = False) -> dict[Step, int]:
-    """The bytes that :func:`batch` will read for each day of each table; 0 where nothing has come, or nothing new.
+def late_days(listed: Records, before: date, since: datetime) -> list[date]:
+    """The days before one for which files have come since a time, other than those that were made of them."""
+    return sorted(
+        {
+            day
+            for days in listed.values()
+            for day, files in days.items()
+            if day < before and any(file.modified >= since and not _is_merged(file) for file in files)
+        }
+    )
+
+
+def _is_merged(file: LakeFile) -> bool:
+    return file.path.rpartition("/")[2].startswith(PREFIX)
+
+
+def work_of(
+    lake: Lake,
+    days: Sequence[date],
+    *,
+    account: str | None = None,
+    again: bool = False,
+    listed: Records | None = None,
+    at: datetime | None = None,
+) -> Work:
+    """What :func:`do` has to do to make these days.
+
+    ``account``: make only this tenant's rows anew.  Those of the others stay as they are published, and a day that was
+    never published is made of all.  ``again``: also days for which nothing new has come.  ``listed``: all records,
+    which were listed after the time ``at``; else those of the days are, now.
 
     Raises :class:`billing.lake.LakeUnavailable`.
     """
-    tables = Tables(lake)
-    work: dict[Step, int] = {}
-    for day in days:
-        for name, source in _SOURCES.items():
-            there = tables.day(name, day)
-            found = records.files(lake, source.folder, day, day)
-            same = there is not None and there.read.digest == digest_of(found)
-            made = account is not None or again or not same
-            work[name, day] = bytes_of_files(found) if made else 0
-    return work
+    at = at or datetime.now(UTC)
+    steps = {
+        (name, day): _listed(lake, name, day, account, again, None if listed is None else listed[name].get(day, ()))
+        for day in days
+        for name in _SOURCES
+    }
+    return Work(at, account, again, steps)
+
+
+def _listed(
+    lake: Lake, name: str, day: date, account: str | None, again: bool, found: Sequence[LakeFile] | None = None
+) -> Listed:
+    there = Tables(lake).day(name, day)
+    if found is None:
+        found = records.files(lake, _SOURCES[name].folder, day, day)
+    same = there is not None and there.read.digest == digest_of(found)
+    return Listed(there, found, account is not None or again or not same)
 
 
 class _Progress:
@@ -278,38 +404,37 @@ def _span(options: argparse.Namespace) -> tuple[date, date]:
     return first, last
 
 
-def _others(options: argparse.Namespace, lake: Lake, first: date, last: date) -> list[date]:
-    """The days outside the period that are made with it.
-
-    Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
-    """
-    found = set(beside(options, lake, first, last))
+def _work(options: argparse.Namespace, lake: Lake) -> Work:
+    """What is asked for, listed once.  Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`."""
+    at = datetime.now(UTC)
+    first, last = _span(options)
+    others = {*beside(options, lake, first, last)}
+    listed = None
     if options.days is not None:  # what comes for an earlier day is picked up, too
-        found |= {*late_days(lake, first, datetime(first.year, first.month, first.day, tzinfo=UTC))}
-    return sorted(found)
+        listed = all_records(lake)
+        others |= {*late_days(listed, first, datetime(first.year, first.month, first.day, tzinfo=UTC))}
+    days = [*sorted(others), *days_of(first, last)]
+    return work_of(lake, days, account=options.account, again=options.again, listed=listed, at=at)
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of the records that are read.  Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`."""
-    first, last = _span(options)
-    days = [*_others(options, lake, first, last), *days_of(first, last)]
-    return sum(work_of(lake, days, account=options.account, again=options.again).values())
+    """The size of the records that are read; what is listed for it stays in the options.
+
+    Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    """
+    options.work = _work(options, lake)
+    return sum(options.work.sizes().values())
 
 
 def run(options: argparse.Namespace, lake: Lake) -> int:
-    first, last = _span(options)
     if options.account is not None and not _ACCOUNT.match(options.account):
         raise ValueError(f"{options.account!r} is no account: it has 12 digits")
-    others = _others(options, lake, first, last)
+    work: Work = getattr(options, "work", None) or _work(options, lake)
     spark = session(
         "holdfast batch", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
     )
     begun = time.monotonic()
-    work = work_of(lake, [*others, *days_of(first, last)], account=options.account, again=options.again)
-    told = _Progress(work)
-    done = []
-    for since, until in (*((day, day) for day in others), (first, last)):
-        done += batch(spark, lake, since, until, account=options.account, again=options.again, told=told)
+    done = do(spark, lake, work, small=is_small(options.input_bytes), told=_Progress(work.sizes()))
     made = [one.published for one in done if one.made]
     if not made:
         print("nothing new has come")

@@ -1,14 +1,15 @@
 """The size of a job's input, which is known before Spark starts, and the settings that follow from it.
 
 A job is the same computation for a small lake and a large one.  What differs is how it is run: a small input is one
-partition in one short-lived process, for which compiling and planning again would take longer than the work.
+partition in one short-lived process, for which compiling, planning again and opening each file by itself would take
+longer than the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import date
-from typing import Final
+from typing import Final, TypeGuard
 
 from billing.billing_days import TABLES
 from billing.lake import LakeFile
@@ -17,6 +18,8 @@ from billing.tables import STORAGE_HOURLY, Tables
 MIB: Final = 1 << 20
 SMALL_BYTES: Final = 8 * MIB
 """An input of at most this size, some 300,000 records, is one partition."""
+INTERPRETED_BYTES: Final = 4 * MIB
+"""For an input of at most this size, compiling expressions takes longer than it saves."""
 PARTITION_BYTES: Final = MIB
 """Compressed input of one partition of a shuffle: at least, as adaptive execution joins small ones."""
 PARTITIONS_MAX: Final = 200
@@ -30,10 +33,13 @@ SMALL: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": str(64 * 1024),
 }
 """Settings for a small input; any of them can be changed in a session that runs."""
+_COMPILED: Final[Mapping[str, str]] = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 _OTHERWISE: Final[Mapping[str, str]] = {
+    **_COMPILED,
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.files.openCostInBytes": str(4 * MIB),
@@ -43,7 +49,7 @@ SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 """For a process that ends before the second compiler has paid for itself."""
 
 
-def is_small(input_bytes: int | None) -> bool:
+def is_small(input_bytes: int | None) -> TypeGuard[int]:
     """``None``: a size that nobody knows."""
     return input_bytes is not None and input_bytes <= SMALL_BYTES
 
@@ -60,7 +66,7 @@ def settings_for(input_bytes: int | None) -> dict[str, str]:
     if input_bytes is None:
         return {}
     if is_small(input_bytes):
-        return dict(SMALL)
+        return dict(SMALL) if input_bytes <= INTERPRETED_BYTES else {**SMALL, **_COMPILED}
     return {**_OTHERWISE, "spark.sql.shuffle.partitions": str(shuffle_partitions(input_bytes))}
 
 

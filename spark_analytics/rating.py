@@ -54,7 +54,7 @@ from billing.rated import FewerHours, Rated, Rating, check_hours, folder_of
 from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, new_run
 from spark_analytics.input_size import bytes_of_tables, rows_of_tables
 from spark_analytics.period import load_prices, month_of
-from spark_analytics.session import JobFailed, frame_of, session, url_of
+from spark_analytics.session import JobFailed, frame_of, in_one_partition, read_files, session, write_files
 
 STEP: Final = "rating"
 HELP: Final = "what the usage of a month costs: for each queue and set of tags, tier by tier"
@@ -122,7 +122,7 @@ def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
     of_calls = calls.select(*named, F.inline(measured))
     of_storage = storage.select(*named, F.lit("storage").alias("meter"), F.col("byte_milliseconds").alias("units"))
     units = of_calls.withColumn("units", F.col("units").cast(_UNITS)).unionByName(of_storage)
-    return units.where(F.col("units") > 0)
+    return in_one_partition(units).where(F.col("units") > 0)
 
 
 class Rates(NamedTuple):
@@ -334,7 +334,7 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
         seen = Observation()
         observed = lines.observe(seen, F.count(F.lit(1)).alias("lines"), F.sum("amount").alias("amount"))
         folder = folder_of(by.month, run)
-        observed.write.parquet(url_of(lake, folder))
+        write_files(observed, lake, folder)
     finally:
         hours.unpersist()
     rating = msgspec.structs.replace(
@@ -369,7 +369,7 @@ def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
     schema = SCHEMAS[name]
     if not files:
         return frame_of(spark, [], schema)
-    return spark.read.schema(schema).parquet(*(url_of(lake, path) for path in files))
+    return read_files(spark, lake, files, schema)
 
 
 def to_rate(lake: Lake, by: Rates) -> list[Rates]:

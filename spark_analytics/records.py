@@ -3,8 +3,8 @@
 What is asked for is read by the folders of its days (UTC), and nothing else of the lake is looked at.  The files are
 listed once, at the beginning: what comes later is not in the DataFrame, however often it is computed.
 
-Records of the same hour of the same queue are brought together (one shuffle), so that taking each once, and summing up
-by any columns that include ``account``, ``queue_id`` and ``hour``, needs no other.
+Records of the same hour of the same queue are brought together (one shuffle; none of one partition), so that taking
+each once, and summing up by any columns that include ``account``, ``queue_id`` and ``hour``, needs no other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 from billing.lake import Lake, LakeFile
 from billing.tables import days_of
 from billing.usage import COUNTS
-from spark_analytics.session import SPARK_ERRORS, frame_of, url_of
+from spark_analytics.session import SPARK_ERRORS, frame_of, is_one_partition, read_files
 
 _T = TypeVar("_T")
 
@@ -104,11 +104,14 @@ def read(
     spark: SparkSession, lake: Lake, found: Sequence[LakeFile], schema: StructType, account: str | None = None
 ) -> DataFrame:
     """All that is in these files, of one account or all; a record as often as it is there."""
-    if found:
-        raw = spark.read.schema(schema).parquet(*(url_of(lake, file.path) for file in found))
-    else:
-        raw = frame_of(spark, [], schema)
+    raw = read_files(spark, lake, [file.path for file in found], schema) if found else frame_of(spark, [], schema)
     return raw if account is None else raw.where(F.col("account") == account)
+
+
+def read_with_day(spark: SparkSession, lake: Lake, found: Sequence[LakeFile], schema: StructType) -> DataFrame:
+    """All that is in these files, at least one, with the ``day`` (UTC) that their folder names."""
+    rows = read_files(spark, lake, [file.path for file in found], schema, path_as="path")
+    return rows.withColumn("day", F.to_date(F.regexp_extract("path", r"/date=([0-9-]+)/hour=", 1))).drop("path")
 
 
 def usage_once(raw: DataFrame) -> DataFrame:
@@ -135,4 +138,5 @@ def storage_once(raw: DataFrame) -> DataFrame:
 
 
 def _together(raw: DataFrame) -> DataFrame:
-    return raw.withColumn("hour", F.date_trunc("hour", "minute")).repartition("account", "queue_id", "hour")
+    hours = raw.withColumn("hour", F.date_trunc("hour", "minute"))
+    return hours if is_one_partition(raw.sparkSession) else hours.repartition("account", "queue_id", "hour")

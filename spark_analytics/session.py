@@ -12,20 +12,24 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from billing.lake import Lake
+from billing.lake import Lake, LakeUnavailable
 from spark_analytics import s3_jars
-from spark_analytics.input_size import SMALL_JAVA, SMALL_MASTER, is_small, settings_for
+from spark_analytics.input_size import MIB, SMALL_JAVA, SMALL_MASTER, is_small, settings_for
 from spark_analytics.progress import print_step
 
 LOCAL: Final = "local[*]"
+_PLAN_BYTES_MAX: Final = 8 * MIB
+"""Rows in memory, some 30,000, that can be part of a plan."""
 
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # else each column asks twice where Python is
     # Compressed; so what a core sums up at a time fits into its memory, and a small day is one file.
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
@@ -102,6 +106,44 @@ def session(
         for key, value in s3a_settings(lake.url).items():
             spark.conf.set(key, value)  # not at the start: those are seen in the list of processes
     return spark
+
+
+def is_one_partition(spark: SparkSession) -> bool:
+    """Whether everything is one partition: a small input's."""
+    return spark.conf.get("spark.sql.shuffle.partitions") == "1"
+
+
+def in_one_partition(rows: DataFrame) -> DataFrame:
+    """The rows as one partition where a shuffle makes one, so that what follows shuffles nothing."""
+    return rows.coalesce(1) if is_one_partition(rows.sparkSession) else rows
+
+
+def read_files(
+    spark: SparkSession, lake: Lake, paths: Sequence[str], schema: StructType, path_as: str | None = None
+) -> DataFrame:
+    """The rows of Parquet files in the lake, at least one; ``path_as``: with a column that ends with a file's path.
+
+    The few rows of a small input are read here and part of the plan, as Spark takes several milliseconds for each file.
+    """
+    if is_one_partition(spark):
+        given = StructType([*schema, StructField(path_as, StringType())]) if path_as else schema
+        try:
+            rows = lake.rows(paths, to_arrow_schema(schema, timezone="UTC"), path_as=path_as)
+        except (FileNotFoundError, LakeUnavailable):
+            pass  # Spark says the same when it reads them
+        else:
+            if rows.nbytes <= _PLAN_BYTES_MAX:
+                return in_one_partition(spark.createDataFrame(rows.combine_chunks(), given))
+    found = spark.read.schema(schema).parquet(*(url_of(lake, path) for path in paths))
+    return in_one_partition(found.select("*", F.col("_metadata.file_path").alias(path_as)) if path_as else found)
+
+
+def write_files(rows: DataFrame, lake: Lake, folder: str) -> None:
+    """Write rows as Parquet files: those of one partition as one file, without Spark's folders of attempts."""
+    if is_one_partition(rows.sparkSession):
+        lake.write_table(f"{folder}/part-0.parquet", rows.toArrow())
+    else:
+        rows.write.parquet(url_of(lake, folder))
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType) -> DataFrame:

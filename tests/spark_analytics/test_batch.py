@@ -28,7 +28,7 @@ from billing.usage import UsageRecord
 from spark_analytics import __main__ as jobs
 from spark_analytics import records
 from spark_analytics.__main__ import main
-from spark_analytics.batch import Done, arguments, batch, beside, late_days
+from spark_analytics.batch import Done, all_records, arguments, batch, beside, late_days
 from spark_analytics.period import add_period, month_of, period_of
 from spark_analytics.session import SPARK_ERRORS, JobFailed
 from spark_analytics.usage import storage_hourly, usage_hourly
@@ -162,7 +162,7 @@ def test_what_comes_for_an_earlier_day_is_found(lake: Lake, chance: random.Rando
     merged = (Path(lake.root) / lake.paths(f"usage/date={DAY - timedelta(days=50)}")[0]).with_name("merged-1.parquet")
     merged.write_bytes(b"")
     since = long_ago + timedelta(days=1)
-    assert late_days(lake, DAY, since) == [DAY - timedelta(days=90), DAY - timedelta(days=40)]
+    assert late_days(all_records(lake), DAY, since) == [DAY - timedelta(days=90), DAY - timedelta(days=40)]
 
 
 def test_the_batch_of_the_last_days_makes_earlier_ones_for_which_something_came(

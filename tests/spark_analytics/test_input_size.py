@@ -21,6 +21,7 @@ from spark_analytics import __main__ as jobs
 from spark_analytics.__main__ import main
 from spark_analytics.input_size import (
     FOOTER_BYTES,
+    INTERPRETED_BYTES,
     MIB,
     PARTITIONS_MAX,
     SMALL,
@@ -47,6 +48,8 @@ def test_settings_follow_from_the_size_and_each_undoes_what_the_other_changed() 
     small, large = settings_for(1000), settings_for(127 * MIB)
     assert small == SMALL
     assert large.keys() == small.keys(), "a session of both sizes has those of the last"
+    between = settings_for(INTERPRETED_BYTES + 1)
+    assert {name for name in small if between[name] != small[name]} == {"spark.sql.codegen.factoryMode"}
     assert large["spark.sql.shuffle.partitions"] == "127"
     assert large["spark.sql.adaptive.enabled"] == "true"
     assert settings_for(None) == {}, "Spark's own"
@@ -136,8 +139,12 @@ def test_jobs_that_follow_each_other_share_a_session_and_each_says_how_long_it_t
     before = len(tracker.getJobIdsForGroup())
     assert refreshed(lake, prices) == 0
     said = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
-    assert said == [word for step in ("batch", "rating", "analysis", "checks") for word in (f"{step} …", step)]
-    assert len(tracker.getJobIdsForGroup()) - before < 40, "jobs are few, and all of this session"
+    made = [word for table in SCHEMAS for word in (f"{table} of 2 days …", f"{table} of 2 days")]
+    steps = [
+        [f"{step} …", *(made if step == "batch" else ()), step] for step in ("batch", "rating", "analysis", "checks")
+    ]
+    assert said == [word for words in steps for word in words]
+    assert len(tracker.getJobIdsForGroup()) - before < 25, "jobs are few, and all of this session"
     assert SparkSession.getActiveSession() == spark
 
 
