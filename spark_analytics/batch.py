@@ -114,11 +114,13 @@ def batch(
     small: bool = False,
     told: Callable[[Done], object] = lambda done: None,
 ) -> list[Done]:
-    """Make the tables of these days (UTC), both included, of :func:`work_of`, as :func:`do` does."""
-    return do(spark, lake, work_of(lake, days_of(first, last), account=account, again=again), small=small, told=told)
+    """Make the tables of these days (UTC), both included, of :func:`work_of`, as :func:`make_days` does."""
+    return make_days(
+        spark, lake, work_of(lake, days_of(first, last), account=account, again=again), small=small, told=told
+    )
 
 
-def do(
+def make_days(
     spark: SparkSession,
     lake: Lake,
     work: Work,
@@ -311,7 +313,7 @@ def work_of(
     listed: Records | None = None,
     at: datetime | None = None,
 ) -> Work:
-    """What :func:`do` has to do to make these days.
+    """What :func:`make_days` has to do to make these days.
 
     ``account``: make only this tenant's rows anew.  Those of the others stay as they are published, and a day that was
     never published is made of all.  ``again``: also days for which nothing new has come.  ``listed``: all records,
@@ -434,7 +436,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         "holdfast batch", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
     )
     begun = time.monotonic()
-    done = do(spark, lake, work, small=is_small(options.input_bytes), told=_Progress(work.sizes()))
+    done = make_days(spark, lake, work, small=is_small(options.input_bytes), told=_Progress(work.sizes()))
     made = [one.published for one in done if one.made]
     if not made:
         print("nothing new has come")

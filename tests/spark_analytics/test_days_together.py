@@ -17,7 +17,7 @@ from billing.lake import Lake, LakeFile
 from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables, days_of
 from spark_analytics import records
 from spark_analytics.__main__ import main
-from spark_analytics.batch import batch, do, work_of
+from spark_analytics.batch import batch, make_days, work_of
 from spark_analytics.input_size import SMALL
 from spark_analytics.session import SPARK_ERRORS, JobFailed, read_files
 from tests.spark_analytics import lakes
@@ -170,7 +170,7 @@ def test_files_that_became_one_after_they_were_listed_are_counted_once(
         path = together.paths(f"usage/date={day}")[0]
         folder, _, name = path.rpartition("/")
         (Path(together.root) / path).rename(Path(together.root) / folder / f"merged-{name}")
-    do(small, together, work, small=True)
+    make_days(small, together, work, small=True)
     assert rows(alone) == rows(together)
 
 
@@ -182,7 +182,7 @@ def test_a_day_that_another_batch_published_since_it_was_listed_is_looked_at_aga
         work = work_of(lake, DAYS)
         lakes.bring(lake, lakes.calls(random.Random(15), DAYS[0], 9))
         batch(small, lake, FIRST, DAYS[0])
-        do(small, lake, work)
+        make_days(small, lake, work)
     assert rows(alone) == rows(together)
     assert pointers(alone)[USAGE_HOURLY, DAYS[0]][2].records == 59
 
