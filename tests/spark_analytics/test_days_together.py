@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -74,6 +73,7 @@ def run_of(lake: Lake, name: str, day: date) -> str:
     return found.run
 
 
+@pytest.mark.timeout(240)  # fifty queries
 def test_the_tables_are_those_of_days_that_are_made_alone(small: SparkSession, both: tuple[Lake, Lake]) -> None:
     alone, together = both
 
@@ -117,25 +117,6 @@ def test_days_are_a_query_for_each_table_and_nothing_is_shuffled(
     said = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     of = [f"{USAGE_HOURLY} of 3 days", f"{STORAGE_HOURLY} of 2 days"]
     assert said == [word for step in of for word in (f"{step} …", step)]
-
-
-def test_files_are_made_durable_once(
-    small: SparkSession, both: tuple[Lake, Lake], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: Counter[str] = Counter()
-    sync = Lake.sync
-
-    def counted(self: Lake, paths: Sequence[str]) -> None:
-        synced.update(paths)
-        sync(self, paths)
-
-    monkeypatch.setattr(Lake, "sync", counted)
-    alone, together = both
-    batch(small, alone, FIRST, LAST)
-    assert synced == Counter(path for name in SCHEMAS for path in Tables(alone).files(name, FIRST, LAST))
-    synced.clear()
-    batch(small, together, FIRST, LAST, small=True)
-    assert not synced, "they were written durably"
 
 
 def test_a_day_that_cannot_be_made_keeps_no_other_from_being_published(
