@@ -1,8 +1,8 @@
 """Wrong wall clocks in a simulated cluster: ``python -m tests.simulator --cluster --clocks``.
 
-One node's clock is off, or two nodes' are, in different directions; in some runs one is set in the middle.  All nodes
-are killed together now and then, and at the end of each run; they come back together, or one with a wrong clock comes
-first, and alone.
+One node's clock is off, or two nodes' are, by different times or in different directions; in some runs one is set in
+the middle.  All nodes are killed together now and then, and at the end of each run; they come back together, or one
+with a wrong clock comes first, and alone.
 """
 
 from __future__ import annotations
