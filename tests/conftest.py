@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from bench.cassandra_server import QUICK_START, CassandraCluster
 from bench.redis_server import RedisServer
 from tests.runner.schedule import Sharing, of_files
 
-# Spark's jobs in the tests last seconds: what the compiler takes to make them faster does not come back.
+# Spark's jobs in the tests last seconds, so optimizing compilation would not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*QUICK_START, "-XX:+UseSerialGC")))
 
-settings.register_profile("holdfast", deadline=None)  # a busy machine is no failure
+settings.register_profile("holdfast", deadline=None)  # a busy machine is not an error
 settings.load_profile("holdfast")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config) -> Sharing | None:
-    """With ``--dist loadfile``."""
+    """Make the scheduler for ``--dist loadfile``."""
     return of_files(config)
 
 
@@ -37,7 +37,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
-    """A command that is run in the tests' process sets the log up, or switches it off, as for a process of its own."""
+    """Restore logging after a command in the tests' process has configured or disabled it."""
     level, disabled = logging.root.level, logging.root.manager.disable
     yield
     logging.root.setLevel(level)
@@ -46,19 +46,19 @@ def _log_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cassandra() -> Iterator[CassandraCluster]:
-    """One node, started by the first test that asks for it.  A test that kills or pauses it brings it back."""
+    """One node, started by the first test that uses it.  A test that kills or pauses it restores it."""
     with CassandraCluster(java_options=QUICK_START) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def redis_server() -> Iterator[RedisServer]:
-    """One of the test's own, that is running."""
+    """Running Redis for one test."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def keyspace() -> str:
-    """The name of a keyspace that does not exist yet."""
+    """Name of a keyspace that does not exist yet."""
     return f"test_{secrets.token_hex(6)}"

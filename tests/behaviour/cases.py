@@ -1,4 +1,4 @@
-"""Behaviour cases: what a case file holds, and how it is read.  README.md says how to write one."""
+"""Behaviour cases: the format of case files, and its parser.  README.md says how to write one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ VARIABLE = re.compile(r"\$(?:\{([\w.]+)\}|(\w+(?:\.\w+)*))")
 
 
 class CaseError(Exception):
-    """A case file says something that the runner does not know."""
+    """A case file contains something that the runner does not know."""
 
 
 @dataclass
 class Step:
-    """One call with what is expected of it, or an advance of the clock, or the end of a background call."""
+    """One call with its expected answer, or an advance of the clock, or the end of a background call."""
 
     kind: str
     """``call``, ``http``, ``advance`` or ``await``."""
@@ -46,12 +46,12 @@ class Case:
     queues: dict[str, dict[str, str]] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the service: such a case runs against a service of its own."""
+    """Settings of the service: such a case runs on a service of its own."""
 
 
 @cache
 def load() -> list[Case]:
-    """All cases of all files, those with ``each`` once for each row."""
+    """Load all cases of all files; those with ``each`` once for each row."""
     cases: list[Case] = []
     for path in sorted(FOLDER.glob("*.yaml")):
         for entry in yaml.safe_load(path.read_text()):
@@ -101,7 +101,7 @@ def _step(case: str, entry: dict[str, Any]) -> Step:
 
 
 def parse_seconds(text: str | int) -> float:
-    """``31s``, ``5m``, ``15h``, ``4d``; a bare number is seconds."""
+    """Parse ``31s``, ``5m``, ``15h``, ``4d``; a bare number is seconds."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     if isinstance(text, int | float):
         return float(text)
@@ -109,11 +109,11 @@ def parse_seconds(text: str | int) -> float:
 
 
 def resolve(value: Any, variables: dict[str, Any]) -> Any:
-    """The value with variables put in and generators run.
+    """Substitute variables and run generators.
 
-    ``$name`` alone gives the variable itself, inside a text its text.  Generators are maps with one key:
-    ``$repeat: [text, n]``, ``$b64: text`` (bytes), ``$json: value`` (compact JSON text), ``$list: [n, template]``
-    (n elements, ``$i`` counts from 1), ``$map: [n, key, value]``, ``$join: [..]``, ``$chr: n``.
+    ``$name`` alone gives the variable itself, inside a text its text.  Generators are maps with one key: ``$repeat:
+    [text, n]``, ``$b64: text`` (bytes), ``$json: value`` (compact JSON text), ``$list: [n, template]`` (n elements,
+    ``$i`` counts from 1), ``$map: [n, key, value]``, ``$join: [..]``, ``$chr: n``.
     """
     if isinstance(value, str):
         return _substitute(value, variables)

@@ -1,7 +1,7 @@
-"""Time in the test's hand: an event loop whose clock can be put forward, and clocks that follow it.
+"""Time controlled by the test: an event loop whose clock can be advanced, and clocks that follow it.
 
-The loop's timers and everything that is given :class:`Clockwork`'s clocks see one time, which runs as usual and jumps
-when the test says so.  A timer that was passed over by a jump fires at once.
+The loop's timers and all users of :class:`Clockwork`'s clocks see one time, which runs as usual and jumps on demand.  A
+timer that a jump passes fires at once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import time
 
 EPOCH = 1_800_000_000.0
-"""Where virtual time begins: a day in January 2027."""
+"""Start of virtual time: a day in January 2027."""
 SETTLE_TURNS = 40
-"""Turns of the loop in which calls that wait for nothing outside come to where they wait."""
+"""Turns of the loop after which calls that need nothing from outside have reached their waits."""
 
 
 class SkewedLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock that can be put forward."""
+    """Event loop with a clock that can be advanced."""
 
     skew = 0.0
 
@@ -25,7 +25,7 @@ class SkewedLoop(asyncio.SelectorEventLoop):
 
 
 class Clockwork:
-    """The one time of a loop, as the clocks that services ask for."""
+    """Clocks for services, all on the loop's time."""
 
     def __init__(self) -> None:
         self.loop = SkewedLoop()
@@ -42,16 +42,16 @@ class Clockwork:
         return int(self.wall() * 1000)
 
     async def advance(self, seconds: float) -> None:
-        """Jump, and let what was due happen."""
+        """Jump, and run the timers that are due."""
         self.loop.skew += seconds
         await self.settle()
 
     async def settle(self) -> None:
-        """Let what can go on go on; real time passes only while threads work."""
+        """Run everything that can continue; real time passes only while threads work."""
         for _ in range(SETTLE_TURNS):
             await asyncio.sleep(0)
 
 
 def real_seconds() -> float:
-    """The machine's own clock, for bounds on real time."""
+    """Return the machine's own clock, for limits on real time."""
     return time.monotonic()

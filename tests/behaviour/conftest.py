@@ -9,6 +9,6 @@ from tests.behaviour.world import World
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
-    """One service for all cases: each has accounts of its own."""
+    """Service for all cases: each has accounts of its own."""
     with World() as made:
         yield made

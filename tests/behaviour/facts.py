@@ -13,13 +13,13 @@ MATRIX = Path(__file__).with_name("facts.md")
 
 
 def known() -> dict[str, Any]:
-    """``facts``: their titles; ``without_a_case``: reasons."""
+    """Load ``facts``: their titles; ``without_a_case``: reasons."""
     loaded: dict[str, Any] = yaml.safe_load(MATRIX.with_suffix(".yaml").read_text())
     return loaded
 
 
 def cases_of_facts() -> dict[int | str, list[str]]:
-    """Names of the cases that show each fact, a case with many rows once."""
+    """Return the names of the cases for each fact, a case with many rows once."""
     found: dict[int | str, list[str]] = {}
     for case in load():
         for fact in case.facts:
@@ -31,7 +31,7 @@ def cases_of_facts() -> dict[int | str, list[str]]:
 
 
 def matrix() -> str:
-    """The table, as Markdown."""
+    """Format the table as Markdown."""
     table = known()
     cases = cases_of_facts()
     lines = [

@@ -1,7 +1,7 @@
-"""What an expected value in a case says of an actual one.
+"""Comparison of an expected value in a case with the actual one.
 
-Plain scalars are equal; a map says something of the keys it names and nothing of others; a list says something of
-each element, and of their number.  A map with one key that starts with ``$`` is an operator: see :data:`OPERATORS`.
+Scalars have to be equal; a map constrains the keys that it names and no others; a list constrains each element, and
+their number.  A map with one key that starts with ``$`` is an operator: see :data:`OPERATORS`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 ABSENT: Any = object()
-"""Stands for a key that is not there."""
+"""Value for a missing key."""
 
 
 def differences(expected: Any, actual: Any, where: str = "") -> list[str]:
-    """What is not as expected, one sentence each; empty when all is."""
+    """Describe the differences, one sentence each; empty if there are none."""
     operator = _operator(expected)
     if operator is not None:
         return OPERATORS[operator](expected[operator], actual, where)
@@ -133,7 +133,7 @@ def _only(operand: Any, actual: Any, where: str) -> list[str]:
 
 
 def _compact_json(operand: Any, actual: Any, where: str) -> list[str]:
-    """A string that holds this JSON, without white space (fact 45)."""
+    """Expect a string with this JSON, without white space (fact 45)."""
     if not isinstance(actual, str):
         return _check(False, operand, actual, where, "JSON text")
     value = json.loads(actual)
@@ -153,7 +153,7 @@ def _near(operand: Any, actual: Any, where: str) -> list[str]:
 
 
 def _attributes_md5(operand: Any, actual: Any, where: str) -> list[str]:
-    """MD5 of message attributes (fact 13)."""
+    """Expect the MD5 of message attributes (fact 13)."""
     digest = hashlib.md5()
     for name in sorted(operand):
         attribute = operand[name]

@@ -1,11 +1,11 @@
-"""The service model of SQS's Query protocol: wire names that today's model no longer tells.
+"""Service model of SQS's Query protocol: wire names that the current model no longer has.
 
 ``query_model.json`` was made from botocore 1.34.0 (Apache-2.0), the last whose SQS model has protocol ``query``::
 
     python -m tests.behaviour.query_model botocore/data/sqs/2012-11-05/service-2.json.gz
 
-Documentation is dropped, and the one member that came later, ReceiveMessage's MessageSystemAttributeNames, is
-added as the AWS SDKs that still spoke Query named it: ``MessageSystemAttributeName.N``.
+Documentation is dropped.  The one later member, ReceiveMessage's MessageSystemAttributeNames, is added with the name
+used by AWS SDKs that still supported Query: ``MessageSystemAttributeName.N``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TABLE = Path(__file__).with_name("query_model.json")
 
 
 def make(model: dict[str, Any]) -> dict[str, Any]:
-    """The model without its documentation and with the member that came later."""
+    """Return the model without its documentation and with the later member."""
     shapes = model["shapes"]
     shapes["MessageSystemAttributeList"] = {
         "type": "list",
@@ -32,7 +32,7 @@ def make(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def load() -> dict[str, Any]:
-    """The table, as botocore's ServiceModel takes it."""
+    """Load the table, in the form of botocore's ServiceModel."""
     table: dict[str, Any] = json.loads(TABLE.read_text())
     return table
 

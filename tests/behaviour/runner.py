@@ -1,4 +1,4 @@
-"""Runs a behaviour case against a subject, in one protocol."""
+"""Runner of a behaviour case on a subject, in one protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENTUALLY_SECONDS = 5
 
 
 class CaseFailed(AssertionError):
-    """A step did not go as expected; the text says which and how."""
+    """A step's result differs from the expected one; the text says which and how."""
 
 
 @dataclass
@@ -29,30 +29,30 @@ class Caller:
 
 
 class Subject(Protocol):
-    """The service under test with its clock in the test's hand."""
+    """The service under test, with its clock controlled by the test."""
 
     host: str
     region: str
 
     async def new_caller(self) -> Caller:
-        """A fresh account."""
+        """Create an account."""
 
     async def exchange(self, request: wire.Request) -> wire.Answer:
-        """One HTTP exchange with the door."""
+        """Make one HTTP exchange."""
 
     async def advance(self, seconds: float) -> None:
-        """Let virtual time pass, and let what was due happen."""
+        """Advance virtual time, and run everything that is due."""
 
     async def settle(self) -> None:
-        """Let calls that were begun come to the point where they wait for something."""
+        """Run pending calls until they wait for something."""
 
     def now_ms(self) -> int:
-        """Virtual time."""
+        """Return virtual time, in milliseconds."""
 
 
 @dataclass
 class Outcome:
-    """What a call came to."""
+    """Result of a call."""
 
     answer: wire.Answer
     parsed: dict[str, Any] | wire.Refusal | None
@@ -80,7 +80,7 @@ class Run:
         self.variables.update({name: resolve(value, self.variables) for name, value in case.variables.items()})
 
     async def run(self) -> None:
-        """Raises CaseFailed."""
+        """Run the case.  Raises CaseFailed."""
         try:
             for name, attributes in self._case.queues.items():
                 await self._make_queue(name, attributes)
@@ -105,7 +105,7 @@ class Run:
             raise CaseFailed(f"{self._case.name}: queue {name}: {outcome}")
         self.variables[short] = outcome.parsed["QueueUrl"]
         if any("background" in step.options for step in self._case.steps):
-            # opens the partition, so that a call in the background comes to its wait without waiting for the disk
+            # Opens the partition, so that a background call reaches its wait without waiting for the disk.
             await self._call("GetQueueAttributes", {"QueueUrl": self.variables[short], "AttributeNames": ["All"]}, {})
         self.variables[f"{short}.name"] = name
         self.variables[f"{short}.arn"] = f"arn:aws:sqs:{self._subject.region}:{self._caller.account}:{name}"
@@ -144,7 +144,7 @@ class Run:
         return Outcome(answer, wire.decode(self._protocol, action, answer))
 
     async def _http(self, params: dict[str, Any], options: dict[str, Any]) -> Outcome:
-        """A request that no SDK would make; ``expect`` is about status, headers and body text."""
+        """Make a request that no SDK would make; ``expect`` is about status, headers and body text."""
         body = params.get("body", "")
         request = wire.Request(
             params.get("method", "POST"),
@@ -172,7 +172,7 @@ class Run:
         now_ms = self._subject.now_ms() + int(parse_seconds(sign.get("offset", 0)) * 1000)
         signed = signer.sign(request, host, now_ms, presign_seconds=sign.get("presign"))
         for header, value in sign.get("then", {}).items():
-            # after signing: the request is tampered with
+            # Changed after signing: the request is tampered with.
             if header == "body":
                 signed.body = value.encode()
             elif header == "query":
@@ -194,7 +194,7 @@ class Run:
             self.variables[name] = value
 
     def _problems(self, step: Step, outcome: Outcome) -> tuple[list[str], dict[str, Any]]:
-        """What is not as the step expects, and what there is instead."""
+        """Return the differences from the step's expectation, and the actual values."""
         parsed, error = outcome.parsed, step.options.get("error")
         seen: dict[str, Any]
         if step.kind == "http":
@@ -216,7 +216,7 @@ class Run:
 
 
 def expected_refusal(error: str | dict[str, Any], protocol: wire.Protocol) -> dict[str, Any]:
-    """Shape, code, status and message that an ``error`` in a case asks for."""
+    """Return the shape, code, status and message that an ``error`` in a case expects."""
     if isinstance(error, str):
         error = {"shape": error}
     unknown = set(error) - {"shape", "code", "status", "message"}

@@ -1,4 +1,4 @@
-"""Signature version 4 as botocore makes it, at a time that the test chooses."""
+"""Signature version 4 as botocore makes it, at a time chosen by the test."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.behaviour.wire import Request
 
 @dataclass
 class Signer:
-    """Whom a call is signed as, when and for what."""
+    """Credentials, time and service of a signature."""
 
     access_key_id: str
     secret: str
     region: str = "us-east-1"
     service: str = "sqs"
     token: str | None = None
-    """Of a session, if it is a session's key."""
+    """Session token, if the key is a session's."""
 
     def sign(self, request: Request, host: str, now_ms: int, *, presign_seconds: int | None = None) -> Request:
-        """The signed request: an Authorization header, or a query string that is valid for ``presign_seconds``."""
+        """Sign the request: by an Authorization header, or by a query string that is valid for ``presign_seconds``."""
         url = f"http://{host}{request.path}" + (f"?{request.query}" if request.query else "")
         aws = AWSRequest(method=request.method, url=url, headers={**request.headers, "Host": host}, data=request.body)
         aws.context["now"] = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -40,7 +40,7 @@ class Signer:
 
 
 class _At:
-    """Puts the test's time where botocore has put the machine's."""
+    """Replaces the machine's time by the test's in botocore."""
 
     def _modify_request_before_signing(self, request: Any) -> None:
         request.context["timestamp"] = request.context["now"]

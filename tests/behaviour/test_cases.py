@@ -1,4 +1,4 @@
-"""Every behaviour case, in both protocols, through the real door in process."""
+"""Every behaviour case, in both protocols, by the real HTTP application in process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fact that is known of SQS has a behaviour case, or a reason why it has none."""
+"""Every known fact about SQS has a behaviour case, or a reason why it has none."""
 
 from __future__ import annotations
 

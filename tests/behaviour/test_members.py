@@ -1,7 +1,7 @@
 """Every member of every action: missing, empty, too long, out of range, of the wrong type, unknown; both protocols.
 
-What is expected stands in members.yaml; the members themselves come from botocore's current service model, so that
-one that SQS gains fails here until the table says what is expected of it.  A 500 is never right.
+The expectations are in members.yaml.  The members come from botocore's current service model, so a new member of SQS
+fails here until the table has an expectation.  A 500 is never right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def table() -> dict[str, Any]:
 
 @cache
 def model_members() -> dict[str, dict[str, Shape]]:
-    """Each action's members, those of batch entries and of message attributes as dotted paths."""
+    """Return each action's members, those of batch entries and of message attributes as dotted paths."""
     service = botocore.session.get_session().get_service_model("sqs")
     return {action: dict(_members(service.operation_model(action).input_shape)) for action in service.operation_names}
 
@@ -58,7 +58,7 @@ def test_no_member_is_left_out() -> None:
 
 
 def _change(params: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The params with the member at the path replaced (None: removed), in the first entry and attribute."""
+    """Return the params with the member at the path replaced (None: removed), in the first entry and attribute."""
     changed = copy.deepcopy(params)
     node: Any = changed
     *way, last = path.split(".")
@@ -98,7 +98,7 @@ _WRONG_QUERY: dict[str, list[Any]] = {
 
 
 def _calls(protocol: wire.Protocol) -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Label, action, params and expectation of every generated call."""
+    """Generate label, action, params and expectation of every call."""
     for action, row in table()["actions"].items():
         params, good = row["params"], row.get("refused", "ok")
         yield f"{action}-as-it-is", action, params, good
@@ -166,7 +166,7 @@ async def _try_all(world: World, protocol: wire.Protocol, action: str) -> list[s
             if not any(_fits(one, seen) for one in expected.split("|")):
                 problems.append(f"{protocol} {label}: {seen}, expected {expected}")
             if seen == "ok" or seen.startswith("entry "):
-                scene = None  # a call that was refused has changed nothing
+                scene = None  # a refused call has changed nothing
     return problems
 
 
@@ -175,7 +175,7 @@ def _fits(expected: str, seen: str) -> bool:
 
 
 class Scene:
-    """A fresh account with a queue ``q`` that has a message in flight, and a dead-letter queue ``d`` of another."""
+    """A new account with a queue ``q`` that has a message in flight, and a dead-letter queue ``d`` of another."""
 
     def __init__(self, world: World, protocol: wire.Protocol, caller: Caller) -> None:
         self._world = world
@@ -209,7 +209,7 @@ class Scene:
         return answer
 
     async def call(self, action: str, params: dict[str, Any]) -> str:
-        """``ok``, an error code with its text, or ``entry`` and the code of a batch entry that failed."""
+        """Return ``ok``, an error code with its text, or ``entry`` and the code of a failed batch entry."""
         request = wire.encode(self._protocol, action, resolve(params, self.variables))
         signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
         answer = wire.decode(self._protocol, action, await self._world.exchange(signed))

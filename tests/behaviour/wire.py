@@ -1,9 +1,9 @@
-"""SQS on the wire, as a client sees it: both protocols, written without a line of the service under test.
+"""Both of SQS's protocols from a client's side, independent of the service's code.
 
-A call is an action name and its parameters in the form of today's service model (that of boto3).  :func:`encode`
-makes an HTTP request of it, also of parameters that no client would send (wrong types, unknown members), and
-:func:`decode` reads the answer back into the same form whatever the protocol, checking on the way what holds for
-every answer: content type, request id, the envelope of results and errors.
+A call is an action name and its parameters in the form of the current service model (that of boto3).  :func:`encode`
+makes an HTTP request of it, also from parameters that no client would send (wrong types, unknown members).
+:func:`decode` converts the answer of either protocol back to the same form, and checks rules for every answer: content
+type, request id, the envelope of results and errors.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Refusal:
     shape: str | None
     """Shape name (JSON only)."""
     code: str
-    """Query error code: from the XML, or from the header that awsQueryCompatible demands."""
+    """Query error code: from the XML, or from the header that awsQueryCompatible requires."""
     status: int
     message: str
 
 
 @cache
 def model() -> ServiceModel:
-    """The Query model; its parameter names are those of the JSON protocol."""
+    """Load the Query model; its parameter names are those of the JSON protocol."""
     return ServiceModel(query_model.load(), "sqs")
 
 
 @cache
 def errors() -> dict[str, tuple[str, int]]:
-    """Query code and HTTP status of each error shape, from the service's own lists."""
+    """Return Query code and HTTP status of each error shape, from the service's own lists."""
     table = yaml.safe_load(query_model.TABLE.with_name("errors.yaml").read_text())
     return {shape: (row[0], row[1]) for shape, row in table.items()}
 
@@ -80,7 +80,7 @@ def errors() -> dict[str, tuple[str, int]]:
 def encode(
     protocol: Protocol, action: str, params: dict[str, Any], *, method: str = "POST", path: str | None = None
 ) -> Request:
-    """The unsigned request.  ``method`` GET is for Query only; ``path`` None is where an SDK would send it."""
+    """Make the unsigned request.  ``method`` GET is for Query only; ``path`` None: the one that an SDK uses."""
     if protocol == "json":
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
         return Request("POST", path or "/", headers, "", json.dumps(_plain(params)).encode())
@@ -94,7 +94,7 @@ def encode(
 
 
 def query_form(action: str, params: dict[str, Any]) -> list[tuple[str, str]]:
-    """The form fields of a Query call."""
+    """Return the form fields of a Query call."""
     fields = [("Action", action), ("Version", "2012-11-05")]
     shape = model().operation_model(action).input_shape if action in model().operation_names else None
     _flatten("", params, shape, fields)
@@ -102,7 +102,7 @@ def query_form(action: str, params: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 class Raw(dict[str, Any]):
-    """Parts of parameter names as they are to be sent, whatever the model says."""
+    """Parameter names and values that are sent unchanged, whatever the model says."""
 
 
 def _flatten(prefix: str, value: Any, shape: Shape | None, out: list[tuple[str, str]]) -> None:
@@ -168,7 +168,7 @@ def _queue_path(url: Any) -> str:
 
 
 def decode(protocol: Protocol, action: str, answer: Answer) -> dict[str, Any] | Refusal:
-    """The result or the refusal; AssertionError when the envelope is not SQS's."""
+    """Return the result or the error; AssertionError if the envelope is not SQS's."""
     assert answer.headers.get("x-amzn-requestid"), f"no request id: {answer}"
     if protocol == "json":
         return _decode_json(answer)
@@ -219,7 +219,7 @@ def _decode_query(action: str, answer: Answer) -> dict[str, Any] | Refusal:
 
 
 def _encoded(value: Any) -> Any:
-    """Bytes back to base64 text, as the JSON answer has them."""
+    """Convert bytes back to base64 text, as the JSON answer has them."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The service in process, with its clock in the test's hand: the real door over the real journal and metadata."""
+"""The service in process, with its clock controlled by the test: real HTTP application, journal and metadata."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RAM = Path("/dev/shm")
 
 
 class World:
-    """A subject for behaviour cases.  ``settings`` are those of the frontend; use it as a context manager."""
+    """Subject of behaviour cases, a context manager.  ``settings``: those of the frontend."""
 
     host = "localhost:9324"
     region = "us-east-1"
@@ -49,7 +49,7 @@ class World:
     def __init__(self, **settings: Any) -> None:
         self._settings = FrontendSettings(region=self.region, **settings)
         self._clockwork = Clockwork()
-        # nothing here is about surviving a power loss, so where there is memory that looks like a disk it is taken
+        # No case tests a power loss, so the folder is in memory where a memory file system exists.
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=_RAM if _RAM.is_dir() else None))
         self.app: FrontendApp
         self.credentials: Credentials
@@ -68,7 +68,7 @@ class World:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run it in the world's loop."""
+        """Run a coroutine in the world's loop."""
         return self._clockwork.loop.run_until_complete(coroutine)
 
     async def _start(self) -> None:
@@ -89,7 +89,8 @@ class World:
         services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall, keyring=keyring)
         resolver.queues.set_result(Queues(services))
         self.app = create_app(services)
-        # a minute between any two failures: refusals are what many cases are about, and guessing is tested by itself
+        # A minute between any two failures: many cases are about errors, and the limits on guessing have tests of their
+        # own.
         self.app.sqs.guesses = Guesses(clock=itertools.count(step=60).__next__)
         self.app.sqs.strangers = Strangers(clock=itertools.count(step=60).__next__)
 
@@ -120,7 +121,7 @@ class World:
 
 
 async def exchange(app: Any, request: Request, *, scheme: str = "http", client: str = "127.0.0.1") -> Answer:
-    """One request handed to an ASGI application; AssertionError when what it sends is no HTTP answer."""
+    """Pass a request to an ASGI application; AssertionError if its output is not an HTTP answer."""
     path = request.path
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     if request.body and not any(name in (b"content-length", b"transfer-encoding") for name, _ in headers):

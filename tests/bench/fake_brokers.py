@@ -1,4 +1,4 @@
-"""Brokers that keep messages in a list: what the bench says to RabbitMQ and NATS, answered."""
+"""Brokers that keep messages in a list, with answers to the bench's calls of RabbitMQ and NATS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bench.jobs import BATCH
 
 OK = {(10, 11): (10, 30), (10, 40): (10, 41), (20, 10): (20, 11), (50, 10): (50, 11), (85, 10): (85, 11)}
 OK |= {(60, 10): (60, 11)}
-"""The method that answers another."""
+"""Answering method of each method."""
 
 
 class FakeRabbit:
-    """Confirms the messages of one read together, and delivers what it has to a consumer when that begins."""
+    """Broker that confirms the messages of one read together, and delivers its messages to a consumer that starts."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -60,7 +60,7 @@ def _method(method: tuple[int, int], arguments: bytes) -> bytes:
 
 
 class FakeNats:
-    """A stream that pings before each answer, and says it in two pieces."""
+    """Stream that pings before each answer, and sends it in two pieces."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -113,7 +113,7 @@ async def running(broker: Any) -> Any:
         try:
             await broker.serve(reader, writer)
         except ConnectionError:
-            pass  # the load was cut off
+            pass  # the load was stopped
         finally:
             writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""A queue in a few lines, to try the load generator on: checks signatures, keeps what is sent, gives it out once."""
+"""A minimal queue to test the load generator: checks signatures, stores sent messages, delivers each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The projection of ``make scale-billing``: what is fixed is not multiplied by the records."""
+"""The projection of ``make scale-billing``: fixed costs are not multiplied by the records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_only_the_growing_part_is_projected() -> None:
     assert [row[0] for row in rows] == ["0.05 billion", "0.5 billion", "5 billion", "50 billion"]
     assert {row[3] for row in rows} == {"0.50 h"}
     assert [row[4] for row in rows] == ["0.5 h", "5.0 h", "50.0 h", "500.0 h"]
-    # A day: 60 s that are fixed, so 540 s are left for 60, 600, 6,000 and 60,000 s of CPU.
+    # The daily batch has 600 s: 60 s are fixed, so 540 s are left for 60, 600, 6,000 and 60,000 s of CPU.
     assert [row[5] for row in rows] == ["1 cores, 2 GiB", "2 cores, 4 GiB", "12 cores, 24 GiB", "112 cores, 224 GiB"]
 
 

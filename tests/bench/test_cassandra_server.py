@@ -1,4 +1,4 @@
-"""The Cassandra that other tests run on: it can be ended, stopped and started again, and outlives nobody."""
+"""The Cassandra of other tests: it can be ended, suspended and restarted, and ends with its owner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cassandra.cluster import Cluster
 from bench.cassandra_server import CassandraCluster
 
 PATIENT: Final = {"connect_timeout": 60, "control_connection_timeout": 60}
-"""The node has just started, and the machine may have other work."""
+"""Timeouts for a node that has just started, on a busy machine."""
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -31,7 +31,7 @@ def is_running(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-    return state != "Z"  # ended, and nobody has asked how
+    return state != "Z"  # a zombie that was not reaped yet
 
 
 def test_what_was_acknowledged_is_there_after_a_kill(cassandra: CassandraCluster, keyspace: str) -> None:

@@ -1,4 +1,4 @@
-"""The launcher of clusters, where something is wrong; that they run ``tests/system/test_distributed.py`` shows."""
+"""Error cases of the launcher of clusters; ``tests/system/test_distributed.py`` tests running ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_process_with_wrong_settings_is_not_started_again(cassandra: Cassandra
 
 
 class Ends(Process):
-    """A process that ends some times before it serves."""
+    """A process that ends several times before it serves."""
 
     def __init__(self, folder: Path, times: int) -> None:
         super().__init__("b1", "backend", 0, (), {}, folder / "b1.log")
@@ -72,7 +72,7 @@ def small(cassandra: CassandraCluster) -> Iterator[LocalCluster]:
 
 
 def test_what_is_printed_is_all_that_the_commands_need(small: LocalCluster, tmp_path: Path) -> None:
-    """In a shell that has nothing but the block, as a person has it who copies it."""
+    """Runs in a shell with nothing but the printed block, as a user copies it."""
     text = usage(small)
     assert "\n".join(exports(small)) in text
     assert str(Path(sys.executable).parent / "holdfast") in text

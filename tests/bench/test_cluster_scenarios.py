@@ -1,4 +1,4 @@
-"""The scenarios of several processes, each run shortly: that they run, and what they write into the book."""
+"""Short runs of the scenarios with several processes, and their entries in the book."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_cluster_on_cassandra(run: Run, cassandra: CassandraCluster, key
 
 
 async def test_rows_on_cassandra(run: Run, cassandra: CassandraCluster) -> None:
-    server = HoldfastCluster(cassandra=cassandra)  # of which only Cassandra is asked
+    server = HoldfastCluster(cassandra=cassandra)  # only its Cassandra is used
     try:
         await rows.rows(run, server)
     finally:

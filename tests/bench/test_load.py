@@ -1,4 +1,4 @@
-"""The load generator, run shortly against a fake queue: what it signs, sends, receives and counts."""
+"""Short runs of the load generator on a fake queue: it signs, sends, receives and counts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_paced_load_starts_as_many_jobs_as_were_due(fake: FakeSqs) -> No
 
 
 async def test_latency_of_a_paced_load_counts_from_when_the_call_was_due(fake: FakeSqs) -> None:
-    """One connection cannot keep up with what is due, and the calls that wait for it are charged for that."""
+    """One connection cannot keep up with the pace, so waiting calls have a higher latency."""
     async with Load(HOST, fake.port, 1) as load:
         window = await load.paced(sqs_of(fake).send(itertools.repeat(URL)), 50_000, 0, 0.3, lambda: None)
     assert max(window.samples["SendMessage"].latency) > 0.1

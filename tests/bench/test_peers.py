@@ -1,4 +1,4 @@
-"""Load on other brokers: every message that is counted was confirmed, or taken and acknowledged."""
+"""Load on other brokers: every counted message was confirmed, or received and acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bench makes of its measurements: sums, targets, checkpoints, the table and the file."""
+"""Report of the bench from its measurements: sums, targets, checkpoints, the table and the file."""
 
 from __future__ import annotations
 

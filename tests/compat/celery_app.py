@@ -39,12 +39,12 @@ def note(task: Any, text: str) -> None:
 
 
 def add(self: Any, x: int, y: int) -> None:
-    """Note the sum."""
+    """Record the sum."""
     note(self, f"{x} + {y} = {x + y}")
 
 
 def flaky(self: Any, name: str) -> None:
-    """Fail at the first two attempts, and ask to be tried again in a second."""
+    """Fail at the first two attempts, and request a retry in a second."""
     note(self, f"{name}: attempt {self.request.retries}")
     if self.request.retries < 2:
         raise self.retry(countdown=1)
@@ -57,14 +57,14 @@ def spread(self: Any, count: int, queue: str) -> None:
 
 
 def hold(self: Any, gate: str) -> None:
-    """Begin, and end when the file ``gate`` exists."""
+    """Start, and end when the file ``gate`` exists."""
     note(self, "begun")
     wait_until(Path(gate).exists, "the gate is open", HOLD_SECONDS)
     note(self, "ended")
 
 
 def poison(self: Any) -> None:
-    """Refuse to be done, for good."""
+    """Fail for good."""
     note(self, "refused")
     raise Reject("poison", requeue=False)
 

@@ -1,4 +1,4 @@
-"""Real clients against a real server: one server for all the tests of a process, and where the clients are."""
+"""Real clients with a real server: one server for all the tests of a process, and paths of the clients."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server that the tests share; each makes its own queues."""
+    """Server that the tests share; each creates its own queues."""
     with Server(tmp_path_factory.mktemp("holdfast")) as server:
         yield server
 
 
 def walked(command: list[str | Path], environment: dict[str, str], folder: Path | None = None) -> dict[str, Any]:
-    """What a client says of its walk through all actions."""
+    """Run a client through all actions; returns its report."""
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WALK_SECONDS)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -40,7 +40,9 @@ def walked(command: list[str | Path], environment: dict[str, str], folder: Path 
 
 
 def installed(path: Path) -> Path:
-    """The path of an installed client.  The test fails when ``scripts/install-test-clients`` has not made it."""
+    """Return the path of an installed client.  Fails the test if ``scripts/install-test-clients`` has not
+    installed it.
+    """
     if not path.exists():
         pytest.fail(f"{path.relative_to(REPOSITORY)} is not there: run scripts/install-test-clients", pytrace=False)
     return path
@@ -48,13 +50,13 @@ def installed(path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def current_bin() -> Path:
-    """Where the programs of today's clients are: python, aws, celery, node."""
+    """Folder of the current clients' programs: python, aws, celery, node."""
     return installed(CLIENTS / "current" / "bin" / "aws").parent
 
 
 @pytest.fixture(scope="session")
 def query_bin() -> Path:
-    """Where the programs of the clients that speak Query are: python, celery."""
+    """Folder of the programs of clients with the Query protocol: python, celery."""
     return installed(CLIENTS / "query" / "bin" / "celery").parent
 
 

@@ -1,4 +1,4 @@
-"""The AWS CLI on a person's first day: start the service, paste the three lines that it prints, use every command."""
+"""The AWS CLI as a new user uses it: start the service, paste the three lines that it prints, use every command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shell:
     taken: set[str] = field(default_factory=set)
 
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What ``aws sqs`` does with this command."""
+        """Run ``aws sqs`` with this command."""
         self.used.add(command)
         script = "\n".join([*self.lines, 'aws sqs "$@"'])
         return subprocess.run(
@@ -45,13 +45,13 @@ class Shell:
         )
 
     def sqs(self, command: str, *arguments: str) -> Any:
-        """What the command prints, which has to succeed; None when it prints nothing."""
+        """Return the output of the command, which has to succeed; None if it is empty."""
         done = self.run(command, *arguments)
         assert done.returncode == 0, f"aws sqs {command}: {done.stderr}"
         return json.loads(done.stdout) if done.stdout.strip() else None
 
     def create(self, what: str, **attributes: str) -> str:
-        """The URL of a new queue."""
+        """Create a queue; returns its URL."""
         name = f"cli-{what}-{uuid.uuid4().hex[:12]}" + (".fifo" if "FifoQueue" in attributes else "")
         url: str = self.sqs("create-queue", "--queue-name", name, "--attributes", json.dumps(attributes))["QueueUrl"]
         return url
@@ -62,7 +62,7 @@ class Shell:
         return str(answer["Attributes"]["QueueArn"])
 
     def receive(self, url: str, *options: str) -> list[dict[str, Any]]:
-        """Messages, waited for."""
+        """Receive messages by long polls."""
         answer = self.sqs("receive-message", "--queue-url", url, "--wait-time-seconds", "20", *options)
         messages: list[dict[str, Any]] = answer["Messages"]
         return messages
@@ -70,7 +70,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def fresh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server at its first start, which makes its key itself."""
+    """Server at its first start, which creates its key itself."""
     with Server(tmp_path_factory.mktemp("first-start"), known_keys=False) as server:
         yield server
 
@@ -150,7 +150,7 @@ PARTS = (manage_a_queue, pass_messages, move_dead_letters)
 
 
 def take(shell: Shell, part: Callable[[Shell], None]) -> None:
-    """Take this part unless it was taken before."""
+    """Run this part unless it was run before."""
     if part.__name__ not in shell.taken:
         part(shell)
         shell.taken.add(part.__name__)

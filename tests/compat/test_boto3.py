@@ -1,4 +1,4 @@
-"""Today's boto3 takes the whole walk over AWS JSON."""
+"""All steps with current boto3 over AWS JSON."""
 
 from __future__ import annotations
 

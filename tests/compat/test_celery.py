@@ -1,4 +1,4 @@
-"""Celery workers on the SQS transport: today's over JSON, and one of the time when it spoke Query."""
+"""Celery workers on the SQS transport: a current one over JSON, and an old one over Query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Celery:
     settings: dict[str, Any]
 
     def environment(self) -> dict[str, str]:
-        """What ``tests/compat/celery_app.py`` reads."""
+        """Environment for ``tests/compat/celery_app.py``."""
         key, secret = self.server.access_key_id, quote(self.server.secret_access_key, safe="")
         setup = {
             "broker": f"sqs://{key}:{secret}@127.0.0.1:{self.server.port}",
@@ -60,7 +60,7 @@ class Celery:
         return [str(self.programs / "python"), "-m", "celery", "-A", "tests.compat.celery_app", *arguments]
 
     def call(self, task: str, *arguments: Any, queue: str, countdown: int = 0) -> str:
-        """Send a task as an application does; its id."""
+        """Send a task as an application does; returns its id."""
         options = ["--args", json.dumps(arguments), "--queue", queue, "--countdown", str(countdown)]
         done = subprocess.run(
             self.command("call", task, *(options if countdown else options[:4])),
@@ -75,7 +75,7 @@ class Celery:
 
     @contextmanager
     def worker(self, *queues: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A worker of these queues, which leads a process group of its own that is killed at the end."""
+        """Run a worker of these queues, as the leader of a process group that is killed at the end."""
         arguments = ("worker", "--pool", "prefork", "--concurrency", "1", "--loglevel", "info", "-Q", ",".join(queues))
         quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
         with (self.folder / "worker.log").open("ab") as log:
@@ -94,18 +94,18 @@ class Celery:
             kill(process)
 
     def notes(self, task: str) -> list[dict[str, Any]]:
-        """What this task has noted."""
+        """Return the notes of this task."""
         path = self.folder / "notes"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if line["task"] == task]
 
     def texts(self) -> list[str]:
-        """All that was noted, in order."""
+        """Return all notes, in order."""
         path = self.folder / "notes"
         return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
 
     def wait_for_notes(self, task: str, count: int) -> list[dict[str, Any]]:
-        """The task's notes, once there are ``count``."""
+        """Wait for ``count`` notes of the task."""
 
         def enough() -> list[dict[str, Any]] | None:
             notes = self.notes(task)
@@ -117,7 +117,7 @@ class Celery:
             raise AssertionError(f"{error}; the workers' log:\n{(self.folder / 'worker.log').read_text()}") from None
 
     def wait_until_empty(self, name: str) -> None:
-        """Until the queue of this name holds nothing: all that was delivered is acknowledged."""
+        """Wait until the queue of this name is empty: all deliveries are acknowledged."""
         client = self.server.client()
         url = client.get_queue_url(QueueName=name)["QueueUrl"]
         names = [f"ApproximateNumberOfMessages{part}" for part in ("", "NotVisible", "Delayed")]
@@ -130,7 +130,7 @@ class Celery:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for the worker and its pool, at once; no error when they have ended."""
+    """Send SIGKILL to the worker and its pool; no error if they have ended."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -141,7 +141,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def application(
     request: pytest.FixtureRequest, server: Server, folder: Path, options: dict[str, Any], **settings: Any
 ) -> Celery:
-    """An application for the clients that the test is parametrised with."""
+    """Make an application for the clients that the test is parametrised with."""
     programs: Path = request.getfixturevalue(f"{request.param}_bin")
     return Celery(server, programs, folder, f"celery-{uuid.uuid4().hex[:12]}-", options, settings)
 
@@ -150,7 +150,7 @@ def application(
 def steady(
     request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Celery]:
-    """An application with one worker, whose queues the clients make themselves."""
+    """Application with one worker, whose queues the clients create themselves."""
     celery = application(request, server, tmp_path_factory.mktemp("steady"), {"visibility_timeout": 600})
     with celery.worker("plain", "other"):
         yield celery
@@ -158,7 +158,7 @@ def steady(
 
 @pytest.fixture(params=CLIENTS)
 def celery(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Celery:
-    """An application without a worker, whose queues show no message again."""
+    """Application without a worker, whose queues do not deliver a message again."""
     return application(request, server, tmp_path, {"visibility_timeout": 600})
 
 
@@ -217,7 +217,7 @@ def test_a_worker_asked_to_stop_ends_its_task_and_leaves_the_rest(celery: Celery
 
 @pytest.fixture(params=CLIENTS)
 def predefined(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Celery:
-    """An application that makes no queue: it was told the URLs of a standard queue, a FIFO queue and a failing one."""
+    """Application that creates no queue: it has the URLs of a standard queue, a FIFO queue and a failing one."""
     client = server.client()
     key = {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
     name = f"celery-{uuid.uuid4().hex[:12]}"
@@ -259,8 +259,8 @@ def test_a_rejected_task_becomes_a_dead_letter(predefined: Celery) -> None:
     assert len(predefined.notes(task)) == 2
 
 
-# Only with the older client: when a poll fails, kombu 5.7 answers it with a list where its reader wants a mapping, and
-# the worker polls that queue no more (SQS/__init__.py, _on_messages_ready), whatever the service does.
+# Only with the older client.  After a failed poll, kombu 5.7 passes a list where its reader expects a mapping, and the
+# worker never polls that queue again (SQS/__init__.py, _on_messages_ready), whatever the service does.
 def test_a_worker_outlives_its_server(query_bin: Path, tmp_path: Path) -> None:
     with Server(tmp_path / "server") as server:
         celery = Celery(server, query_bin, tmp_path, "outlived-", {"visibility_timeout": 600}, {})

@@ -1,4 +1,4 @@
-"""The last boto3 that speaks Query takes the same walk, under its own interpreter."""
+"""All steps with the last boto3 for the Query protocol, under its own interpreter."""
 
 from __future__ import annotations
 

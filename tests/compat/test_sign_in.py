@@ -1,4 +1,4 @@
-"""Signing in with real clients at a real server: boto3's STS, sessions, curl with an API key and with a token."""
+"""Sign-in with real clients at a real server: boto3's STS, sessions, curl with an API key and with a token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.system.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
-    """On a port of the loopback."""
+    """Token issuer on a loopback port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
 
 @pytest.fixture(scope="module")
 def operator(server: Server) -> str:
-    """An operator's API key, bought with the root access key."""
+    """Operator's API key, obtained with the root access key."""
     url = f"{server.endpoint}/v1/keys"
     content = json.dumps({"name": "root", "kind": "api", "role": "operator"}).encode()
     request = AWSRequest("POST", url, headers={"Content-Type": "application/json"}, data=content)

@@ -1,8 +1,8 @@
-"""The calls that Terraform's AWS provider makes for ``aws_sqs_queue``, in its order, and what it compares.
+"""Calls of Terraform's AWS provider for ``aws_sqs_queue``, in its order, and its comparisons.
 
-The provider itself cannot be had through package registries, so its ways stand here, as its source tells them
-(``internal/service/sqs`` and ``internal/attrmap``): what is sent when a queue is created and changed, how long it
-waits, how an attribute is compared with what was configured.  A plan is empty when nothing differs.
+The provider itself is not available from package registries, so its behaviour is reimplemented here from its source
+(``internal/service/sqs`` and ``internal/attrmap``): the calls that create and change a queue, the waiting times, and
+the comparison of attributes with the configuration.  A plan is empty if nothing differs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DEFAULTS = {
     "ReceiveMessageWaitTimeSeconds": "0",
     "VisibilityTimeout": "30",
 }
-"""Sent with every new queue, configured or not.  Other attributes that are not configured never differ."""
+"""Attributes sent with every new queue, configured or not.  Other attributes that are not configured never differ."""
 READS_WHILE_CREATED = 6
 READS_WHILE_DELETED = 15
-"""In a row that must say the same (``ContinuousTargetOccurence``); the provider sleeps between them."""
+"""Consecutive reads that must agree (``ContinuousTargetOccurence``); the provider sleeps between them."""
 
 
 class Queue:
-    """One ``aws_sqs_queue``: its name, what is configured of it, and the provider's state."""
+    """One ``aws_sqs_queue``: its name, its configuration, and the provider's state."""
 
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
@@ -46,14 +46,14 @@ class Queue:
         self.state_tags: dict[str, str] = {}
 
     def configure(self, tags: dict[str, str], **attributes: object) -> Queue:
-        """What the configuration says from now on; documents are given as objects."""
+        """Change the configuration; documents are given as objects."""
         fifo = {"FifoQueue": "true"} if self.name.endswith(".fifo") else {}
         given = {name: value if isinstance(value, str) else normalized(value) for name, value in attributes.items()}
         self.configured, self.tags = DEFAULTS | fifo | given, tags
         return self
 
     def plan(self) -> set[str]:
-        """The attributes that differ, and ``tags``."""
+        """Return the attributes that differ, and ``tags``."""
         different = {name for name, value in self.configured.items() if not same(name, value, self.state.get(name))}
         return different | ({"tags"} if self.tags != self.state_tags else set())
 
@@ -90,7 +90,7 @@ class Queue:
             self._client.tag_queue(QueueUrl=self.url, Tags=new)
 
     def _wait_for(self, expected: dict[str, str]) -> None:
-        """The provider gives up after three minutes; here nothing has to be waited for."""
+        """Wait as the provider does, which gives up after three minutes; here every change takes effect at once."""
         for _ in range(READS_WHILE_CREATED):
             got = self._client.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
             assert [name for name, value in expected.items() if not same(name, value, got.get(name))] == []
@@ -104,22 +104,22 @@ class Queue:
 
 
 def normalized(value: object) -> str:
-    """JSON as the provider writes it: compact, keys in order."""
+    """Format JSON as the provider does: compact, with sorted keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def same(name: str, configured: str, got: str | None) -> bool:
-    """Whether the provider sees no difference."""
+    """Return whether the provider sees no difference."""
     if got is None:
         return configured == ""
     if name == "Policy":
         return configured != "" and json.loads(configured) == json.loads(got)
-    return configured == got  # a RedrivePolicy letter by letter: its state is what the service answered
+    return configured == got  # RedrivePolicy is compared as text: its state is the service's answer
 
 
 @pytest.fixture
 def queue(server: Server) -> Callable[[str], Queue]:
-    """Makes a queue whose name nobody else uses."""
+    """Makes a queue with a unique name."""
     client = boto3.client(
         "sqs",
         endpoint_url=server.endpoint,
@@ -132,7 +132,7 @@ def queue(server: Server) -> Callable[[str], Queue]:
 
 
 def policy(queue_arn: str, *actions: str) -> dict[str, Any]:
-    """One as it stands in many configurations."""
+    """Make a policy as it is in many configurations."""
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -219,7 +219,7 @@ def test_a_queue_is_made_changed_and_planned_without_drift(
 
 
 def test_a_queue_that_is_made_again_at_once_is_waited_for(queue: Callable[[str], Queue]) -> None:
-    """The provider repeats CreateQueue for as long as it is answered with this code."""
+    """The provider repeats CreateQueue as long as the error has this code."""
     made = queue("again")
     made.configure({}).apply()
     made.destroy()

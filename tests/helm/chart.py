@@ -1,4 +1,4 @@
-"""The chart as helm renders it, without a cluster."""
+"""The chart, rendered by helm without a cluster."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ RELEASE, NAMESPACE = "mine", "queues"
 FILES = {"default": CHART / "values.yaml", "demo": CHART / "values-demo.yaml"} | {
     file.stem: file for file in sorted((Path(__file__).parent / "values").glob("*.yaml"))
 }
-"""The values files that the chart is tried with."""
+"""Values files that the chart is tested with."""
 
 Manifest = dict[str, Any]
 
 
 class Refused(Exception):
-    """What helm said."""
+    """Error output of helm."""
 
 
 def helm(*arguments: str) -> str:
-    """Raises :class:`Refused`."""
+    """Run helm.  Raises :class:`Refused`."""
     if not HELM.exists():
         raise FileNotFoundError(f"{HELM} is missing: scripts/install-helm fetches it")
     done = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, timeout=60, check=False)
@@ -38,14 +38,14 @@ def helm(*arguments: str) -> str:
 
 
 def render(*arguments: str, release: str = RELEASE) -> list[Manifest]:
-    """All that is installed, with these arguments of ``helm template``.  Raises :class:`Refused`."""
+    """Return all manifests for these arguments of ``helm template``.  Raises :class:`Refused`."""
     text = helm("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
     return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
 
 
 @functools.cache
 def rendered(name: str) -> tuple[Manifest, ...]:
-    """Of one of :data:`FILES`; not to be changed."""
+    """Return the manifests of one of :data:`FILES`; not to be changed."""
     return tuple(render("--values", str(FILES[name])))
 
 
@@ -54,15 +54,15 @@ def kinds(manifests: tuple[Manifest, ...], *wanted: str) -> list[Manifest]:
 
 
 class Pod(NamedTuple):
-    """What runs: a pod, or the template of some."""
+    """A pod, or the template of pods."""
 
     name: str
-    """Of what makes it."""
+    """Name of the object that creates it."""
     labels: dict[str, str]
     spec: dict[str, Any]
     replicas: int
     volumes: frozenset[str]
-    """Names of volumes, with those that are claimed for each pod."""
+    """Names of volumes, including those claimed for each pod."""
 
     @property
     def component(self) -> str:
@@ -96,7 +96,7 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[Pod]:
 
 
 def _spark_pods(name: str, spec: dict[str, Any]) -> Iterator[Pod]:
-    """As Spark completes their templates."""
+    """Pods that Spark makes from its templates."""
     for kind, ports in (("driver", {"rpc": 7078, "blocks": 7079}), ("executor", {"blocks": 7079})):
         template = copy.deepcopy(spec[kind]["template"])
         (container,) = template["spec"]["containers"]
@@ -109,7 +109,7 @@ def _spark_pods(name: str, spec: dict[str, Any]) -> Iterator[Pod]:
 
 
 def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
-    """Those that run ``holdfast``."""
+    """Return the pods that run ``holdfast``."""
     return [
         pod
         for pod in pods(manifests)

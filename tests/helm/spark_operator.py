@@ -1,5 +1,7 @@
-"""Schemas of the objects of Kubeflow's Spark operator: the fields of ``sparkoperator.k8s.io/v1beta2`` that the chart
-uses, and no others, for the operator drops a field that it does not have."""
+"""Schemas of Kubeflow's Spark operator: only the fields of ``sparkoperator.k8s.io/v1beta2`` that the chart uses.
+
+The operator silently drops unknown fields, so other fields are an error.
+"""
 
 from __future__ import annotations
 

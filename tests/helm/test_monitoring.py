@@ -1,4 +1,4 @@
-"""Alerts and dashboards: made in one place, right for Prometheus, and each alert goes off when it is to."""
+"""Alerts and dashboards: generated from one source, valid for Prometheus, and each alert fires when it should."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_nothing_else_is_explained() -> None:
 # --- alerts go off --------------------------------------------------------------------------------------------------
 
 Case = tuple[str, dict[str, str], dict[str, str]]
-"""When they are looked at; series with which the alert goes off, and series with which it does not."""
+"""Time of evaluation; series for which the alert fires, and series for which it does not."""
 
 
 def calls(failed: int, ok: int) -> dict[str, str]:
@@ -173,7 +173,7 @@ CASES: dict[str, Case] = {
     "HoldfastUsageWaits": gauge("holdfast_usage_waiting_seconds", "20000x60", "12000x60"),
     "HoldfastCertificateExpires": gauge(
         "holdfast_certificate_valid_until_seconds", "1000000x200", "2000000x200", "2h"
-    ),  # Prometheus's tests begin at the epoch
+    ),  # promtool's tests start at the epoch
     "HoldfastLoopLate": quantile("holdfast_loop_lag_seconds"),
     "HoldfastFilesShort": (
         "30m",
@@ -194,7 +194,7 @@ def test_every_alert_is_tried() -> None:
 
 
 def together(series: Iterable[dict[str, str]], expected: dict[str, bool]) -> dict[str, Any]:
-    """A test of promtool's: with all these series, which alerts go off.  One takes long, so there are few."""
+    """Make a promtool test: alerts that fire with all these series.  One test is slow, so there are few."""
     return {
         "interval": "1m",
         "input_series": [

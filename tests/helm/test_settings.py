@@ -1,4 +1,4 @@
-"""What the containers are told, read as Holdfast reads it: every command, setting, port and path really exists."""
+"""Configuration of the containers, parsed by Holdfast: every command, setting, port and path exists."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SECRETS = {
     "password": "tests only",
     "url": "redis://:secret@redis.databases.svc:6379/0",
 }
-"""What is in the Secrets that are given, by entry."""
+"""Contents of the given Secrets, by entry."""
 ROLES = {"single": "serve", "frontend": "frontend", "backend": "backend", "metadata": "metadata", "manager": "manager"}
 
 all_files = pytest.mark.parametrize("name", FILES)
 
 
 def environment(pod: Pod, number: int) -> dict[str, str]:
-    """Of the container, as Kubernetes makes it."""
+    """Return the environment of the container, as Kubernetes makes it."""
     (container,) = pod.spec["containers"]
     found = {"POD_NAME": f"{pod.name}-{number}"}
     for variable in container["env"]:
@@ -110,7 +110,7 @@ def test_each_container_runs_its_role(name: str, tmp_path: Path) -> None:
 
 @all_files
 def test_nodes_are_reached_where_they_say(name: str, tmp_path: Path) -> None:
-    """In the names of a headless Service, by a certificate of it if there is one."""
+    """They use names of a headless Service, with a certificate for it if there is one."""
     for pod, manifests in serving(name):
         if pod.component not in ("backend", "metadata"):
             continue
@@ -164,7 +164,7 @@ def test_health_is_asked_where_it_is_answered(name: str, tmp_path: Path) -> None
 
 @all_files
 def test_files_that_settings_name_are_mounted(name: str, tmp_path: Path) -> None:
-    """Each from a Secret of its own, readable by the group of the pod alone."""
+    """Each is mounted from a Secret of its own, readable only by the group of the pod."""
     for pod, manifests in serving(name):
         given = settings(pod, manifests, tmp_path)
         for member in given.__struct_fields__:
@@ -183,7 +183,7 @@ def test_files_that_settings_name_are_mounted(name: str, tmp_path: Path) -> None
 
 @all_files
 def test_no_secret_is_in_a_manifest(name: str) -> None:
-    """Those that are not from a Secret are in no variable and no argument."""
+    """Secrets that do not come from a Secret are in no variable and no argument."""
     for pod, _ in serving(name):
         (container,) = pod.spec["containers"]
         for variable in container["env"]:
@@ -401,7 +401,7 @@ def test_the_operator_runs_the_steps_of_the_cron_job_one_after_the_other(monkeyp
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:
-    """The notes show it."""
+    """The command is in the chart's notes."""
     (pod,) = (pod for pod, _ in serving("default"))
     assert "/var/lib/holdfast/data/keyring.toml" in (CHART / "templates" / "NOTES.txt").read_text()
     assert environment(pod, 0)["HOLDFAST_DATA"] == "/var/lib/holdfast/data"

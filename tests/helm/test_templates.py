@@ -1,4 +1,4 @@
-"""What the chart makes of each values file: valid, connected with itself, and nobody's risk."""
+"""Manifests of each values file: valid, consistent, and secure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_manifest_is_valid(name: str, version: str) -> None:
 
 
 def test_kinds_of_others_are_known_to_the_trials_too() -> None:
-    """Those of `make kube`, which so makes objects of all of them."""
+    """`make kube` creates objects of all these kinds."""
     found = {
         one["kind"]: tuple(one["apiVersion"].split("/"))
         for name in FILES
@@ -105,7 +105,7 @@ def test_the_longest_names_fit() -> None:
 
 
 def against_restricted(pod: Pod) -> Iterator[str]:
-    """What Kubernetes's Pod Security profile "restricted" refuses."""
+    """Return violations of Kubernetes's Pod Security profile "restricted"."""
     spec, security = pod.spec, pod.spec.get("securityContext", {})
     for member in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(member):
@@ -215,7 +215,7 @@ def test_what_selects_pods_selects_those_of_one_component(name: str) -> None:
 
 
 def let_in(policy: Manifest, pod: Pod) -> bool:
-    """Whether a policy lets this pod of its own namespace in."""
+    """Return whether a policy admits this pod of its own namespace."""
     for rule in policy["spec"].get("ingress", ()):
         if "from" not in rule:
             return True
@@ -311,14 +311,14 @@ def test_volumes_of_what_is_scaled_down_stay() -> None:
 
 @all_files
 def test_a_rollback_replaces_pods_that_never_got_ready(name: str) -> None:
-    """Kubernetes waits for such a pod first, unless the pods of the StatefulSet do not wait for each other."""
+    """Kubernetes would wait for such a pod first, unless the StatefulSet's pods start in parallel."""
     for one in kinds(rendered(name), "StatefulSet"):
         assert one["spec"].get("podManagementPolicy") == "Parallel"
 
 
 @all_files
 def test_the_end_leaves_time_to_drain(name: str) -> None:
-    """What calls under way get, a minute for shards that are handed over, and what goes before."""
+    """Time for calls under way, a minute for the hand-over of shards, and the preStop hook."""
     for pod in own(rendered(name)):
         if pod.component in ("test", "manager", "migration"):
             continue
@@ -355,7 +355,7 @@ def test_pods_are_started_anew_when_their_configuration_changes() -> None:
 
 @pytest.mark.parametrize("name", ["many", "many-everything"])
 def test_tables_are_changed_before_pods_come_and_with_nothing_that_is_not_there_yet(name: str) -> None:
-    """What the chart makes is made after its hooks, but for what is a hook itself."""
+    """Everything except hooks is created after the hooks."""
     (job,) = kinds(rendered(name), "Job")
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
     assert "before-hook-creation" in job["metadata"]["annotations"]["helm.sh/hook-delete-policy"]

@@ -1,4 +1,4 @@
-"""Which values are taken: the schema is strict, and contradictions are told in words."""
+"""Validation of values: the schema is strict, and contradictions have errors in words."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_contradictions_are_told_with_what_to_change(given: tuple[str, ...], sai
 
 
 def test_each_contradiction_is_tried() -> None:
-    """So that none is written that cannot happen."""
+    """An error that cannot occur would be dead code."""
     written = (CHART / "templates" / "checks.yaml").read_text().count("{{- fail ")
     mark = test_contradictions_are_told_with_what_to_change.pytestmark[0]  # type: ignore[attr-defined]
     assert len({said for _, said in mark.args[1]}) == written
@@ -145,7 +145,7 @@ def schema() -> dict[str, Any]:
 
 
 def below(node: dict[str, Any], name: str = "") -> set[str]:
-    """All names of a schema that are no free maps."""
+    """Return all names of a schema, except within free-form maps."""
     if "properties" not in node:
         return {name}
     assert node["additionalProperties"] is False, name
@@ -165,7 +165,7 @@ def test_the_schema_has_the_values_and_no_others() -> None:
 
 
 def test_settings_that_the_chart_leaves_are_all_there() -> None:
-    """The chart sets the others itself, somewhere: they are not taken twice."""
+    """The chart sets the other settings itself: they must not be given twice."""
     taken = set(schema()["properties"]["settings"]["properties"])
     assert taken <= set(Settings.__struct_fields__)
     made = {

@@ -1,7 +1,7 @@
-"""``python -m tests.image REF``: try an image of the service, as Kubernetes runs it, with docker or podman.
+"""``python -m tests.image REF``: test an image of the service, as Kubernetes runs it, with docker or podman.
 
-It runs as nobody, without rights, on a file system that cannot be written to, with SIGTERM for the first process.  This
-needs an engine that runs containers, so it is no part of ``make test``: ``make image`` builds and tries.
+It runs as nobody, without capabilities, on a read-only file system, with SIGTERM for the first process.  This needs a
+container engine, so it is not part of ``make test``: ``make image`` builds and tests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Container:
         return found
 
     def inside(self, *command: str) -> str:
-        """What a command in it says, on both of its outputs, whether it succeeds or not."""
+        """Run a command in it; returns both of its outputs, whether it succeeds or not."""
         return self._run("exec", self.name, *command, check=False)
 
     def client(self, **options: Any) -> Any:
@@ -85,7 +85,7 @@ class Container:
         return self._run("logs", self.name, check=False)
 
     def terminate(self) -> tuple[int, float]:
-        """Send its first process a SIGTERM; the exit code, and how long it took."""
+        """Send its first process a SIGTERM; returns the exit code, and the time it took."""
         began = time.monotonic()
         self._run("kill", "--signal", "TERM", self.name)
         code = int(self._run("wait", self.name))
@@ -96,7 +96,7 @@ class Container:
 
 
 class Trial:
-    """The checks, in order: each is a method whose docstring says what is so when it passes."""
+    """Checks in order: a method's docstring is the property that it checks."""
 
     def __init__(self, engine: str, image: str) -> None:
         self.engine, self.image = engine, image
@@ -104,9 +104,9 @@ class Trial:
         self.port = free_port()
         self.container = Container(engine, image, self.volume, self.port)
         self.kept = ""
-        """URL of a queue that outlives the first container, with ..."""
+        """URL of a queue that outlives the first container."""
         self.acknowledged: list[str] = []
-        """... the messages of these ids."""
+        """Ids of the messages in that queue."""
         self.told = ""
 
     def checks(self) -> list[Callable[[], None]]:
@@ -168,7 +168,7 @@ class Trial:
             while True:
                 try:
                     self.acknowledged.append(client.send_message(QueueUrl=self.kept, MessageBody="kept")["MessageId"])
-                except Exception as error:  # what is refused at the end was not acknowledged
+                except Exception as error:  # calls refused at the end were not acknowledged
                     if not stopping.is_set():
                         failed.append(error)
                     return
@@ -202,7 +202,7 @@ class Trial:
 
 
 def normal(name: str) -> str:
-    """As all spellings of a package's name are."""
+    """Return the normalized form of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,4 +1,4 @@
-"""What runs containers on this machine."""
+"""Container engine of this machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import subprocess
 
 
 class NoEngine(Exception):
-    """There is none; the text says what is needed."""
+    """No engine is installed; the text says what is needed."""
 
 
 def engine() -> str:
-    """docker or podman, whichever works.  Raises :class:`NoEngine`."""
+    """Return docker or podman, whichever works.  Raises :class:`NoEngine`."""
     for name in ("docker", "podman"):
         if shutil.which(name) is not None and _works(name):
             return name

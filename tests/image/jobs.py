@@ -1,7 +1,7 @@
-"""``python -m tests.image.jobs REF``: try an image of the jobs, as Kubernetes runs them, with docker or podman.
+"""``python -m tests.image.jobs REF``: test an image of the jobs, as Kubernetes runs them, with docker or podman.
 
-A month's usage is made and summed up, in a lake at ``s3://`` that moto keeps.  The jobs run as nobody, without rights,
-and may write to /tmp alone; there is no place for what Spark would have to fetch first, so it has to be in the image.
+A month's usage is generated and summed up, in a lake at ``s3://`` that moto serves.  The jobs run as nobody, without
+capabilities, and can write only to /tmp; Spark cannot download packages, so they have to be in the image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAY = "2026-01-31"
 
 
 def run(program: str, image: str, lake: str, *job: str) -> str:
-    """What a job says, which has to succeed.  Raises :class:`AssertionError`."""
+    """Run a job, which has to succeed; returns its output.  Raises :class:`AssertionError`."""
     done = subprocess.run(
         [
             *(program, "run", "--rm", "--pull", "never", "--read-only", "--tmpfs", "/tmp", "--network", "host"),

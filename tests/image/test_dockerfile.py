@@ -1,4 +1,4 @@
-"""What the Dockerfile takes is what there is: an image is built rarely, and packages come often."""
+"""Paths in the Dockerfile exist: images are built rarely, and packages are added often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LET_IN = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines()
 
 
 def copied() -> set[str]:
-    """What is copied from this folder."""
+    """Return the paths copied from this folder."""
     lines = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     return {name for line in lines for name in line.split()}
 

@@ -1,9 +1,8 @@
-"""``python -m tests.runner``: pytest with the same options; what failed among others runs once more, alone.
+"""``python -m tests.runner``: pytest with the same options; tests that failed run once more, alone.
 
-Many tests run real servers, several at a time and on machines that may have other work.  One that fails so and not
-alone has a race, or shows one: it is listed at the end, to be mended, and does not stop a change that has nothing to
-do with it.  More than :data:`MOST` that fail are no chance, and nothing runs again; nor does it where the run was cut
-short.
+Many tests run real servers, several at a time and on busy machines.  A test that fails then and passes alone has a
+race, or reveals one: it is listed at the end, to be fixed, and does not block an unrelated change.  More than
+:data:`MOST` failures are not by chance, and nothing runs again; nor does it after an interrupted run.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ MOST: Final = 3
 
 
 class Outcome:
-    """Of a run of pytest with this as a plugin."""
+    """Result of a pytest run that has this as a plugin."""
 
     def __init__(self) -> None:
         self.failed: dict[str, None] = {}
-        """The ids of the tests that failed, or whose fixtures did, in their order."""
+        """Ids of the tests that failed, or whose fixtures did, in their order."""
         self.cut_short = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -35,7 +34,7 @@ class Outcome:
 
 
 def main(options: Sequence[str]) -> int:
-    """pytest's exit code: 0 also if all that failed passed alone."""
+    """Return pytest's exit code: 0 also if all failed tests passed alone."""
     outcome = Outcome()
     code = int(pytest.main(list(options), plugins=[outcome]))
     failed = list(outcome.failed)

@@ -1,13 +1,13 @@
-"""Which worker of pytest-xdist runs which file of tests.
+"""Distribution of test files to the workers of pytest-xdist.
 
-A file is run by one worker, as with ``--dist loadfile``, whose place this takes.  What is done otherwise:
+A file is run by one worker, as with ``--dist loadfile``, which this replaces.  Differences:
 
 * **Servers are shared.**  Files that need the same server of the session (:data:`SERVERS`) go to the same worker, so
   that it starts once.  With more than two workers, half of them may have one each.
-* **The long ones come first**, so that the workers come to their ends together (:data:`LONG`).
-* **A worker that dies ends one test**, and another worker does the rest of its files.  ``loadfile`` of pytest-xdist 3.8
-  hangs then: it gives out anew, too, what the dead worker had done, as files of which nothing is left to be run, and
-  waits for their ends (https://github.com/pytest-dev/pytest-xdist/issues/1323, 1327 and 1378).
+* **Long files are first**, so that all workers end at about the same time (:data:`LONG`).
+* **A worker that dies ends one test**, and another worker runs the rest of its files.  ``loadfile`` of pytest-xdist 3.8
+  hangs then: it also reassigns the dead worker's completed files, which have no tests left, and waits for them
+  (https://github.com/pytest-dev/pytest-xdist/issues/1323, 1327 and 1378).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SERVERS: Final = {
     "cassandra": re.compile(r"\bcassandra: CassandraCluster\b"),
     "spark": re.compile(r"\bspark: SparkSession\b"),
 }
-"""What a file says where its tests ask for a server of the session."""
+"""Patterns of files whose tests need a server of the session."""
 LONG: Final[tuple[str, ...]] = (
     "tests/faults/test_steps.py",
     "tests/faults/test_frontends.py",
@@ -68,47 +68,47 @@ LONG: Final[tuple[str, ...]] = (
     "tests/system/test_partitions.py",
     "tests/system/test_queue_metrics.py",
 )
-"""Files by their seconds, the longest first."""
+"""Files by duration, the longest first."""
 PENDING_LEAST: Final = 3
-"""A worker knows so many tests ahead: one of them it has to know to run the one before."""
+"""Minimum tests that a worker knows: it has to know the next test to run the one before."""
 
 Tests = dict[str, bool]
-"""Those of a file, in their order, and whether they are done."""
+"""Tests of a file, in their order, with True for completed ones."""
 
 
 class Worker(Protocol):
-    """As pytest-xdist has it."""
+    """Worker of pytest-xdist."""
 
     shutting_down: bool
 
     def send_runtest_some(self, indices: Sequence[int]) -> None:
-        """Run these of the tests that it has collected, after those that it was given before."""
+        """Run these of the collected tests, after those given before."""
 
     def shutdown(self) -> None:
-        """End, when all that was given is done."""
+        """End, when all given tests are completed."""
 
 
 class Sharing:
-    """A schedule for pytest-xdist, which calls it (``xdist.scheduler.protocol``), of one run of pytest."""
+    """Schedule for one run of pytest, called by pytest-xdist (``xdist.scheduler.protocol``)."""
 
     def __init__(self, workers: int, read: Callable[[str], str]) -> None:
-        """``workers``: so many there are; ``read``: the text of a file of tests."""
+        """Set up a schedule.  ``workers``: their number; ``read``: returns the text of a test file."""
         self._most = max(1, workers // 2)
         self._workers = workers
         self._read = read
         self._collected: list[str] | None = None
-        """The tests, by their indices."""
+        """Tests by index."""
         self._places: dict[str, int] = {}
-        """Their indices."""
+        """Indexes of tests."""
         self._ready = 0
-        """Workers that have collected them."""
+        """Number of workers that have collected the tests."""
         self._waiting: OrderedDict[str, Tests] = OrderedDict()
-        """Files that nobody has."""
+        """Files that are not assigned."""
         self._given: dict[Worker, dict[str, Tests]] = {}
         self._needs: dict[str, frozenset[str]] = {}
-        """By file."""
+        """Servers that a file needs."""
         self._having: dict[str, set[Worker]] = {server: set() for server in SERVERS}
-        """Who has started which."""
+        """Workers that have started each server."""
 
     # --- what pytest-xdist asks ---------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Sharing:
 
     @property
     def tests_finished(self) -> bool:
-        """Each worker has at most the one test that it runs when it is told that no other follows."""
+        """Return whether each worker has at most one test left, which it runs when told that no other follows."""
         return self.collection_is_completed and not self._waiting and all(self._left(one) < 2 for one in self._given)
 
     @property
@@ -142,7 +142,7 @@ class Sharing:
         self._ready += 1
 
     def schedule(self) -> None:
-        """All workers have told what there is, or one has come in the place of another."""
+        """Assign files after all workers have collected, or a replacement has."""
         assert self._collected is not None
         if not self._needs:
             files: dict[str, Tests] = {}
@@ -162,7 +162,7 @@ class Sharing:
         self._give(node)
 
     def remove_node(self, node: Worker) -> str | None:
-        """The worker has ended; returns the test at which it died, which is not run again."""
+        """Handle the end of a worker; returns the test at which it died, which is not run again."""
         work = self._given.pop(node)
         died_at = next((test for tests in work.values() for test, done in tests.items() if not done), None)
         if died_at is None:
@@ -174,10 +174,10 @@ class Sharing:
         return died_at
 
     def mark_test_pending(self, item: str) -> NoReturn:
-        raise NotImplementedError  # for plugins that run a test again
+        raise NotImplementedError  # for plugins that repeat tests
 
     def remove_pending_tests_from_node(self, node: Worker, indices: Sequence[int]) -> NoReturn:
-        raise NotImplementedError  # no test is stolen
+        raise NotImplementedError  # tests are not stolen
 
     # --- who gets what ------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Sharing:
         return sum(not done for tests in self._given[node].values() for done in tests.values())
 
     def _give(self, node: Worker) -> None:
-        """Let the worker have enough to do; when there is nothing left for it, it ends when it has done it."""
+        """Give the worker enough tests; if none are left for it, it ends after its last one."""
         while not node.shutting_down and self._left(node) < PENDING_LEAST:
             file = next((file for file in self._waiting if self._may_have(node, file)), None)
             if file is None:
@@ -204,7 +204,7 @@ class Sharing:
         return len(self._living(server)) < self._most
 
     def _living(self, server: str) -> set[Worker]:
-        """Who has it, and goes on."""
+        """Return the workers that have the server and continue."""
         return {node for node in self._having[server] if node in self._given and not node.shutting_down}
 
     def _servers_of(self, file: str) -> frozenset[str]:
@@ -213,7 +213,7 @@ class Sharing:
 
 
 def of_files(config: pytest.Config) -> Sharing | None:
-    """The schedule of this run, if files are to be shared out."""
+    """Return the schedule of this run, if files are distributed."""
     workers = config.getoption("numprocesses")
     if config.getoption("dist") != "loadfile" or not isinstance(workers, int):
         return None

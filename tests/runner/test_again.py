@@ -1,4 +1,4 @@
-"""What ``make test`` makes of tests that fail among others."""
+"""Repetition of failed tests by ``make test``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker gets which file, and what becomes of the run when a worker dies."""
+"""Distribution of files to workers, and runs in which a worker dies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = CASSANDRA + SPARK
 
 
 class Worker:
-    """Of a worker, what it is told."""
+    """Worker that records its orders."""
 
     def __init__(self) -> None:
         self.shutting_down = False
@@ -37,7 +37,7 @@ class Worker:
 
 
 class Run:
-    """Files with so many tests each, and what they say."""
+    """Simulated run of files with this many tests each."""
 
     def __init__(self, workers: int, files: dict[str, tuple[int, str]]) -> None:
         self.files = files
@@ -57,7 +57,7 @@ class Run:
         return worker
 
     def of(self, worker: Worker) -> list[str]:
-        """The files that the worker was given, in their order."""
+        """Return the files that the worker was given, in their order."""
         return list(dict.fromkeys(self.tests[index].partition("::")[0] for index in worker.given))
 
     def does(self, worker: Worker, count: int = 1) -> None:
@@ -66,7 +66,7 @@ class Run:
             self.sharing.mark_test_complete(worker, worker.given[worker.done - 1])
 
     def goes_on(self) -> None:
-        """To the end, turn by turn."""
+        """Run to the end, turn by turn."""
         while self.sharing.has_pending:
             for worker in self.workers:
                 if worker in self.sharing.nodes and worker.done < len(worker.given):
@@ -131,7 +131,7 @@ def test_workers_that_have_collected_different_tests_are_told_apart() -> None:
 
 
 def test_a_run_in_which_workers_die_ends(tmp_path: Path) -> None:
-    """By pytest itself.  Without the schedule it does not."""
+    """Runs pytest itself.  Without the schedule it hangs."""
     (tmp_path / "conftest.py").write_text(
         "from tests.runner.schedule import of_files\n"
         "def pytest_xdist_make_scheduler(config):\n"

@@ -1,6 +1,6 @@
 """``python -m tests.scale --keep docs/internals/ring.md``: the figures of 1,000 nodes and 10,000,000 queues.
 
-The exit code is 1 when one of them missed its bound.
+The exit code is 1 if one of them exceeds its bound.
 """
 
 from __future__ import annotations

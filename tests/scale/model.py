@@ -1,7 +1,7 @@
-"""The ring, the choice of clusters and the placement of shards, for as many nodes and queues as one likes.
+"""The ring, the choice of clusters and the placement of shards, for any number of nodes and queues.
 
-*On paper* is what follows from the parts of the circle that nodes have, exactly; *simulated* is counted, queue by
-queue.  Every figure has the bound that it has to keep, so that the table is a test as well.
+*On paper* means computed exactly from the nodes' parts of the circle; *simulated* means counted, queue by queue.  Every
+figure has a bound, so that the table is a test as well.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ ACCOUNT = "000000000000"
 SHARDS = 256
 CLUSTER_NODES = 12
 ROUND_SECONDS = 1
-"""Between two rounds of an in-cluster manager."""
+"""Time between two rounds of an in-cluster manager."""
 REPORT_SECONDS = 5
-"""Between two reports of a cluster."""
+"""Time between two reports of a cluster."""
 LIMIT = 8
-"""Shards that a round moves for drains and balance."""
+"""Maximum shards that a round moves for drains and balance."""
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much there is."""
+    """Sizes of the simulation."""
 
     nodes: int
     queues: int
     cached: int
     """Queues in the cache whose memory is measured."""
     large_shards: int
-    """Of the one large cluster of all nodes."""
+    """Shards of the one large cluster of all nodes."""
 
 
 WHOLE = Sizes(nodes=1000, queues=10_000_000, cached=200_000, large_shards=16_384)
@@ -51,7 +51,7 @@ SHORT = Sizes(nodes=200, queues=100_000, cached=20_000, large_shards=2048)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A figure, and the bound that it keeps or not."""
+    """A figure with its bound."""
 
     what: str
     value: float
@@ -64,7 +64,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows(sizes: Sizes) -> Iterator[Row]:
-    """Every figure, one after the other."""
+    """Compute every figure."""
     yield from _ring(sizes)
     yield from _cache(sizes)
     yield from _clusters(sizes)
@@ -73,8 +73,10 @@ def rows(sizes: Sizes) -> Iterator[Row]:
 
 
 def _of_normal(values: int) -> float:
-    """How many standard deviations the largest of so many normal values is above their mean, at the most: beyond it
-    one run of a thousand."""
+    """Upper bound, in standard deviations above the mean, of the largest of this many normal values.
+
+    One run in a thousand exceeds it.
+    """
     return math.sqrt(2 * math.log(1000 * values))
 
 
@@ -122,7 +124,7 @@ def _ring(sizes: Sizes) -> Iterator[Row]:
 
 
 def _queue(number: int) -> Queue:
-    """One with usual attributes and tags."""
+    """Make a queue with typical attributes and tags."""
     return Queue(
         queue_id=number,
         account=ACCOUNT,
@@ -142,7 +144,7 @@ def _queue(number: int) -> Queue:
 
 
 def _cache(sizes: Sizes) -> Iterator[Row]:
-    """As a node reads them: each queue with its own copy of every text."""
+    """Fill a cache as a node does: each queue has its own copy of every text."""
     records = [msgspec.json.encode(_queue(number)) for number in range(sizes.cached)]
     decode = msgspec.json.Decoder(Queue).decode
     gc.collect()
@@ -162,7 +164,7 @@ def _cache(sizes: Sizes) -> Iterator[Row]:
 
 
 def _clusters(sizes: Sizes) -> Iterator[Row]:
-    """All nodes in clusters of twelve, filled queue by queue with reports that are some seconds old."""
+    """Put all nodes in clusters of twelve, filled queue by queue with reports that are some seconds old."""
     count = sizes.nodes // CLUSTER_NODES
     reports = 200
     queues = min(sizes.queues, 200_000)
@@ -250,7 +252,7 @@ def _placement(sizes: Sizes) -> Iterator[Row]:
 
 
 def _managers(sizes: Sizes) -> Iterator[Row]:
-    """CPU of a minute in which little happens: what the managers do anyway."""
+    """Measure the managers' CPU in a minute with few events."""
     count = sizes.nodes // CLUSTER_NODES
     nodes = _nodes(CLUSTER_NODES)
     settled = plan(dict.fromkeys(range(SHARDS)), nodes, limit=0).assignment
@@ -290,7 +292,7 @@ def _managers(sizes: Sizes) -> Iterator[Row]:
 
 
 def table(done: Sequence[Row]) -> str:
-    """As Markdown."""
+    """Format as Markdown."""
     lines = ["| what | figure | | bound |", "|---|---:|---|---:|"]
     for row in done:
         mark = "" if row.kept else " **missed**"

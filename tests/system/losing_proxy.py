@@ -1,4 +1,6 @@
-"""A TCP proxy that loses answers: the service has acted, and its client's connection ends without a word."""
+"""TCP proxy that drops answers: the service has executed the call, and its client's connection closes without an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from types import TracebackType
 
 
 class LosingProxy:
-    """Stands before a port of the loopback, in a thread of its own.  Leave the ``with`` block and it is gone.
+    """Proxy in front of a loopback port, in a thread of its own, for the duration of the ``with`` block.
 
-    Of the answers, each of which it reads whole, ``share`` is dropped together with the connection.
+    It reads each answer whole, and drops a ``share`` of them together with the connection.
     """
 
     def __init__(self, upstream_port: int, share: float, seed: int = 1) -> None:
@@ -65,7 +67,7 @@ class LosingProxy:
             finally:
                 up.cancel()
         except OSError:
-            pass  # the service is away, or one side has left: so does the other
+            pass  # the service is down, or one side has closed: close the other one
         finally:
             for writer in (to_client, service):
                 if writer is not None:
@@ -83,7 +85,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _whole(reader: asyncio.StreamReader) -> bytes:
-    """One answer, head and body; nothing when the connection has ended."""
+    """Read one answer, header and body; empty when the connection has closed."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         lower = head.lower()

@@ -17,7 +17,7 @@ from tests.system.waiting import wait_until
 
 
 class Moto:
-    """One service of it.  Leave the ``with`` block and it is gone, with all that is in it."""
+    """One of moto's services, for the duration of the ``with`` block; its state is lost at the end."""
 
     def __init__(self, folder: Path, service: str, region: str, key: str, secret: str) -> None:
         self.log = folder / f"{service}.log"
@@ -30,7 +30,7 @@ class Moto:
         return f"http://127.0.0.1:{self.port}"
 
     def client(self) -> Any:
-        """With one attempt."""
+        """Make a boto3 client that does not retry."""
         return boto3.session.Session().client(
             self._service,
             endpoint_url=self.endpoint,
@@ -41,7 +41,7 @@ class Moto:
         )
 
     def begin(self) -> None:
-        """The first call, repeated until it is answered."""
+        """Make the first call, repeated until it is answered."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

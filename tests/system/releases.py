@@ -1,14 +1,13 @@
-"""Other releases of Holdfast than this one, as folders of code that processes can be started from.
+"""Releases of Holdfast before and after this one, as folders of code that processes can be started from.
 
-There is none that was published yet, so:
+No release is published yet, so:
 
-* :func:`before` is what the project was at :data:`BEFORE`, the first commit whose message ids have a salt: a message
-  keeps its id from there on.  It comes from this clone's history, and where a clone has none (a shallow one, an
-  archive) there is none.
-  When releases are published, :data:`BEFORE` is the last one's commit.
-* :func:`after` is made of this code: it speaks one version more of the wire's protocol, which has the same frames, and
-  its SQLite file has taken one step more.  So it shows that versions are agreed upon and steps borne, and says nothing
-  of frames and records that are really new; those the first one shows.
+* :func:`before` is the project at :data:`BEFORE`, the first commit whose message ids have a salt: from there on a
+  message keeps its id.  It is taken from this clone's history, which a shallow clone or an archive does not have.  When
+  releases are published, :data:`BEFORE` is the last one's commit.
+* :func:`after` is made from this code: it has one version more of the wire protocol, with the same frames, and one
+  migration more of its SQLite file.  So it tests version negotiation and migrations, not new frames and records; those
+  are tested with the former.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from tests.system.server import REPOSITORY
 
 BEFORE = "fc1d401b1b2751822d5a9ad74e09d75f1a6f1335"
 AFTER = "9.9.9"
-"""What :func:`after` calls itself."""
+"""Version of :func:`after`."""
 
 _NOT_SERVED = {"tests", "bench"}
 
 
 def has_before() -> bool:
-    """Whether this clone has the history."""
+    """Return whether this clone has the history."""
     return _git("cat-file", "-e", f"{BEFORE}^{{commit}}") is not None
 
 
 def before(folder: Path) -> Path:
-    """The release before, in a folder that does not exist yet; skips the test where there is none."""
+    """Write the previous release to a folder that does not exist yet; skips the test if there is none."""
     archive = _git("archive", "--format=tar", BEFORE) if has_before() else None
     if archive is None:
         pytest.skip(f"this clone does not have commit {BEFORE[:7]}, which stands for the release before")
@@ -49,7 +48,7 @@ def before(folder: Path) -> Path:
 
 
 def after(folder: Path) -> Path:
-    """A release after this one, in a folder that does not exist yet."""
+    """Write a release after this one to a folder that does not exist yet."""
     for package in REPOSITORY.iterdir():
         if (package / "__init__.py").exists() and package.name not in _NOT_SERVED:
             shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -74,7 +73,7 @@ def _edit(file: Path, pattern: str, change: Callable[[re.Match[str]], str]) -> N
 
 
 def _git(*arguments: str) -> bytes | None:
-    """What git says; None if it fails, or is not there."""
+    """Return git's output; None if it fails, or is not installed."""
     try:
         done = subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, timeout=60, check=False)
     except FileNotFoundError:

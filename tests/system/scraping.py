@@ -1,4 +1,4 @@
-"""Metrics of a running server, as Prometheus's own library reads them."""
+"""Metrics of a running server, parsed by Prometheus's own library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A real ``holdfast serve`` process for tests: on a free port of the loopback, with its own data and known root keys.
+"""A real ``holdfast serve`` process for tests: on a free loopback port, with its own data and known root keys.
 
-The process outlives no test: leave the ``with`` block and it is gone.  Between, it can be killed without warning,
-asked to drain, and started again on the same port and data, which is how a client sees a restart.
+The process ends with the ``with`` block.  Within it, it can be killed, drained, and restarted on the same port and
+data, as clients see a restart.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ _ports = itertools.count(random.randrange(PORTS_OF_WORKER))
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on, and that nobody is given before it is used.
+    """Return a loopback TCP port that is not in use, and is reserved for the caller.
 
-    It is below those that the system gives to connections and to who asks for any, and above is what
-    :func:`bench.cassandra_server.free_ports` takes.  Each of pytest's workers has a thousand of its own, which it goes
-    through in turn: a server that is killed finds its port free when it is started again.
+    It is below the ephemeral ports, and below those of :func:`bench.cassandra_server.free_ports`.  Each pytest worker
+    has a range of a thousand that it uses in turn, so the port of a killed server is still free when it restarts.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = PORTS[0] + PORTS_OF_WORKER * worker % len(PORTS)
@@ -51,12 +50,12 @@ def free_port() -> int:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
-                continue  # somebody else's
+                continue  # in use
         return port
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without whatever would change how Holdfast or an AWS client is set up."""
+    """Return this process's environment without variables that configure Holdfast or AWS clients."""
     ours = ("HOLDFAST_", "AWS_", "BOTO_")
     proxies = ("http_proxy", "https_proxy", "all_proxy")
     return {k: v for k, v in os.environ.items() if not k.startswith(ours) and k.lower() not in proxies}
@@ -66,7 +65,7 @@ class Server:
     """One Holdfast, which may be started and stopped many times; its port, data and keys stay.
 
     ``settings`` are names of ``HOLDFAST_*`` variables without that prefix.  With ``known_keys=False`` the service
-    makes its root key itself, as on a person's first start.
+    creates its root key itself, as on a user's first start.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Server:
         known_keys: bool = True,
         code: Path = REPOSITORY,
     ) -> None:
-        """``code``: where Holdfast is, if not this one is meant."""
+        """Set up the server.  ``code``: folder of another Holdfast than this one."""
         self.folder = folder
         self.code = code
         self.data = folder / "data"
@@ -128,7 +127,9 @@ class Server:
             )
 
     def ready(self) -> bool:
-        """Whether ``/health/ready`` answers 200 now.  Raises when the process has ended, with the end of its log."""
+        """Return whether ``/health/ready`` answers 200 now.  Raises with the end of its log if the process has
+        ended.
+        """
         process = self.running()
         if process.poll() is not None:
             raise RuntimeError(f"holdfast serve ended with {process.returncode}:\n{self.log_tail()}")
@@ -142,7 +143,7 @@ class Server:
             connection.close()
 
     def running(self) -> subprocess.Popen[bytes]:
-        """The process that was started last and not stopped."""
+        """Process that was started last and not stopped."""
         assert self.process is not None, "the server was not started"
         return self.process
 
@@ -152,7 +153,7 @@ class Server:
         return self.running().pid
 
     def kill(self) -> None:
-        """End the process as a power switch would: SIGKILL, nothing flushed or said.  No error when it has ended."""
+        """End the process like a power switch: SIGKILL.  No error if it has already ended."""
         if self.process is None:
             return
         self.process.kill()
@@ -185,16 +186,18 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        """The URL that clients are pointed at."""
+        """URL for clients."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def ports(self) -> list[int]:
-        """Of the loopback; each serves all queues."""
+        """Ports on the loopback; each serves all queues."""
         return [self.port]
 
     def client_environment(self) -> dict[str, str]:
-        """An environment in which any AWS client finds this server and its keys, and no other configuration."""
+        """Return an environment with which any AWS client finds this server and its keys, and no other
+        configuration.
+        """
         return {
             **clean_environment(),
             "AWS_ENDPOINT_URL_SQS": self.endpoint,
@@ -208,7 +211,7 @@ class Server:
         }
 
     def client(self, **overrides: Any) -> Any:
-        """A boto3 SQS client of this server that never retries; ``overrides`` are ``boto3.client``'s arguments."""
+        """Make a boto3 SQS client of this server that never retries; ``overrides`` are ``boto3.client``'s arguments."""
         import boto3
         from botocore.config import Config
 
@@ -224,7 +227,7 @@ class Server:
     # --- what people need -----------------------------------------------------------------------------
 
     def log_text(self) -> str:
-        """All that the process has printed, over all its starts."""
+        """Return all output of the process, over all its starts."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def log_tail(self) -> str:

@@ -1,4 +1,4 @@
-"""``holdfast serve --frontends N --backends M``: a real server of several processes, and how to look at these."""
+"""``holdfast serve --frontends N --backends M``: a real server of several processes, and functions to observe them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.system.waiting import wait_until
 
 
 class Several(Server):
-    """A server with its backends and its frontends as processes."""
+    """Server with its backends and its frontends as processes."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Several(Server):
         super().__init__(folder, {"FRONTENDS": str(frontends), **(settings or {})}, arguments, code=code)
 
     def children(self) -> dict[str, int]:
-        """The process ids of those that run now, by name."""
+        """Return the ids of the running processes, by name."""
         return children_of(self.pid)
 
     def kill_child(self, name: str) -> int:
@@ -35,7 +35,7 @@ class Several(Server):
         return pid
 
     def wait_again(self, name: str, killed: int, timeout_seconds: float = 60.0) -> None:
-        """Wait until another process is in the place of the killed one, and serves."""
+        """Wait until a replacement of the killed process serves."""
 
         def back() -> bool:
             pid = self.children().get(name, killed)
@@ -44,7 +44,7 @@ class Several(Server):
         wait_until(back, f"{name} is back", timeout_seconds)
 
     def served_by(self, port: int) -> str:
-        """The process that has the connection of a client, by the client's port."""
+        """Return the process that has a client's connection, by the client's port."""
         ours, client = f":{self.port:04X}", f":{port:04X}"
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             fields = line.split()
@@ -55,7 +55,7 @@ class Several(Server):
 
 
 def children_of(pid: int) -> dict[str, int]:
-    """Processes that a supervisor has started, by name."""
+    """Return the processes that a supervisor has started, by name."""
     found = {}
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():
@@ -69,7 +69,7 @@ def children_of(pid: int) -> dict[str, int]:
 
 
 def files_of(pid: int) -> set[str]:
-    """What a process has open; of one that has ended, or is somebody else's, nothing."""
+    """Return the files that a process has open; empty if it has ended, or belongs to another user."""
     found: set[str] = set()
     try:
         names = os.listdir(f"/proc/{pid}/fd")
@@ -79,7 +79,7 @@ def files_of(pid: int) -> set[str]:
         try:
             found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
         except OSError:
-            pass  # it was closed meanwhile
+            pass  # closed meanwhile
     return found
 
 

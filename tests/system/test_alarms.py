@@ -1,4 +1,4 @@
-"""A tenant's alarm rings: over real processes, of which the one that looks after alarms is killed."""
+"""A tenant's alarm with real processes, of which the one that evaluates alarms is killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = {"WEBHOOK_NETWORKS": "127.0.0.0/8", "ALARM_SECONDS": "1"}
 
 
 def keeper(server: Several) -> str | None:
-    """The frontend that looks after alarms now."""
+    """Return the frontend that evaluates alarms now."""
     found = re.findall(r"(frontend-\d) .*looks after the alarms of tenants", server.log_text())
     return found[-1] if found else None
 
@@ -43,7 +43,7 @@ def test_an_alarm_rings_whichever_frontend_dies(tmp_path: Path) -> None:
         name = wait_until(lambda: keeper(server), "somebody looks after alarms")
         killed = server.kill_child(name)
         server.wait_again(name, killed)
-        client = server.client()  # that one's connections may have been to the frontend that was killed
+        client = server.client()  # the former one's connections may have been to the killed frontend
         (message,) = client.receive_message(QueueUrl=url)["Messages"]
         client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         wait_until(lambda: states()[-1] == "OK", "another process looks after alarms")

@@ -1,4 +1,4 @@
-"""What an operator sees and changes of a service that is several processes on one machine."""
+"""Status and administration of a service of several processes on one machine."""
 
 from __future__ import annotations
 

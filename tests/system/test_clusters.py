@@ -1,4 +1,4 @@
-"""Two backend clusters on Cassandra and a manager over them, as real processes, and what an operator asks of them."""
+"""Two backend clusters on Cassandra with a manager, as real processes, and an operator's requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster(cassandra: CassandraCluster, keyspace: str) -> Iterator[LocalCluster
 
 @pytest.fixture
 def operator(cluster: LocalCluster) -> Iterator[Client]:
-    """Calls what the commands call."""
+    """REST client as the commands use it."""
     signing = {"AWS_ACCESS_KEY_ID": cluster.key.access_key_id, "AWS_SECRET_ACCESS_KEY": cluster.key.secret}
     client = Client(Asked(cluster.endpoints[0], None, None, None, None), {**signing, "AWS_REGION": REGION})
     yield client
@@ -37,7 +37,7 @@ def operator(cluster: LocalCluster) -> Iterator[Client]:
 
 
 def places(operator: Client, queue: str) -> list[str]:
-    """The clusters of the partitions that take sends."""
+    """Return the clusters of the partitions that accept sends."""
     shown = operator.call("GET", "queues", queue, "partitions")["partitions"]
     return [one["cluster"] for one in shown if one["state"] == "open"]
 

@@ -1,4 +1,4 @@
-"""The service in parts on Cassandra, as on many machines: real processes, which speak TLS with each other."""
+"""The service in parts on Cassandra, as on many machines: real processes, which use TLS between each other."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.system.server import free_port
 from tests.system.waiting import wait_until
 
 QUEUES = 6
-"""With their dead-letter queues twice as many, over both backends."""
+"""Number of queues; with their dead-letter queues twice as many, over both backends."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, cassandra: CassandraCluster) -> Iterator[LocalCluster]:
-    """A test that ends one of its processes may leave it so."""
+    """Cluster whose processes a test may end without restarting them."""
     made = LocalCluster(
         cassandra=cassandra,
         metadata=1,
@@ -41,13 +41,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, cassandra: CassandraCluste
 
 @pytest.fixture
 def whole(cluster: LocalCluster) -> LocalCluster:
-    """The same with all of its processes."""
+    """Cluster with all of its processes running."""
     cluster.start_processes()
     return cluster
 
 
 def clients(cluster: LocalCluster) -> list[Any]:
-    """One for each frontend, as patient as SDKs can be told to be."""
+    """Return a client for each frontend, with the SDK's maximum of retries."""
     patient = Config(retries={"mode": "standard", "total_max_attempts": 10}, read_timeout=40)
     key = cluster.key
     return [
@@ -64,7 +64,7 @@ def clients(cluster: LocalCluster) -> list[Any]:
 
 
 def received(client: Any, urls: list[str], wanted: int) -> Counter[str]:
-    """The bodies of what is in these queues, each taken once, as soon as there are so many."""
+    """Receive and delete this many messages; returns their bodies."""
     found: Counter[str] = Counter()
 
     def all_there() -> bool:
@@ -86,7 +86,7 @@ def test_a_name_is_for_one_backend(whole: LocalCluster) -> None:
 
 
 def test_the_doctor_says_what_is_wrong(whole: LocalCluster) -> None:
-    """One machine of Cassandra is a warning, a key that all can read is mended, a backend that is gone is named."""
+    """A Cassandra on one machine is a warning, a readable key is repaired, a missing backend is named."""
 
     def findings(*more: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(whole.command("doctor", "--json", *more).stdout)["findings"]
@@ -126,7 +126,7 @@ def test_dead_letters_cross_nodes_and_nothing_is_lost_with_one(whole: LocalClust
         policy = f'{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": 1}}'
         attributes = {"VisibilityTimeout": "0", "RedrivePolicy": policy}
         urls.append(other.create_queue(QueueName=f"q-{number}", Attributes=attributes)["QueueUrl"])
-    # Received once by one frontend, asked for again by the other: a dead letter, on whatever node its queue is.
+    # Received once by one frontend, requested again by the other: it becomes a dead letter, on any node.
     for url in urls:
         one.send_message(QueueUrl=url, MessageBody=url)
     for url in urls:
@@ -151,7 +151,7 @@ def test_nothing_is_lost_with_all_processes(whole: LocalCluster) -> None:
 
 
 def send(client: Any, urls: list[str], text: str) -> Counter[str]:
-    """A message to each queue; returns their bodies."""
+    """Send a message to each queue; returns their bodies."""
     bodies = [f"{text} {url}" for url in urls]
     for url, body in zip(urls, bodies, strict=True):
         client.send_message(QueueUrl=url, MessageBody=body)

@@ -1,4 +1,4 @@
-"""Documents of invoices from a real service of two frontends, whose machine is too busy to make one until it is let."""
+"""Documents of invoices from a real service of two frontends, with a renderer that the test holds back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.system.waiting import wait_until
 PERIODS = ("2026-09", "2026-10", "2026-11")
 """Months with an invoice, one for each test."""
 WAIT_SECONDS = 240.0
-"""A taken-over job is noticed after 30 s, on a machine that has other things to do."""
+"""Timeout: a job is taken over after 30 s, on a machine that is busy with other work."""
 
 WEASYPRINT = """
 import os, time
@@ -51,17 +51,17 @@ class HTML:
             time.sleep(0.05)
         return b"%PDF-1.7 of " + self.period.encode()
 """
-"""In place of the real one: it makes a document as soon as it is let."""
+"""Substitute for the real package: it makes a document once the test allows it."""
 
 
 class HeldService(NamedTuple):
-    """The service, and the renderers that are held."""
+    """The service, and its held renderers."""
 
     server: Several
     folder: Path
 
     def renderers(self, period: str) -> list[int]:
-        """The processes that make a document of this month, or did."""
+        """Return the processes that make a document of this month, or did."""
         return [int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"started-{period}-*")]
 
     def let(self, period: str) -> None:
@@ -69,7 +69,7 @@ class HeldService(NamedTuple):
 
 
 class PinnedConnection:
-    """A connection that stays with one of the frontends."""
+    """A connection to one frontend that is kept open."""
 
     def __init__(self, server: Several) -> None:
         self._server = server
@@ -119,7 +119,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldService]:
 
 
 def two_frontends(server: Several) -> dict[str, PinnedConnection]:
-    """A connection to each."""
+    """Open a connection to each frontend."""
     found: dict[str, PinnedConnection] = {}
     for _ in range(50):
         one = PinnedConnection(server)
@@ -181,7 +181,7 @@ def test_the_document_of_a_killed_frontend_is_made_by_the_other(held: HeldServic
 
 
 def fetch(asked: PinnedConnection, path: str) -> tuple[dict[str, str], bytes] | None:
-    """The headers and the content; None while the machine is too busy to read it in time."""
+    """Return headers and content; None if the machine is too busy to read it in time."""
     status, headers, content = asked.call("GET", path)
     return (headers, content) if status == 200 else None
 

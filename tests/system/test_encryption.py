@@ -1,4 +1,4 @@
-"""Encryption at rest, seen from outside: a real server, real clients, and a reader of every byte of its files."""
+"""Encryption at rest: a real server, real clients, and a search of every byte of its files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def forms(needle: bytes) -> Iterator[bytes]:
-    """How it would look in a file: as it is, in hexadecimal, and in base64 wherever it stood in a longer text."""
+    """Encodings of a text in a file: plain, hexadecimal, and base64 at any offset of a longer text."""
     yield needle
     yield needle.hex().encode()
     yield needle.hex().upper().encode()
@@ -56,7 +56,7 @@ def forms(needle: bytes) -> Iterator[bytes]:
 
 
 def found(folder: Path, needles: Iterable[str | bytes]) -> set[str | bytes]:
-    """Which of them stand in any file below the folder, in whatever form."""
+    """Return the texts that occur in any file below the folder, in any encoding."""
     contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     assert contents
     return {
@@ -68,7 +68,7 @@ def found(folder: Path, needles: Iterable[str | bytes]) -> set[str | bytes]:
 
 
 def query(server: Server, action: str, **parameters: str) -> str:
-    """A call in the Query protocol, which today's boto3 no longer speaks."""
+    """Make a call in the Query protocol, which current boto3 no longer supports."""
     body = urlencode({"Action": action, "Version": "2012-11-05", **parameters})
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     request = AWSRequest("POST", server.endpoint + "/", headers=headers, data=body.encode())
@@ -80,7 +80,7 @@ def query(server: Server, action: str, **parameters: str) -> str:
 
 
 def traffic(server: Server) -> None:
-    """Messages through both protocols, dead letters and moves, a drain with its checkpoint, and kill -9."""
+    """Send messages by both protocols, make dead letters and moves, drain with a checkpoint, and kill -9."""
     sqs = server.client()
     dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -127,7 +127,7 @@ def waiting(sqs: Any, url: str) -> int:
 
 
 def bodies(sqs: Any, url: str) -> list[str]:
-    """Receive and delete everything that is there now."""
+    """Receive and delete all messages available now."""
     received = []
     while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
         for message in messages:
@@ -137,7 +137,7 @@ def bodies(sqs: Any, url: str) -> list[str]:
 
 
 def with_keyring(server: Server, do: Callable[[Keyring, SQLiteStore], Awaitable[T]]) -> T:
-    """Work on the data of a server that is stopped."""
+    """Work on the data of a stopped server."""
 
     async def run() -> T:
         store = SQLiteStore(server.data / "metadata.sqlite")
@@ -155,7 +155,7 @@ async def data_keys(keyring: Keyring, store: SQLiteStore) -> list[bytes]:
 
 @pytest.mark.parametrize("encryption", ["on", "off"])
 def test_no_file_holds_a_body_an_attribute_or_a_secret(tmp_path: Path, encryption: str) -> None:
-    """With encryption off the same search finds all but the secrets: it can find."""
+    """With encryption off the same search finds all but the secrets, which shows that it works."""
     needles = BODIES | OTHERS | {LARGE[:64], SECRET_ACCESS_KEY}
     server = Server(tmp_path, {"ENCRYPTION": encryption, "SEGMENT_BYTES": str(1 << 21)})
     with server:
@@ -208,7 +208,7 @@ def test_keys_are_rotated_while_messages_wait(tmp_path: Path) -> None:
     with server:
         url = server.client().create_queue(QueueName="q")["QueueUrl"]
         server.client().send_message(QueueUrl=url, MessageBody="before")
-        assert rotate(server).returncode == 1  # beside a running service
+        assert rotate(server).returncode == 1  # the service is running
         server.kill()
     (old,) = read_file(server.data / "keyring.toml")
     done = rotate(server, "--data-keys")

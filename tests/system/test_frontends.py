@@ -1,5 +1,7 @@
-"""A server of several processes: what is done at one frontend counts at the others, whichever backend has a queue, and
-everything ends in order."""
+"""A server of several processes: a change at one frontend takes effect at all, whichever backend owns a queue.
+
+The processes end in order.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ from tests.system.several import Several, children_of, gone
 from tests.system.waiting import wait_until
 
 SOON_SECONDS = 1.0
-"""A change at one frontend counts at the others within this time; :data:`SLACK_SECONDS` are for a busy machine."""
+"""Time within which a change at one frontend takes effect at the others; :data:`SLACK_SECONDS` are for a busy
+machine.
+"""
 SLACK_SECONDS = 5.0
 
 
@@ -47,14 +51,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
 
 
 def everywhere(client: Any) -> Any:
-    """Make a boto3 client connect anew for each call, so that calls come to the frontends in turn."""
+    """Make a boto3 client reconnect for each call, so that calls alternate between frontends."""
     client.meta.events.register("before-send.sqs.*", lambda request, **_: request.headers.update(Connection="close"))
     return client
 
 
 @pytest.fixture
 async def two(server: Several) -> AsyncIterator[tuple[Client, Client]]:
-    """Clients that stay connected, each to another frontend."""
+    """Clients with permanent connections, each to another frontend."""
     clients: list[Client] = []
     found: dict[str, Client] = {}
     try:
@@ -71,7 +75,7 @@ async def two(server: Several) -> AsyncIterator[tuple[Client, Client]]:
 
 
 async def refused_soon(call: Callable[[], Awaitable[object]], code: str) -> None:
-    """Make the call again and again: within a second, as far as the machine lets us see, it is refused."""
+    """Repeat the call until it is refused: within a second, plus the slack for a busy machine."""
     began = time.monotonic()
     while time.monotonic() - began < SOON_SECONDS + SLACK_SECONDS:
         try:
@@ -96,8 +100,10 @@ def rest(server: Several, method: str, path: str, body: dict[str, Any] | None = 
 
 @asynccontextmanager
 async def spread(server: Several, each: int) -> AsyncIterator[list[Client]]:
-    """As many clients as it takes until each frontend has so many of them: whoever has fewer connections gets the next,
-    and those of the tests before may still be counted."""
+    """Open connections until each frontend has this many of them.
+
+    A new connection goes to the frontend with the fewest, and connections of earlier tests may still be counted.
+    """
     clients: list[Client] = []
     served: Counter[str] = Counter()
     try:
@@ -253,7 +259,7 @@ async def test_a_message_wakes_a_receive_that_waits_at_the_other(two: tuple[Clie
 
 
 async def backend_of(server: Several, name: str) -> str:
-    """The backend that has a queue."""
+    """Return the backend that owns a queue."""
     store = SQLiteStore(server.data / "metadata.sqlite")
     try:
         shard = shard_of((await store.get_queue(ACCOUNT, name)).partitions[0].id)
@@ -264,7 +270,7 @@ async def backend_of(server: Several, name: str) -> str:
 
 
 async def queues_of_all(server: Several, client: Client, prefix: str, **attributes: str) -> dict[str, str]:
-    """The URL of a queue of each backend."""
+    """Create a queue for each backend; returns their URLs."""
     urls: dict[str, str] = {}
     for number in range(100):
         url = await queue(client, f"{prefix}{number}", **attributes)
@@ -308,7 +314,7 @@ async def test_what_an_account_stores_is_the_sum_of_all_backends(server: Several
     before = await stored()
     for url in urls:
         await other.call("SendMessage", QueueUrl=url, MessageBody="x" * 10_000)
-    async with asyncio.timeout(20):  # each backend weighs its queues now and then
+    async with asyncio.timeout(20):  # each backend measures its queues' load periodically
         while (added := await stored() - before) < 30_000:
             await asyncio.sleep(0.05)
     assert added < 31_000
@@ -328,7 +334,7 @@ async def test_a_receive_waits_for_a_message_on_each_backend(server: Several, tw
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Several]:
-    """A server that the test may harm; not started yet."""
+    """Server that only this test uses; not started yet."""
     made = Several(tmp_path, {"DRAIN_SECONDS": "0.2"})
     yield made
     made.kill()
@@ -364,7 +370,7 @@ def test_one_process_and_several_take_turns_on_a_folder(own: Several) -> None:
 
 
 def processes(frontends: int, backends: int) -> set[str]:
-    """Of a supervisor with these settings."""
+    """Return the names of a supervisor's processes with these settings."""
     if not frontends and not backends:
         return set()
     names = {f"backend-{number}" for number in range(1, backends + 1)} or {"backend"}
@@ -372,7 +378,7 @@ def processes(frontends: int, backends: int) -> set[str]:
 
 
 def test_a_signal_to_all_processes_drains_in_order(own: Several) -> None:
-    """As systemd sends it, or a terminal."""
+    """Sends the signal as systemd does, or a terminal."""
     own.start()
     pids = own.children()
     for pid in pids.values():
@@ -453,7 +459,7 @@ def test_what_keeps_a_process_from_starting_is_told(tmp_path: Path) -> None:
 
 
 def test_modules_in_the_folder_it_is_started_from_are_not_run(tmp_path: Path) -> None:
-    """Others may be able to write there, as in /tmp; -P stands for the installed command, which does not look there."""
+    """Others may be able to write there, as in /tmp; -P stands for the installed command, which ignores that folder."""
 
     class Installed(Several):
         def command(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rate limits of a real server, as boto3 meets them."""
+"""Rate limits of a real server, with boto3 as the client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(server: Server, **retries: Any) -> Any:
 
 
 def send_until_retried(sqs: Any, url: str) -> int:
-    """How many messages it took; each was stored."""
+    """Return the number of messages sent until a call was retried; each was stored."""
     sent = retries = 0
     while not retries:
         sent += 1

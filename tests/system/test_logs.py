@@ -1,4 +1,4 @@
-"""The log of a real service as JSON: every line of it, whichever process writes it."""
+"""JSON log of a real service: every line of it, from all processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.system.waiting import wait_until
 
 
 def lines(text: str) -> list[dict[str, Any]]:
-    """All of a log, each line read as JSON."""
+    """Parse each line of a log as JSON."""
     return [json.loads(line) for line in text.splitlines()]
 
 
 def refused(server: Server) -> str:
-    """Make a call that nobody signed; the request id that the client sees."""
+    """Make an unsigned call; returns the request id that the client gets."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     try:
         connection.request("POST", "/", b"{}", {"X-Amz-Target": "AmazonSQS.ListQueues"})
@@ -57,7 +57,7 @@ def test_every_line_of_all_processes_is_json(tmp_path: Path) -> None:
 
 
 def test_the_first_start_shows_no_secret_in_json(tmp_path: Path) -> None:
-    """As text it does, to the person at the terminal; what collects logs would keep it."""
+    """In text form it prints the key for the person at the terminal; a log collector would store it."""
     with Server(tmp_path, {"LOG_FORMAT": "json"}, known_keys=False) as server:
         shown = subprocess.run(
             [sys.executable, "-m", "holdfast", "key", "show", "--data", str(server.data)],
@@ -88,7 +88,7 @@ def test_why_it_does_not_start_is_json_too(tmp_path: Path) -> None:
 
 
 def test_warnings_and_errors_that_nobody_caught_are_json_too() -> None:
-    """And so is what libraries say, such as uvicorn."""
+    """Covers messages of libraries too, such as uvicorn's."""
     program = """
 import logging, threading, warnings
 from holdfast import logs

@@ -1,4 +1,4 @@
-"""What a running service tells of itself: counted exactly, on a port of its own, and nothing of single queues."""
+"""Metrics and health of a running service: exact counts, on a separate port, and nothing about single queues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = "nobody-is-to-read-this"
 
 
 class Observed(Server):
-    """With a port for metrics."""
+    """Server with a port for metrics."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.metrics_port = free_port()
@@ -74,7 +74,7 @@ def test_calls_are_counted_by_action_and_outcome(server: Observed) -> None:
     assert total(after, "holdfast_messages", state="in flight") == len(received) - 1 + (8 - len(received))
     assert came("holdfast_stored_bytes") > 0
     assert 0 < total(after, "holdfast_oldest_message_seconds") < 60
-    # Each of these calls was alone, so each that wrote anything had a row of its own, and a write.
+    # Each of these calls was alone, so each that wrote anything had its own row and write.
     rows = came("holdfast_journal_row_records_count")
     assert 8 <= rows <= min(came("holdfast_journal_row_records_sum"), came("holdfast_journal_write_seconds_count"))
     assert came("holdfast_cache_lookups_total", cache="queues", result="hit") > 0
@@ -135,7 +135,7 @@ def test_they_are_not_where_tenants_call(server: Observed) -> None:
 def test_a_process_that_nobody_asks_has_loaded_nothing_for_it(tmp_path: Path) -> None:
     with Observed(tmp_path) as server:
         maps = Path(f"/proc/{server.pid}/maps").read_text()
-        assert "google/_upb" not in maps  # protobuf, which OpenTelemetry takes along
+        assert "google/_upb" not in maps  # protobuf, which OpenTelemetry loads
         scrape(server.metrics_port)
 
 
@@ -204,7 +204,7 @@ def test_a_collector_gets_the_same(tmp_path: Path) -> None:
             for number in range(5):
                 client.send_message(QueueUrl=url, MessageBody=str(number))
             found = samples(scrape(server.metrics_port))
-            assert server.stop() == 0  # the last of it is sent then
+            assert server.stop() == 0  # sends the last spans
         (resource,) = collector.requests[-1].resource_metrics
         about = {each.key: each.value.string_value for each in resource.resource.attributes}
         assert (about["service.name"], about["holdfast.role"]) == ("holdfast", "all")

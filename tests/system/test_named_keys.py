@@ -1,4 +1,4 @@
-"""Named data keys with real servers and boto3: who learns of a destroyed one, and what is left of its messages."""
+"""Named data keys with real servers and boto3: the effects of destroying one, on its messages and on processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def refusal(call: Any, **members: Any) -> str:
-    """The code of the error that is answered; empty: there was none."""
+    """Return the code of the error; empty: there was none."""
     try:
         call(**members)
     except ClientError as error:
@@ -55,7 +55,7 @@ def destroy(server: Server, name: str) -> None:
 
 
 def stored(server: Server) -> list[NamedKey]:
-    """The keys of a server that is stopped."""
+    """Return the keys of a stopped server."""
 
     async def read() -> list[NamedKey]:
         store = SQLiteStore(server.data / "metadata.sqlite")

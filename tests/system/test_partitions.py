@@ -45,7 +45,7 @@ def service(tmp_path: Path) -> Iterator[tuple[Backend, Frontend, Frontend]]:
 
 
 def fifo_order(client: Any) -> None:
-    """Twelve groups over three partitions: each is received in order, whoever receives."""
+    """Receive twelve groups over three partitions: each is in order, with any receiver."""
     attributes = {
         "FifoQueue": "true",
         "DeduplicationScope": "messageGroup",
@@ -76,13 +76,13 @@ def fifo_order(client: Any) -> None:
 
 
 def long_poll(one: Any, other: Any) -> None:
-    """A poll at one frontend returns with what the other one has sent, to whichever partition."""
+    """Check that a poll at one frontend returns a message sent by the other one, in any partition."""
     url = one.create_queue(QueueName="polled", Attributes={"HoldfastPartitions": "4"})["QueueUrl"]
     there = other.get_queue_url(QueueName="polled")["QueueUrl"]
     with ThreadPoolExecutor(1) as pool:
         for turn in range(4):
             polled = pool.submit(one.receive_message, QueueUrl=url, WaitTimeSeconds=20)
-            if turn:  # it waits, or it is about to: either way it gets the message
+            if turn:  # it waits, or is about to: in both cases it gets the message
                 wait_until(polled.running, "the poll is under way")
             began = time.monotonic()
             other.send_message(QueueUrl=there, MessageBody=str(turn))
@@ -139,7 +139,7 @@ class Traffic:
         return len(messages)
 
     async def some(self, count: int) -> None:
-        """Until so many more were sent."""
+        """Wait until this many more were sent."""
         enough = len(self.sent) + count
         async with asyncio.timeout(40):
             while len(self.sent) < enough:
@@ -149,7 +149,7 @@ class Traffic:
                 await asyncio.sleep(0.02)
 
     def end(self) -> None:
-        """Stop, and receive what is left."""
+        """Stop, and receive the remaining messages."""
         self._stop.set()
         for work in self._running:
             work.result(30)

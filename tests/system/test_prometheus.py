@@ -1,5 +1,6 @@
-"""Prometheus's own server scrapes running services, takes the alerts, and has an answer to every question that the
-dashboards ask."""
+"""Prometheus's own server scrapes running services, loads the alerts, and has data for every query of the
+dashboards.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ RULES = CHART / "files" / "rules.yaml"
 DOCUMENT = REPOSITORY / "docs" / "monitoring.md"
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 VARIABLES = {"$namespace": ".*", "$__rate_interval": "10s"}
-"""What Grafana puts in."""
+"""Values of Grafana's variables."""
 
 
 class Prometheus:
-    """A server that asks these ports every other second."""
+    """Prometheus server that scrapes these ports every other second."""
 
     def __init__(self, folder: Path, ports: list[int]) -> None:
         self.port = free_port()
@@ -88,13 +89,13 @@ class Prometheus:
 
 
 class Watched(NamedTuple):
-    """Services with Prometheus before them."""
+    """Services scraped by Prometheus."""
 
     prometheus: Prometheus
     ports: tuple[int, int]
     client: Any
     limited: Any
-    """A client of the service that has limits."""
+    """Client of the service that has limits."""
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def reached(port: int) -> bool:
 
 
 def questions() -> dict[str, str]:
-    """All queries of the dashboards, by where they are."""
+    """Return all queries of the dashboards, by their position."""
     found = {}
     for path in DASHBOARDS:
         for panel in json.loads(path.read_text())["panels"]:
@@ -157,7 +158,7 @@ def test_every_question_of_the_dashboards_has_an_answer(watched: Watched) -> Non
     left = questions()
 
     def call() -> None:
-        for _ in range(5):  # enough that segments fill, and checkpoints are taken
+        for _ in range(5):  # fills segments, and causes checkpoints
             client.send_message_batch(
                 QueueUrl=url, Entries=[{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
             )
@@ -167,7 +168,7 @@ def test_every_question_of_the_dashboards_has_an_answer(watched: Watched) -> Non
         with pytest.raises(ClientError):
             client.get_queue_url(QueueName="there-is-none")
         for _ in range(5):
-            with suppress(ClientError):  # it is refused by the limit, as is wanted
+            with suppress(ClientError):  # refused by the limit, as intended
                 limited.list_queues()
 
     def answered() -> bool:
@@ -195,7 +196,7 @@ def test_it_scrapes_both_and_finds_nothing_wrong(watched: Watched) -> None:
 
 
 def test_what_is_told_is_documented_and_nothing_else(watched: Watched) -> None:
-    """Those of metadata nodes apart, which are not here."""
+    """Excludes metrics of metadata nodes, which do not run here."""
     told = {name for port in watched.ports for name in families(port)}
     documented = set(re.findall(r"^\| `(holdfast_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
     assert told == {name for name in documented if not name.startswith("holdfast_metadata_")}

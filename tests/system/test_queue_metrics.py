@@ -1,4 +1,4 @@
-"""What a tenant sees of queues by Prometheus and the command line: through two frontends, while a backend is killed."""
+"""Queue metrics for tenants by Prometheus and the command line: through two frontends, while a backend is killed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.system.several import Several
 from tests.system.waiting import wait_until
 
 NAMES = [f"jobs-{place}" for place in range(6)]
-"""So many that each backend has some."""
+"""Enough queues that each backend has some."""
 
 
 def scraped(server: Several, key: str) -> dict[tuple[str, str], float]:
-    """By name and queue, over its partitions."""
+    """Return values by name and queue, summed over its partitions."""
     headers = {"Authorization": f"Bearer {key}"}
     answer = httpx.get(f"{server.endpoint}/v1/metrics", headers=headers, trust_env=False)
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""``holdfast backend`` and ``holdfast frontend``, each by itself."""
+"""``holdfast backend`` and ``holdfast frontend`` as separate services."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Answers that get lost on their way, and a service that is killed: what boto3 repeats is stored once.
+"""Lost answers, and a service that is killed: messages that boto3 resends are stored once.
 
-Each call's fate is told by boto3, with its standard retries: a call that it says succeeded has stored its messages,
-exactly once; of a call that it gave up on nobody can say.
+boto3 with its standard retries reports each call's result: a successful call has stored its messages exactly once; the
+effect of a call that it gave up is unknown.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.system.waiting import wait_until
 MESSAGES = 10_000
 BATCH = 10
 SINGLES = 2_000
-"""Of the messages, so many are sent by calls of their own."""
+"""Number of messages that are sent by single calls."""
 THREADS = 4
 SHARE_LOST = 0.05
 ATTEMPTS = 12
-"""The pauses between so many last about 30 s together, much longer than a restart takes."""
+"""Attempts of a call; their pauses take about 30 s together, much longer than a restart."""
 KILLED_AT = (0.25, 0.5, 0.75)
-"""After these shares of the calls the service is killed and started again."""
+"""Shares of the calls after which the service is killed and restarted."""
 
 
 @pytest.fixture
@@ -48,17 +48,17 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class Sender:
-    """Sends numbered messages through the proxy from several threads, and knows which calls succeeded."""
+    """Sends numbered messages through the proxy from several threads, and records the successful calls."""
 
     def __init__(self, server: Server, port: int, queue_url: str, threads: int = 1) -> None:
         self.sent: set[int] = set()
         self.in_doubt: set[int] = set()
         self.gave_up: Counter[str] = Counter()
-        """What boto3 said of the calls in doubt."""
+        """Errors of the calls in doubt."""
         self.calls = 0
         self._url = queue_url
         config = Config(retries={"mode": "standard", "total_max_attempts": ATTEMPTS}, read_timeout=30)
-        # One client for each thread: a client's quota of retries is worth 35 attempts in a row that fail.
+        # One client for each thread: a client's retry quota allows 35 failed attempts in a row.
         self._clients = [server.client(endpoint_url=f"http://127.0.0.1:{port}", config=config) for _ in range(threads)]
         self._free = SimpleQueue[Any]()
         for client in self._clients:
@@ -91,7 +91,7 @@ class Sender:
 
 
 def received(server: Server, queue_url: str) -> Counter[str]:
-    """All bodies that are in the queue."""
+    """Return all bodies in the queue."""
     client = server.client(config=Config(max_pool_connections=THREADS))
     bodies: Counter[str] = Counter()
     lock = threading.Lock()
@@ -135,7 +135,7 @@ def test_each_of_ten_thousand_messages_is_there_once(server: Server) -> None:
 
 
 def test_without_the_window_repeats_are_stored(tmp_path: Path) -> None:
-    """The proxy does what it is there for."""
+    """Shows that the proxy drops answers."""
     with Server(tmp_path, {"SEND_RETRY_WINDOW_SECONDS": "0"}) as server:
         queue_url = server.client().create_queue(QueueName="retried")["QueueUrl"]
         with LosingProxy(server.port, 0.3) as proxy:
@@ -150,7 +150,7 @@ def test_without_the_window_repeats_are_stored(tmp_path: Path) -> None:
 
 
 def call(server: Server, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
-    """Status and body of the answer to a signed request with a token."""
+    """Return status and body of the answer to a signed request with a token."""
     request = AWSRequest(
         "POST", server.endpoint + "/", data=body, headers={"x-holdfast-client-token": "the-same", **headers}
     )
@@ -203,7 +203,7 @@ def _json(action: str, token: str) -> dict[str, str]:
 
 
 def test_boto3_names_each_call_once(server: Server) -> None:
-    """What all of this rests on: one id for all attempts of a call, and another for the next call."""
+    """The feature depends on this: one id for all attempts of a call, and another one for the next call."""
     seen: list[str] = []
     with LosingProxy(server.port, 0.0) as proxy:
         client = boto3.session.Session().client(

@@ -1,7 +1,7 @@
-"""The way of a message as one trace: from its sender through frontend, backend and journal to its consumer.
+"""Path of a message as one trace: from its sender through frontend, backend and journal to its consumer.
 
-The service is real processes, the collector is in the test, and so are sender and consumer, whose own spans are made by
-hand as OpenTelemetry's instrumentation of boto3 would.
+The service runs in real processes, the collector in the test, and so do sender and consumer, whose own spans are made
+by hand as OpenTelemetry's instrumentation of boto3 would.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> It
 
 @pytest.fixture
 def seen(server: Traced, collector: Collector) -> Collector:
-    """With no spans yet, and none on their way: those of a process come in the order in which they have ended."""
+    """Discard earlier spans, also those under way: those of a process arrive in the order of their ends."""
     trace, calls = new()
     plain = server.client()
     url = plain.create_queue(QueueName="between-tests")["QueueUrl"]
-    plain.receive_message(QueueUrl=url)  # the backend opens it
+    plain.receive_message(QueueUrl=url)  # makes the backend open the queue
     Client(server, traceparent=parent(trace, calls)).sqs.receive_message(QueueUrl=url)
     both = {"SQS.ReceiveMessage", "backend.ReceiveCall"}
     wait_until(lambda: both <= {span.name for span in collector.spans if span.trace_id == trace}, "earlier spans")
@@ -65,12 +65,12 @@ def seen(server: Traced, collector: Collector) -> Collector:
 def url(server: Traced) -> str:
     sqs = server.client()
     made: str = sqs.create_queue(QueueName=f"q-{secrets.token_hex(4)}")["QueueUrl"]
-    sqs.receive_message(QueueUrl=made)  # the backend opens it
+    sqs.receive_message(QueueUrl=made)  # makes the backend open the queue
     return made
 
 
 class Client:
-    """A boto3 client whose calls have these headers."""
+    """boto3 client whose calls have these headers."""
 
     def __init__(self, server: Server, **headers: str) -> None:
         self.sqs = server.client()
@@ -94,7 +94,7 @@ def new() -> tuple[str, str]:
 
 
 def one(seen: Collector, name: str, role: str) -> Seen:
-    """The only span of this name."""
+    """Return the only span of this name."""
     wait_until(lambda: seen.named(name), f"a span {name}")
     (found,) = seen.named(name)
     assert found.role == role
@@ -123,7 +123,7 @@ def test_one_trace_from_sender_to_consumer(server: Traced, seen: Collector, url:
         "messaging.destination.name": url.rpartition("/")[2],
     }
 
-    # The consumer begins its own trace, and goes on in the sender's for each message.
+    # The consumer starts its own trace, and continues the sender's for each message.
     own, receives = new()
     consumer = Client(server, traceparent=parent(own, receives))
     (message,) = consumer.receive(url)

@@ -1,7 +1,7 @@
-"""What clients were answered, and what of it is in the usage lake, with processes that are killed in between.
+"""Answered calls compared with the usage lake, with processes that are killed in between.
 
-The promise: calls answered ≤ calls in the lake ≤ calls answered and calls in doubt, for each action; in doubt is a call
-that was under way when a process was killed.
+The promise, for each action: calls answered ≤ calls in the lake ≤ calls answered and calls in doubt.  A call is in
+doubt if it was under way when a process was killed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.system.waiting import wait_until
 
 CLIENTS = 4
 CALLS_BETWEEN = 150
-"""Answered, and then a process is killed."""
+"""Number of answered calls between two kills."""
 IDS = ("node", "boot", "sequence", "slot")
 
 
 class Caller:
-    """Calls until it is told to stop, and counts what it was answered, by action."""
+    """Makes calls until stopped, and counts the answers by action."""
 
     def __init__(self, server: Server, queue: str) -> None:
         self.answered: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class Caller:
                 self.answered[action] += 1
                 return {}
             raise
-        except EndpointConnectionError:  # nobody has heard of it
+        except EndpointConnectionError:  # the service did not get it
             self._stop.wait(0.05)
             return {}
         except HTTPClientError:
@@ -69,9 +69,9 @@ class Caller:
 
 
 def in_lake(lake: Path) -> Counter[str]:
-    """Calls by action, each record once."""
+    """Return calls by action, each record counted once."""
     calls: Counter[str] = Counter()
-    if not (lake / "usage").exists():  # what was stored may come before
+    if not (lake / "usage").exists():  # records of storage may arrive first
         return calls
     by_id = {
         tuple(row[name] for name in IDS): row
@@ -103,7 +103,7 @@ def test_the_lake_has_what_was_answered_whoever_is_killed(tmp_path: Path, argume
                 server.kill()
                 server.start()
             wait_for_answers()
-            # What the killed processes counted is brought to the lake by those that live.
+            # Living processes upload the counts of the killed ones.
             wait_until(lambda: in_lake(lake)["SendMessage"] > CALLS_BETWEEN / 4, "usage arrives")
         finally:
             for caller in callers:

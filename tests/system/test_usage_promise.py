@@ -1,9 +1,9 @@
-"""The promise of metering, through everything that may go wrong on the way: calls answered ≤ calls in the lake ≤ calls
-answered and calls in doubt, for each tenant and action, to the last call; report and invoice say what the lake has.
+"""The promise of metering, under faults, for each tenant and action, exactly.
 
-Several tenants call two frontends.  These are killed and restarted; the processes that bring usage to the lake are
-killed between any two of their steps; the lake is away for a while; files are delivered again, under other names, come
-late, and become one.  In doubt is a call that was under way when a process was killed.
+Calls answered ≤ calls in the lake ≤ calls answered and calls in doubt; report and invoice agree with the lake.  Several
+tenants call two frontends.  These are killed and restarted; the processes that upload usage are killed between any two
+of their steps; the lake is unavailable for a while; files are delivered again under other names, arrive late, and are
+merged.  A call is in doubt if it was under way when a process was killed.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from tests.system.waiting import wait_until
 
 TENANTS = 3
 CALLS_BETWEEN = 50
-"""Answered, and then something happens."""
+"""Number of answered calls between two faults."""
 KEPT_MESSAGES, KEPT_BYTES = 7, 1000
 SEALING_STEPS = ("write.before", "write.aside", "write.after", "remove.before", "remove.after")
 IDS = ("node", "boot", "sequence", "slot")
 ACTIONS = ("SendMessageBatch", "ReceiveMessage", "DeleteMessage", "GetQueueUrl")
 
 Calls = Counter[tuple[str, str]]
-"""By account and action."""
+"""Calls by account and action."""
 Stored = Counter[str]
 """Byte-milliseconds by account."""
 
 
 class Tenant:
-    """Calls until it is told to stop, and counts what it was answered."""
+    """Makes calls until stopped, and counts the answers."""
 
     def __init__(self, server: Several, account: str, key: dict[str, Any]) -> None:
         self.account = account
@@ -67,7 +67,7 @@ class Tenant:
         self._thread = threading.Thread(target=self._run, name=f"tenant {account}")
 
     def begin(self) -> None:
-        """Make its queues, one of which keeps what is in it; and call from now on."""
+        """Create its queues, one of which keeps its messages; and make calls from now on."""
         self.began = time.time()
         self._queue = self._call("CreateQueue", QueueName="work")["QueueUrl"]
         kept = self._call("CreateQueue", QueueName="kept", tags={"team": "storage"})["QueueUrl"]
@@ -86,10 +86,10 @@ class Tenant:
         method = next(method for method, known in name.items() if known == action)
         try:
             answer: dict[str, Any] = getattr(self._client, method)(**members)
-        except ClientError:  # an answer like any other
+        except ClientError:  # counted like any other answer
             self.answered[self.account, action] += 1
             return {}
-        except EndpointConnectionError:  # nobody has heard of it
+        except EndpointConnectionError:  # the service did not get it
             self._stop.wait(0.05)
             return {}
         except HTTPClientError:
@@ -106,11 +106,11 @@ class Tenant:
             received = self._call("ReceiveMessage", QueueUrl=self._queue, MaxNumberOfMessages=10)
             for message in received.get("Messages", ()):
                 self._call("DeleteMessage", QueueUrl=self._queue, ReceiptHandle=message["ReceiptHandle"])
-            self._stop.wait(0.05)  # servers that start need the processor, too
+            self._stop.wait(0.05)  # leaves CPU time to starting servers
 
 
 class Way:
-    """What the lake is reached by, which may be broken for a while: a link."""
+    """Path to the lake, which may be broken for a while: a symbolic link."""
 
     def __init__(self, folder: Path) -> None:
         self.lake = folder / "lake"
@@ -133,7 +133,7 @@ class Way:
 
 
 class World:
-    """A service, its tenants, and the way of its usage to the lake."""
+    """A service, its tenants, and the path of its usage to the lake."""
 
     def __init__(self, folder: Path) -> None:
         self.way = Way(folder)
@@ -192,7 +192,7 @@ class World:
         where = [os.fspath(self.spool), os.fspath(self.way.lake)]
         wait_until(lambda: seal(where) == 0 and not any(finished(self.spool)), "all is sealed")
         for number, path in enumerate(sorted(self.way.real.rglob("*.parquet"))):
-            if number % 2:  # it is delivered again
+            if number % 2:  # delivered a second time
                 shutil.copyfile(path, path.with_name(f"{number:032x}.parquet"))
         assert number, "some were delivered twice"
 
@@ -211,7 +211,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """After all that, when everything is in the lake."""
+    """World after all faults, with everything in the lake."""
     world = World(tmp_path_factory.mktemp("world"))
     try:
         world.begin()
@@ -230,7 +230,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def usage_in(lake: Path) -> list[dict[str, Any]]:
-    """Each record of calls once."""
+    """Return each record of calls once."""
     rows = ds.dataset(lake / "usage", partitioning="hive").to_table().to_pylist()
     return list({tuple(row[name] for name in IDS): row for row in rows}.values())
 
@@ -243,7 +243,7 @@ def calls_of(rows: list[dict[str, Any]]) -> Calls:
 
 
 def storage_in(lake: Path) -> list[dict[str, Any]]:
-    """Of each id the latest record."""
+    """Return the latest record of each id."""
     rows = ds.dataset(lake / "storage", partitioning="hive").to_table().to_pylist()
     latest: dict[tuple[int, Any], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (row["epoch"], row["sequence"])):
@@ -261,7 +261,7 @@ def test_the_lake_has_each_call_that_was_answered(world: World) -> None:
 
 
 def test_the_lake_has_what_was_stored(world: World) -> None:
-    """Of each tenant's messages that nobody touched: from when they were sent to the end."""
+    """Covers each tenant's messages that were never received: from their send to the end."""
     for tenant in world.tenants:
         kept = [row for row in storage_in(world.way.real) if (row["account"], row["queue"]) == (tenant.account, "kept")]
         assert {row["messages"] for row in kept} == {KEPT_MESSAGES}
@@ -269,7 +269,7 @@ def test_the_lake_has_what_was_stored(world: World) -> None:
         stored = sum(row["byte_milliseconds"] for row in kept)
         body_bytes = KEPT_MESSAGES * KEPT_BYTES
         assert stored >= body_bytes * (world.stopped - tenant.kept_since) * 1000
-        sealed_bytes = body_bytes * 1.2  # with what encryption adds
+        sealed_bytes = body_bytes * 1.2  # including the overhead of encryption
         assert stored <= sealed_bytes * (world.ended - tenant.began) * 1000
 
 
@@ -281,7 +281,7 @@ def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_
     days = {row["minute"].date() for row in (*usage, *storage)}
     files = sorted(world.way.real.glob("usage/*/*/*.parquet"), key=lambda path: path.stat().st_size)
     late = []
-    while calls_of(usage_in(world.way.real)) == calls_of(usage):  # what is in one may be in others, too
+    while calls_of(usage_in(world.way.real)) == calls_of(usage):  # the records of one file may be in others too
         late.append(files.pop())
         late[-1].rename(late[-1].with_name(f".{late[-1].name}"))
     batch(spark, lake, min(days), max(days))
@@ -311,7 +311,7 @@ def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_
 
 
 def report(lake: Lake, days: set[date]) -> tuple[Calls, Stored]:
-    """What the tables of hours say."""
+    """Return the sums in the hourly tables."""
     tables = Tables(lake)
     stored: Stored = Counter()
     for row in tables.read(STORAGE_HOURLY, min(days), max(days)).to_pylist():

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with an end and a name, for tests that watch a real process."""
+"""Waiting for a named condition with a timeout, for tests that observe a real process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wait_until(
     timeout_seconds: float = 60.0,
     poll_seconds: float = POLL_SECONDS,
 ) -> Answer:
-    """Ask ``condition`` until its answer is true, and return that answer.
+    """Call ``condition`` until its result is true, and return that result.
 
     Raises ``TimeoutError`` naming ``what`` after ``timeout_seconds``.  An exception of the condition ends the wait.
     """

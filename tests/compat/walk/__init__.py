@@ -1,5 +1,6 @@
-"""One walk through all of SQS, taken by any botocore: today's over JSON, an old one over Query.
+"""Test steps for all of SQS, for any botocore: a current one over JSON, an old one over Query.
 
-Each step is a function that makes its own queues and asserts what SQS promises.  The steps know nothing of pytest and
-of Holdfast, so that the interpreter of another virtual environment can run them (``python -m tests.compat.walk``).
+Each step is a function that creates its own queues and asserts the behaviour of SQS.  The steps depend neither on
+pytest nor on Holdfast, so that the interpreter of another virtual environment can run them (``python -m
+tests.compat.walk``).
 """

@@ -1,4 +1,4 @@
-"""Take the whole walk and print what became of it as JSON, for a test that runs in another virtual environment.
+"""Run all steps and print the results as JSON, for a test that runs in another virtual environment.
 
 The target comes from the environment: the variables of AWS's own clients, and ``WALK_ACCOUNT``.
 """

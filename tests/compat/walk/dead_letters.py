@@ -10,19 +10,19 @@ from tests.system.waiting import wait_until
 
 
 def redrive(dead_arn: str, most: int) -> dict[str, Any]:
-    """The attribute that sends what was received ``most`` times to the queue of ``dead_arn``."""
+    """Return the attribute that moves messages received ``most`` times to the queue of ``dead_arn``."""
     return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": most})}
 
 
 def fail(walk: Walk, url: str, receives: int) -> None:
-    """Receive without deleting, ``receives`` times a message; then once more, which moves it away."""
+    """Receive each message ``receives`` times without deleting, then once more, which moves it."""
     for _ in range(receives):
         assert walk.one(url, VisibilityTimeout=0)
     assert walk.receive(url, 10) == []
 
 
 def finished(walk: Walk, source_arn: str) -> dict[str, Any]:
-    """The newest move task of the queue, once it runs no longer."""
+    """Return the newest move task of the queue, once it has ended."""
 
     def ended() -> dict[str, Any] | None:
         task: dict[str, Any] = walk.client.list_message_move_tasks(SourceArn=source_arn)["Results"][0]

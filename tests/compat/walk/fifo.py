@@ -9,7 +9,7 @@ from tests.compat.walk.kit import LONG_POLL_SECONDS, RECEIVE_BATCH, Walk, step
 
 
 def group_of(message: dict[str, Any]) -> str:
-    """The group of a message that was received with its system attributes."""
+    """Return the group of a message that was received with its system attributes."""
     return str(message["Attributes"]["MessageGroupId"])
 
 

@@ -1,4 +1,4 @@
-"""What the steps of the walk share: a client that notes what it calls, names, receiving, and expected refusals."""
+"""Shared parts of the steps: a client that records its calls, names, receiving, and expected errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECEIVE_BATCH = 10
 
 @dataclass(frozen=True)
 class Target:
-    """Where the service is and who calls it."""
+    """Address of the service, and credentials."""
 
     endpoint: str
     region: str
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass
 class Walk:
-    """One walker: a client, the actions that it has called, by which protocols, and the steps that it has taken."""
+    """A run: a client, the actions that it has called, by which protocols, and the steps that it has completed."""
 
     target: Target
     called: set[str] = field(default_factory=set)
@@ -49,16 +49,20 @@ class Walk:
     # --- clients ------------------------------------------------------------------------------------
 
     def settings(self, **overrides: Any) -> dict[str, Any]:
-        """The arguments of ``Session.client`` and ``Session.resource``: never retrying, patient with long polls."""
+        """Arguments of ``Session.client`` and ``Session.resource``: no retries, and a timeout longer than long
+        polls.
+        """
         config = Config(retries={"total_max_attempts": 1}, read_timeout=LONG_POLL_SECONDS + 20)
         return {"endpoint_url": self.target.endpoint, "config": config, **overrides}
 
     def new_client(self, **overrides: Any) -> Any:
-        """A client whose calls are noted in ``called`` and ``surfaces``; ``overrides`` as for ``Session.client``."""
+        """Make a client whose calls are recorded in ``called`` and ``surfaces``; ``overrides`` as for
+        ``Session.client``.
+        """
         return self.watched(self.session.client("sqs", **self.settings(**overrides)))
 
     def watched(self, client: Any) -> Any:
-        """Note the calls of this client, too."""
+        """Record the calls of this client too."""
         client.meta.events.register("before-call.sqs", self._note)
         return client
 
@@ -69,27 +73,27 @@ class Walk:
     # --- queues -------------------------------------------------------------------------------------
 
     def name(self, what: str, fifo: bool = False) -> str:
-        """A queue name that nobody else uses."""
+        """Make a unique queue name."""
         return f"walk-{what}-{uuid.uuid4().hex[:12]}" + (".fifo" if fifo else "")
 
     def queue(self, what: str, fifo: bool = False, **attributes: str) -> str:
-        """The URL of a new queue with these attributes."""
+        """Create a queue with these attributes; returns its URL."""
         if fifo:
             attributes["FifoQueue"] = "true"
         url: str = self.client.create_queue(QueueName=self.name(what, fifo), Attributes=attributes)["QueueUrl"]
         return url
 
     def arn(self, url: str) -> str:
-        """The ARN of the queue, as the service says it."""
+        """Return the ARN of the queue, from the service."""
         return self.attributes(url, "QueueArn")["QueueArn"]
 
     def attributes(self, url: str, *names: str) -> dict[str, str]:
-        """These attributes of the queue, all of them when none is named."""
+        """Return these attributes of the queue; all of them if none is named."""
         answer = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=list(names) or ["All"])
         return dict(answer.get("Attributes", {}))
 
     def counters(self, url: str) -> tuple[int, int, int]:
-        """How many messages are visible, in flight and delayed."""
+        """Return the numbers of visible, in-flight and delayed messages."""
         name = "ApproximateNumberOfMessages"
         found = self.attributes(url, name, f"{name}NotVisible", f"{name}Delayed")
         return int(found[name]), int(found[f"{name}NotVisible"]), int(found[f"{name}Delayed"])
@@ -97,22 +101,22 @@ class Walk:
     # --- messages -----------------------------------------------------------------------------------
 
     def send(self, url: str, *bodies: str, **options: Any) -> list[dict[str, Any]]:
-        """Send each body with these options; the answers."""
+        """Send each body with these options; returns the answers."""
         return [self.client.send_message(QueueUrl=url, MessageBody=body, **options) for body in bodies]
 
     def receive(self, url: str, most: int = 1, **options: Any) -> list[dict[str, Any]]:
-        """What one receive answers, at once when ``WaitTimeSeconds`` is not given."""
+        """Receive once, without waiting unless ``WaitTimeSeconds`` is given."""
         answer = self.client.receive_message(QueueUrl=url, MaxNumberOfMessages=most, **options)
         return list(answer.get("Messages", []))
 
     def one(self, url: str, **options: Any) -> dict[str, Any]:
-        """The next message, waited for."""
+        """Return the next message, by long polls."""
         messages = self.receive(url, WaitTimeSeconds=LONG_POLL_SECONDS, **options)
         assert len(messages) == 1, f"no message within {LONG_POLL_SECONDS} s"
         return messages[0]
 
     def collect(self, url: str, count: int, delete: bool = False, **options: Any) -> list[dict[str, Any]]:
-        """``count`` messages in the order received, by as many long polls as it takes; deleted when asked."""
+        """Receive ``count`` messages in order, by as many long polls as needed; deletes them on request."""
         found: list[dict[str, Any]] = []
         while len(found) < count:
             batch = self.receive(url, RECEIVE_BATCH, WaitTimeSeconds=LONG_POLL_SECONDS, **options)
@@ -131,7 +135,7 @@ class Walk:
         assert [e["Id"] for e in answer["Successful"]] == [e["Id"] for e in entries], answer
 
     def system(self, *names: str) -> dict[str, Any]:
-        """The argument of ReceiveMessage that asks for system attributes, as this client calls it."""
+        """Return the argument of ReceiveMessage for system attributes, with its name in this client."""
         members = self.client.meta.service_model.operation_model("ReceiveMessage").input_shape.members
         argument = "MessageSystemAttributeNames" if "MessageSystemAttributeNames" in members else "AttributeNames"
         return {argument: list(names)}
@@ -140,9 +144,10 @@ class Walk:
 
     @contextmanager
     def refused(self, code: str, status: int = 400, shape: str | None = None, text: str = "") -> Iterator[None]:
-        """The block's call has to be refused with this code and HTTP status, and a text that contains ``text``.
+        """Expect the call in the block to fail with this code and HTTP status, and an error text that contains
+        ``text``.
 
-        ``shape`` is the class of exception that the client raises, where its model of SQS has one.
+        ``shape`` is the class of exception that the client raises, if its model of SQS has one.
         """
         refusal: ClientError | None = None
         try:
@@ -201,7 +206,7 @@ def step(function: Step) -> Step:
 
 
 def take(walk: Walk, name: str) -> None:
-    """Take this step unless it was taken before; a step that failed counts as not taken."""
+    """Run this step unless it was run before; a failed step counts as not run."""
     if name not in walk.taken:
         STEPS[name](walk)
         walk.taken.add(name)

@@ -1,4 +1,4 @@
-"""Messages of standard queues: what is sent comes back, batches, visibility, delays and long polls."""
+"""Messages of standard queues: content, batches, visibility, delays and long polls."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def visibility_is_changed_both_ways(walk: Walk) -> None:
     for stable in ("SentTimestamp", "SenderId", "ApproximateFirstReceiveTimestamp"):
         assert second["Attributes"][stable] == first["Attributes"][stable]
 
-    third = walk.one(url, **walk.system("All"))  # a long poll sees the second one's second end
+    third = walk.one(url, **walk.system("All"))  # a long poll lasts until the second one's delay has ended
     assert third["Attributes"]["ApproximateReceiveCount"] == "3"
     with walk.refused("InvalidParameterValue", text="VisibilityTimeout"):
         client.change_message_visibility(QueueUrl=url, ReceiptHandle=third["ReceiptHandle"], VisibilityTimeout=43201)

@@ -1,4 +1,4 @@
-"""Queues: their life, attributes, tags, permissions, counters, and what QueueUrl may look like."""
+"""Queues: creation, deletion, attributes, tags, permissions, counters, and forms of QueueUrl."""
 
 from __future__ import annotations
 

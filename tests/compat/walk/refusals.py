@@ -1,4 +1,4 @@
-"""What is refused with SQS's own errors: queues that are not there, bad parameters, bad batches, bad signatures."""
+"""Calls that fail with SQS's own errors: missing queues, bad parameters, bad batches, bad signatures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ON_A_QUEUE: dict[str, dict[str, Any]] = {
     "tag_queue": {"Tags": {"a": "b"}},
     "untag_queue": {"TagKeys": ["a"]},
 }
-"""Every action that takes a QueueUrl, with the rest of a good call."""
+"""Every action that takes a QueueUrl, with the other parameters of a valid call."""
 
 
 @step
@@ -104,7 +104,7 @@ def only_good_signatures_get_in(walk: Walk) -> None:
 
 
 def presigned(walk: Walk, action: str, url: str, seconds: int = 60, **parameters: str) -> str:
-    """A URL that does ``action`` for whoever has it.  A client of the JSON protocol cannot make one that is a GET."""
+    """Return a presigned URL for ``action``.  A client of the JSON protocol cannot make one for GET."""
     if walk.protocol == "query":
         method = "".join(f"_{c.lower()}" if c.isupper() else c for c in action).lstrip("_")
         arguments = {"QueueUrl": url, **parameters}

@@ -9,7 +9,7 @@ from tests.compat.walk.kit import LONG_POLL_SECONDS, Walk, step
 
 
 def service(walk: Walk) -> Any:
-    """The SQS resource, with its calls noted."""
+    """Return the SQS resource; its calls are recorded."""
     resource = walk.session.resource("sqs", **walk.settings())
     walk.watched(resource.meta.client)
     return resource
