@@ -27,8 +27,9 @@ EMPTY_MIN: Final = 1000
 """Minimum number of empty receives in a month for which the analysis gives advice."""
 
 Measure = Literal["requests", "byte_milliseconds", "bytes_out", "bill"]
-"""Forecast measure.  ``requests``: billed requests, which are chunks of 64 KiB and at least one a call; ``bill``:
-money.
+"""Forecast measure.
+
+``requests``: billed requests, which are chunks of 64 KiB and at least one a call; ``bill``: money.
 """
 
 
@@ -56,8 +57,9 @@ class EmptyReceives(msgspec.Struct, frozen=True):
     receives: int
     """Successful receives."""
     empty: int
-    """Receives that returned no message; each is billed as one request.  Records of versions that did not count them
-    have 0.
+    """Receives that returned no message; each is billed as one request.
+
+    Records of versions that did not count them have 0.
     """
     ratio: float
     """Empty receives as a share of all receives, 0 to 1."""
@@ -124,8 +126,9 @@ class Forecast(msgspec.Struct, frozen=True):
     low: Decimal
     likely: Decimal
     high: Decimal
-    """Upper bound.  The total is between ``low`` and ``high`` with probability 0.9, if the remaining days are like the
-    past ones.
+    """Upper bound.
+
+    The total is between ``low`` and ``high`` with probability 0.9, if the remaining days are like the past ones.
     """
     days: int
     """Number of days that the forecast is computed from."""

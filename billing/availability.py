@@ -61,9 +61,7 @@ class Availability(msgspec.Struct, frozen=True):
 def availability(
     summary: Mapping[str, Any], period: Period, account: str, objective: float, now: datetime
 ) -> Availability:
-    """Compute it from a summary of the account's calls in a month by hour (:class:`billing.summary.Summary`, as
-    JSON).
-    """
+    """Compute it from a summary of the account's calls by hour (:class:`billing.summary.Summary`, as JSON)."""
     missing = [date.fromisoformat(day) for day in summary["missing"]]
     hours = sum(_hours(day, now) for day in period.days() if day not in missing)
     calls = failed = 0

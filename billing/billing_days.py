@@ -44,16 +44,18 @@ def month_hours(
 
 
 def days_needed(month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime]) -> list[date]:
-    """Return the days (UTC) that contain the month's hours, in their order.  ``begins``: the result of
-    :func:`begins`.
+    """Return the days (UTC) that contain the month's hours, in their order.
+
+    ``begins``: the result of :func:`begins`.
     """
     starts, ends = month_hours(month, book, customers, begins)
     return days_of(starts.date(), (ends - timedelta(microseconds=1)).date())
 
 
 def days_to_sum_up(month: Month, book: Book, customers: Customers, closed: Mapping[Month, Closed]) -> list[date]:
-    """Return the days (UTC) that rating a month needs.  A closed month uses the plans that were stored at its
-    closing.
+    """Return the days (UTC) that rating a month needs.
+
+    A closed month uses the plans that were stored at its closing.
     """
     there = closed.get(month)
     if there is not None:

@@ -191,8 +191,9 @@ class Finished:
         return os.fstat(self._file).st_size
 
     def records(self) -> list[UsageRecord]:
-        """Return the counts, without keys whose counts are all zero.  Raises :class:`BufferDamaged` and
-        :class:`OSError`.
+        """Return the counts, without keys whose counts are all zero.
+
+        Raises :class:`BufferDamaged` and :class:`OSError`.
         """
         data = os.pread(self._file, self.size_bytes, 0)
         head, slots, width = _decode(self.path, data)

@@ -57,9 +57,7 @@ class Costs:
     explained: str
     """Explanation for readers: the parts of a bill that queues' costs include and exclude."""
     accounts: Mapping[str, tuple[Decimal, str]]
-    """Total of each account's queues in the currency's minor unit, rounded once as on its invoice, with the
-    currency.
-    """
+    """Total of each account's queues in the currency's minor unit, rounded once as on its invoice; its currency."""
     places: Mapping[str, int]
     """Decimal places of each currency's minor unit."""
     names: Mapping[str, str] = field(default_factory=dict)

@@ -25,8 +25,9 @@ from billing.invoices import Invoice
 from billing.money import add, to_minor
 
 LINES_SHOWN: Final = 400
-"""Maximum lines of queues shown for one month.  A page with many more takes minutes to become PDF, and is not
-readable.
+"""Maximum lines of queues shown for one month.
+
+A page with many more takes minutes to become PDF, and is not readable.
 """
 
 

@@ -319,9 +319,7 @@ def check_turn(month: Month, closed: list[Month]) -> None:
 
 
 def check_over(month: Month, closed: list[Month], book: Book, customers: Customers, now: datetime) -> None:
-    """Raises :class:`CannotClose` unless it is the month's turn, and it is over in the time zones of all plans
-    in use.
-    """
+    """Raises :class:`CannotClose` unless it is the month's turn, and it is over in the time zones of all used plans."""
     check_turn(month, closed)
     ends = _ends(month, book, customers)
     if now < ends:
@@ -329,9 +327,7 @@ def check_over(month: Month, closed: list[Month], book: Book, customers: Custome
 
 
 def _check_whole(month: Month, rating: Rating, tables: Tables, now: datetime) -> None:
-    """Raises :class:`CannotClose` unless all of the month is rated; its text names the missing days and the command to
-    run.
-    """
+    """Raises :class:`CannotClose` unless all of the month is rated; its text has the missing days, and the remedy."""
     starts, ends = month_hours(month, rating.book, rating.customers, rating.begins)
     if rating.covers >= ends:
         return

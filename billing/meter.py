@@ -53,8 +53,9 @@ class Meter:
         self._boot = os.urandom(8).hex()
         self._sequence = 0
         self.cells_of: dict[Hashable, int] = {}
-        """Index of a key's first cell in :attr:`counters`, by the caller's name of the key.  Empty after each
-        switch.
+        """Index of a key's first cell in :attr:`counters`, by the caller's name of the key.
+
+        Empty after each switch.
         """
         self._buffer = self._fresh(SLOTS_LEAST, 0)
         self.counters = self._buffer.cells

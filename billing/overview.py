@@ -73,9 +73,7 @@ class Measured(msgspec.Struct):
     """A measure that is summed over the month, with its forecast."""
 
     by_day: dict[date, int]
-    """Input of the forecast: complete days since the first use, in order and without gaps; some are before the
-    month.
-    """
+    """Input of the forecast: complete days since the first use, in order and without gaps, also before the month."""
     ahead: list[Outlook]
     """Forecast of the month's total, for each later day of the month; empty if there is too little data."""
     counted: dict[date, int]

@@ -127,8 +127,9 @@ class StorageFile:
         self.through_s = minute_s
 
     def close(self) -> None:
-        """Finish the file, and release the lock.  A file without a minute is deleted.  Blocks.  Raises
-        :class:`OSError`.
+        """Finish the file, and release the lock.
+
+        A file without a minute is deleted.  Blocks.  Raises :class:`OSError`.
         """
         try:
             if self.through_s:

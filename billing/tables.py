@@ -163,9 +163,7 @@ class Tables:
         self._lake.write_bytes(_pointer(name, day), msgspec.json.format(msgspec.json.encode(published), indent=1))
 
     def sweep(self, name: str, now: datetime) -> int:
-        """Remove the files of runs that started a day ago or earlier and that no pointer names; returns their
-        number.
-        """
+        """Remove the files of runs that started at least a day ago and that no pointer names; returns their number."""
         pointers = [self._day(path) for path in self._pointers(name)]
         named = {path for day in pointers if day is not None for path in day.files}
         oldest = f"{now.astimezone(UTC) - timedelta(seconds=ABANDONED_SECONDS):%Y%m%dT%H%M%S}"

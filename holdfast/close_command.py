@@ -118,7 +118,7 @@ def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> Non
 def _print_minimums(
     lake: Lake, month: Month, prices: tuple[Book, Customers] | None, closed: dict[Month, Closed]
 ) -> None:
-    """Print the accounts that owe a minimum for this month, if their creation date is not known."""
+    """Print accounts that owe a minimum for the first time, without a creation date: they may be newer."""
     from billing.rated import Rated
 
     if prices is None:

@@ -149,8 +149,9 @@ class Alone:
         self._load = Load(node, folder)
 
     async def report(self) -> ClusterReport:
-        """Return a report like that of a cluster's manager.  Raises :class:`~backend.api.Unavailable` while the node
-        restarts.
+        """Return a report like that of a cluster's manager.
+
+        Raises :class:`~backend.api.Unavailable` while the node restarts.
         """
         await self._load.look()
         entry, shards = self._node.ownership.entry, len(self._node.owned)

@@ -47,8 +47,9 @@ SQS by GET carries its parameters in the request line.
 """
 HEADERS_LIMIT = 200
 MESSAGE_BYTES_LIMIT = 16 * 1024 * 1024
-"""Maximum length of a request.  The largest that SQS allows has 1 MiB of content, which escapes can make six times
-longer.
+"""Maximum length of a request.
+
+The largest that SQS allows has 1 MiB of content, which escapes can make six times longer.
 """
 BODY_AHEAD_BYTES = 65_536
 """Bytes of a body that are read before the application asks for it."""

@@ -186,9 +186,7 @@ class Exchange:
             self._way.resume_reading()
 
     async def receive(self) -> Message:
-        """Return the next part of the request; ``http.disconnect`` once the client has gone or the answer is
-        complete.
-        """
+        """Return the next part of the request; ``http.disconnect`` after a disconnection or a complete answer."""
         if not self._news and not self.gone and not self.complete:
             if self.expects_continue and self.more_body:
                 self.expects_continue = False

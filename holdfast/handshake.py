@@ -20,7 +20,7 @@ from holdfast.logs import facts
 
 HANDSHAKE_SECONDS = 10
 HANDSHAKES_LIMIT = 2048
-"""Maximum concurrent handshakes: the kernel's backlog, so that a burst of clients after a restart is admitted."""
+"""Maximum concurrent handshakes: as many as the kernel queues, so that a burst after a restart is admitted."""
 
 log = logging.getLogger("holdfast.door")
 
@@ -92,7 +92,7 @@ class Handshake(asyncio.Protocol):
 
 
 class _Secured(Connection):
-    """A connection that replaces its handshake."""
+    """A connection after its handshake; it takes over the slot of the handshake."""
 
     def __init__(self, handshake: Handshake, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -168,8 +168,9 @@ class Server(uvicorn.Server):
         return made
 
     async def on_tick(self, counter: int) -> bool:
-        """Run ten times a second.  Once a second: update Date, close overdue connections, check the certificate's
-        files.
+        """Run ten times a second.
+
+        Once a second: update Date, close overdue connections, check the certificate's files.
         """
         await super().on_tick(counter)
         if counter % SWEEP_TICKS == 0:
@@ -223,8 +224,9 @@ class Server(uvicorn.Server):
             connection.shutdown()
 
     async def finish(self, seconds: float) -> int:
-        """Wait for all answers; after ``seconds`` cancel the remaining calls.  Returns the number of cancelled
-        calls.
+        """Wait for all answers; after ``seconds`` cancel the remaining calls.
+
+        Returns the number of cancelled calls.
         """
         await self._until_empty(seconds)
         late = set(self.hall.tasks)

@@ -38,9 +38,7 @@ class Observed:
     """Observability of one process, from :meth:`start` to :meth:`close`."""
 
     def __init__(self, settings: Settings, role: str, name: str) -> None:
-        """Set up one process.  ``role``: its role, such as ``backend``; ``name``: its name among processes of this
-        role.
-        """
+        """Set up one process.  ``role``: such as ``backend``; ``name``: its name among processes of this role."""
         self.registry = Registry()
         self.health = Health()
         self.others: Others | None = None

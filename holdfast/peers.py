@@ -13,7 +13,7 @@ _ANYWHERE = ("0.0.0.0", "::")
 
 
 class PeerTls(NamedTuple):
-    """Certificate that a process presents to others of the cluster, and the one it requires.  Both None: no TLS."""
+    """TLS of a process towards others of its cluster, which authenticate each other.  Both None: no TLS."""
 
     server: ServerTls | None = None
     client: ClientTls | None = None

@@ -41,8 +41,9 @@ _UNKNOWN = Origin(None, None)
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Parse addresses and networks, separated by commas.  Raises :class:`ValueError`, whose text names the
-    wrong one.
+    """Parse addresses and networks, separated by commas.
+
+    Raises :class:`ValueError`, whose text names the wrong one.
     """
     return tuple(ip_network(part) for piece in text.split(",") if (part := piece.strip()))
 

@@ -71,8 +71,9 @@ class CannotStart(Exception):
 
 
 Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[Service]]
-"""Function that makes the service from settings, metadata, root access key and keyring.  Raises
-:class:`CannotStart`.
+"""Function that makes the service from settings, metadata, root access key and keyring.
+
+Raises :class:`CannotStart`.
 """
 
 

@@ -481,9 +481,7 @@ class Supervisor:
                 pass
 
     async def _end(self) -> None:
-        """End the frontends first, so that every accepted call is answered; then all backends, which keep their
-        shards.
-        """
+        """End the frontends first, so that every accepted call is answered; then all backends, with their shards."""
         self._stop.set()
         if self._restart is not None:
             self._restart.cancel()

@@ -88,8 +88,10 @@ class Held:
         await self._say_again(tuple(logs))
 
     async def put_off(self) -> None:
-        """Extend the pin.  Raises :class:`CannotBackUp` if it is gone or was void for a while, and
-        :class:`StoreError`."""
+        """Extend the pin.
+
+        Raises :class:`CannotBackUp` if it is gone or was void for a while, and :class:`StoreError`.
+        """
         await self._say_again(self._pin.logs)
 
     async def _say_again(self, logs: tuple[tuple[int, int, int], ...]) -> None:

@@ -295,8 +295,10 @@ class _Sender:
         self._token = f"import:{blake2b(name.encode(), digest_size=20).hexdigest()}"
 
     def send(self) -> int:
-        """Send the messages; returns their number, including those of earlier tries.  Raises
-        :class:`CommandFailed`."""
+        """Send the messages; returns their number, including those of earlier tries.
+
+        Raises :class:`CommandFailed`.
+        """
         one, journal = self._file, self._journal
         with form.opened(one.path) as file:
             done, doubtful = _Sent(2, one.first, 0), None

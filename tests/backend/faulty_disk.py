@@ -11,9 +11,7 @@ BLOCK_BYTES = 4096
 
 
 class FaultyDisk(RealDisk):
-    """Disk whose reads fail like an operating system's: each read of segments and checkpoints, or reads of bad
-    blocks.
-    """
+    """Disk whose reads fail like an operating system's: all reads of segments and checkpoints, or of bad blocks."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -116,9 +116,7 @@ def test_dead_letters_and_other_queues_are_as_ever(service: Service) -> None:
 
 @pytest.mark.parametrize("max_receives", [1, 100])
 def test_while_one_still_reads_another_may_receive(service: Service, max_receives: int) -> None:
-    """A visibility timeout ends while the disk is slow: one of the two receives, or the dead-letter queue, gets the
-    message.
-    """
+    """A visibility timeout ends while the disk is slow: one receive, or the dead-letter queue, gets the message."""
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
     letter = DeadLetter(max_receives, dead)
     service.send(target, b"a")

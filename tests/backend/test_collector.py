@@ -34,9 +34,7 @@ def drop(service: Service, target: Target) -> None:
 @pytest.mark.parametrize("gone", ["source", "dead letter queue"])
 @pytest.mark.parametrize("restart", [False, True])
 def test_who_exchanged_messages_with_a_deleted_queue_forgets_it(gone: str, restart: bool) -> None:
-    """Otherwise a service that creates and deletes queues with a dead-letter queue would keep some bytes of each for
-    ever.
-    """
+    """Otherwise a service that creates and deletes queues with a dead-letter queue would leak some bytes of each."""
     service = Service()
     lasting = service.queue(1)
     for number in range(2, 12):

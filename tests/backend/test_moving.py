@@ -26,9 +26,7 @@ def fleet() -> Iterator[Fleet]:
 
 
 def two_nodes(fleet: Fleet) -> tuple[Node, Node, Target, Target]:
-    """Make a node that owns all, with a queue in the shard that will move and one in another, and a node that owns
-    none.
-    """
+    """Make a node that owns all, with a queue in the shard that will move and one in another, and an empty node."""
     first, second = fleet.start("a", range(SHARDS)), fleet.start("b")
     moved, kept = fleet.queue(first, MOVED), fleet.queue(first, KEPT)
     fleet.send(first, moved, *(b"moved %d" % number for number in range(25)))

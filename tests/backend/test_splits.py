@@ -397,9 +397,7 @@ async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: st
 
 
 class Cut:
-    """Operations whose calls of the store and of the nodes fail after a number of them: with or without their
-    effect.
-    """
+    """Operations whose calls of store and nodes fail after a number of them, before or after their effect."""
 
     def __init__(self, world: World, calls: int) -> None:
         self.left = calls

@@ -20,7 +20,7 @@ def idle(chance: random.Random) -> float:
 
 
 def busy(chance: random.Random) -> float:
-    """Return a duration of a second for most metadata operations, as on a machine with many times its load."""
+    """Return a duration of about a second for metadata operations, as on a machine with many times its load."""
     return chance.uniform(0.3, 1.2)
 
 

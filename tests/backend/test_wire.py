@@ -132,9 +132,7 @@ def goes_on(now: Any, before: Any) -> bool:
 
 
 def test_version_1_is_what_it_was() -> None:
-    """If this fails, running programs of earlier versions are no longer understood: make a new version, keep
-    the file.
-    """
+    """If this fails, running programs of earlier versions are not understood: add a new version, keep the file."""
     said = samples()
     for name, frozen in version_1().items():
         ((kind, call, before),) = whole(frozen)

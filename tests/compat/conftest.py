@@ -40,8 +40,9 @@ def walked(command: list[str | Path], environment: dict[str, str], folder: Path 
 
 
 def installed(path: Path) -> Path:
-    """Return the path of an installed client.  Fails the test if ``scripts/install-test-clients`` has not
-    installed it.
+    """Return the path of an installed client.
+
+    Fails the test if ``scripts/install-test-clients`` has not installed it.
     """
     if not path.exists():
         pytest.fail(f"{path.relative_to(REPOSITORY)} is not there: run scripts/install-test-clients", pytrace=False)

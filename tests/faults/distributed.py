@@ -249,9 +249,7 @@ class Distributed(Form):
                 proxy.heal()
 
     def apart(self, name: str, direction: Direction, queue: str) -> None:
-        """Disconnect a backend from all its callers, until its shards, that of the queue among them, have other
-        owners.
-        """
+        """Disconnect a backend from all its callers, until its shards, including the queue's, have other owners."""
         with self.bad_network([self.wires[name]], lambda proxy: proxy.hold(direction)):
             wait_until(lambda: self.owner_of(queue) != name, f"{name} has handed {queue} over", BACK_SECONDS, 0.5)
 

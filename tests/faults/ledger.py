@@ -142,9 +142,7 @@ class Ledger:
                 self.violation(f"group {group}: {keys[-1]} came while {key} was still to come")
 
     def release_begun(self, key: str) -> None:
-        """Record the start of a call that ends its visibility timeout; in a standard queue also that of a later
-        receive.
-        """
+        """Record the start of a call that ends its visibility timeout, in a standard queue also a later receive's."""
         entry = self._of(key)
         entry.releases += 1
         entry.hidden_until = 0.0

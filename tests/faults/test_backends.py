@@ -1,6 +1,4 @@
-"""Several backends behind two frontends under load: one is killed, one hangs, all are restarted, their number
-changes.
-"""
+"""Several backends behind two frontends under load: killed, suspended, restarted one by one, and changed in number."""
 
 from __future__ import annotations
 

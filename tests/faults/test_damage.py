@@ -130,9 +130,7 @@ async def test_a_body_that_rots_while_it_waits(server: FaultyServer) -> None:
 
 
 async def test_each_file_of_checkpoint_pieces(server: FaultyServer) -> None:
-    """A damaged checkpoint stops its queues; nothing wrong is served, and each queue serves everything or reports
-    damage.
-    """
+    """A damaged checkpoint stops its queues; each queue serves everything or reports damage, and nothing wrong."""
     await server.start_with()
     await _fill(server)
     assert await asyncio.to_thread(server.stop) == 0

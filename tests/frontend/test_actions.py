@@ -1,5 +1,7 @@
-"""The operations over a backend in a dictionary.  SQS's facts are tested in tests/behaviour; here the
-implementation is."""
+"""The operations over a backend in a dictionary.
+
+SQS's facts are tested in tests/behaviour; here the implementation is.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +174,7 @@ async def test_what_a_receive_asks_of_the_backend(service: Service) -> None:
     assert (first.most, first.visibility_seconds, first.wait_seconds, first.attempt) == (4, 77, 0, None)
     assert first.dead_letter is not None
     assert first.dead_letter.max_receives == 3
-    # a deleted dead-letter queue takes nothing: messages stay in their queue
+    # A deleted dead-letter queue takes nothing: messages stay in their queue.
     await service.json("DeleteQueue", {"QueueUrl": dlq})
     assert (await command()).dead_letter is None
 

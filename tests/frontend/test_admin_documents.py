@@ -1,4 +1,4 @@
-"""Documents of invoices over REST: who may ask for which, and how it is answered."""
+"""Documents of invoices over REST: permissions, and answers."""
 
 from __future__ import annotations
 

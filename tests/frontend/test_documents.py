@@ -1,4 +1,4 @@
-"""Documents that jobs make, by several frontends over one store; a fake reader makes them when it is let."""
+"""Jobs that make documents, with several frontends over one store; the test controls a fake reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRAFT = Wanted(ASKER, "2026-12", "pdf", draft=True)
 
 
 class HeldReader(Reader):
-    """Makes documents as soon as it is let, into a lake that it shares with others."""
+    """Reader that makes documents when the test allows it, in a lake that it shares with others."""
 
     def __init__(self, lake: dict[str, bytes]) -> None:
         self.lake = lake
@@ -51,20 +51,20 @@ class HeldReader(Reader):
 
 
 class DocumentFrontend:
-    """One of several."""
+    """One of several frontends."""
 
     def __init__(self, store: DocumentStore, clock: Clock, lake: dict[str, bytes], stale_seconds: float) -> None:
         self.reader = HeldReader(lake)
         self.documents = Documents(store, self.reader, clock, beat_seconds=0.01, stale_seconds=stale_seconds)
 
     async def kill(self) -> None:
-        """End it without a word: what it makes is lost, and nothing is stored any more."""
+        """End it without a shutdown: its work is lost, and nothing more is stored."""
         self.documents.store = DocumentsAway()
         await self.documents.close()
 
 
 class DocumentsAway(DocumentStore):
-    """A store that does not answer."""
+    """A store that is unavailable."""
 
     async def document_jobs(self, account: str) -> DocumentJobs:
         raise StoreUnavailable("away")
@@ -111,7 +111,7 @@ async def _service(folder: Path) -> AsyncIterator[DocumentService]:
 
 
 async def until(frontend: DocumentFrontend, job: DocumentJob, *states: str) -> DocumentJob:
-    """Ask this frontend about the job until it is in one of these states."""
+    """Ask this frontend for the job until it is in one of these states."""
     async with asyncio.timeout(60):
         while True:
             found = await frontend.documents.find(ASKER, job.job_id)

@@ -141,8 +141,7 @@ async def test_a_role_gives_no_more_than_the_key_has(service: Service) -> None:
 
 
 async def test_a_deny_of_a_user_binds_no_session_and_prefixes_do(service: Service) -> None:
-    """As in IAM, a session has its role's identity; the documentation says how to exclude a user whatever it
-    assumes."""
+    """As in IAM, a session has its role's identity; the documentation says how to exclude a user in any role."""
     user = msgspec.structs.replace(new_access_key(KEY.account), name="dev")
     narrow = msgspec.structs.replace(new_access_key(KEY.account), name="dev", prefixes=("other-",))
     for made in (user, narrow):

@@ -101,8 +101,10 @@ def memory_factor(peak: int, input_bytes: int, allowance_bytes: int = MEMORY_ALL
 
 
 def feed_measured(feed: Callable[[T], object], given: T, input_bytes: int) -> tuple[bool, Cost]:
-    """Feed a short input once with tracing on; returns if it was accepted, and its cost.  Raises
-    :class:`OverBudget`."""
+    """Feed a short input once with tracing on; returns if it was accepted, and its cost.
+
+    Raises :class:`OverBudget`.
+    """
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     started = time.thread_time()

@@ -132,8 +132,10 @@ class Door:
         self.tally.cost = self.tally.cost.maximum(Cost(0.0, factor))
 
     def run_large(self, inputs: int) -> Cost:
-        """Feed large requests, one at a time; returns the maxima.  Raises :class:`Broken`, with the beginning
-        of one."""
+        """Feed large requests, one at a time; returns the maxima.
+
+        Raises :class:`Broken`, with the beginning of one.
+        """
         maximum = Cost()
         with World(queue_name_hold_seconds=0, purge_interval_seconds=0) as world:
             world.run(self.fire(world, CONCURRENT))

@@ -238,9 +238,7 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         ordered: list[str] = []
 
         def all_taken() -> bool:
-            """Return whether all are received, including messages in flight, whose visibility timeouts have to end
-            first.
-            """
+            """Return whether all are received, including messages in flight, after their visibility timeouts."""
             ordered.extend(bodies(client, "ordered.fifo"))
             return bool(len(ordered) == counts["ordered.fifo"])
 

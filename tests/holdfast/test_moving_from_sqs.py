@@ -351,9 +351,7 @@ def test_following_goes_on_until_it_is_told_to_end(strict: Server, target: Serve
 
 @pytest.mark.parametrize("again", [True, False], ids=["with its progress", "without"])
 def test_a_source_that_was_begun_anew_has_messages_of_its_own(target: Server, tmp_path: Path, again: bool) -> None:
-    """Another service of the same name uses the same message ids, but none is taken for a repetition of an
-    earlier one.
-    """
+    """Another service of the same name uses the same message ids, but none is taken for a repetition."""
     name = f"renewed-{again}"
     source = Server(tmp_path, settings={"SEGMENT_BYTES": str(1 << 22)})
     for life in range(2):

@@ -150,8 +150,10 @@ class ControlPlane(Started):
     # --- start ---
 
     def start(self) -> None:
-        """Start, and return when the API is ready and namespaces can be used.  Raises :class:`ClusterFailed`,
-        CannotBuild."""
+        """Start, and return when the API is ready and namespaces can be used.
+
+        Raises :class:`ClusterFailed`, CannotBuild.
+        """
         program = kubernetes()
         etcd = self._start_etcd(program)
         self._start_server(program, etcd)

@@ -138,8 +138,10 @@ class Trial:
         self._pods = 0
 
     def run(self) -> Outcome:
-        """Run the trial.  Raises :class:`TrialFailed`, ClusterFailed, TimeoutError, TimeoutExpired, and
-        clients' errors."""
+        """Run the trial.
+
+        Raises :class:`TrialFailed`, ClusterFailed, TimeoutError, TimeoutExpired, and clients' errors.
+        """
         values = self.node.folder / "values.json"
         values.write_text(json.dumps(self.form.values))
         own = ("--values", str(values))

@@ -234,8 +234,7 @@ def failing_migration(cluster: ControlPlane) -> str:
 
 
 def autoscaled_later(cluster: ControlPlane) -> str:
-    """As docs/operations.md describes: after manual scaling, enabling autoscaling does not fall back to one
-    frontend."""
+    """As docs/operations.md describes: autoscaling enabled after manual scaling does not fall back to one frontend."""
     space = Space(cluster, "autoscaled-later")
     values = ("--values", str(FILES["many"]), "--set", "backend.replicas=1,frontend.replicas=5")
     space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *values)

@@ -1,6 +1,4 @@
-"""TCP proxy that drops answers: the service has executed the call, and its client's connection closes without an
-answer.
-"""
+"""TCP proxy that drops answers: the service has executed the call, and its client's connection closes."""
 
 from __future__ import annotations
 

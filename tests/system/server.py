@@ -127,8 +127,9 @@ class Server:
             )
 
     def ready(self) -> bool:
-        """Return whether ``/health/ready`` answers 200 now.  Raises with the end of its log if the process has
-        ended.
+        """Return whether ``/health/ready`` answers 200 now.
+
+        Raises with the end of its log if the process has ended.
         """
         process = self.running()
         if process.poll() is not None:
@@ -195,9 +196,7 @@ class Server:
         return [self.port]
 
     def client_environment(self) -> dict[str, str]:
-        """Return an environment with which any AWS client finds this server and its keys, and no other
-        configuration.
-        """
+        """Return an environment with which any AWS client finds only this server and its keys."""
         return {
             **clean_environment(),
             "AWS_ENDPOINT_URL_SQS": self.endpoint,

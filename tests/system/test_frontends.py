@@ -38,9 +38,7 @@ from tests.system.several import Several, children_of, gone
 from tests.system.waiting import wait_until
 
 SOON_SECONDS = 1.0
-"""Time within which a change at one frontend takes effect at the others; :data:`SLACK_SECONDS` are for a busy
-machine.
-"""
+"""Time within which a change at one frontend affects the others; :data:`SLACK_SECONDS` are for a busy machine."""
 SLACK_SECONDS = 5.0
 
 

@@ -1,6 +1,4 @@
-"""Prometheus's own server scrapes running services, loads the alerts, and has data for every query of the
-dashboards.
-"""
+"""Prometheus's own server scrapes running services, loads the alerts, and has data for each dashboard query."""
 
 from __future__ import annotations
 

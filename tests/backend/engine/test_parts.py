@@ -210,7 +210,7 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
         queue.position += (step % 1500 == 0) << SEGMENT_SHIFT  # blocks within a segment, and across its end
         queue.send("x" * (step % 7), group="g" if grouped and step < 1023 else None)
         queue.pass_time(0.01)
-    if not grouped:  # otherwise the first whole block is not changed before groups take turns
+    if not grouped:  # with groups, the first whole block has to be unchanged when they start to take turns
         for claim in queue.claim(3, 30):
             queue.delete(claim)
 

@@ -572,9 +572,7 @@ def test_what_the_disk_cannot_read_is_severe() -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_bad_block_costs_what_is_in_it_and_hides_no_row(marked: bool) -> None:
-    """Damages each block in turn: every answered record is recovered or reported, and only unplaceable damage is
-    severe.
-    """
+    """Damages each block in turn: answered records are recovered or reported; only unplaceable damage is severe."""
 
     async def main() -> None:
         disk = sim_disk()

@@ -49,16 +49,12 @@ class Walk:
     # --- clients ------------------------------------------------------------------------------------
 
     def settings(self, **overrides: Any) -> dict[str, Any]:
-        """Arguments of ``Session.client`` and ``Session.resource``: no retries, and a timeout longer than long
-        polls.
-        """
+        """Arguments of ``Session.client`` and ``Session.resource``: no retries, a timeout longer than long polls."""
         config = Config(retries={"total_max_attempts": 1}, read_timeout=LONG_POLL_SECONDS + 20)
         return {"endpoint_url": self.target.endpoint, "config": config, **overrides}
 
     def new_client(self, **overrides: Any) -> Any:
-        """Make a client whose calls are recorded in ``called`` and ``surfaces``; ``overrides`` as for
-        ``Session.client``.
-        """
+        """Make a client that records in ``called`` and ``surfaces``; ``overrides`` as for ``Session.client``."""
         return self.watched(self.session.client("sqs", **self.settings(**overrides)))
 
     def watched(self, client: Any) -> Any:

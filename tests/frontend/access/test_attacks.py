@@ -312,8 +312,7 @@ def test_permissions_take_effect_at_once(world: World, protocol: wire.Protocol) 
 
 @in_world
 async def test_who_was_let_in_by_one_queue_is_not_let_into_its_successor(world: World) -> None:
-    """The queue is deleted and created again, without the policy, after the guest was authorized and before it
-    sends."""
+    """The queue is deleted and recreated, without the policy, between the guest's authorization and its send."""
     scene, guest = await set_scene(world)
     await set_policy(world, scene, allow(Principal={"AWS": guest.account}))
     queue = {"QueueUrl": url(world, scene.own, MAIN)}
