@@ -18,7 +18,7 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z", re.ASCII)
 
 
 class Period(msgspec.Struct, frozen=True):
-    """From the start of one day to the end of another."""
+    """Range of whole days, both ends included."""
 
     first: date
     last: date

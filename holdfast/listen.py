@@ -27,7 +27,7 @@ SWEEP_TICKS = 10
 LINGER_SECONDS = 2.0
 """Time in which an idle connection may get one more answer during a drain, if other processes continue.
 
-That answer tells the client to close.  Closing the connection while its client is just sending would cost the client an
+That answer has "Connection: close".  Closing the connection while its client is just sending would cost the client an
 attempt.
 """
 TELL_REFUSED_SECONDS = 60

@@ -54,7 +54,10 @@ HANGS_SECONDS = 10
 Seconds in which the supervisor or the machine was paused do not count.
 """
 STARTS_SECONDS = 60
-"""The same limit for any child that is not ready yet: it reports every second as soon as its loop runs."""
+"""Time without a report after which a child that is not ready yet is killed.
+
+Every child reports once a second as soon as its loop runs.
+"""
 FRONTEND_GRACE_SECONDS = 5.0
 """Time in addition to ``drain_seconds`` for writing after the last answer."""
 BACKEND_GRACE_SECONDS = 60.0

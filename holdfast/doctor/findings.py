@@ -29,8 +29,11 @@ class Finding(NamedTuple):
     """One result of the diagnosis."""
 
     level: Level
-    """``wrong``: something does not work, or stored data are at risk.  ``warning``: it may come to that.
-    ``note``: correct, if intended."""
+    """Severity.
+
+    ``wrong``: something does not work, or stored data are at risk.  ``warning``: that may happen later.  ``note``:
+    correct, if intended.
+    """
     what: str
     todo: str = ""
     mend: Mend | None = None

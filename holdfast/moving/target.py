@@ -38,8 +38,7 @@ class Planned(NamedTuple):
 
     @property
     def half_made(self) -> bool:
-        """True if the existing queue lacks only references to other queues, which are set after all queues are
-        created."""
+        """True if the existing queue lacks only references to other queues, which are set last."""
         if self.there is None or not self.differences:
             return False
         wanted = Way(self.wanted.arn, self.there.arn).mapped(self.wanted)

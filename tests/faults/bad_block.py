@@ -1,8 +1,8 @@
 """An unreadable block of 4 KiB in a backend's journal: the messages in it are lost, and no others.
 
 A separate queue is filled with small messages, several to a block, and its backend is killed, so that they are only on
-the disk.  Then a block that contains only these messages becomes bad.  The journal's format tells the messages in it;
-their ids are compared with the received ones, and with those that the backend's log reports as lost.
+the disk.  Then a block that contains only these messages becomes bad.  The messages in it are found by the journal's
+format; their ids are compared with the received ones, and with those that the backend's log reports as lost.
 """
 
 from __future__ import annotations

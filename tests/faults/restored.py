@@ -232,7 +232,7 @@ class TwoClusters:
         source, target = self._moved
         async with self._client() as client:
             while True:
-                with contextlib.suppress(Refused, InDoubt, Unreachable):  # one is running, or somebody is away
+                with contextlib.suppress(Refused, InDoubt, Unreachable):  # a task is running, or a process is down
                     await client.call(
                         "StartMessageMoveTask",
                         SourceArn=arn(source),

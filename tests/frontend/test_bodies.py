@@ -1,4 +1,4 @@
-"""Reading of bodies: bounded memory for strangers on many connections."""
+"""Reading of bodies: bounded memory for unauthenticated callers on many connections."""
 
 from __future__ import annotations
 

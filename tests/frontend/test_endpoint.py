@@ -345,7 +345,7 @@ async def test_suspended_tenants(service: Service) -> None:
         assert (answer.status, answer.code) == (403, "OptInRequired")
         assert answer.message == f"The account {KEY.account} is suspended. Ask the operator of this service."
     async for answer in both(service, replace_key(secret="another-secret-than-ours")):
-        assert answer.code == "SignatureDoesNotMatch"  # unauthenticated callers are not told
+        assert answer.code == "SignatureDoesNotMatch"  # unauthenticated callers do not learn the reason
     await credentials.update_tenant(msgspec.structs.replace(suspended, state="active"))
     async for answer in both(service, KEY):
         assert answer.status == 200

@@ -29,8 +29,10 @@ SIGNED_AS_ANOTHER = [
 async def send(
     service: Service, path: str, signed_path: str, body: bytes, headers: dict[str, str], key: AccessKey = KEY
 ) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Send a request with exactly this path, which httpx would change; returns status, headers and body of the
-    answer."""
+    """Send a request with exactly this path, which httpx would change.
+
+    Returns status, headers and body of the answer.
+    """
     signed = sign("POST", signed_path, body, headers, service.clock(), key)
     sent: list[dict[str, Any]] = []
 

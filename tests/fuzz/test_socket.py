@@ -1,8 +1,7 @@
-"""Attacks on a real server by strangers: an error or a closed connection, never a 500, a hang or growing
-memory.
+"""Attacks on a real server by unauthenticated clients: an error or a closed connection, and nothing worse.
 
-The server is checked after every attack: the same process answers a good call at once, its resident memory is
-near its former size, and its log contains no errors of its own.
+The server is checked after every attack: the same process answers a good call at once, its resident memory is near its
+former size, and its log contains no errors of its own.
 """
 
 from __future__ import annotations

@@ -72,8 +72,10 @@ class Rules:
     """Properties of a history's queues beyond the common ones."""
 
     moves: frozenset[tuple[str, str]] = frozenset()
-    """(from, to): a message whose claim has ended may move there (dead letters), or at any time while it is not
-    claimed (redrive)."""
+    """Permitted moves, as (from, to).
+
+    A message may move there when its claim has ended (dead letters), or at any time while it is not claimed (redrive).
+    """
     receives_most: tuple[tuple[str, int], ...] = ()
     """(queue, maxReceiveCount) of queues with a dead-letter queue."""
     unseen: tuple[tuple[float, float], ...] = ()
@@ -117,8 +119,7 @@ class History:
         return sorted(of_kind, key=lambda operation: operation.answered)
 
     def hidden_until(self, delivery: Operation, rules: Rules) -> float:
-        """Earliest time at which a received message became visible, by its timeout or by being given back with
-        any of its handles."""
+        """Earliest time at which a received message became visible: by its timeout, or by a release with any handle."""
         given_back = [
             one.called + one.seconds
             for one in self.of_key[delivery.key]

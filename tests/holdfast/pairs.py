@@ -66,8 +66,7 @@ def make_pair(days: int = 2, password: bytes = b"") -> Pair:
 
 
 def make_cluster_files(folder: Path) -> dict[str, str]:
-    """Create an authority, and a certificate for 127.0.0.1 signed by it; returns the settings that name their
-    files."""
+    """Create an authority, and a certificate for 127.0.0.1 signed by it; returns settings with their files."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority_name, name = (
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("the cluster's authority", "a node")

@@ -131,7 +131,7 @@ class Load:
         self.sent: dict[str, list[str]] = {"first": [], "second": [], "ordered": [], "failing": []}
         """Acknowledged messages by queue, in order."""
         self.taken: set[str] = set()
-        """Messages whose deletion clients have begun."""
+        """Messages for which a client has started a delete."""
         client = server.client()
         self._urls = {name: client.create_queue(QueueName=name)["QueueUrl"] for name in ("first", "second", "dead")}
         attributes = {"FifoQueue": "true", "VisibilityTimeout": "2"}
@@ -181,7 +181,7 @@ class Load:
     def _take_ordered(self, client: Any, number: int) -> None:
         for message in client.receive_message(QueueUrl=self._urls["ordered"]).get("Messages", []):
             self.taken.add(message["Body"])
-            with suppress(client.exceptions.ClientError):  # its claim may have ended: then it is received again
+            with suppress(client.exceptions.ClientError):  # the visibility timeout may have ended
                 client.delete_message(QueueUrl=self._urls["ordered"], ReceiptHandle=message["ReceiptHandle"])
         self._stop.wait(0.03)
 

@@ -405,7 +405,7 @@ class ByIds:
         self.sent: list[str] = []
         """Ids of messages whose send was answered."""
         self.begun: list[str] = []
-        """Ids of messages whose deletion was at least begun."""
+        """Ids of messages for which a delete was at least started."""
         self.deleted: list[str] = []
         """Ids of messages whose deletion was answered."""
         self._tasks: list[asyncio.Task[None]] = []

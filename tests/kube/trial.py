@@ -1,5 +1,4 @@
-"""The chart's life cycle with each of the values files, and cases that have to fail so that the others mean
-something."""
+"""The chart's life cycle with each of the values files, and cases that have to fail."""
 
 from __future__ import annotations
 

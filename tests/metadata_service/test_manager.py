@@ -1,5 +1,7 @@
-"""The out-cluster manager, over a store in a file, clusters with reports set by the test, and backends that
-carry out a map at once."""
+"""The out-cluster manager over a store in a file.
+
+The test sets the clusters' reports, and the backends carry out a map at once.
+"""
 
 from __future__ import annotations
 

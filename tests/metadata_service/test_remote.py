@@ -1,5 +1,4 @@
-"""The store behind metadata nodes: the conformance suite over HTTP, and the behaviour of nodes and callers when
-one is down."""
+"""The store behind metadata nodes: the conformance suite over HTTP, and tests with a node that is down."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Caller:
         try:
             answer: dict[str, Any] = getattr(self._client, method)(QueueUrl=self._queue, **members)
         except ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 503:  # of the service's end: it is counted
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 503:  # the ending service's own answer: counted
                 self.answered[action] += 1
                 return {}
             raise

@@ -1,4 +1,4 @@
-"""Attacks by strangers, and their harmlessness."""
+"""Attacks by unauthenticated or foreign callers, which must have no effect."""
 
 from __future__ import annotations
 
