@@ -117,13 +117,16 @@ class Ownership:
         then it may be retried.
         """
         async with self._lock:
+            # Of a shard that is given away meanwhile, the entries may still say that it is this incarnation's.
+            owned = set(self._node.shards.owned)
             known, stored = await asyncio.gather(self._entries.logs(), self._entries.shards())
+            owned.update(self._node.shards.owned)
             shards = {entry.shard: entry for entry in stored}
             self.learn({entry.log_id: entry for entry in known}, shards)
             sealed = {entry.log_id for entry in known if entry.state == "sealed"}
             free = {number for number in numbers if number not in shards or shards[number].owner_log in sealed}
             given = {number for number in numbers if number in shards and shards[number].owner_log == self.log_id}
-            wanted = sorted((free | given) - self._node.shards.owned.keys())
+            wanted = sorted((free | given) - owned)
             if not wanted:
                 return set()
             while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from backend.api import SHARDS, NewMessage, NotOwner, Receive, Target, Unavailab
 from backend.journal.segments import LogInUse
 from backend.node import Node
 from backend.ownership import NoSuchOwner
+from metadata_service.models import ShardEntry
 from metadata_service.store import StoreError
 from tests.simulator.fleet import Fleet, partition_of
 
@@ -62,6 +64,26 @@ def test_a_shard_is_handed_over_with_everything_in_it(fleet: Fleet) -> None:
     fleet.send(second, moved, b"new")
     assert fleet.all_bodies(second, moved) == [b"new"]
     assert second.owned == {SHARD}
+
+
+def test_a_shard_that_is_given_away_while_its_entry_is_read_is_not_opened_again(fleet: Fleet) -> None:
+    """The entry that was read named this node's log, and the shard was no longer there: two nodes served it.  (Found by
+    the ordinary seed 356.)"""
+    first, second, moved, _ = two_nodes(fleet)
+    entries = first.ownership._entries
+    read = entries.shards
+
+    async def late() -> list[ShardEntry]:
+        found = await read()
+        await given
+        return found
+
+    with mock.patch.object(first.ownership, "_entries", mock.Mock(wraps=entries, shards=late)):
+        given = fleet.loop.create_task(first.ownership.hand_over({SHARD}, second.ownership.log_id))
+        assert fleet.run(first.ownership.take({SHARD})) == set()
+    assert fleet.run(second.ownership.take({SHARD})) == {SHARD}
+    assert SHARD not in first.owned
+    assert fleet.all_bodies(second, moved) == BODIES
 
 
 def test_what_was_handed_over_survives_the_death_of_either(fleet: Fleet) -> None:
