@@ -51,7 +51,7 @@ HOT_TIMES: Final = 2.0
 """A partition is hot from so many times its even part of the queue."""
 THROTTLED_SHARE: Final = 0.01
 NOISY_SHARE: Final = 0.2
-"""Of the whole: from this on one tenant's load is felt by the others."""
+"""Share of the whole from which on one tenant's load is felt by the others."""
 
 _SENDS: Final = ["SendMessage", "SendMessageBatch"]
 _RECEIVE: Final = "ReceiveMessage"
@@ -138,7 +138,7 @@ def noisy(usage: DataFrame) -> DataFrame:
 
 
 def daily(usage: DataFrame, storage: DataFrame) -> DataFrame:
-    """What each account used of each meter, by day."""
+    """Quantity of each meter that each account used, by day."""
     meter = F.when(F.col("kind").isin("fifo", "fair"), F.concat(F.lit("requests_"), "kind")).otherwise(
         "requests_standard"
     )
@@ -171,7 +171,7 @@ def _first(lines: DataFrame, by: Column, most: int = LINES_MOST) -> DataFrame:
 
 
 def advice_on_noise(calls: int, throttled: int, share: float) -> str:
-    """What to do about a tenant, in plain words; empty if nothing."""
+    """Recommended action for a tenant, as a sentence; empty if there is none."""
     said = []
     if throttled >= THROTTLED_SHARE * calls and throttled:
         said.append(
@@ -200,7 +200,7 @@ def series_of(rows: Iterable[Mapping[str, Any]], days: list[date]) -> Series:
 
 
 def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forecast]:
-    """What each account will come to."""
+    """Forecast of each account."""
     first, last = month.first, month.next.first - timedelta(1)
     said = []
     for account, meters in sorted(series.items()):
@@ -232,7 +232,7 @@ def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forec
 
 
 def waste(series: Series, month: Month, account: str, queue: str, empty: int, prices: Prices) -> Decimal:
-    """What empty receives cost: by what the account's bill so far would be less without them."""
+    """Cost of empty receives: the amount by which the account's bill so far would be less without them."""
     units: dict[Meter, int] = {
         meter: sum(amount for day, amount in days.items() if day >= month.first)
         for meter, days in series.get(account, {}).items()
@@ -246,7 +246,7 @@ def waste(series: Series, month: Month, account: str, queue: str, empty: int, pr
 
 
 def analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices: Prices | None = None) -> Analysis:
-    """What is known of a month: the days that the batch has done, without the day that it is now.
+    """Days of a month that the batch has done, without the current day.
 
     Raises :class:`~billing.lake.LakeUnavailable` and :class:`~billing.plans.NoPrice`.
     """

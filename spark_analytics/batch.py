@@ -44,11 +44,11 @@ HELP: Final = "make usage by tenant, queue, tag, action and hour out of the reco
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})/", re.ASCII)
 _ACCOUNT = re.compile(r"\d{12}\Z", re.ASCII)
 FORMAT: Final = 1
-"""Of what is computed: days that were made with another one are made anew."""
+"""Version of the computation: days that were made with another one are made anew."""
 
 
 class _Source(NamedTuple):
-    """What a table is made of, and how."""
+    """Source of a table, and its computation."""
 
     folder: str
     schema: StructType
@@ -67,7 +67,7 @@ _SOURCES: Final[Mapping[str, _Source]] = {
 
 
 class Done(NamedTuple):
-    """What became of a day of a table."""
+    """Outcome of a day of a table."""
 
     name: str
     day: date
@@ -78,10 +78,10 @@ class Done(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What the lake has of a day of a table before it is made."""
+    """State of a day of a table in the lake before it is made."""
 
     there: Day | None
-    """What is published."""
+    """The published day, if there is one."""
     found: Sequence[LakeFile]
     """Its records."""
     made: bool
@@ -89,7 +89,7 @@ class Listed(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a batch has to do, listed once."""
+    """Work of a batch, listed once."""
 
     at: datetime
     """All that had come by then is listed."""
@@ -233,7 +233,7 @@ def _store(lake: Lake, name: str, day: date, run: str, at: datetime, found: Sequ
 
 
 def _counts_of(name: str) -> list[Column]:
-    """What a day's rows come to."""
+    """Sums of a day's rows."""
     return [
         F.count(F.lit(1)).alias("rows"),
         *(F.sum(column).alias(column) for column in ("records", "copies", *_SOURCES[name].sums)),
@@ -266,7 +266,7 @@ def _written(
 
 
 def digest_of(found: Sequence[LakeFile]) -> str:
-    """Of the names and sizes of files: what a day was made of."""
+    """Digest of the names and sizes of the files that a day was made of."""
     told = sha256(str(FORMAT).encode())
     for file in found:
         told.update(f"\n{file.path} {file.size_bytes}".encode())
@@ -313,7 +313,7 @@ def work_of(
     listed: Records | None = None,
     at: datetime | None = None,
 ) -> Work:
-    """What :func:`make_days` has to do to make these days.
+    """Work of :func:`make_days` for these days.
 
     ``account``: make only this tenant's rows anew.  Those of the others stay as they are published, and a day that was
     never published is made of all.  ``again``: also days for which nothing new has come.  ``listed``: all records,
@@ -407,7 +407,10 @@ def _span(options: argparse.Namespace) -> tuple[date, date]:
 
 
 def _work(options: argparse.Namespace, lake: Lake) -> Work:
-    """What is asked for, listed once.  Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`."""
+    """Work that the options ask for, listed once.
+
+    Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    """
     at = datetime.now(UTC)
     first, last = _span(options)
     others = {*beside(options, lake, first, last)}

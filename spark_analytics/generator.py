@@ -34,12 +34,12 @@ Part = Literal["all", "punctual", "late"]
 
 
 class Month(NamedTuple):
-    """What is made up."""
+    """Generated records and their sums."""
 
     first: date
     last: date
     records: int
-    """Of calls, each counted once."""
+    """Sums of calls, each counted once."""
     tenants: int = 1000
     queues: int = 100_000
     seed: int = 1

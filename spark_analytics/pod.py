@@ -1,4 +1,4 @@
-"""What Spark calls the image of the jobs with where Kubernetes has its driver and its executors in pods of their own.
+"""Entry point of the image of the jobs where Spark runs its driver and its executors in pods of their own.
 
 ``spark-submit`` makes the driver's pod, and the driver those of its executors.  Their first argument says which one it
 is; the rest is in further arguments and in variables (Spark's own image does the same: ``entrypoint.sh`` in its
@@ -17,7 +17,7 @@ import pyspark
 
 ROLES: Final = ("driver", "executor")
 MAIN: Final = "local:///venv/jobs.py"
-"""What the driver of the image is to run: a link to the jobs."""
+"""Program that the driver of the image runs: a link to the jobs."""
 
 _BACKEND: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _OPTION: Final = "SPARK_JAVA_OPT_"
@@ -28,7 +28,7 @@ class MissingVariable(Exception):
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """What the driver or an executor is in this image.  Raises :class:`MissingVariable`."""
+    """Command of the driver or of an executor in this image.  Raises :class:`MissingVariable`."""
 
     def value(name: str) -> str:
         if name not in variables:

@@ -53,12 +53,12 @@ Verdict = Literal["equal", "within", "behind", "breach"]
 
 
 class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What clients of one account counted."""
+    """Counts by clients of one account."""
 
     calls: int
     """Answered with success."""
     in_doubt: int = 0
-    """Whose answer they never had."""
+    """Calls that they had no answer to."""
 
 
 class Difference(NamedTuple):
@@ -71,20 +71,20 @@ class Difference(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What became of one comparison."""
+    """Outcome of one comparison."""
 
     between: str
     verdict: Verdict
     differences: list[Difference]
     advice: str
-    """What to do; empty if nothing."""
+    """Recommended action; empty if there is none."""
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
 
 
 def compare_answered(answered: Mapping[str, Answered], lake: Sums) -> Finding:
-    """Whether what was answered is in the lake, but for what is in doubt."""
+    """Compare the answered calls with those in the lake, apart from calls of unknown outcome."""
     short, more, within = [], [], []
     for account, known in sorted(answered.items()):
         calls = lake.get(account, {}).get("calls", 0)
@@ -113,7 +113,7 @@ def compare_answered(answered: Mapping[str, Answered], lake: Sums) -> Finding:
 
 
 def compare(between: str, before: Sums, after: Sums, names: Sequence[str], *, same_read: bool, run: str) -> Finding:
-    """Whether two stages come to the same.
+    """Compare the sums of two stages.
 
     ``same_read``: the later one was made of all that is in the earlier one now.  ``run``: what makes it anew.
     """
@@ -160,7 +160,7 @@ def in_tables(spark: SparkSession, lake: Lake, first: date, last: date) -> Sums:
 
 
 def billable(spark: SparkSession, lake: Lake, rated: RatedMonth) -> Sums:
-    """What of the tables is the month's as it is billed: between its edges in the time zone of each account's plan."""
+    """Sums of the month as it is billed: between its edges in the time zone of each account's plan."""
     rating = rated.rating
     found: dict[str, dict[str, int]] = {}
     for starts, ends in _edges(rating):
@@ -180,7 +180,7 @@ def _edges(rating: Rating) -> set[tuple[datetime, datetime]]:
 
 
 def of_lines(lines: pa.Table) -> Sums:
-    """What lines of usage charge, as counts."""
+    """Counts that lines of usage charge."""
     sums = lines.group_by(["account", "meter"]).aggregate([("units", "sum")])
     found: dict[str, dict[str, int]] = {}
     for row in sums.to_pylist():
@@ -229,7 +229,7 @@ _FOLDERS: Final = {USAGE_HOURLY: records.USAGE_FOLDER, STORAGE_HOURLY: records.S
 def check(
     spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, Answered] | None
 ) -> tuple[dict[str, Sums], list[Finding]]:
-    """What the month comes to at each stage that there is, and what is between them.
+    """Sums of the month at each existing stage, and the differences between the stages.
 
     Raises :class:`~billing.lake.LakeUnavailable`.
     """
@@ -340,7 +340,7 @@ _SAID: Final[Mapping[Verdict, str]] = {
 
 
 def load_answered(path: Path) -> dict[str, Answered]:
-    """What clients counted, by account: ``{"000000000001": {"calls": 120, "in_doubt": 2}}``.
+    """Counts by clients, by account: ``{"000000000001": {"calls": 120, "in_doubt": 2}}``.
 
     Raises :class:`ValueError`.
     """

@@ -100,7 +100,7 @@ SCHEMAS: Final = {
     USAGE_HOURLY: StructType([*_HOURLY, StructField("chunks", LongType()), StructField("bytes_out", LongType())]),
     STORAGE_HOURLY: StructType([*_HOURLY, StructField("byte_milliseconds", DecimalType(38, 0))]),
 }
-"""What is read of the tables of hours."""
+"""Columns that are read of the hourly tables."""
 _OF: Final = ("queue", "queue_id", "tags")
 _PLACED: Final = ("account", "plan", "segment", "meter", "tier")
 _BROADCAST_ROWS: Final = 1_000_000
@@ -190,7 +190,7 @@ def named_of(spark: SparkSession, by: Rates) -> DataFrame:
 
 
 def _begins(by: Rates) -> Column:
-    """When an account's month does.  The account has its row of :func:`named_of`, or none, and its plan's ``opens``."""
+    """Time at which an account's month opens.  The account has its row of :func:`named_of`, or none, and its plan's ``opens``."""
     return F.coalesce("begins", F.lit(by.begins.get(EVERYBODY_ELSE)).cast("timestamp"), "opens")
 
 
@@ -373,7 +373,7 @@ def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
 
 
 def to_rate(lake: Lake, by: Rates) -> list[Rates]:
-    """What has to be rated: the month, and those before it that are closed and for which late usage has come.
+    """Months to rate: the month, and those before it that are closed and for which late usage has come.
 
     A month that is closed is rated by the prices of when it was closed, and again if somebody has rated it by others.
     """

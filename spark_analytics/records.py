@@ -89,7 +89,7 @@ def files(lake: Lake, folder: str, first: date, last: date) -> list[LakeFile]:
 def of_what_stays(
     make: Callable[[Sequence[LakeFile]], _T], found: Sequence[LakeFile], find: Callable[[], Sequence[LakeFile]]
 ) -> _T:
-    """What is made of these files; and made again, of what ``find`` finds then, if some became one, and were removed,
+    """Call ``make`` with these files; again, with the result of ``find``, if files were compacted and removed
     while they were read."""
     while True:
         try:

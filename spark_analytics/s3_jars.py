@@ -27,12 +27,12 @@ def package() -> str:
 
 
 def there(jars: Path = JARS) -> bool:
-    """Whether Spark has it."""
+    """True if Spark has it."""
     return any(jars.glob("hadoop-aws-*.jar"))
 
 
 def cache() -> str:
-    """Where what is fetched is kept: below ``HOME``, by which Java itself does not go."""
+    """Folder of the fetched jars: below ``HOME``, by which Java itself does not go."""
     return os.path.expanduser("~/.ivy2")
 
 

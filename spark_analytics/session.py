@@ -47,7 +47,7 @@ _ON_THIS_MACHINE: Final = {
 
 
 SPARK_ERRORS: Final = (PySparkException, Py4JJavaError)
-"""What Spark raises; not all of the one comes as the other."""
+"""Exceptions that Spark raises: neither class covers all of them."""
 
 
 class JobFailed(Exception):
@@ -109,7 +109,7 @@ def session(
 
 
 def is_one_partition(spark: SparkSession) -> bool:
-    """Whether everything is one partition: a small input's."""
+    """True for a small input: everything is one partition."""
     return spark.conf.get("spark.sql.shuffle.partitions") == "1"
 
 
@@ -163,7 +163,7 @@ def url_of(lake: Lake, path: str) -> str:
 
 
 def s3a_settings(url: str) -> dict[str, str]:
-    """What Hadoop's S3A has to be told to reach the bucket that pyarrow reaches by this URL; nothing for others."""
+    """Settings with which Hadoop's S3A reaches the bucket that pyarrow reaches by this URL; empty for others."""
     parts = urlsplit(url)
     if parts.scheme != "s3":
         return {}
@@ -184,7 +184,7 @@ def s3a_settings(url: str) -> dict[str, str]:
 
 
 def said(error: Exception) -> str:
-    """What one of :data:`SPARK_ERRORS` says, without where in Java it was said."""
+    """Message of one of :data:`SPARK_ERRORS`, without its Java stack trace."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getMessage())
     return str(error).partition("\n\nJVM stacktrace")[0]

@@ -66,13 +66,13 @@ FILES_MOST: Final = 2000
 UNMERGED: Final = f"[!{PREFIX[0]}]*"
 """Files as they were sealed: their names are hexadecimal."""
 LOOK_SECONDS: Final = 5
-"""How often it is looked whether there is something new, and whether the stream still runs."""
+"""Interval at which the stream polls for new records, and the job checks that the stream still runs."""
 LOOK_AGAIN_SECONDS: Final = 60.0
-"""How often alerts are looked after when there is nothing new: a receiver may be back, the batch may have been done."""
+"""Interval at which alerts are handled when there is nothing new: a receiver may be back, the batch may have been done."""
 
 WEBHOOK_VARIABLE: Final = "HOLDFAST_ALERT_WEBHOOK"
 PARTITIONS: Final = 8
-"""Of the ids that are kept, unless it is said otherwise."""
+"""Default time for which ids are kept."""
 
 _STATE: Final = "spark.sql.streaming.stateStore"
 _SETTINGS: Final = {
@@ -96,19 +96,19 @@ def arriving(spark: SparkSession, lake: Lake, files_most: int) -> DataFrame:
 
 
 def once(arrived: DataFrame, late_after_seconds: int) -> DataFrame:
-    """Of the records that are not late each once."""
+    """Each record that is not late, once."""
     horizon = late_after_seconds + AHEAD_SECONDS + MARGIN_SECONDS
     return arrived.withWatermark("arrived", f"{horizon} seconds").dropDuplicatesWithinWatermark(_ID)
 
 
 def is_late(late_after_seconds: int) -> Column:
-    """Whether a record is late."""
+    """True for a record that is late."""
     behind = F.col("arrived").cast("double") - F.col("minute").cast("double")
     return (behind > late_after_seconds) | (behind < -AHEAD_SECONDS)
 
 
 def fold_of(batch: DataFrame, late_after_seconds: int) -> Fold:
-    """What a batch adds to the live tables: sums, as many as there are tenants, actions and busy queues."""
+    """Rows that a batch adds to the live tables: sums, as many as there are tenants, actions and busy queues."""
     late = is_late(late_after_seconds)
     sums = (
         batch.groupBy(late.alias("late"), F.to_date("minute").alias("date"), "account", "kind", "action")
@@ -206,7 +206,7 @@ def start(
 def used(
     month_to_date: pa.Table, month: Month, prices: Prices | None, stored: Mapping[str, int]
 ) -> dict[str, dict[Measured, Decimal]]:
-    """What each account has used, by what is measured; ``cost`` only with prices.
+    """Usage of each account, by meter; ``cost`` only with prices.
 
     ``stored``: byte-milliseconds by account, which cost something, too.
     """
@@ -342,7 +342,7 @@ def _watch(options: argparse.Namespace, lake: Lake) -> Watch:
 
 
 def webhook_of(options: argparse.Namespace, variables: Mapping[str, str]) -> str | None:
-    """Who is sent alerts."""
+    """Receiver of alerts."""
     return options.webhook or variables.get(WEBHOOK_VARIABLE) or None
 
 

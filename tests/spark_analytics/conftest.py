@@ -35,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def settings_of_the_session() -> Iterator[None]:
-    """What a job set for its own size is undone: the next test has the session as it was."""
+    """Undo the settings that a job made for the size of its input, for the next test."""
     active = SparkSession.getActiveSession()
     before = {name: active.conf.get(name) for name in SMALL} if active else {}
     yield

@@ -113,7 +113,7 @@ def bring(lake: Lake, found: Iterable[UsageRecord]) -> None:
 
 
 def usage_hourly(found: Iterable[UsageRecord]) -> list[Row]:
-    """What records of calls come to, each counted once."""
+    """Sums of records of calls, each counted once."""
     once = {(record.node, record.boot, record.sequence, record.slot): record for record in found}
     sums: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0] * len(COUNTS))
     for record in once.values():

@@ -1,4 +1,4 @@
-"""What a month's usage tells, on months of which it is known."""
+"""Analysis of months whose usage is known."""
 
 from __future__ import annotations
 

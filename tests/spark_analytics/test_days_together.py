@@ -56,7 +56,7 @@ def both(tmp_path: Path) -> tuple[Lake, Lake]:
 
 
 def pointers(lake: Lake) -> dict[tuple[str, date], Any]:
-    """What is published, without what differs from one run to another."""
+    """Published days, without the members that differ from one run to another."""
     found = {(name, day): Tables(lake).day(name, day) for name in SCHEMAS for day in Tables(lake).days(name)}
     return {
         step: (day.rows, day.sums, msgspec.structs.replace(day.read, at=None)) for step, day in found.items() if day

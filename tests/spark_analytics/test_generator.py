@@ -23,7 +23,7 @@ MONTH = Month(FIRST, LAST, records=20_000, tenants=50, queues=2_000, late=0.03)
 
 
 def digest(found: DataFrame) -> int:
-    """Of the rows, in any order."""
+    """Digest of the rows, in any order."""
     plain = found.withColumn("tags", F.map_entries("tags"))
     answer = plain.select(F.bit_xor(F.xxhash64(*plain.columns)).alias("digest")).first()
     assert answer is not None

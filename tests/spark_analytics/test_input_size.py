@@ -88,7 +88,7 @@ def refreshed(lake: Lake, prices: list[str]) -> int:
 
 
 def results(lake: Lake) -> dict[str, Any]:
-    """What the lake has of the month: rows in order, without when and by which run they were made."""
+    """Rows of the month in the lake, in order, without the time and the run that made them."""
     tables = Tables(lake)
     found: dict[str, Any] = {}
     for name in SCHEMAS:

@@ -1,4 +1,4 @@
-"""What Spark calls the image with in Kubernetes becomes its driver and its executors; `make kube` tries the whole."""
+"""Spark's commands in Kubernetes start the driver and the executors of the image; `make kube` tries the whole."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def seconds_of(step: Step, read_bytes: int, place: int) -> float:
-    """What a step takes on some machine: Spark is slow with the first, and calls get slower with their bytes."""
+    """Duration of a step on some machine: Spark is slow with the first, and calls get slower with their bytes."""
     if not read_bytes:
         return 0.05
     start = {0: 8.0, 1: 3.0}.get(place, 0.0)

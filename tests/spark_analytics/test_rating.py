@@ -46,11 +46,11 @@ MILLION = 10**6
 GB = 10**9
 KINDS = {"standard": "requests_standard", "fair": "requests_fair", "fifo": "requests_fifo", "": "requests_standard"}
 AFTER = "20300101T000000"
-"""When the batch ran: after everything."""
+"""Time of the batch, after everything else."""
 
 
 class Hour(NamedTuple):
-    """What a queue used in an hour, of one action."""
+    """Usage of one action by a queue in an hour."""
 
     account: str
     at: str
@@ -108,7 +108,7 @@ def rated(spark: SparkSession, lake: Lake, month: str, book: Book, customers: Cu
 
 
 def short(rows: list[dict[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
-    """Of each account: meter, tier, queue, units, and what it costs."""
+    """Lines of each account: meter, tier, queue, units, cost."""
     found = defaultdict(list)
     for row in rows:
         found[row["account"]].append(
@@ -626,7 +626,7 @@ def _requests(lake: Lake) -> int:
 
 
 def test_no_row_is_handled_by_python(spark: SparkSession) -> None:
-    """What Spark will do, as it says."""
+    """Plan of the query, as Spark prints it."""
     book, who = book_of(TIERS, "prices.yaml"), Customers("plain")
     calls = spark.createDataFrame([], rating.SCHEMAS[USAGE_HOURLY])
     storage = spark.createDataFrame([], rating.SCHEMAS[STORAGE_HOURLY])

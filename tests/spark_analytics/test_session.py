@@ -1,4 +1,4 @@
-"""Where Spark finds the lake."""
+"""Addresses at which Spark finds the lake."""
 
 from __future__ import annotations
 
