@@ -34,12 +34,12 @@ Part = Literal["all", "punctual", "late"]
 
 
 class Month(NamedTuple):
-    """Generated records and their sums."""
+    """Parameters of the generated records."""
 
     first: date
     last: date
     records: int
-    """Sums of calls, each counted once."""
+    """Number of records of calls, each counted once."""
     tenants: int = 1000
     queues: int = 100_000
     seed: int = 1

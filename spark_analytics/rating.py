@@ -190,7 +190,8 @@ def named_of(spark: SparkSession, by: Rates) -> DataFrame:
 
 
 def _begins(by: Rates) -> Column:
-    """Time at which an account's month opens.  The account has its row of :func:`named_of`, or none, and its plan's ``opens``."""
+    """Time at which an account's month opens, for rows with the columns of :func:`named_of` (null without one) and
+    the plan's ``opens``."""
     return F.coalesce("begins", F.lit(by.begins.get(EVERYBODY_ELSE)).cast("timestamp"), "opens")
 
 

@@ -68,7 +68,7 @@ UNMERGED: Final = f"[!{PREFIX[0]}]*"
 LOOK_SECONDS: Final = 5
 """Interval at which the stream polls for new records, and the job checks that the stream still runs."""
 LOOK_AGAIN_SECONDS: Final = 60.0
-"""Interval at which alerts are handled when there is nothing new: a receiver may be back, the batch may have been done."""
+"""Interval at which alerts are handled when there is nothing new: a receiver may answer again, a batch may be done."""
 
 WEBHOOK_VARIABLE: Final = "HOLDFAST_ALERT_WEBHOOK"
 PARTITIONS: Final = 8
