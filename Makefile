@@ -46,7 +46,7 @@ test: $(VENV)/.dev
 	@scripts/need redis-server java mvn chromium chromedriver pango prometheus promtool
 	@scripts/install-test-clients
 	@scripts/install-helm
-	@$(BIN)/python -m bench.cassandra_server
+	@$(BIN)/python -m bench.servers.cassandra_server
 	$(BIN)/python -m tests.runner -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev

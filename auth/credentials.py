@@ -1,7 +1,7 @@
 """Tenants, and the keys that authenticate their callers.
 
 A secret access key has to be stored readable, because a SigV4 signature can only be verified with it; it never
-appears in a ``repr``.  Of an API key only a digest is stored (:mod:`auth.api_keys`).
+appears in a ``repr``.  Of an API key only a digest is stored (:mod:`auth.tokens.api_keys`).
 
 Every record has a ``version``, which each change increments, so that one of two concurrent changes is refused
 instead of lost (:class:`auth.store.CredentialStore`).
@@ -82,7 +82,7 @@ class ApiKey(_Key, frozen=True):
 
     key_id: str
     digest: bytes
-    """SHA-256 of the whole key (:mod:`auth.api_keys`)."""
+    """SHA-256 of the whole key (:mod:`auth.tokens.api_keys`)."""
     account: str
     principal_id: str
     """The caller's id, as for an access key."""

@@ -152,7 +152,7 @@ class PartitionState(enum.IntEnum):
 
 
 class Routing(msgspec.Struct, frozen=True, array_like=True):
-    """Position of a partition in its queue's partition map (:mod:`metadata_service.partitions`)."""
+    """Position of a partition in its queue's partition map (:mod:`metadata_service.clusters.partition_map`)."""
 
     map_version: int
     """Queue version that set the partitions for sends; calls with an older version are refused."""
@@ -215,7 +215,8 @@ class NewMessage(msgspec.Struct, array_like=True):
     """One message to be stored."""
 
     payload: bytes
-    """Encrypted body and attributes as the frontend stores them; opaque to the backend (:mod:`frontend.sqs.payload`).
+    """Encrypted body and attributes as the frontend stores them; opaque to the backend
+    (:mod:`frontend.queues.payload`).
     """
     delay_seconds: int | None = None
     """None: the queue's delay applies."""

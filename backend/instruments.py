@@ -1,6 +1,6 @@
 """Counters and histograms of a backend: its journal, its checkpoints, and the shards that move.
 
-:mod:`backend.gauges` has the sampled values; :data:`REROUTED` belongs to clients of backends.
+:mod:`backend.cluster.metrics` has the sampled values; :data:`REROUTED` belongs to clients of backends.
 """
 
 from __future__ import annotations

@@ -31,17 +31,17 @@ from backend.api import (
     Transfer,
     Unavailable,
 )
-from backend.checkpointer import Checkpointer, Kept
-from backend.clock import SteadyClock
-from backend.incarnation import Incarnation, Resolver
-from backend.journal.disk import Disk
 from backend.journal.interface import Journal
-from backend.journal.local import LocalJournal
-from backend.journal.log import LogSettings
-from backend.ownership import Ownership
-from backend.partition import Partition
-from backend.startup import start
-from backend.tasks import Tasks
+from backend.journal.local.disk import Disk
+from backend.journal.local.journal import LocalJournal
+from backend.journal.local.log import LogSettings
+from backend.recovery.checkpointer import Checkpointer, Kept
+from backend.recovery.ownership import Ownership
+from backend.recovery.startup import start
+from backend.serving.background import Tasks
+from backend.serving.incarnation import Incarnation, Resolver
+from backend.serving.node_clock import SteadyClock
+from backend.serving.partition import Partition
 from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)

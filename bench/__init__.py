@@ -4,7 +4,7 @@
 and writes ``bench/results/*.json``.  ``docs/benchmarks.md`` explains the results.
 
 - :mod:`bench.signing`, :mod:`bench.load`, :mod:`bench.jobs`: the load generator
-- :mod:`bench.servers`, :mod:`bench.proc`: the servers, and their resource usage according to the kernel
+- :mod:`bench.servers.servers`, :mod:`bench.servers.proc`: the servers, and their resource usage according to the kernel
 - :mod:`bench.scenarios`: the measurements
 - :mod:`bench.report`: measurements, targets, table, JSON
 """

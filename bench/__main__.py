@@ -12,15 +12,15 @@ from pathlib import Path
 
 import uvloop
 
-from bench import proc
-from bench.cluster_server import HoldfastCluster
-from bench.peers import JetStream, RabbitMq
+from bench.peers.peers import JetStream, RabbitMq
 from bench.plan import FULL, QUICK, Plan
 from bench.report import FORMAT, Book, Report, table, verdicts, write
+from bench.run import Run
 from bench.scenarios import SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
-from bench.scenarios.run import Run
-from bench.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, missing
+from bench.servers import proc
+from bench.servers.cluster_server import HoldfastCluster
+from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, missing
 from bench.targets import targets
 
 SERVERS: dict[str, type[Server]] = {

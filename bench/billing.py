@@ -27,12 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from bench import proc
-from billing.lake import Lake
-from billing.months import Month
-from billing.rated import Rated
-from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
-from billing.usage import COUNTS
+from bench.servers import proc
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
+from billing.metering.usage import COUNTS
+from billing.pricing.rated import Rated
 
 CORES: Final = 2
 HEAP: Final = "3g"
@@ -41,7 +41,7 @@ DAILY_SECONDS: Final = 600
 MIB: Final = 1 << 20
 LOOK_SECONDS: Final = 0.2
 IDS: Final = ["node", "boot", "sequence", "slot"]
-PRICES: Final = "billing/prices.example.yaml"
+PRICES: Final = "billing/pricing/prices.example.yaml"
 
 
 class Ran(NamedTuple):

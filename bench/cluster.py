@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 from auth.credentials import new_access_key
-from bench.cassandra_server import CassandraCluster, free_ports
-from bench.redis_server import RedisServer
-from bench.started import Started
+from bench.servers.cassandra_server import CassandraCluster, free_ports
+from bench.servers.redis_server import RedisServer
+from bench.servers.started import Started
 from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,7 +206,7 @@ class LocalCluster(Started):
         ``HOLDFAST_*`` variables without that prefix, for all processes.  ``ports``: of the frontends; by default any
         free ones.
 
-        Raises :class:`~bench.cassandra_server.CassandraMissing`.
+        Raises :class:`~bench.servers.cassandra_server.CassandraMissing`.
         """
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
         self._owns_cassandra = not isinstance(cassandra, CassandraCluster)

@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from bench.cassandra_server import CassandraFailed, CassandraMissing
 from bench.cluster import ClusterFailed, LocalCluster
 from bench.load import Answer, LoadError, parse_answer
+from bench.servers.cassandra_server import CassandraFailed, CassandraMissing
 from bench.signing import Credentials, Signer
-from holdfast.stores import Stores
+from holdfast.runtime.stores import Stores
 
 QUEUES = 24
 SENDERS = 6

@@ -16,10 +16,10 @@ import signal
 import sys
 from pathlib import Path
 
-from bench.cassandra_server import CassandraFailed, CassandraMissing, CassandraNode
 from bench.cluster import REGION, ClusterFailed, LocalCluster, Process
-from bench.redis_server import RedisServer
-from holdfast.root import shell_lines
+from bench.servers.cassandra_server import CassandraFailed, CassandraMissing, CassandraNode
+from bench.servers.redis_server import RedisServer
+from holdfast.runtime.root_tenant import shell_lines
 
 COMMANDS = "start, stop, kill, pause, resume NAME; add (a backend); status; usage; quit"
 _ACTS = ("start", "stop", "kill", "pause", "resume")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from frontend import rest
-from frontend.admin.door import PREFIX, AdminDoor
-from frontend.polls import AsgiReceive
+from frontend.request.call import Scope
+from frontend.request.long_polls import AsgiReceive
+from frontend.rest import app
+from frontend.rest.authentication import PREFIX, AdminDoor
 from frontend.services import Services
-from frontend.sqs.calls import Scope
 from frontend.sqs.endpoint import AsgiSend, SqsEndpoint
 
 SETTLE_SECONDS = 10.0
@@ -26,7 +26,7 @@ class FrontendApp:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.sqs = SqsEndpoint(services)
-        self.rest = rest.create_rest(services, self.sqs.context)
+        self.rest = app.create_rest(services, self.sqs.context)
         self.admin = AdminDoor(services, self.sqs, self.rest)
 
     def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
@@ -36,7 +36,7 @@ class FrontendApp:
         path: str = scope["path"]
         if path.startswith(PREFIX):
             return self.admin(scope, receive, send)
-        if path in rest.PATHS and scope["method"] in ("GET", "HEAD"):
+        if path in app.PATHS and scope["method"] in ("GET", "HEAD"):
             return self.rest(scope, receive, send)
         return self.sqs(scope, receive, send)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from backend.api import Backend, Measures
-from frontend.sqs.attributes import STORED_BYTES
+from frontend.queues.attributes import STORED_BYTES
 from telemetry.metrics import Family, Series
 
 KEPT_SECONDS: Final = 10.0

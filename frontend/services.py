@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from auth.audit import AuditLog
-from auth.jwts import Tokens
-from auth.keyring import Keyring
+from auth.encryption.keyring import Keyring
 from auth.lookup import Credentials
-from auth.service_keys import ServiceKeys
-from auth.sessions import Sessions
+from auth.tokens.jwts import Tokens
+from auth.tokens.service_keys import ServiceKeys
+from auth.tokens.sessions import Sessions
 from backend.api import Backend
-from billing.meter import Meter
-from billing.reader import Reader
-from billing.sealer import Sealer
-from frontend.bodies import Room
-from frontend.polls import LongPolls
-from frontend.settings import FrontendSettings
-from metadata_service.client import MetadataClient
-from metadata_service.fleet import Fleet
+from billing.lake.uploader import Sealer
+from billing.metering.meter import Meter
+from billing.reports.reader import Reader
+from frontend.request.bodies import Room
+from frontend.request.long_polls import LongPolls
+from frontend.request.settings import FrontendSettings
+from metadata_service.clusters.directory import Fleet
 from metadata_service.models import ClusterReport
+from metadata_service.nodes.cached_client import MetadataClient
 from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
-    from auth.oidc import Oidc
+    from auth.tokens.oidc import Oidc
     from frontend.alarms.alarms import Alarms
     from frontend.alarms.keeper import Keeper
-    from frontend.documents import Documents
+    from frontend.rest.document_jobs import Documents
     from telemetry.spans import Tracing
 
 
@@ -112,7 +112,7 @@ class Services:
     def clusters_for(self, account: str, name: str, partitions: int) -> list[int]:
         """Choose the backend clusters for a new queue's partitions, by number.
 
-        Raises :class:`~metadata_service.clusters.NoCluster`.
+        Raises :class:`~metadata_service.clusters.policy.NoCluster`.
         """
         if self.fleet is None:
             return [0] * partitions

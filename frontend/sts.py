@@ -26,18 +26,18 @@ from auth.errors import AuthError, ExpiredToken, InvalidClientTokenId, IssuerUnr
 from auth.grants import Grant, NothingLeft, narrowed
 from auth.lookup import Known
 from auth.principal import Principal, Scope
-from auth.sessions import SECONDS_LEAST, SECONDS_MOST, Session
-from frontend.authenticator import Authenticator, Caller, Outside, Presented
+from auth.tokens.sessions import SECONDS_LEAST, SECONDS_MOST, Session
+from frontend.request.authenticator import Authenticator, Caller, Outside, Presented
+from frontend.request.call import Call
+from frontend.request.throttle import Throttle
 from frontend.services import Services
-from frontend.sqs.acts import Acts
-from frontend.sqs.calls import Call
-from frontend.sqs.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
-from frontend.sqs.query_protocol import Parameters
-from frontend.throttle import Throttle
+from frontend.sqs.audited_actions import Acts
+from frontend.sqs.protocol.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
+from frontend.sqs.protocol.query import Parameters
 from telemetry.texts import shown
 
 if TYPE_CHECKING:
-    from auth.oidc import Outsider
+    from auth.tokens.oidc import Outsider
 
 VERSION = "2011-06-15"
 NAMESPACE = "https://sts.amazonaws.com/doc/2011-06-15/"

@@ -19,16 +19,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from auth.credentials import check_access_key, check_account
+from auth.encryption.master_keys import MasterKeysUnusable, keys_of_setting
 from auth.limits import parse_limits
-from auth.master_keys import MasterKeysUnusable, keys_of_setting
-from backend.address import Address
-from holdfast.proxies import parse_networks
-from metadata_service.ring import ViewInvalid, parse_members
-from metadata_service.signing import SECRET_BYTES_LEAST
+from backend.rpc.address import Address
+from holdfast.http.proxies import parse_networks
+from metadata_service.nodes.ring import ViewInvalid, parse_members
+from metadata_service.nodes.signing import SECRET_BYTES_LEAST
 from ratelimit.address import check_redis, check_url
 
 if TYPE_CHECKING:
-    from auth.oidc import OidcSettings
+    from auth.tokens.oidc import OidcSettings
 
 PREFIX = "HOLDFAST_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -414,7 +414,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Return the settings of the trusted issuer, if there is one.  Raises ``ValueError``."""
         if self.oidc_issuer is None or self.oidc_audience is None:
             return None
-        from auth.oidc import OidcSettings  # imported on demand: it loads an HTTP client
+        from auth.tokens.oidc import OidcSettings  # imported on demand: it loads an HTTP client
 
         return OidcSettings(
             self.oidc_issuer,

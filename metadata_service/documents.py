@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from billing.questions import DocumentKind
+from billing.reports.questions import DocumentKind
 
 State = Literal["queued", "running", "done", "failed"]
 

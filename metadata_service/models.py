@@ -164,7 +164,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """Address of the node."""
     cpu: float = 0.0
     storage: float = 0.0
-    """Used parts of the node's CPU and storage, from 0 to 1 (:mod:`backend.load`)."""
+    """Used parts of the node's CPU and storage, from 0 to 1 (:mod:`backend.cluster.load`)."""
     busy: tuple[BusyPartition, ...] = ()
     """The node's busiest partitions."""
     shard_time_ms: int = 0
@@ -172,7 +172,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     leads: tuple[tuple[int, int], ...] = ()
     """(shard, milliseconds) of shards whose time is so far ahead of the node's."""
     callers: tuple[int, ...] = ()
-    """Callers connected to the node (:func:`backend.reach.sample`)."""
+    """Callers connected to the node (:func:`backend.cluster.reachability.sample`)."""
     release: str = ""
     """Holdfast release of the node; empty: a release that does not report it."""
     can_be_held: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from auth.named_keys import NamedKey
+from auth.encryption.named_keys import NamedKey
 from metadata_service.store import ConditionFailed
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from auth.data_keys import DataKeyStore
-from auth.named_keys import NamedKeyStore
-from auth.sealed_store import SealableStore
+from auth.encryption.data_keys import DataKeyStore
+from auth.encryption.encrypted_store import SealableStore
+from auth.encryption.named_keys import NamedKeyStore
 from auth.store import Conflict
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.documents import DocumentJobs

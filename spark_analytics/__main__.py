@@ -18,9 +18,9 @@ from importlib import import_module
 from typing import Any, Final
 
 try:
-    from billing.lake import Lake, LakeUnavailable
-    from billing.tables import Outrun
-    from billing.where import LAKE_VARIABLE, lake_told
+    from billing.lake.lake import Lake, LakeUnavailable
+    from billing.lake.tables import Outrun
+    from billing.metering.where import LAKE_VARIABLE, lake_told
     from spark_analytics import pod
     from spark_analytics.progress import print_step
     from spark_analytics.session import SPARK_ERRORS, JobFailed, said, session

@@ -1,4 +1,4 @@
-"""Analytics of a month: what its usage tells, for operators and tenants (:mod:`billing.analysis`).
+"""Analytics of a month: what its usage tells, for operators and tenants (:mod:`billing.reports.analysis`).
 
 Made from the tables of the batch, and hot partitions from the records of storage.  Spark brings each question down to
 the few lines of each account that are told; the texts and the forecast are made of those.
@@ -18,7 +18,13 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from billing.analysis import (
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
+from billing.pricing.estimate import Prices
+from billing.pricing.forecast import DAYS_MOST, METHOD, Outlook, outlook, since_first_use
+from billing.pricing.plans import Meter
+from billing.reports.analysis import (
     DEPTHS_MOST,
     LINES_MOST,
     Analysis,
@@ -33,12 +39,6 @@ from billing.analysis import (
     encode,
     path_of,
 )
-from billing.estimate import Prices
-from billing.forecast import DAYS_MOST, METHOD, Outlook, outlook, since_first_use
-from billing.lake import Lake
-from billing.months import Month
-from billing.plans import Meter
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
 from spark_analytics import records
 from spark_analytics.input_size import bytes_of_storage, bytes_of_tables
 from spark_analytics.period import month_of
@@ -248,7 +248,7 @@ def waste(series: Series, month: Month, account: str, queue: str, empty: int, pr
 def analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices: Prices | None = None) -> Analysis:
     """Days of a month that the batch has done, without the current day.
 
-    Raises :class:`~billing.lake.LakeUnavailable` and :class:`~billing.plans.NoPrice`.
+    Raises :class:`~billing.lake.lake.LakeUnavailable` and :class:`~billing.pricing.plans.NoPrice`.
     """
     find = partial(records.files, lake, records.STORAGE_FOLDER, month.first, month.next.first - timedelta(1))
     return records.of_what_stays(lambda found: _analyse(spark, lake, month, now, prices), find(), find)
@@ -305,7 +305,7 @@ def _analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, price
 def published(spark: SparkSession, lake: Lake, name: str, first: date, last: date) -> DataFrame:
     """The days of a table that the batch has published, of a period, both included.
 
-    Raises :class:`~billing.lake.LakeUnavailable`.
+    Raises :class:`~billing.lake.lake.LakeUnavailable`.
     """
     nothing = spark.createDataFrame(SCHEMAS[name].empty_table())
     files = Tables(lake).files(name, first, last)
@@ -327,7 +327,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of what is read, as it is now.  Raises :class:`billing.lake.LakeUnavailable`."""
+    """The size of what is read, as it is now.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     month: Month = options.month
     first, last = month.first, month.next.first - timedelta(1)
     tables = Tables(lake)

@@ -1,9 +1,9 @@
 """The batch: the tables of hours of a period, made of its records, day by day.
 
 A day for which nothing new has come stays as it is, and it is written down that nothing had come by then; one for which
-late records have come is made anew, whole.  Each day is published when it is done (:mod:`billing.tables`), so a batch
-may be killed at any moment, and run again.  The days of a small input are made by one query for each table, as planning
-a query takes longer than the work of a small day.
+late records have come is made anew, whole.  Each day is published when it is done (:mod:`billing.lake.tables`), so a
+batch may be killed at any moment, and run again.  The days of a small input are made by one query for each table, as
+planning a query takes longer than the work of a small day.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from billing.billing_days import days_to_sum_up
-from billing.compact import PREFIX
-from billing.invoices import Invoices
-from billing.lake import Lake, LakeFile
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
-from billing.usage import COUNTS
+from billing.lake.billing_days import days_to_sum_up
+from billing.lake.compact import PREFIX
+from billing.lake.lake import Lake, LakeFile
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
+from billing.metering.usage import COUNTS
+from billing.pricing.invoices import Invoices
 from spark_analytics import records
 from spark_analytics.input_size import bytes_of_files, is_small
 from spark_analytics.period import add_period, load_prices, month_of, period_of
@@ -130,8 +130,9 @@ def make_days(
 ) -> list[Done]:
     """Make the tables of days and publish them; ``told`` of each day of each table.
 
-    ``small``: the days of a table are made by one query.  Raises :class:`JobFailed`, :class:`billing.tables.Outrun` and
-    :class:`billing.lake.LakeUnavailable`; what was published before stays.
+    ``small``: the days of a table are made by one query.  Raises :class:`JobFailed`,
+    :class:`billing.lake.tables.Outrun` and
+    :class:`billing.lake.lake.LakeUnavailable`; what was published before stays.
     """
     tables = Tables(lake)
     run = new_run(work.at)
@@ -278,7 +279,7 @@ Records = Mapping[str, Mapping[date, Sequence[LakeFile]]]
 
 
 def all_records(lake: Lake) -> Records:
-    """All of the lake's records.  Raises :class:`billing.lake.LakeUnavailable`."""
+    """All of the lake's records.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     found: dict[str, dict[date, list[LakeFile]]] = {name: {} for name in _SOURCES}
     for name, source in _SOURCES.items():
         for file in lake.files(source.folder):
@@ -319,7 +320,7 @@ def work_of(
     never published is made of all.  ``again``: also days for which nothing new has come.  ``listed``: all records,
     which were listed after the time ``at``; else those of the days are, now.
 
-    Raises :class:`billing.lake.LakeUnavailable`.
+    Raises :class:`billing.lake.lake.LakeUnavailable`.
     """
     at = at or datetime.now(UTC)
     steps = {
@@ -368,7 +369,7 @@ def beside(options: argparse.Namespace, lake: Lake, first: date, last: date) -> 
     """The days outside the period that its months need as they are billed, in the time zones of plans.
 
     Of ``--month`` it is that month; of ``--days``, the last month and this one, which are what a clock rates.  Raises
-    :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    :class:`ValueError` and :class:`billing.lake.lake.LakeUnavailable`.
     """
     if options.plan is None:
         if options.accounts is not None:
@@ -409,7 +410,7 @@ def _span(options: argparse.Namespace) -> tuple[date, date]:
 def _work(options: argparse.Namespace, lake: Lake) -> Work:
     """Work that the options ask for, listed once.
 
-    Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    Raises :class:`ValueError` and :class:`billing.lake.lake.LakeUnavailable`.
     """
     at = datetime.now(UTC)
     first, last = _span(options)
@@ -425,7 +426,7 @@ def _work(options: argparse.Namespace, lake: Lake) -> Work:
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
     """The size of the records that are read; what is listed for it stays in the options.
 
-    Raises :class:`ValueError` and :class:`billing.lake.LakeUnavailable`.
+    Raises :class:`ValueError` and :class:`billing.lake.lake.LakeUnavailable`.
     """
     options.work = _work(options, lake)
     return sum(options.work.sizes().values())

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from billing.lake import Lake
+from billing.lake.lake import Lake
 from spark_analytics.period import add_period, period_of
 from spark_analytics.records import STORAGE, STORAGE_FOLDER, USAGE, USAGE_FOLDER
 from spark_analytics.session import JobFailed, session, url_of

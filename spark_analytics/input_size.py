@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Final, TypeGuard
 
-from billing.billing_days import TABLES
-from billing.lake import LakeFile
-from billing.tables import STORAGE_HOURLY, Tables
+from billing.lake.billing_days import TABLES
+from billing.lake.lake import LakeFile
+from billing.lake.tables import STORAGE_HOURLY, Tables
 
 MIB: Final = 1 << 20
 SMALL_BYTES: Final = 8 * MIB
@@ -76,7 +76,8 @@ def bytes_of_files(files: Iterable[LakeFile]) -> int:
 
 
 def rows_of_tables(tables: Tables, days: Iterable[date]) -> int:
-    """Rows of these days of all tables, as far as they are published.  Raises :class:`billing.lake.LakeUnavailable`."""
+    """Rows of these days of all tables, as far as they are published.  Raises
+    :class:`billing.lake.lake.LakeUnavailable`."""
     found = [tables.day(name, day) for day in days for name in TABLES]
     return sum(day.rows for day in found if day is not None)
 
@@ -87,6 +88,6 @@ def bytes_of_tables(tables: Tables, days: Iterable[date]) -> int:
 
 
 def bytes_of_storage(tables: Tables, days: Iterable[date]) -> int:
-    """The records of storage that these days were made of.  Raises :class:`billing.lake.LakeUnavailable`."""
+    """The records of storage that these days were made of.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     found = [tables.day(STORAGE_HOURLY, day) for day in days]
     return RECORD_BYTES * sum(day.read.records for day in found if day is not None)

@@ -6,8 +6,8 @@ import argparse
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from billing.months import Month
-from billing.plans import Book, Customers, load_book, load_customers
+from billing.lake.months import Month
+from billing.pricing.plans import Book, Customers, load_book, load_customers
 
 DAYS_MOST = 3660
 """Ten years: more is a slip."""

@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from billing.billing_days import EVERYBODY_ELSE, TABLES, batch_command
-from billing.invoices import Invoices
-from billing.lake import Lake, LakeFile
-from billing.months import Month
-from billing.rated import Rated, RatedMonth, Rating
-from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
-from billing.usage import COUNTS
+from billing.lake.billing_days import EVERYBODY_ELSE, TABLES, batch_command
+from billing.lake.lake import Lake, LakeFile
+from billing.lake.months import Month
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
+from billing.metering.usage import COUNTS
+from billing.pricing.invoices import Invoices
+from billing.pricing.rated import Rated, RatedMonth, Rating
 from spark_analytics import records
 from spark_analytics.analytics import published
 from spark_analytics.batch import digest_of
@@ -231,7 +231,7 @@ def check(
 ) -> tuple[dict[str, Sums], list[Finding]]:
     """Sums of the month at each existing stage, and the differences between the stages.
 
-    Raises :class:`~billing.lake.LakeUnavailable`.
+    Raises :class:`~billing.lake.lake.LakeUnavailable`.
     """
     days = _days(lake, month)
 
@@ -362,7 +362,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of what is read, as it is now.  Raises :class:`billing.lake.LakeUnavailable`."""
+    """The size of what is read, as it is now.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     days = _days(lake, options.month)
     files = (file for folder in _FOLDERS.values() for file in records.files(lake, folder, days[0], days[-1]))
     return bytes_of_files(files) + bytes_of_tables(Tables(lake), days)

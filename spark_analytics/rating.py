@@ -5,7 +5,7 @@ by queue, its id and its tags.  To know the tiers only the sums of hours are put
 meter and hour.  They say that most hours are in one tier as a whole, whoever used what in them; only in the few hours
 in which a tier ends, a handful for each account, are queues put in order as well.
 
-Money is :class:`DecimalType` throughout; what a line costs is what :func:`billing.money.line_amount` says.
+Money is :class:`DecimalType` throughout; what a line costs is what :func:`billing.pricing.money.line_amount` says.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from billing.billing_days import (
+from billing.lake.billing_days import (
     EVERYBODY_ELSE,
     TABLES,
     batch_command,
@@ -44,14 +44,14 @@ from billing.billing_days import (
     days_needed,
     month_hours,
 )
-from billing.charges import RATED
-from billing.invoices import Closed, Invoices
-from billing.lake import Lake
-from billing.money import BASIS_POINTS, PRICE_PLACES
-from billing.months import Month
-from billing.plans import METERS, Book, Customers
-from billing.rated import FewerHours, Rated, Rating, check_hours, folder_of
-from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, new_run
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, new_run
+from billing.pricing.charges import RATED
+from billing.pricing.invoices import Closed, Invoices
+from billing.pricing.money import BASIS_POINTS, PRICE_PLACES
+from billing.pricing.plans import METERS, Book, Customers
+from billing.pricing.rated import FewerHours, Rated, Rating, check_hours, folder_of
 from spark_analytics.input_size import bytes_of_tables, rows_of_tables
 from spark_analytics.period import load_prices, month_of
 from spark_analytics.session import JobFailed, frame_of, in_one_partition, read_files, session, write_files
@@ -132,7 +132,8 @@ class Rates(NamedTuple):
     book: Book
     customers: Customers
     begins: Mapping[str, datetime] = MappingProxyType({})
-    """The beginnings of accounts' months that do not begin with their plan's (:func:`billing.billing_days.begins`)."""
+    """The beginnings of accounts' months that do not begin with their plan's
+    (:func:`billing.lake.billing_days.begins`)."""
 
     def days(self) -> list[date]:
         """The days (UTC) that have the month's hours."""
@@ -147,7 +148,7 @@ def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
     """A row for each tier of each meter in each part of the month, of the plans that somebody has.
 
     ``opens``: when the plan's month does.  The first part ``starts`` with the first account's.  Raises
-    :class:`billing.plans.NoPrice`.
+    :class:`billing.pricing.plans.NoPrice`.
     """
     rows = []
     month = by.month
@@ -268,7 +269,7 @@ def spans_of(hours: DataFrame) -> DataFrame:
 
 
 def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rates) -> DataFrame:
-    """The lines, as :data:`billing.charges.RATED`, of the units of :func:`placed`."""
+    """The lines, as :data:`billing.pricing.charges.RATED`, of the units of :func:`placed`."""
     priced = rates.drop("from_units", "to_units")
     summed = units.groupBy(*_PLACED, *_OF).agg(F.sum("units").cast(_UNITS).alias("units"))
     lines = (
@@ -314,8 +315,9 @@ def _micros_of(cost: Column, per: Column) -> Column:
 def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     """Rate a month anew, out of the tables as they are, and let it count.
 
-    Raises :class:`billing.plans.NoPrice`, :class:`billing.tables.Outrun`, :class:`billing.rated.FewerHours` and
-    :class:`billing.lake.LakeUnavailable`.
+    Raises :class:`billing.pricing.plans.NoPrice`, :class:`billing.lake.tables.Outrun`,
+    :class:`billing.pricing.rated.FewerHours` and
+    :class:`billing.lake.lake.LakeUnavailable`.
     """
     began = datetime.now(UTC)
     over = Rated(lake).rating(by.month)
@@ -413,7 +415,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
     """The size of what is read, as it is now.
 
-    Raises :class:`ValueError` for prices that cannot be read, and :class:`billing.lake.LakeUnavailable`.
+    Raises :class:`ValueError` for prices that cannot be read, and :class:`billing.lake.lake.LakeUnavailable`.
     """
     asked = Rates(options.period, *load_prices(options.plan, options.accounts))
     months = to_rate(lake, asked) or [asked]

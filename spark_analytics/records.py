@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
-from billing.lake import Lake, LakeFile
-from billing.tables import days_of
-from billing.usage import COUNTS
+from billing.lake.lake import Lake, LakeFile
+from billing.lake.tables import days_of
+from billing.metering.usage import COUNTS
 from spark_analytics.session import SPARK_ERRORS, frame_of, is_one_partition, read_files
 
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from billing.lake import Lake, LakeUnavailable
+from billing.lake.lake import Lake, LakeUnavailable
 from spark_analytics import s3_jars
 from spark_analytics.input_size import MIB, SMALL_JAVA, SMALL_MASTER, is_small, settings_for
 from spark_analytics.progress import print_step

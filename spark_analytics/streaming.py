@@ -1,4 +1,4 @@
-"""The stream: records as they arrive, folded into the live tables (:mod:`billing.live`), and alerts of budgets.
+"""The stream: records as they arrive, folded into the live tables (:mod:`billing.lake.live`), and alerts of budgets.
 
 Two rules decide what a record that arrives is:
 
@@ -36,16 +36,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from billing import budgets as budgeting
-from billing import live
-from billing.budgets import Budget, Lines, Measured, Receiver, Webhook, load_budgets
-from billing.compact import PREFIX
-from billing.estimate import METER_OF, Prices
-from billing.lake import Lake, LakeUnavailable
-from billing.live import DAYS, LATE, MINUTES, Fold, WrongCheckpoint
-from billing.months import Month
-from billing.plans import Meter, NoPrice
-from billing.usage import COUNTS
+from billing.lake import live
+from billing.lake.compact import PREFIX
+from billing.lake.lake import Lake, LakeUnavailable
+from billing.lake.live import DAYS, LATE, MINUTES, Fold, WrongCheckpoint
+from billing.lake.months import Month
+from billing.metering.usage import COUNTS
+from billing.pricing import budgets as budgeting
+from billing.pricing.budgets import Budget, Lines, Measured, Receiver, Webhook, load_budgets
+from billing.pricing.estimate import METER_OF, Prices
+from billing.pricing.plans import Meter, NoPrice
 from spark_analytics import records
 from spark_analytics.session import session, url_of
 

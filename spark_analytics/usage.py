@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY
-from billing.usage import COUNTS
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY
+from billing.metering.usage import COUNTS
 
 _WHOLE = "decimal(38,0)"
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from bench.cassandra_server import QUICK_START, CassandraCluster
-from bench.redis_server import RedisServer
+from bench.servers.cassandra_server import QUICK_START, CassandraCluster
+from bench.servers.redis_server import RedisServer
 from tests.runner.schedule import Sharing, of_files
 
 # Spark's jobs in the tests last seconds, so optimizing compilation would not pay off.

@@ -38,10 +38,10 @@ from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import message_id, pack_id
+from backend.engine.receipt_handles import Handles
 from backend.engine.timers import NEVER
+from backend.engine.token_slots import is_slot_of_token
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES
-from backend.handles import Handles
-from backend.routing import is_slot_of_token
 
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 from backend.api import StorageFull, Unavailable
-from backend.journal.disk import Disk, is_media_error
-from backend.journal.segments import SegmentFiles
+from backend.journal.local.disk import Disk, is_media_error
+from backend.journal.local.segments import SegmentFiles
 from metadata_service.models import PieceRef
 
 MAGIC: Final = b"HfCk"

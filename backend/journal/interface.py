@@ -1,8 +1,8 @@
 """The interface of a journal to the backend, independent of its storage.
 
-Two implementations keep these promises: local files (:mod:`backend.journal.local`), and the tables of a Cassandra
-(:mod:`backend.journal.cassandra_journal`).  They share the format of records and rows, and the conformance suite
-``tests/backend/journal/conformance.py``.
+Two implementations keep these promises: local files (:mod:`backend.journal.local.journal`), and the tables of a
+Cassandra (:mod:`backend.journal.cassandra.journal`).  They share the format of records and rows, and the conformance
+suite ``tests/backend/journal/conformance.py``.
 
 A *position* is 64 bits: the log's id (20 bits), the segment (20 bits), and 24 bits private to the journal.  Later
 records of a log have higher positions.
@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from backend.journal.checkpoints import PieceStore
-from backend.journal.recovery import LogEnd, Row
+from backend.journal.local.scan import LogEnd, Row
+from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
-from backend.journal.segments import RottenRecord
 from metadata_service.models import LogEntry
 
 
@@ -167,8 +167,8 @@ class Journal(Protocol):
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
         """Find logs like :meth:`look`, and lock them for this process until :meth:`release`.
 
-        No other process writes or recovers them meanwhile.  Raises :class:`~backend.journal.segments.LogInUse` if the
-        writer of one is known to be alive.
+        No other process writes or recovers them meanwhile.  Raises :class:`~backend.journal.local.segments.LogInUse` if
+        the writer of one is known to be alive.
         """
 
     def release(self) -> None:
@@ -200,5 +200,5 @@ class Journal(Protocol):
 
         ``on_failure`` is called once, when nothing more can be written: the caller has to discard its memory and
         restart from what is durable.  Raises :class:`~backend.api.StorageFull`, :class:`~backend.api.Unavailable`,
-        :class:`~backend.journal.segments.LogInUse`, :class:`OSError`.
+        :class:`~backend.journal.local.segments.LogInUse`, :class:`OSError`.
         """

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from bench.run import Run
 from bench.scenarios import (
     backlog,
     cluster,
@@ -22,8 +23,7 @@ from bench.scenarios import (
     rows,
     takeover,
 )
-from bench.scenarios.run import Run
-from bench.servers import Server
+from bench.servers.servers import Server
 
 HOLDFAST = frozenset({"holdfast"})
 PEERS = frozenset({"rabbitmq", "nats"})

@@ -9,12 +9,12 @@ import time
 from array import array
 from pathlib import Path
 
-from bench import proc
 from bench.jobs import Groups, Sqs
 from bench.load import Job, Jobs, Window, quantile
+from bench.run import Run, again
 from bench.scenarios.core import GROUPS
-from bench.scenarios.run import Run, again
-from bench.servers import Holdfast, Server
+from bench.servers import proc
+from bench.servers.servers import Holdfast, Server
 
 PIECE = "ckpt"
 """Part of the name of each file of checkpoint chunks."""

@@ -6,9 +6,9 @@ import itertools
 
 from bench.jobs import Sqs
 from bench.load import Load
-from bench.redis_server import RedisServer
-from bench.scenarios.run import CONNECTIONS, Run, again
-from bench.servers import HOST, Holdfast, Server
+from bench.run import CONNECTIONS, Run, again
+from bench.servers.redis_server import RedisServer
+from bench.servers.servers import HOST, Holdfast, Server
 
 BACKENDS = 2
 FRONTENDS = 2

@@ -6,8 +6,8 @@ import itertools
 
 from bench.jobs import Groups, Sqs
 from bench.load import Load
-from bench.scenarios.run import CONNECTIONS, Run, again
-from bench.servers import HOST, Server
+from bench.run import CONNECTIONS, Run, again
+from bench.servers.servers import HOST, Server
 
 GROUPS = 1_000
 QUEUES = 1_000

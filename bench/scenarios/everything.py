@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bench.jobs import Sqs
+from bench.run import Run, again
 from bench.scenarios import guarded
 from bench.scenarios.observed import watched
-from bench.scenarios.run import Run, again
 from bench.scenarios.sides import Side, in_turn
-from bench.servers import CREDENTIALS, HOST, Asgi, Server
+from bench.servers.servers import CREDENTIALS, HOST, Asgi, Server
 from bench.signing import Signer
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.jobs import Sqs
 from bench.load import Jobs
-from bench.scenarios.run import Run, again
+from bench.run import Run, again
 from bench.scenarios.sides import Side, in_turn
-from bench.servers import Holdfast, Server
+from bench.servers.servers import Holdfast, Server
 
 FRONTENDS = 2
 

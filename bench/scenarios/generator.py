@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.jobs import Sqs
-from bench.scenarios.run import Run, again
-from bench.servers import Server
+from bench.run import Run, again
+from bench.servers.servers import Server
 
 
 async def ceiling(run: Run, server: Server) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bench.jobs import Sqs
-from bench.scenarios.run import Run, again
+from bench.run import Run, again
 from bench.scenarios.sides import Side, in_turn
-from bench.servers import CREDENTIALS, HOST, Holdfast, Server
+from bench.servers.servers import CREDENTIALS, HOST, Holdfast, Server
 from bench.signing import Signer
 
 _HIGHEST = "1000000:1000000"

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from backend.address import Address
 from backend.api import NewMessage, Stored, Target
-from backend.client import RemoteBackend
-from bench import proc
-from bench.hop_server import SECRET, WAYS
-from bench.scenarios.run import Run, quiet_memory
-from bench.servers import Server
+from backend.rpc.address import Address
+from backend.rpc.client import RemoteBackend
+from bench.run import Run, quiet_memory
+from bench.servers import proc
+from bench.servers.hop_server import SECRET, WAYS
+from bench.servers.servers import Server
 
 CALLERS = (1, 32)
 _TARGET = Target(1 << 40, 1 << 60, 3)
@@ -73,7 +73,7 @@ async def _cost(run: Run, way: str, callers: int) -> Cost:
 
 
 def _start(way: str, path: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "bench.hop_server", way, path])
+    return subprocess.Popen([sys.executable, "-m", "bench.servers.hop_server", way, path])
 
 
 async def _load(call: Call, callers: int, seconds: float) -> int:

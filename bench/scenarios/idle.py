@@ -6,11 +6,11 @@ import itertools
 import time
 from typing import Any
 
-from bench import proc
 from bench.jobs import Sqs
 from bench.load import Load, Window
-from bench.scenarios.run import CONNECTIONS, Run
-from bench.servers import HOST, Meter, Server
+from bench.run import CONNECTIONS, Run
+from bench.servers import proc
+from bench.servers.servers import HOST, Meter, Server
 
 WAIT_SECONDS = 20
 POLLED_QUEUES = 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 import timeit
 
 from bench.callers import share
-from bench.redis_server import RedisServer
-from bench.scenarios.run import Run
-from bench.servers import Server
+from bench.run import Run
+from bench.servers.redis_server import RedisServer
+from bench.servers.servers import Server
 from ratelimit.limiter import Limiter
 
 _DECISIONS = 200_000

@@ -7,11 +7,11 @@ import contextlib
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 
-from bench.cassandra_server import free_ports
 from bench.jobs import Sqs
-from bench.scenarios.run import Run, again
+from bench.run import Run, again
 from bench.scenarios.sides import Side, in_turn
-from bench.servers import HOST, Holdfast, Nothing, Server
+from bench.servers.cassandra_server import free_ports
+from bench.servers.servers import HOST, Holdfast, Nothing, Server
 
 SCRAPE_SECONDS = 5.0
 """Interval of scrapes; Prometheus uses 15 or 30 seconds."""
@@ -24,7 +24,7 @@ class Silent(Holdfast):
 
     def command(self) -> list[str]:
         python, option, _, *rest = super().command()
-        return [python, option, "bench.silent_server", *rest]
+        return [python, option, "bench.servers.silent_server", *rest]
 
 
 async def send(run: Run, _: Server) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench import proc
-from bench.amqp import PREFETCH, Amqp
 from bench.jobs import BATCH, counted
 from bench.load import Jobs, Load
-from bench.nats import Nats
-from bench.peer_load import connect_by
-from bench.peers import RabbitMq
+from bench.peers.amqp import PREFETCH, Amqp
+from bench.peers.load import connect_by
+from bench.peers.nats import Nats
+from bench.peers.peers import RabbitMq
 from bench.report import row_of
-from bench.scenarios.run import CONNECTIONS, Run, quiet_memory
-from bench.servers import HOST, Meter, Server
+from bench.run import CONNECTIONS, Run, quiet_memory
+from bench.servers import proc
+from bench.servers.servers import HOST, Meter, Server
 
 FILL_AT_ONCE = 50
 

@@ -14,25 +14,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.api import SHARDS, NewMessage, PartitionSettings, Target
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_tables import JOURNAL, CassandraTables
-from backend.journal.tables import StateRead, Written
+from backend.journal.cassandra.journal import CassandraJournal
+from backend.journal.cassandra.table_interface import StateRead, Written
+from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.node import Node, NodeSettings
-from backend.shards import shard_of
-from bench.cluster_server import HoldfastCluster
+from backend.serving.shards import shard_of
 from bench.jobs import BODY_BYTES
 from bench.load import quantile
-from bench.scenarios.run import Run, quiet_memory
-from bench.servers import Server
-from metadata_service.cassandra import CassandraStore
-from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+from bench.run import Run, quiet_memory
+from bench.servers.cluster_server import HoldfastCluster
+from bench.servers.servers import Server
+from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings
+from metadata_service.cassandra.store import CassandraStore
 
 CALLERS = 256
 
 
 class Counted:
     """Tables that record the duration of each row's write and of each fence read.  Implements
-    :class:`backend.journal.cassandra_journal.Server`.
+    :class:`backend.journal.cassandra.journal.Server`.
     """
 
     def __init__(self, tables: CassandraTables) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench import proc
 from bench.load import Jobs, Load, Window
 from bench.report import Row, row_of
-from bench.scenarios.run import CONNECTIONS, Run, quiet_memory
-from bench.servers import HOST, Meter, Server
+from bench.run import CONNECTIONS, Run, quiet_memory
+from bench.servers import proc
+from bench.servers.servers import HOST, Meter, Server
 
 ROUNDS = 4
 

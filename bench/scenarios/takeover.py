@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
-from backend.shards import shard_of
-from bench import proc
+from backend.serving.shards import shard_of
 from bench.cluster import ACCOUNT
-from bench.cluster_server import HoldfastCluster
 from bench.jobs import Sqs
 from bench.load import Answer, Job, Jobs, Load, parse_answer
-from bench.scenarios.run import CONNECTIONS, Run, again
-from bench.servers import HOST, Holdfast, Server
+from bench.run import CONNECTIONS, Run, again
+from bench.servers import proc
+from bench.servers.cluster_server import HoldfastCluster
+from bench.servers.servers import HOST, Holdfast, Server
+from holdfast.runtime.stores import Stores
 from holdfast.settings import load as load_settings
-from holdfast.stores import Stores
 
 QUEUE = "waiting"
 CALL_SECONDS = 30.0

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from auth.data_keys import DataKeyMissing, SealBroken
-from auth.keyring import Keyring
+from auth.encryption.data_keys import DataKeyMissing, SealBroken
+from auth.encryption.keyring import Keyring
 from frontend.alarms.rules import reason
 from frontend.alarms.webhooks import NotTold, Webhooks, host_of
 from metadata_service.alarms import Alarm, Comparison, Notification

@@ -1,6 +1,6 @@
 """Evaluation of alarms by one frontend, which another replaces when it ends.
 
-Each frontend is a candidate (:mod:`metadata_service.election`) as soon as there are alarms; before, it only
+Each frontend is a candidate (:mod:`metadata_service.clusters.election`) as soon as there are alarms; before, it only
 checks periodically if there are any.  There is no lease, so two may act as the keeper for a moment: a status
 changes only from the version that was read, so that a change causes one notification, which the webhook may get
 twice, with the same id.
@@ -20,17 +20,17 @@ from typing import Any, Final
 
 import msgspec
 
-from auth.master_keys import KeyringError
+from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError, Measures
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.rules import judged
 from frontend.alarms.webhooks import NotTold
 from frontend.queue_metrics import BY_NAME, Metric, value_of
+from frontend.queues.queues import Queues
 from frontend.services import Services
-from frontend.sqs.errors import SqsError
-from frontend.sqs.queues import Queues
+from frontend.sqs.protocol.errors import SqsError
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
-from metadata_service.election import Election
+from metadata_service.clusters.election import Election
 from metadata_service.models import ManagerEntry
 from metadata_service.store import AlarmStore, ConditionFailed, StoreError
 
@@ -54,7 +54,7 @@ logger = logging.getLogger("holdfast.alarms")
 
 
 class _Office:
-    """Adapter of :class:`metadata_service.election.Office` to the alarm keeper's entry."""
+    """Adapter of :class:`metadata_service.clusters.election.Office` to the alarm keeper's entry."""
 
     def __init__(self, store: AlarmStore) -> None:
         self._store = store

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from frontend.sqs.attributes import READABLE, SETTABLE
-from frontend.sqs.errors import REGISTRY
-from frontend.sqs.model import ACTIONS, SYSTEM_ATTRIBUTE_NAMES, ListOf, MapOf, Member, Scalar, Structure
+from frontend.queues.attributes import READABLE, SETTABLE
 from frontend.sqs.operations import ON_ACCOUNT, ON_QUEUE
+from frontend.sqs.protocol.errors import REGISTRY
+from frontend.sqs.protocol.model import ACTIONS, SYSTEM_ATTRIBUTE_NAMES, ListOf, MapOf, Member, Scalar, Structure
 
 BEGIN = "<!-- made by frontend/sqs/coverage.py: begin -->"
 END = "<!-- made by frontend/sqs/coverage.py: end -->"

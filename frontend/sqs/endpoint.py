@@ -15,32 +15,34 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from auth.audit import SIGN_IN, Act
 from auth.credentials import Tenant
+from auth.encryption.named_keys import DataKeyDestroyed, TooManyNamedKeys
 from auth.errors import AuthError, IssuerUnreachable, MissingAuthenticationToken
 from auth.guessing import Guesses
-from auth.named_keys import DataKeyDestroyed, TooManyNamedKeys
 from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, QueueFull, StorageFull
-from billing.meter import UsageNotCounted
-from frontend import instruments, sts
-from frontend.access import check_credential
-from frontend.authenticator import Authenticator, Caller
-from frontend.bodies import arrived, read_body
-from frontend.paths import check_path, raw_path
-from frontend.polls import AsgiReceive, ClientGone
-from frontend.refusals import Refusals
+from billing.metering.meter import UsageNotCounted
+from frontend import sts
+from frontend.queues.queues import QueueView, locate
+from frontend.request import instruments
+from frontend.request.access import check_credential
+from frontend.request.authenticator import Authenticator, Caller
+from frontend.request.bodies import arrived, read_body
+from frontend.request.call import Call, Members, Scope, client_address
+from frontend.request.error_log import Refusals
+from frontend.request.long_polls import AsgiReceive, ClientGone
+from frontend.request.paths import check_path, raw_path
+from frontend.request.tracing import hand_on, tell_call, tell_visit
+from frontend.request.unsigned_calls import Strangers
+from frontend.request.usage import Counted, Usage
 from frontend.services import Services
-from frontend.sqs import errors, json_protocol, limits, query_protocol
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import auto_create_queue
-from frontend.sqs.acts import ACTS, Acts
-from frontend.sqs.calls import Call, Members, Scope, client_address
-from frontend.sqs.errors import SqsError
-from frontend.sqs.model import ACTIONS
+from frontend.sqs.audited_actions import ACTS, Acts
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
-from frontend.sqs.queues import QueueView, locate
-from frontend.strangers import Strangers
-from frontend.tracing import hand_on, tell_call, tell_visit
-from frontend.usage import Counted, Usage
+from frontend.sqs.protocol import errors, json, limits
+from frontend.sqs.protocol import query as query_protocol
+from frontend.sqs.protocol.errors import SqsError
+from frontend.sqs.protocol.model import ACTIONS
 from metadata_service.store import StoreError
 from telemetry import calls, traces
 from telemetry.headers import TRACEPARENT, XRAY
@@ -186,7 +188,7 @@ class SqsEndpoint:
             polled = action == "ReceiveMessage" and _waits(request)
             instruments.answered(action, status, request.throttled, seconds, polled)
             headers = [(b"x-amzn-requestid", request.request_id.encode()), (b"content-type", content_type), *headers]
-            answer = getattr(receive, "answer", None)  # holdfast.exchange.Exchange
+            answer = getattr(receive, "answer", None)  # holdfast.http.request_cycle.Exchange
             if answer is None or status != 200 or not answer(headers, body):
                 headers.append((b"content-length", b"%d" % len(body)))
                 await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -207,7 +209,7 @@ class SqsEndpoint:
             raise SqsError(errors.MALFORMED_INPUT, f"A request can have at most {limits.HEADERS_MOST} headers.")
         target = headers.get(b"x-amz-target")
         content_type = headers.get(b"content-type", b"")
-        request.is_json = target is not None or content_type.startswith(json_protocol.CONTENT_TYPE)
+        request.is_json = target is not None or content_type.startswith(json.CONTENT_TYPE)
         if len(headers) != len(sent):
             headers = request.headers = _joined(sent)
         if self._tracing is not None:
@@ -246,16 +248,16 @@ class SqsEndpoint:
         try:
             caller = self._authenticated.at_once(request, body) or await self._authenticated(request, body)
         except MissingAuthenticationToken as refusal:
-            sound = content_type.startswith(json_protocol.CONTENT_TYPE) and request.method == "POST"
+            sound = content_type.startswith(json.CONTENT_TYPE) and request.method == "POST"
             name = _action_in(target) if target is not None and sound else ""
-            source = Source(json_protocol.queue_url, json_protocol.read, body)
+            source = Source(json.queue_url, json.read, body)
             result = await self._carry_out_unsigned(request, scope, receive, name, source, refusal)
             request.result = result
-            return json_protocol.CONTENT_TYPE, json_protocol.write(result)
+            return json.CONTENT_TYPE, json.write(result)
         call = self._call(request, caller, receive, scope)
         if target is None:
             raise SqsError(errors.MISSING_ACTION, "The request must contain the header X-Amz-Target.")
-        if not content_type.startswith(json_protocol.CONTENT_TYPE) or request.method != "POST":
+        if not content_type.startswith(json.CONTENT_TYPE) or request.method != "POST":
             raise SqsError(
                 errors.SERIALIZATION,
                 "A request with X-Amz-Target is a POST of Content-Type application/x-amz-json-1.0.",
@@ -264,8 +266,8 @@ class SqsEndpoint:
         if name not in ACTIONS:
             raise _invalid_action(name or target.decode("latin-1"))
         request.action = name
-        result = request.result = await self._carry_out(request, call, name, json_protocol.read, body)
-        return json_protocol.CONTENT_TYPE, json_protocol.write(result)
+        result = request.result = await self._carry_out(request, call, name, json.read, body)
+        return json.CONTENT_TYPE, json.write(result)
 
     async def _answer_query(
         self, request: _Request, content_type: bytes, body: bytes, receive: AsgiReceive, scope: Scope
@@ -482,9 +484,9 @@ class SqsEndpoint:
         if not request.body_read:
             headers.append((b"connection", b"close"))
         if request.is_json:
-            body, query_error = json_protocol.write_error(answer)
+            body, query_error = json.write_error(answer)
             headers.append((b"x-amzn-query-error", query_error))
-            return answer.kind.status, json_protocol.CONTENT_TYPE, body, headers
+            return answer.kind.status, json.CONTENT_TYPE, body, headers
         if request.is_sts:
             return answer.kind.status, query_protocol.XML, sts.write_error(answer, request.request_id), headers
         if request.accept_json:
@@ -565,7 +567,7 @@ class Visit:
     def count(self, status: int, bytes_in: int, bytes_out: int) -> None:
         """Count the answer with this status, and meter it if :meth:`count_as` was called.
 
-        Raises :class:`~billing.meter.UsageNotCounted`: it must then not be answered with success.
+        Raises :class:`~billing.metering.meter.UsageNotCounted`: it must then not be answered with success.
         """
         self._status = status
         usage, request = self._endpoint._usage, self._request

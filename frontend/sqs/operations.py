@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from frontend.queues.queues import QueueView
+from frontend.request.call import Call, Members
 from frontend.sqs.actions import batches, dead_letter, messages, moves, permissions, queues, tags, visibility
 from frontend.sqs.actions.context import Context
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.queues import QueueView
 
 QueueOperation = Callable[[Context, Call, QueueView, Members], Awaitable[Members | None]]
 AccountOperation = Callable[[Context, Call, Members], Awaitable[Members | None]]

@@ -10,14 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Final, NoReturn
 
-from auth.data_keys import DataKey
-from auth.named_keys import NamedKey
-from backend.journal.tables import StateRead, Written
+from auth.encryption.data_keys import DataKey
+from auth.encryption.named_keys import NamedKey
+from backend.journal.cassandra.table_interface import StateRead, Written
 from holdfast.backup import rows
 from holdfast.backup.layout import Place as FilePlace
 from holdfast.backup.layout import folder_of, pieces_path, segment_path
 from holdfast.backup.rows import Place
-from metadata_service.cassandra_copy import ClusterCopy, Filling, MetadataCopy
+from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import Entries
 
@@ -61,7 +61,7 @@ class Scratch:
 
 
 class BackedUpTables:
-    """Read-only implementation of :class:`backend.journal.cassandra_journal.Server`."""
+    """Read-only implementation of :class:`backend.journal.cassandra.journal.Server`."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
         """``folder``: filled by :class:`Scratch`."""
@@ -151,7 +151,7 @@ def _refuse() -> NoReturn:
 
 
 class BackedUpEntries:
-    """Read-only entries of a cluster, for :func:`backend.damage.examine`."""
+    """Read-only entries of a cluster, for :func:`backend.recovery.damage.examine`."""
 
     def __init__(self, copy: ClusterCopy) -> None:
         self._copy = copy
@@ -176,7 +176,7 @@ class BackedUpEntries:
 
 
 class BackedUpKeys:
-    """Read-only data keys, for :meth:`auth.keyring.Keyring.check`."""
+    """Read-only data keys, for :meth:`auth.encryption.keyring.Keyring.check`."""
 
     def __init__(self, copy: MetadataCopy) -> None:
         self._keys = copy.data_keys()

@@ -2,7 +2,7 @@
 with it.
 
 Cassandra cannot be locked as a whole, and logs keep growing.  So each log is *held* for a moment
-(:meth:`~metadata_service.cassandra_entries.CassandraEntries.hold`): its writer still writes rows, but does not
+(:meth:`~metadata_service.cassandra.entries.CassandraEntries.hold`): its writer still writes rows, but does not
 answer, because its fence reads say that it is held.  While all are held,
 
 1. the entries of the logs are read, then those of the shards, at SERIAL; 2. the end of each log is determined,
@@ -31,12 +31,12 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from backend.journal.cassandra_tables import CassandraTables
-from backend.journal.cassandra_tail import CassandraTail, End
+from backend.journal.cassandra.table_interface import Unanswered
+from backend.journal.cassandra.tables import CassandraTables
+from backend.journal.cassandra.tail import CassandraTail, End
 from backend.journal.rows import SEGMENT_MAX
-from backend.journal.tables import Unanswered
 from holdfast.backup.kept import CannotBackUp, Tell, now_ms
-from metadata_service.cassandra import CassandraStore
+from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import BackendCluster, BackupPin, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
 

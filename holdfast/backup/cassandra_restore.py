@@ -16,29 +16,21 @@ from contextlib import AsyncExitStack
 from itertools import islice
 from typing import Final, NamedTuple
 
-from backend.journal.cassandra_tables import JOURNAL, CassandraTables
-from backend.journal.patience import PatientTables
-from backend.journal.tables import Unanswered
+from backend.journal.cassandra.retrying_tables import PatientTables
+from backend.journal.cassandra.table_interface import Unanswered
+from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from holdfast.backup.cassandra_moment import together
 from holdfast.backup.contents import Contents, read_contents, write_contents
 from holdfast.backup.layout import Place
 from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore, Tell, damaged_files
 from holdfast.backup.target import Target, TargetUnusable
+from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
-from holdfast.stores import cluster_keyspace, connection_settings
-from metadata_service.cassandra import CassandraStore
-from metadata_service.cassandra_connection import CassandraConnection
-from metadata_service.cassandra_copy import (
-    Filling,
-    close_to_all,
-    fill,
-    is_empty,
-    open_to_all,
-    restored_as,
-    unfinished,
-)
-from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra.connection import CassandraConnection
+from metadata_service.cassandra.copy import Filling, close_to_all, fill, is_empty, open_to_all, restored_as, unfinished
+from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.store import CassandraStore
 from metadata_service.store import StoreError
 
 ROWS_AT_ONCE: Final = 16
@@ -89,8 +81,8 @@ def _names(settings: Settings, contents: Contents) -> dict[str, str]:
 class Keyspaces:
     """The keyspaces to be filled.  Implements :class:`~holdfast.backup.contents.Destination`.
 
-    Each method raises :class:`~backend.journal.tables.Unanswered` and :class:`StoreError`, also if another
-    restore has begun.
+    Each method raises :class:`~backend.journal.cassandra.table_interface.Unanswered` and :class:`StoreError`, also if
+    another restore has begun.
     """
 
     def __init__(self, opened: dict[str, _Opened], metadata: str, clusters: dict[str, str], note: str) -> None:

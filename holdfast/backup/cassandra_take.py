@@ -19,12 +19,12 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from backend.checkpointer import pins_of
-from backend.journal.cassandra_tables import JOURNAL, CassandraTables
-from backend.journal.patience import PatientTables
+from backend.journal.cassandra.retrying_tables import PatientTables
+from backend.journal.cassandra.table_interface import CHUNK_BYTES as CHUNK
+from backend.journal.cassandra.table_interface import ROWS_MOST, Unanswered, pages
+from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.journal.rows import SEGMENT_MAX, decode_row_header
-from backend.journal.tables import CHUNK_BYTES as CHUNK
-from backend.journal.tables import ROWS_MOST, Unanswered, pages
+from backend.recovery.checkpointer import pins_of
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
 from holdfast.backup import rows
@@ -35,19 +35,12 @@ from holdfast.backup.layout import METADATA, entries_path, pieces_path, segment_
 from holdfast.backup.manifest import BackedUpFile, Manifest
 from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, Target
+from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
-from holdfast.stores import cluster_keyspace, connection_settings
-from metadata_service.cassandra import CassandraStore
-from metadata_service.cassandra_connection import CassandraConnection
-from metadata_service.cassandra_copy import (
-    ClusterCopy,
-    MetadataCopy,
-    maps_are_settled,
-    opened,
-    put_together,
-    read_all,
-)
-from metadata_service.cassandra_keyspace import CassandraKeyspace
+from metadata_service.cassandra.connection import CassandraConnection
+from metadata_service.cassandra.copy import ClusterCopy, MetadataCopy, maps_are_settled, opened, put_together, read_all
+from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import LogEntry
 from metadata_service.store import StoreError
 

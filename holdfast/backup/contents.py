@@ -14,14 +14,14 @@ from typing import BinaryIO, Final, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
 
-from backend.journal.tables import CHUNK_BYTES
+from backend.journal.cassandra.table_interface import CHUNK_BYTES
 from holdfast.backup import rows
 from holdfast.backup.layout import METADATA, Place, entries_path, place_of
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.restore import Tell, checked
 from holdfast.backup.target import Target
-from metadata_service.cassandra_copy import ClusterCopy, Filling, MetadataCopy, cluster_filling, metadata_filling
-from metadata_service.cassandra_schema import METADATA as METADATA_TABLES
+from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy, cluster_filling, metadata_filling
+from metadata_service.cassandra.schema import METADATA as METADATA_TABLES
 from metadata_service.models import check_cluster_name, cluster_of
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.target import Target
-from metadata_service.sqlite_copy import begin_anew
+from metadata_service.sqlite.copy import begin_anew
 
 METADATA: Final = "metadata.sqlite"
 _ASIDE: Final = "metadata.sqlite.restoring"

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from auth.master_keys import MasterKeyMissing, MasterKeys, WrapBroken
+from auth.encryption.master_keys import MasterKeyMissing, MasterKeys, WrapBroken
 
 _CONTEXT: Final = b"holdfast list of a backup\0"
 

@@ -1,7 +1,7 @@
 """Backup of a data folder, while the service runs or not.
 
 **The moment.**  The metadata's file is locked for some milliseconds.  During that a moment is found at which
-none of the logs grew (:mod:`backend.journal.tail`): the metadata and the logs up to their ends are together the
+none of the logs grew (:mod:`backend.journal.local.tail`): the metadata and the logs up to their ends are together the
 state that a kill of all processes would have left at that moment, and from which a start recovers.  Everything
 else that the metadata refer to, closed segments and checkpoints, never changes.  So the files can be copied
 without haste, because a pin set at the same moment protects them from deletion by the service.
@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from backend.checkpointer import pins_of
-from backend.journal.local import folder_of
-from backend.journal.segments import segment_name
-from backend.journal.tail import LogTail, stand_still
+from backend.journal.local.journal import folder_of
+from backend.journal.local.segments import segment_name
+from backend.journal.local.tail import LogTail, stand_still
+from backend.recovery.checkpointer import pins_of
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
 from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, quietly, store, written_to
@@ -33,7 +33,7 @@ from holdfast.backup.manifest import Manifest
 from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, Target
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
-from metadata_service.sqlite_copy import MetadataFile
+from metadata_service.sqlite.copy import MetadataFile
 
 PIN_SECONDS: Final = 600.0
 """Time after which the pin of a killed backup is void."""

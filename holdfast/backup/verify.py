@@ -13,18 +13,18 @@ from typing import Final
 
 import msgspec
 
-from auth.keyring import Keyring, KeyringStore
-from auth.master_keys import KeyringError, MasterKeys
+from auth.encryption.keyring import Keyring, KeyringStore
+from auth.encryption.master_keys import KeyringError, MasterKeys
 from backend.api import BackendError, Counters, Unavailable
-from backend.census import Census, count
-from backend.journal.disk import RealDisk
-from backend.journal.local import LocalJournal
+from backend.journal.local.disk import RealDisk
+from backend.journal.local.journal import LocalJournal
+from backend.recovery.offline_stats import Census, count
 from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore, damaged_files, restore
 from holdfast.backup.target import Target
 from metadata_service.models import Queue
-from metadata_service.sqlite import SQLiteStore
-from metadata_service.sqlite_copy import MetadataFile
+from metadata_service.sqlite.copy import MetadataFile
+from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import StoreError
 
 DAMAGES_SAID: Final = 100
@@ -115,7 +115,7 @@ async def _open_files(
     target: Target, manifest: Manifest, folder: Path, masters: MasterKeys | None, tell: Tell
 ) -> tuple[list[str], list[VerifiedQueue], list[str]]:
     """Open a backup of a service in Cassandra, whose tables and entries are files."""
-    from backend.journal.cassandra_journal import CassandraJournal
+    from backend.journal.cassandra.journal import CassandraJournal
     from holdfast.backup.cassandra_files import BackedUpEntries, BackedUpKeys, BackedUpTables, Scratch
     from holdfast.backup.contents import read_contents, write_contents
 

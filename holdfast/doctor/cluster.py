@@ -8,23 +8,23 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from auth.keyring import Keyring
-from auth.master_keys import KeyringError
+from auth.encryption.keyring import Keyring
+from auth.encryption.master_keys import KeyringError
 from backend.api import SHARDS
-from backend.living import living
-from holdfast.certificate import CertificateUnusable
+from backend.cluster.liveness import living
 from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, certificate, note, secret_file, warning, wrong
-from holdfast.keyring import keyring_path, local_master_keys
-from holdfast.peers import peer_tls
+from holdfast.http.certificate import CertificateUnusable
+from holdfast.runtime.keyring import keyring_path, local_master_keys
+from holdfast.runtime.peer_tls import peer_tls
+from holdfast.runtime.stores import Stores, cluster_keyspace, connection_settings, replication_of
 from holdfast.settings import Settings, SettingsError, cluster_secret
-from holdfast.stores import Stores, cluster_keyspace, connection_settings, replication_of
 from metadata_service.models import ClusterEntry, ClusterReport, Heartbeat, LogEntry, ShardEntry
 from metadata_service.schema import RESTORE_AGAIN
 from metadata_service.store import MemberStore, MetadataStore, StoreError
 
 if TYPE_CHECKING:  # the driver is large, and not needed with metadata nodes only
-    from metadata_service.cassandra_connection import CassandraConnection
+    from metadata_service.cassandra.connection import CassandraConnection
 
 SKEW_MS: Final = 2_000
 BEAT_MS: Final = 1_500
@@ -87,9 +87,9 @@ async def _look(settings: Settings) -> list[Finding]:
 
 async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
     """Examine Cassandra without creating anything; True if its contents can be examined."""
-    from holdfast import schema_cassandra
-    from metadata_service.cassandra_connection import CassandraConnection
-    from metadata_service.cassandra_keyspace import CassandraKeyspace
+    from holdfast.runtime import schema_cassandra
+    from metadata_service.cassandra.connection import CassandraConnection
+    from metadata_service.cassandra.keyspace import CassandraKeyspace
 
     connection = await CassandraConnection.open(connection_settings(settings))
     try:

@@ -23,27 +23,27 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from auth.keyring import Keyring
-from auth.master_keys import KeyringError, LocalMasterKeys
+from auth.encryption.keyring import Keyring
+from auth.encryption.master_keys import KeyringError, LocalMasterKeys
 from backend.api import BackendError
-from backend.damage import Survey, examine
-from backend.journal.disk import RealDisk
-from backend.journal.local import LocalJournal, folder_of
-from backend.journal.log import LogSettings
-from backend.journal.segments import LogInUse
+from backend.journal.local.disk import RealDisk
+from backend.journal.local.journal import LocalJournal, folder_of
+from backend.journal.local.log import LogSettings
+from backend.journal.local.segments import LogInUse
+from backend.recovery.damage import Survey, examine
 from holdfast.backup.take import SCRATCH
-from holdfast.certificate import CertificateUnusable
 from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, Mend, certificate, disk, note, secret_file, warning, wrong
-from holdfast.folder import LOCK_FILE, USE_FILE
-from holdfast.keyring import keyring_path, local_master_keys, stored_keys
-from holdfast.root import endpoint
-from holdfast.serve import certificate_of
+from holdfast.http.certificate import CertificateUnusable
+from holdfast.process.serve import certificate_of
+from holdfast.runtime.data_folder import LOCK_FILE, USE_FILE
+from holdfast.runtime.keyring import keyring_path, local_master_keys, stored_keys
+from holdfast.runtime.root_tenant import endpoint
 from holdfast.settings import Settings
-from metadata_service import sqlite_schema
 from metadata_service.models import BackupPin
-from metadata_service.sqlite import SQLiteStore
-from metadata_service.sqlite_copy import MetadataFile
+from metadata_service.sqlite import schema
+from metadata_service.sqlite.copy import MetadataFile
+from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import StoreError
 
 FILES_BESIDE_CONNECTIONS: Final = 512
@@ -156,7 +156,7 @@ def _open_files(settings: Settings, process: int | None) -> Iterator[Finding]:
 def _metadata(settings: Settings, process: int | None) -> Iterator[Finding]:
     path = settings.metadata_file
     try:
-        stored = sqlite_schema.stored_version(path)
+        stored = schema.stored_version(path)
         file = MetadataFile(path)
     except StoreError as error:
         yield wrong(str(error), "restore a backup, if it is damaged: holdfast restore")
@@ -169,10 +169,10 @@ def _metadata(settings: Settings, process: int | None) -> Iterator[Finding]:
         with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as folder:
             copy = Path(folder) / "metadata.sqlite"
             file.copy_to(copy)
-            if stored.version < sqlite_schema.SCHEMA.version:
+            if stored.version < schema.SCHEMA.version:
                 yield note(
                     f"the metadata file has version {stored.version} of the schema, and this program "
-                    f"{sqlite_schema.SCHEMA.version}",
+                    f"{schema.SCHEMA.version}",
                     "the next start brings it up to date",
                 )
             yield from asyncio.run(_opened(settings, copy, running=process is not None))

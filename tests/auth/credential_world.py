@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from auth.credentials import Tenant
-from auth.jwts import Tokens
 from auth.lookup import Credentials
-from auth.service_keys import ServiceKeys
-from auth.sessions import Sessions
-from metadata_service.sqlite import SQLiteStore
+from auth.tokens.jwts import Tokens
+from auth.tokens.service_keys import ServiceKeys
+from auth.tokens.sessions import Sessions
+from metadata_service.sqlite.store import SQLiteStore
 from tests.auth.clock import Clock
 from tests.metadata_service.faulty import Faults
 

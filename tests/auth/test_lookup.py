@@ -12,7 +12,7 @@ import pytest
 
 from auth.credentials import AccessKey, ApiKey, Tenant, TenantRole, new_access_key, new_principal_id
 from auth.lookup import Credentials
-from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite.store import SQLiteStore
 from tests.auth.clock import Clock
 from tests.metadata_service.faulty import Faults
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from backend.journal.disk import RealDisk
+from backend.journal.local.disk import RealDisk
 
 BLOCK_BYTES = 4096
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.api import NewMessage, PartitionSettings, Peer, Receive, Received, Target
-from backend.journal.disk import Disk, RealDisk
-from backend.journal.log import LocalLog, LogSettings
+from backend.journal.local.disk import Disk, RealDisk
+from backend.journal.local.log import LocalLog, LogSettings
 from backend.node import Node, NodeSettings
-from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite.store import SQLiteStore
 
 
 class Resolver:

@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 from random import Random
 
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.tables import StateRead
+from backend.journal.cassandra.journal import CassandraJournal
+from backend.journal.cassandra.log import CassandraLogSettings
+from backend.journal.cassandra.table_interface import StateRead
 from backend.node import Node
-from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite.store import SQLiteStore
 from tests.backend.nodes import Cluster
-from tests.simulator.quorum import Machines, QuorumTables
+from tests.simulator.world.quorum import Machines, QuorumTables
 
 
 class OpenTables(QuorumTables):

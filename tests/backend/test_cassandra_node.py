@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 from backend.api import NewMessage, PartitionSettings, Receive, Target, Unavailable
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import JOURNAL, CassandraTables
+from backend.journal.cassandra.journal import CassandraJournal
+from backend.journal.cassandra.log import CassandraLogSettings
+from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.node import Node, NodeSettings
-from bench.cassandra_server import CassandraCluster
-from metadata_service.cassandra import CassandraStore
-from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings
+from bench.servers.cassandra_server import CassandraCluster
+from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings
+from metadata_service.cassandra.store import CassandraStore
 from tests.backend.nodes import Resolver
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from backend import usage
 from backend.api import (
     DeadLetter,
     HandleOutcome,
@@ -24,6 +23,7 @@ from backend.api import (
     Target,
     Unavailable,
 )
+from backend.serving import account_usage
 from tests.backend.nodes import Cluster
 
 
@@ -85,7 +85,7 @@ async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(clust
 async def test_the_bytes_of_an_account_are_those_of_its_queues(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "AT_ONCE", 2)
+    monkeypatch.setattr(account_usage, "AT_ONCE", 2)
     for partition in range(1, 6):
         await cluster.send(await cluster.queue(partition), "x" * partition)
     stranger = PartitionSettings(9, 9, 1, "arn:aws:sqs:us-east-1:111111111111:queue", b"k" * 16)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from backend.address import Address
 from backend.api import NewMessage, Peer, Receive, Received, Stored, Target
-from backend.client import ClientLimits, RemoteBackend
-from backend.cluster import ClusterBackend
-from backend.server import BackendServer, ServerLimits, serve_backend
+from backend.rpc.address import Address
+from backend.rpc.client import ClientLimits, RemoteBackend
+from backend.rpc.cluster_client import ClusterBackend
+from backend.rpc.server import BackendServer, ServerLimits, serve_backend
 from tests.backend.nodes import Cluster
 
 SECRET = b"a secret that both sides know"

@@ -22,7 +22,7 @@ def test_the_matrix_is_current() -> None:
 
 @pytest.mark.parametrize("shape", sorted(wire.errors()))
 def test_error_registry_agrees(shape: str) -> None:
-    from frontend.sqs.errors import REGISTRY
+    from frontend.sqs.protocol.errors import REGISTRY
 
     assert (REGISTRY[shape].query_code, REGISTRY[shape].status) == wire.errors()[shape]
 

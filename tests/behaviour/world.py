@@ -13,23 +13,23 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from auth.credentials import AccessKey, Tenant, new_access_key
+from auth.encryption.encrypted_store import sealed
+from auth.encryption.keyring import Keyring
+from auth.encryption.master_keys import LocalMasterKeys, new_master_key
 from auth.guessing import Guesses
-from auth.keyring import Keyring
 from auth.lookup import Credentials
-from auth.master_keys import LocalMasterKeys, new_master_key
-from auth.sealed_store import sealed
-from backend.clock import SteadyClock
-from backend.journal.disk import RealDisk
-from backend.journal.log import LogSettings
+from backend.journal.local.disk import RealDisk
+from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
+from backend.serving.node_clock import SteadyClock
 from frontend.app import FrontendApp, create_app
+from frontend.queues.queues import Queues
+from frontend.request.settings import FrontendSettings
+from frontend.request.unsigned_calls import Strangers
 from frontend.services import Services
-from frontend.settings import FrontendSettings
-from frontend.sqs.queues import Queues
-from frontend.strangers import Strangers
-from holdfast.compose import StoreResolver
-from metadata_service.client import MetadataClient
-from metadata_service.sqlite import SQLiteStore
+from holdfast.process.embedded import StoreResolver
+from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.sqlite.store import SQLiteStore
 from tests.behaviour.clockwork import Clockwork
 from tests.behaviour.runner import Caller
 from tests.behaviour.signing import Signer

@@ -7,8 +7,8 @@ import struct
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench import amqp
 from bench.jobs import BATCH
+from bench.peers import amqp
 
 OK = {(10, 11): (10, 30), (10, 40): (10, 41), (20, 10): (20, 11), (50, 10): (50, 11), (85, 10): (85, 11)}
 OK |= {(60, 10): (60, 11)}

@@ -1,4 +1,4 @@
-"""Error cases of the launcher of clusters; ``tests/system/test_distributed.py`` tests running ones."""
+"""Error cases of the launcher of clusters; ``tests/system/distributed/test_distributed.py`` tests running ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import cassandra_server, demo
-from bench.cassandra_server import CassandraCluster
+from bench import demo
 from bench.cluster import STARTS_MOST, ClusterFailed, LocalCluster, Process, _look_after
+from bench.servers import cassandra_server
+from bench.servers.cassandra_server import CassandraCluster
 from bench.terminal import exports, obey, usage
-from tests.system.server import clean_environment
+from tests.servers.server import clean_environment
 
 
 def test_a_process_with_wrong_settings_is_not_started_again(cassandra: CassandraCluster) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bench.cassandra_server import CassandraCluster
-from bench.cluster_server import HoldfastCluster
 from bench.plan import QUICK
 from bench.report import Book
+from bench.run import Run
 from bench.scenarios import cluster, rows, takeover
-from bench.scenarios.run import Run
-from bench.servers import WORK, Holdfast, Nothing
+from bench.servers.cassandra_server import CassandraCluster
+from bench.servers.cluster_server import HoldfastCluster
+from bench.servers.servers import WORK, Holdfast, Nothing
 
 TINY = msgspec.structs.replace(
     QUICK,

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import proc
 from bench.load import Answer, Samples, Window
 from bench.plan import FULL, QUICK, Plan
 from bench.report import FORMAT, Book, Figure, Report, Row, Target, row_of, table, verdicts, write
 from bench.scenarios import SCENARIOS
 from bench.scenarios.backlog import CheckpointWatch, split
+from bench.servers import proc
 from bench.targets import targets
 
 

@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 
-from billing.analysis import Analysis, EmptyReceives, Forecast
-from billing.costs import Costs, QueueCost
-from billing.overview import Day, Overview, Receives, Tenant, measured
-from billing.periods import Period
-from billing.report import report_of
-from billing.report_page import Report
+from billing.lake.periods import Period
+from billing.pricing.costs import Costs, QueueCost
+from billing.reports.analysis import Analysis, EmptyReceives, Forecast
+from billing.reports.overview import Day, Overview, Receives, Tenant, measured
+from billing.reports.report import report_of
+from billing.reports.report_page import Report
 
 PERIOD = Period.of_month("2026-11")
 TODAY = date(2026, 11, 22)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from billing.lake import Lake
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, new_run
-from billing.usage import COUNTS
+from billing.lake.lake import Lake
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, new_run
+from billing.metering.usage import COUNTS
 
 
 def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at: datetime | None = None) -> None:

@@ -10,12 +10,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from billing.charges import RATED
-from billing.lake import Lake
-from billing.money import line_amount
-from billing.months import Month
-from billing.plans import Book, Customers, Meter
-from billing.rated import Rated, Rating, folder_of
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.pricing.charges import RATED
+from billing.pricing.money import line_amount
+from billing.pricing.plans import Book, Customers, Meter
+from billing.pricing.rated import Rated, Rating, folder_of
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 _NUMBERS = count()

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.faults.proxy import Proxy
-from tests.system.moto import Moto
+from tests.faults.tools.proxy import Proxy
+from tests.servers.moto import Moto
 
 KEY, SECRET = "AKIAS3SERVERFORTESTS", "only-for-tests"
 BUCKET = "lakes"

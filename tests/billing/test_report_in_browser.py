@@ -15,12 +15,12 @@ from pypdf import PdfReader
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from billing.documents import pdf_of
-from billing.invoice_pages import html_of
-from billing.report import report_of
-from billing.report_sections import account_text
+from billing.reports.documents import pdf_of
+from billing.reports.invoice_pages import html_of
+from billing.reports.report import report_of
+from billing.reports.report_sections import account_text
 from tests.billing.months import ACCOUNTS, MADE_AT, analysis_of, costs_of, overview_of, report
-from tests.billing.test_invoice_pages import large_invoice
+from tests.billing.reports.test_invoice_pages import large_invoice
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _NO_NETWORK = "MAP * ~NOTFOUND"

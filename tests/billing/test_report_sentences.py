@@ -12,22 +12,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from billing.analysis import Analysis, EmptyReceives, Forecast
-from billing.billing_days import TABLES
-from billing.costs import Costs, read_costs
-from billing.figures import days_of_month, gb_months, percent
-from billing.lake import Lake
-from billing.months import Month
-from billing.overview import read_overview
-from billing.periods import Period
-from billing.plans import book_of, customers_of
-from billing.rated import Rated
-from billing.report import report_of
-from billing.report_page import Report, Section
-from billing.tables import Tables, days_of
+from billing.lake.billing_days import TABLES
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.periods import Period
+from billing.lake.tables import Tables, days_of
+from billing.pricing.costs import Costs, read_costs
+from billing.pricing.plans import book_of, customers_of
+from billing.pricing.rated import Rated
+from billing.reports.analysis import Analysis, EmptyReceives, Forecast
+from billing.reports.number_format import days_of_month, gb_months, percent
+from billing.reports.overview import read_overview
+from billing.reports.report import report_of
+from billing.reports.report_page import Report, Section
+from tests.billing.pricing.test_costs import BOOK
 from tests.billing.published import calls, publish_calls, publish_storage
 from tests.billing.rated_lines import LATER, Used, rate
-from tests.billing.test_costs import BOOK
 
 NOVEMBER = Period.of_month("2026-11")
 NOVEMBER_MONTH = Month(2026, 11)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from billing.buffers import Buffer, Head
-from billing.compact import Compacted, compact
-from billing.compact import main as compact_main
-from billing.lake import Lake
-from billing.seal import seal
-from billing.sealer import Sealer
-from billing.spool import waiting
-from billing.usage import CALLS, UsageKey
+from billing.lake.compact import Compacted, compact
+from billing.lake.compact import main as compact_main
+from billing.lake.lake import Lake
+from billing.lake.upload import seal
+from billing.lake.uploader import Sealer
+from billing.metering.buffers import Buffer, Head
+from billing.metering.spool import waiting
+from billing.metering.usage import CALLS, UsageKey
 from tests.billing.s3 import BUCKET, S3, SECRET
 
 HOUR = 1_700_000_400 // 3600 * 3600

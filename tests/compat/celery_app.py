@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 from celery.exceptions import Reject
 
-from tests.system.waiting import wait_until
+from tests.servers.waiting import wait_until
 
 SETUP: dict[str, Any] = json.loads(os.environ["COMPAT_CELERY"])
 HOLD_SECONDS = 60

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.server import REPOSITORY, Server, show_log_on_failure
+from tests.servers.server import REPOSITORY, Server, show_log_on_failure
 
 CLIENTS = REPOSITORY / ".cache" / "clients"
 WALK_SECONDS = 100

@@ -16,8 +16,8 @@ import boto3
 import pytest
 from botocore import xform_name
 
-from tests.system.server import Server
-from tests.system.waiting import wait_until
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
 
 COMMAND_SECONDS = 60
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.compat.walk.kit import Target, Walk, take
 from tests.compat.walk.steps import STEPS
-from tests.system.server import Server
+from tests.servers.server import Server
 
 
 @pytest.fixture(scope="module")

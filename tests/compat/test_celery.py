@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.system.server import REPOSITORY, Server
-from tests.system.waiting import wait_until
+from tests.servers.server import REPOSITORY, Server
+from tests.servers.waiting import wait_until
 
 WAIT_SECONDS = 40
 CLIENTS = ("current", "query")

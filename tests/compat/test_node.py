@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from tests.compat.conftest import NODE, walked
-from tests.system.server import Server
+from tests.servers.server import Server
 
 MODULES = ("sdk.mjs", "consumer.mjs")
 STEPS = [

@@ -10,7 +10,7 @@ import pytest
 
 from tests.compat.conftest import walked
 from tests.compat.walk.steps import STEPS
-from tests.system.server import REPOSITORY, Server
+from tests.servers.server import REPOSITORY, Server
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from tests.auth.outside import AUDIENCE, Issuer
-from tests.system.server import Server
-from tests.system.waiting import wait_until
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

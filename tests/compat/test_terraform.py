@@ -17,7 +17,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tests.system.server import Server
+from tests.servers.server import Server
 
 DEFAULTS = {
     "DelaySeconds": "0",

@@ -1,7 +1,7 @@
 """``python -m tests.faults --minutes 20 --keep docs/faults.md``: faults on whole clusters, then on one process.
 
-First every fault is injected into every form of several processes (:mod:`tests.faults.plans`), however long that takes;
-then random faults into one real server, for the given time.  ``--forms`` selects forms.
+First every fault is injected into every form of several processes (:mod:`tests.faults.campaign.plans`), however long
+that takes; then random faults into one real server, for the given time.  ``--forms`` selects forms.
 
 A fault that breaks a promise, or takes too long, is recorded as that, and the others follow.  A summary is printed at
 the end.  The exit code is 1 if a promise was broken; the observations then go to standard error.  ``--seed`` selects
@@ -23,9 +23,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.faults import plans, whole
-from tests.faults.campaign import Campaign, Outcome
-from tests.faults.whole import Row
+from tests.faults.campaign import plans, whole
+from tests.faults.campaign.campaign import Campaign, Outcome
+from tests.faults.campaign.whole import Row
 
 MARK = "<!-- results -->"
 ONE_PROCESS = "one-process"

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 from backend.engine.ids import message_id, salt_of
 from backend.engine.records import Message, decode_head
+from backend.journal.local.segments import segment_name
 from backend.journal.rows import RecordView, place_of
-from backend.journal.segments import segment_name
 from metadata_service.models import Queue
-from tests.faults import places
-from tests.faults.client import Client
-from tests.faults.forms import OneMachine
-from tests.faults.ledger import body_of, key_of
-from tests.faults.owners import queue_of
-from tests.system.server import ACCOUNT
+from tests.faults.campaign.forms import OneMachine
+from tests.faults.campaign.owners import queue_of
+from tests.faults.tools import places
+from tests.faults.tools.client import Client
+from tests.faults.tools.ledger import body_of, key_of
+from tests.servers.server import ACCOUNT
 
 BLOCK_BYTES = 4096
 BATCHES = 12

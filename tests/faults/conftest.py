@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.process import FaultyServer
-from tests.system.server import show_log_on_failure
+from tests.faults.tools.process import FaultyServer
+from tests.servers.server import show_log_on_failure
 
 
 @pytest.fixture

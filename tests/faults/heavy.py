@@ -16,9 +16,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.faults.client import Client, Endpoint, InDoubt, Refused, Unreachable
-from tests.faults.ledger import Ledger, body_of
-from tests.system.server import ACCOUNT, REGION
+from tests.faults.tools.client import Client, Endpoint, InDoubt, Refused, Unreachable
+from tests.faults.tools.ledger import Ledger, body_of
+from tests.servers.server import ACCOUNT, REGION
 
 BIG_BYTES = 1_000_000
 SMALL_BYTES = 2_000

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.faults.forms import Form
+from tests.faults.campaign.forms import Form
 
 TAKEN = 3
 """Limit of descriptors that every process exceeds: it keeps those it has, and opens none."""

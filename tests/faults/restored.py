@@ -28,14 +28,14 @@ from typing import Any
 from cassandra.cluster import Cluster
 
 from bench.cluster import REGION, LocalCluster
-from holdfast.client import Asked
-from holdfast.client import Client as Operator
-from holdfast.stores import cluster_keyspace
-from tests.faults.client import Client, InDoubt, Refused, Unreachable
-from tests.faults.distributed import Doors
-from tests.faults.ledger import body_of, key_of
-from tests.system.server import ACCOUNT
-from tests.system.waiting import wait_until
+from holdfast.commandline.client import Asked
+from holdfast.commandline.client import Client as Operator
+from holdfast.runtime.stores import cluster_keyspace
+from tests.faults.campaign.distributed import Doors
+from tests.faults.tools.client import Client, InDoubt, Refused, Unreachable
+from tests.faults.tools.ledger import body_of, key_of
+from tests.servers.server import ACCOUNT
+from tests.servers.waiting import wait_until
 
 CLUSTERS = ("local", "east")
 EACH = 2

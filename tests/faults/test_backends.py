@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.process import SETTINGS
-from tests.faults.traffic import Traffic
-from tests.system.several import Several
+from tests.faults.tools.process import SETTINGS
+from tests.faults.tools.traffic import Traffic
+from tests.servers.several import Several
 
 BACKENDS = ("backend-1", "backend-2", "backend-3")
 

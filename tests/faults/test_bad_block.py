@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.bad_block import BadBlock
-from tests.faults.forms import OneMachine
+from tests.faults.campaign.forms import OneMachine
 
 
 @pytest.mark.timeout(600)

@@ -7,13 +7,13 @@ import os
 
 import pytest
 
-from backend.journal.segments import segment_name
-from tests.faults import places
-from tests.faults.client import Client, Refused
-from tests.faults.ledger import body_of, key_of
-from tests.faults.process import FaultyServer
-from tests.system.server import ACCOUNT
-from tests.system.waiting import wait_until
+from backend.journal.local.segments import segment_name
+from tests.faults.tools import places
+from tests.faults.tools.client import Client, Refused
+from tests.faults.tools.ledger import body_of, key_of
+from tests.faults.tools.process import FaultyServer
+from tests.servers.server import ACCOUNT
+from tests.servers.waiting import wait_until
 
 MESSAGES = 12
 QUEUES = ("one", "two", "three")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.cassandra_server import CassandraCluster
-from tests.faults import whole
-from tests.faults.distributed import Distributed
-from tests.faults.plans import zombie
-from tests.faults.traffic import WORK
-from tests.faults.whole import Fault
+from bench.servers.cassandra_server import CassandraCluster
+from tests.faults.campaign import whole
+from tests.faults.campaign.distributed import Distributed
+from tests.faults.campaign.plans import zombie
+from tests.faults.campaign.whole import Fault
+from tests.faults.tools.traffic import WORK
 
 
 @pytest.mark.slow

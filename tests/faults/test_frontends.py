@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from botocore.config import Config
 
-from tests.faults.process import SETTINGS
-from tests.faults.traffic import Traffic
-from tests.system.several import Several
+from tests.faults.tools.process import SETTINGS
+from tests.faults.tools.traffic import Traffic
+from tests.servers.several import Several
 
 THREADS = 4
 MESSAGES = 200

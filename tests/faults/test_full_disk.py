@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import Client, Refused
-from tests.faults.hooks import Fault
-from tests.faults.ledger import body_of, key_of
-from tests.faults.process import FaultyServer
-from tests.system.server import ACCOUNT
+from tests.faults.tools.client import Client, Refused
+from tests.faults.tools.hooks import Fault
+from tests.faults.tools.ledger import body_of, key_of
+from tests.faults.tools.process import FaultyServer
+from tests.servers.server import ACCOUNT
 
 DISK_BYTES = 96 << 20
 BODY_BYTES = 200_000

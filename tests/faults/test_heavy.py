@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.forms import OneMachine
+from tests.faults.campaign.forms import OneMachine
 from tests.faults.heavy import GROUP_MESSAGES, GROUPS, HeavyMoves
 
 

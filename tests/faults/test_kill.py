@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.faults.process import FaultyServer
-from tests.faults.traffic import Traffic
+from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.traffic import Traffic
 
 
 @pytest.mark.parametrize("how", ["kill", "lose_power"])

@@ -2,7 +2,7 @@
 
 The chart's command before an upgrade runs first.  Then all parts are upgraded at the same time, each pod by pod, as
 Kubernetes does by the chart's hooks and probes.  The pods start with the previous release, if this clone has it
-(:mod:`tests.system.releases`), so that both releases run side by side for a while; else with this one.
+(:mod:`tests.servers.releases`), so that both releases run side by side for a while; else with this one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.cassandra_server import CassandraCluster, free_ports
 from bench.cluster import HOST, LocalCluster
-from tests.faults.distributed import Doors
-from tests.faults.kubernetes import Pod, Service, read_chart, roll_out
-from tests.faults.traffic import Traffic
-from tests.system.releases import before, has_before
-from tests.system.server import REPOSITORY
+from bench.servers.cassandra_server import CassandraCluster, free_ports
+from tests.faults.campaign.distributed import Doors
+from tests.faults.campaign.kubernetes import Pod, Service, read_chart, roll_out
+from tests.faults.tools.traffic import Traffic
+from tests.servers.releases import before, has_before
+from tests.servers.server import REPOSITORY
 
 PRE_STOP_SECONDS = 2
 """Pause of the preStop hook: shorter than the chart's own, set by the chart's value."""

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.faults.client import Client
+from tests.faults.campaign.whole import QUARANTINED
 from tests.faults.out_of_files import no_free_files
-from tests.faults.process import FaultyServer
-from tests.faults.traffic import WORK, Traffic
-from tests.faults.whole import QUARANTINED
+from tests.faults.tools.client import Client
+from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.traffic import WORK, Traffic
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.proxy import Direction, Proxy
-from tests.system.waiting import wait_until
+from tests.faults.tools.proxy import Direction, Proxy
+from tests.servers.waiting import wait_until
 
 OTHERS = {1}
 """Process ids other than this test's."""

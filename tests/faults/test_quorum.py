@@ -1,6 +1,6 @@
 """A backend node on three real Cassandra nodes: acknowledged messages survive their deaths.
 
-The campaign runs all of :mod:`tests.faults.quorum`; here are one kill and then another, which share a start.
+The campaign runs all of :mod:`tests.faults.campaign.quorum`; here are one kill and then another, which share a start.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from bench.cassandra_server import QUICK_START, CassandraCluster
-from tests.faults.quorum import Rig, two_are_killed
+from bench.servers.cassandra_server import QUICK_START, CassandraCluster
+from tests.faults.campaign.quorum import Rig, two_are_killed
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cassandra_server import CassandraCluster
 from bench.cluster import LocalCluster
+from bench.servers.cassandra_server import CassandraCluster
 from tests.faults.restored import MOVED_MESSAGES, Compared, KnownMessage, TwoClusters, compare
 
 KNOWN = {

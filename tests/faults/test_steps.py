@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from tests.faults import steps
-from tests.faults.process import FaultyServer
-from tests.faults.traffic import Traffic
+from tests.faults.campaign import steps
+from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.traffic import Traffic
 
 ACTIONS = ("kill", "power")
 pytestmark = pytest.mark.timeout(600)

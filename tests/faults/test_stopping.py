@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import Client, InDoubt, Unreachable
-from tests.faults.process import FaultyServer
-from tests.faults.traffic import Traffic
-from tests.system.server import ACCOUNT
+from tests.faults.tools.client import Client, InDoubt, Unreachable
+from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.traffic import Traffic
+from tests.servers.server import ACCOUNT
 
 CLIENTS = 16
 

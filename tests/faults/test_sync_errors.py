@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import Client, Refused
-from tests.faults.hooks import Fault
-from tests.faults.process import FaultyServer
-from tests.faults.traffic import WORK, Traffic
+from tests.faults.tools.client import Client, Refused
+from tests.faults.tools.hooks import Fault
+from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.traffic import WORK, Traffic
 
 RECOVERED = "the journal has been recovered"
 pytestmark = pytest.mark.timeout(600)

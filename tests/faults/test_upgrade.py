@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
-from metadata_service.sqlite_schema import SCHEMA, stored_version
-from tests.faults.process import SETTINGS
-from tests.faults.traffic import Traffic
-from tests.system import releases
-from tests.system.server import REPOSITORY, clean_environment
-from tests.system.several import Several
+from metadata_service.sqlite.schema import SCHEMA, stored_version
+from tests.faults.tools.process import SETTINGS
+from tests.faults.tools.traffic import Traffic
+from tests.servers import releases
+from tests.servers.server import REPOSITORY, clean_environment
+from tests.servers.several import Several
 
 
 class Installed:

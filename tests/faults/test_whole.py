@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import whole
-from tests.faults.forms import STARTUP, OneMachine
-from tests.faults.whole import Fault, Row
-from tests.faults.wrong import Wrong, make_library
+from tests.faults.campaign import whole
+from tests.faults.campaign.forms import STARTUP, OneMachine
+from tests.faults.campaign.whole import Fault, Row
+from tests.faults.tools.wrong import Wrong, make_library
 
 
 def python(folder: Path, program: str, **more: str) -> str:

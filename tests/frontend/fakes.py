@@ -22,9 +22,9 @@ from botocore.credentials import Credentials as ClientCredentials
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey, Tenant
-from auth.keyring import Keyring
+from auth.encryption.keyring import Keyring
+from auth.encryption.master_keys import LocalMasterKeys, new_master_key
 from auth.lookup import Credentials
-from auth.master_keys import LocalMasterKeys, new_master_key
 from backend.api import (
     Counters,
     HandleOutcome,
@@ -45,12 +45,12 @@ from backend.api import (
     Target,
     TokenReused,
 )
-from billing.meter import Meter
+from billing.metering.meter import Meter
 from frontend.app import FrontendApp, create_app
+from frontend.request.settings import FrontendSettings
 from frontend.services import Services
-from frontend.settings import FrontendSettings
-from metadata_service.client import MetadataClient
-from metadata_service.sqlite import SQLiteStore
+from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.sqlite.store import SQLiteStore
 from ratelimit.limiter import Limiter
 from tests.auth.clock import Clock
 

@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 
 from auth.credentials import Tenant
-from auth.keyring import Keyring
-from frontend.admin.removal import delete_tenant
-from frontend.settings import FrontendSettings
+from auth.encryption.keyring import Keyring
+from frontend.request.settings import FrontendSettings
+from frontend.rest.tenant_removal import delete_tenant
 from metadata_service.store import StoreUnavailable
 from tests.auth.clock import Clock
 from tests.frontend.fakes import KEY, Answer, Service, running
-from tests.frontend.test_admin import OPERATOR, OTHER, SENDER, STRANGER, call, key, problem
+from tests.frontend.rest.test_app import OPERATOR, OTHER, SENDER, STRANGER, call, key, problem
 
 ARN = f"arn:aws:kms:us-east-1:{KEY.account}"
 ADMIN = key("admin", role="admin")

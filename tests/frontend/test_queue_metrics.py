@@ -18,7 +18,7 @@ from backend.api import Measures, StorageFull
 from frontend import queue_metrics
 from frontend.queue_metrics import METRICS, TRUNCATED, QueueMetrics
 from tests.frontend.fakes import KEY, Service, running
-from tests.frontend.test_admin import OPERATOR, ORDERS, OTHER, SENDER, STRANGER, call, problem
+from tests.frontend.rest.test_app import OPERATOR, ORDERS, OTHER, SENDER, STRANGER, call, problem
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,10 +12,10 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from auth.api_keys import new_api_key
 from auth.credentials import AccessKey, Tenant, TenantRole, new_access_key
 from auth.limits import Rate, TenantLimits
-from auth.oidc import Oidc, OidcSettings
+from auth.tokens.api_keys import new_api_key
+from auth.tokens.oidc import Oidc, OidcSettings
 from frontend import sts
 from frontend.app import create_app
 from tests.auth.outside import AUDIENCE, ISSUER, Issuer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from frontend.sqs.errors import MASK
+from frontend.sqs.protocol.errors import MASK
 from holdfast.logs import _Formatter
 from telemetry.logs import JsonLines
 from tests.behaviour import wire

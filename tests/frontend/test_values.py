@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.sqs import md5, payload, validation
-from frontend.sqs.errors import SqsError
-from frontend.sqs.payload import Payload
+from frontend.queues import payload
+from frontend.queues.payload import Payload
+from frontend.sqs.protocol import md5, validation
+from frontend.sqs.protocol.errors import SqsError
 
 
 def refused(attributes: dict[str, dict[str, Any]]) -> SqsError:

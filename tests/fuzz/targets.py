@@ -17,13 +17,15 @@ from xml.etree import ElementTree as ET
 import orjson
 
 from auth.errors import AuthError
-from auth.sigv4 import Verifier
+from auth.signatures.sigv4 import Verifier
 from backend.api import HandleOutcome
-from backend.handles import Handles
-from frontend.sqs import arn, attributes, json_protocol, policies, query_protocol, validation
-from frontend.sqs.errors import SqsError
-from frontend.sqs.model import ACTIONS
-from frontend.sqs.queues import locate
+from backend.engine.receipt_handles import Handles
+from frontend.queues import arn, attributes, policies
+from frontend.queues.queues import locate
+from frontend.sqs.protocol import json, validation
+from frontend.sqs.protocol import query as query_protocol
+from frontend.sqs.protocol.errors import SqsError
+from frontend.sqs.protocol.model import ACTIONS
 from tests.fuzz import large as large_inputs
 from tests.fuzz.grammar import Draws
 
@@ -68,10 +70,10 @@ def _make_json(draws: Draws) -> tuple[str, bytes]:
 def _feed_json(given: tuple[str, bytes]) -> bool:
     action, body = given
     try:
-        members = json_protocol.read(action, body)
+        members = json.read(action, body)
     except SqsError as error:
         _promise(400 <= error.kind.status < 500, f"{error.kind.shape} is no client error")
-        written, header = json_protocol.write_error(error)
+        written, header = json.write_error(error)
         _promise(orjson.loads(written)["__type"].endswith(error.kind.shape) and header.isascii(), "error is unreadable")
         return False
     known = [value for name, value in members.items() if name in ACTIONS[action].input.members]
@@ -111,14 +113,14 @@ def _feed_answer(result: dict[str, Any]) -> bool:
     written = query_protocol.write(ACTIONS["ReceiveMessage"], result, "id")
     if len(written) > LARGE_BYTES:
         del written
-        json_protocol.write(result)  # only the service is measured: parsing the answer costs more
+        json.write(result)  # only the service is measured: parsing the answer costs more
         return True
     root = ET.fromstring(written)
     bodies = [element.text or "" for element in root.iter(f"{{{query_protocol.NAMESPACE}}}Body")]
     wanted = [message["Body"] for message in result["Messages"]]
     if not any(validation.has_invalid_characters(body.encode()) for body in wanted):
         _promise(bodies == wanted, f"{bodies!r} instead of {wanted!r}")
-    _promise(orjson.loads(json_protocol.write(result)) == result, "JSON says something else")
+    _promise(orjson.loads(json.write(result)) == result, "JSON says something else")
     orjson.loads(query_protocol.write_as_json(ACTIONS["ReceiveMessage"], result, "id"))
     return True
 

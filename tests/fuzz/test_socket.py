@@ -21,8 +21,8 @@ import pytest
 from tests.behaviour.clockwork import real_seconds
 from tests.fuzz.grammar import Draws
 from tests.fuzz.targets import sign
-from tests.system.server import ACCESS_KEY_ID, ACCOUNT, SECRET_ACCESS_KEY, Server
-from tests.system.waiting import wait_until
+from tests.servers.server import ACCESS_KEY_ID, ACCOUNT, SECRET_ACCESS_KEY, Server
+from tests.servers.waiting import wait_until
 
 READ_SECONDS = 2
 """Time for which the server is set to wait for a request."""

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from backend.address import Address
-from holdfast import cli, schema_command
-from holdfast.metadata import _own_member
-from holdfast.peers import advertised, listening
-from holdfast.schema_cassandra import all_kept
+from backend.rpc.address import Address
+from holdfast.commands import main, schema
+from holdfast.process.metadata import _own_member
+from holdfast.runtime.peer_tls import advertised, listening
+from holdfast.runtime.schema_cassandra import all_kept
+from holdfast.runtime.stores import cluster_keyspace, replication_of, view_of
 from holdfast.settings import Settings, is_distributed, load
-from holdfast.stores import cluster_keyspace, replication_of, view_of
 from spark_analytics import __main__ as jobs
 from spark_analytics import analytics, batch, quality, rating, streaming
 from spark_analytics.period import period_of
@@ -60,7 +60,7 @@ def environment(pod: Pod, number: int) -> dict[str, str]:
 def command(pod: Pod) -> argparse.Namespace:
     (container,) = pod.spec["containers"]
     assert "command" not in container, "the image's own: holdfast, below an init"
-    return cli._parser().parse_args(container["args"])
+    return main._parser().parse_args(container["args"])
 
 
 def settings(pod: Pod, manifests: tuple[Manifest, ...], folder: Path, number: int = 0) -> Settings:
@@ -233,7 +233,7 @@ def test_the_migration_finds_what_the_processes_keep(name: str, tmp_path: Path) 
     manifests = rendered(name)
     (pod,) = (pod for pod in own(manifests) if pod.component == "migration")
     parsed = command(pod)
-    assert parsed.part is schema_command.migrate
+    assert parsed.part is schema.migrate
     given = settings(pod, manifests, tmp_path)
     kept = all_kept(given)
     for other, _ in serving(name):
@@ -274,7 +274,7 @@ def test_the_backup_goes_to_the_volume_and_understands_what_it_is_told() -> None
     found = {pod.component: pod for pod in pods(manifests)}
     spec = found["backup"].spec
     (container,) = spec["containers"]
-    told = cli._parser().parse_args(container["args"])
+    told = main._parser().parse_args(container["args"])
     assert (told.target, told.keep, told.list) == ("s3://bucket/backups?region=eu-central-1", 14, False)
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     (claimed,) = (one["persistentVolumeClaim"] for one in spec["volumes"] if one["name"] == mounts[told.data])
@@ -291,7 +291,7 @@ def test_the_backup_of_many_machines_is_told_where_cassandra_is() -> None:
     found = {pod.component: pod for pod in pods(rendered("many-everything"))}
     pod, migration = found["backup"], found["migration"]
     (container,) = pod.spec["containers"]
-    told = cli._parser().parse_args(container["args"])
+    told = main._parser().parse_args(container["args"])
     assert (told.target, told.keep, told.data) == ("s3://bucket/backups?region=eu-central-1", 14, None)
     settings, others = load({}, environment(pod, 0)), load({}, environment(migration, 0))
     assert is_distributed(settings)

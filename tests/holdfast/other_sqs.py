@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.system.moto import Moto
+from tests.servers.moto import Moto
 
 REGION, ACCOUNT = "eu-central-1", "123456789012"
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAOTHERSQSFORTESTS", "AWS_SECRET_ACCESS_KEY": "only-for-tests"}

@@ -13,19 +13,19 @@ from typing import Any
 from unittest import mock
 
 from auth.credentials import AccessKey
-from auth.keyring import Keyring
-from holdfast.certificate import Certificate
-from holdfast.door import Limits
-from holdfast.exchange import App
-from holdfast.listen import Server
-from holdfast.proxies import Forwarded
+from auth.encryption.keyring import Keyring
+from holdfast.http.certificate import Certificate
+from holdfast.http.connection import Limits
+from holdfast.http.listener import Server
+from holdfast.http.proxies import Forwarded
+from holdfast.http.request_cycle import App
 from holdfast.settings import Settings
-from metadata_service.sqlite import SQLiteStore
+from metadata_service.sqlite.store import SQLiteStore
 from telemetry.metrics import Registry
 
 
 class StubService:
-    """Implements :class:`holdfast.serve.Service`.
+    """Implements :class:`holdfast.process.serve.Service`.
 
     ``/echo`` answers the body, ``/early`` answers before it reads, ``/poll`` waits until the drain, ``/stuck``
     waits for ever, ``/large`` answers 8 MiB, ``/origin`` returns scheme and client, ``/fail`` makes the service
@@ -137,8 +137,8 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
 
 
 if __name__ == "__main__":
-    from holdfast import cli
-    from holdfast import compose as real
+    from holdfast.commands import main
+    from holdfast.process import embedded as real
 
     with mock.patch.object(real, "compose", compose):
-        sys.exit(cli.main())
+        sys.exit(main.main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import cli
+from holdfast.commands import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -28,7 +28,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_a_command_is_understood(line: str) -> None:
     _, *arguments = shlex.split(line.partition(" | ")[0], comments=True)  # its output may be piped to another program
-    assert vars(cli._parser().parse_args(arguments))
+    assert vars(main._parser().parse_args(arguments))
 
 
 def test_there_are_commands() -> None:

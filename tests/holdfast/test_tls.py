@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import handshake
-from holdfast.certificate import Certificate, CertificateUnusable
-from holdfast.door import Limits
-from holdfast.listen import bind
+from holdfast.http import tls_handshake
+from holdfast.http.certificate import Certificate, CertificateUnusable
+from holdfast.http.connection import Limits
+from holdfast.http.listener import bind
+from tests.holdfast.http.test_connection import Client, until
 from tests.holdfast.pairs import Pair, make_pair
 from tests.holdfast.stub import Running, StubService
-from tests.holdfast.test_door import Client, until
 
 CONNECTIONS = 6
 
@@ -154,14 +154,14 @@ async def test_what_is_no_handshake_is_closed(door: Door) -> None:
 
 
 async def test_a_handshake_has_to_end_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(tls_handshake, "HANDSHAKE_SECONDS", 0.05)
     client = await door.connect_plainly()
     assert await client.end() == b""
     await until(lambda: not door.hall.handshakes)
 
 
 async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKES_LIMIT", 3)
+    monkeypatch.setattr(tls_handshake, "HANDSHAKES_LIMIT", 3)
     silent = []
     for number in range(3):
         silent.append(await door.connect_plainly())
@@ -173,7 +173,7 @@ async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: p
 
 async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst above the limit: some connections are dropped before their handshakes begin."""
-    monkeypatch.setattr(handshake, "HANDSHAKES_LIMIT", 2)
+    monkeypatch.setattr(tls_handshake, "HANDSHAKES_LIMIT", 2)
     burst = [socket.create_connection(door.address) for _ in range(CONNECTIONS)]
     await until(lambda: len(door.hall.handshakes) == 2)
     await until(lambda: door.hall.places.taken == 2)

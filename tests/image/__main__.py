@@ -24,8 +24,8 @@ import httpx
 from botocore.config import Config
 
 from tests.image.engine import NoEngine, engine
-from tests.system.server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, free_port
-from tests.system.waiting import wait_until
+from tests.servers.server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, free_port
+from tests.servers.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS_MOST = 60.0

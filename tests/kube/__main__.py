@@ -18,7 +18,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.cassandra_server import CassandraMissing
+from bench.servers.cassandra_server import CassandraMissing
 from tests.helm.chart import FILES
 from tests.kube import real, spark, trial
 from tests.kube.cluster import ClusterFailed

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.started import Started
-from holdfast.parent import die_with_parent
+from bench.servers.started import Started
+from holdfast.process.parent_death import die_with_parent
 from tests.kube.programs import ROOT, kubernetes
-from tests.system.server import free_port
-from tests.system.waiting import wait_until
+from tests.servers.server import free_port
+from tests.servers.waiting import wait_until
 
 TOOLS: Final = ROOT / ".cache" / "helm"
 LOOPBACK: Final = "127.0.0.1"

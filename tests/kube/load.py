@@ -25,13 +25,13 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.faults.client import InDoubt, Refused
-from tests.faults.ledger import body_of
-from tests.faults.recorder import Recorder
+from tests.faults.tools.client import InDoubt, Refused
+from tests.faults.tools.ledger import body_of
+from tests.faults.tools.recorder import Recorder
 from tests.histories.history import Kind, Operation, Outcome, Rules
 from tests.histories.verdict import Verdict
-from tests.system.server import REGION
-from tests.system.waiting import wait_until
+from tests.servers.server import REGION
+from tests.servers.waiting import wait_until
 
 VISIBILITY_SECONDS: Final = 15
 """Visibility timeout, longer than a call with all of its attempts, or the delay of a delete."""

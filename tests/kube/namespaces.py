@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.parent import die_with_parent
+from holdfast.process.parent_death import die_with_parent
 from tests.kube.programs import ROOT
-from tests.system.waiting import wait_until
+from tests.servers.waiting import wait_until
 
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 GROUP: Final = "HOLDFAST_TRIAL_GROUP"

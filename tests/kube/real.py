@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.cassandra_server import QUICK_START, CassandraCluster, fetch
+from bench.servers.cassandra_server import QUICK_START, CassandraCluster, fetch
 from tests.helm.chart import CHART
 from tests.histories.verdict import Verdict
 from tests.kube.cluster import ClusterFailed, Object

@@ -21,8 +21,8 @@ from typing import Final
 
 import pyspark
 
-from billing.lake import Lake
-from holdfast.parent import die_with_parent
+from billing.lake.lake import Lake
+from holdfast.process.parent_death import die_with_parent
 from spark_analytics import __main__ as jobs
 from spark_analytics.pod import MAIN
 from tests.helm.chart import CHART, FILES

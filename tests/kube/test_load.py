@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.kube.load import WORK, Credentials, Load
-from tests.system.server import Server
-from tests.system.waiting import wait_until
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
 
 VISIBILITY_SECONDS = 2
 

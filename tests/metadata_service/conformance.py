@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole, new_access_key
-from auth.data_keys import DataKey
+from auth.encryption.data_keys import DataKey
+from auth.encryption.named_keys import NamedKey
 from auth.limits import Rate, TenantLimits
-from auth.named_keys import NamedKey
 from metadata_service.alarms import Alarm, AlarmStatus, Notification, WatchedAlarm
+from metadata_service.clusters.partition_map import settled, split
 from metadata_service.documents import DocumentError, DocumentJob, DocumentJobs
 from metadata_service.models import (
     FIRST_CLUSTER,
@@ -35,7 +36,6 @@ from metadata_service.models import (
     cluster_of,
     partition_id,
 )
-from metadata_service.partitions import settled, split
 from metadata_service.store import (
     ClusterStore,
     ConditionFailed,

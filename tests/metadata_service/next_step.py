@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metadata_service import sqlite_schema
 from metadata_service.schema import Schema, Step
+from metadata_service.sqlite import schema
 
 STEP = Step(
     forward=(
@@ -13,10 +13,10 @@ STEP = Step(
     back=("ALTER TABLE queues DROP COLUMN colour", "DROP TABLE colours"),
     lost=("SELECT 1 FROM colours", "SELECT 1 FROM queues WHERE colour <> 'none'"),
 )
-BEFORE = sqlite_schema.SCHEMA
+BEFORE = schema.SCHEMA
 NEXT = Schema(*BEFORE.steps, STEP, first=BEFORE.first)
 
 
 def know() -> None:
     """Turn this process into a program of the next release."""
-    sqlite_schema.SCHEMA = NEXT
+    schema.SCHEMA = NEXT

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.callers import share
-from bench.redis_server import RedisServer
+from bench.servers.redis_server import RedisServer
 from ratelimit.address import check_redis, check_url, shown
 from ratelimit.meter import Meter
 from ratelimit.shared import LEASE_SECONDS, SharedLimiter

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limits.storage import MemcachedStorage, MemoryStorage, storage_from_string
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
 
-from bench.redis_server import RedisServer
+from bench.servers.redis_server import RedisServer
 from ratelimit.strategy import LeakyBucketItem, LeakyBucketRateLimiter
 
 SLOW = LeakyBucketItem(1, 1_000, burst=5)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.runner.__main__ import MOST
-from tests.system.server import REPOSITORY
+from tests.servers.server import REPOSITORY
 
 ONCE = """
 from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 
 from tests.runner import schedule
 from tests.runner.schedule import Sharing
-from tests.system.server import REPOSITORY
+from tests.servers.server import REPOSITORY
 
 CASSANDRA, SPARK = (
     f"def test({name}: {kind}): ..." for name, kind in (("cassandra", "CassandraCluster"), ("spark", "SparkSession"))

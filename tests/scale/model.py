@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from backend.shards import shard_of
-from metadata_service.client import MetadataClient
-from metadata_service.clusters import Cluster, Heat, SplitRule, choose, look
+from backend.serving.shards import shard_of
+from metadata_service.clusters.policy import Cluster, Heat, SplitRule, choose, look
+from metadata_service.clusters.shard_placement import Node, plan
 from metadata_service.models import Partition, Queue
-from metadata_service.placement import Node, plan
-from metadata_service.ring import POINTS, Member, Ring, View, movement
+from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.ring import POINTS, Member, Ring, View, movement
 
 ACCOUNT = "000000000000"
 SHARDS = 256

@@ -8,14 +8,14 @@ import time
 import traceback
 from collections import Counter
 
-from tests.simulator.cluster import SECONDS, ClusterWorld
 from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
 from tests.simulator.cluster_mutations.registry import Focus
 from tests.simulator.focuses import focused
 from tests.simulator.ordinary import ORDINARY, SEEDS_MAX, first_to_notice
 from tests.simulator.rules import RULES
 from tests.simulator.scenarios import SCENARIOS
-from tests.simulator.world import World
+from tests.simulator.world.cluster import SECONDS, ClusterWorld
+from tests.simulator.world.world import World
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulator.cluster import ClusterWorld
+    from tests.simulator.world.cluster import ClusterWorld
 
 OFF_SECONDS = (3600.0, -3600.0, 90.0, -90.0)
 ALONE_SECONDS = (6.0, 20.0)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from backend.journal.tables import ROWS_MOST
+from backend.journal.cassandra.table_interface import ROWS_MOST
 
 if TYPE_CHECKING:
-    from tests.simulator.cluster import ClusterWorld
+    from tests.simulator.world.cluster import ClusterWorld
 
 BODY_BYTES_COMMON = 300
 """Length of many bodies that are not large."""

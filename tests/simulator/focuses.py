@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import MUTATIONS
 from tests.simulator.cluster_mutations.registry import Focus
 from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.world.cluster import ClusterWorld
 
 ALONE = frozenset({"wrong_clocks", "clocks_set_back", "outages", "forgetful", "stopped_owners", "power_after_seals"})
 """Focuses whose runs are promised less, or that are for one journal or scenario alone."""

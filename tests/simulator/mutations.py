@@ -1,7 +1,7 @@
 """Faults put into the code on purpose: each takes out one rule, and the simulator has to notice.
 
 A mutation is a patch of the real code for the length of one run.  Its docstring says what it breaks and which rule that
-is (``backend/journal/log.py``, ``recovery.py``, ``docs/architecture.md``); ``docs/simulator.md`` lists them.
+is (``backend/journal/local/log.py``, ``recovery.py``, ``docs/architecture.md``); ``docs/simulator.md`` lists them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from unittest import mock
 
 import msgspec
 
-from backend import replay, shards, takeover
 from backend.api import NewMessage, Receive, Stored, Target
 from backend.engine import fold, records, snapshot
 from backend.engine.blocks import BACK, BLOCK_BITS, DELAYED, WAITING, Block
@@ -23,13 +22,16 @@ from backend.engine.order import FifoOrder
 from backend.engine.queue import Queue
 from backend.engine.tokens import Tokens
 from backend.engine.transfers import Taken
-from backend.ferry import Ferry
-from backend.incarnation import Incarnation
-from backend.journal import checkpoints, local, recovery, rows, segments
-from backend.journal.log import LocalLog
+from backend.journal import checkpoints, rows
+from backend.journal.local import journal, scan, segments
+from backend.journal.local.log import LocalLog
 from backend.journal.pins import Pins
 from backend.journal.rows import RecordView, Rotten
-from backend.partition import Partition
+from backend.recovery import replay, takeover
+from backend.serving import shards
+from backend.serving.incarnation import Incarnation
+from backend.serving.partition import Partition
+from backend.serving.transfers import Ferry
 from metadata_service.models import LogEntry, ShardEntry
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -58,7 +60,7 @@ def failed_sync_taken_for_a_success() -> AbstractContextManager[Any]:
 @_mutation
 def skipped_checksum() -> AbstractContextManager[Any]:
     """Recovery takes a row for whole without checking its records: a torn row comes to life."""
-    return mock.patch.object(recovery, "is_whole", return_value=True)
+    return mock.patch.object(scan, "is_whole", return_value=True)
 
 
 @_mutation
@@ -248,7 +250,7 @@ def tail_not_rewritten() -> AbstractContextManager[Any]:
     async def nothing(*arguments: object) -> None:
         pass
 
-    return mock.patch.object(local, "rewrite_tail", nothing)
+    return mock.patch.object(journal, "rewrite_tail", nothing)
 
 
 @_mutation

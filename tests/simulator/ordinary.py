@@ -14,23 +14,23 @@ from unittest import mock
 
 import msgspec
 
-from backend import ownership, startup, takeover
 from backend.api import HandleOutcome, Target, Transfer
-from backend.checkpointer import Checkpointer
 from backend.engine.queue import Queue
+from backend.engine.receipt_handles import Handles
 from backend.engine.transfers import Taken
-from backend.ferry import Ferry
-from backend.handles import Handles
-from backend.incarnation import Incarnation
-from backend.journal.cassandra_log import CassandraLog
-from backend.journal.cassandra_scan import CassandraScan
+from backend.journal.cassandra.log import CassandraLog
+from backend.journal.cassandra.scan import CassandraScan
 from backend.journal.interface import Cut
-from backend.journal.log import LocalLog
-from backend.journal.recovery import Scan
-from backend.replay import Replay
+from backend.journal.local.log import LocalLog
+from backend.journal.local.scan import Scan
+from backend.recovery import ownership, startup, takeover
+from backend.recovery.checkpointer import Checkpointer
+from backend.recovery.replay import Replay
+from backend.serving.incarnation import Incarnation
+from backend.serving.transfers import Ferry
 from metadata_service.models import LogEntry, ShardEntry
-from tests.simulator.cluster import ClusterWorld
-from tests.simulator.world import World
+from tests.simulator.world.cluster import ClusterWorld
+from tests.simulator.world.world import World
 
 Make = Callable[[], AbstractContextManager[Any]]
 

@@ -34,7 +34,7 @@ RULES = (
         "What cannot be written is refused before it is applied.",
         ("length_not_checked",),
         "A log without a quorum that takes on only makes callers wait, and they give up first: "
-        "`tests/backend/journal/test_cassandra_log.py` holds that it refuses.",
+        "`tests/backend/journal/cassandra/test_log.py` holds that it refuses.",
     ),
     Rule("Writing 8", "Ids and handles carry the epoch."),
     Rule(
@@ -80,7 +80,7 @@ RULES = (
         "No time to live; fixed timestamps for rows, counters for heartbeats.",
         why_not="Timestamps of rows are fixed in the statements of `cassandra_tables.py`; a clock in them would spare "
         "rows from their delete, which costs room and breaks no promise: "
-        "`tests/metadata_service/test_cassandra.py` holds them on the real server.",
+        "`tests/metadata_service/cassandra/test_store.py` holds them on the real server.",
     ),
     Rule("Segments 6", "What transactions touch, only they write, and who decides reads at SERIAL."),
     Rule(
@@ -105,7 +105,7 @@ RULES = (
         "Partitions 4",
         "A receive claims from one partition at a time, and claims whose client has left are released.",
         why_not="It keeps messages from being hidden for a while, which no client can tell from an answer that was "
-        "lost: `tests/frontend/test_spread.py`.",
+        "lost: `tests/frontend/queues/test_partitioned.py`.",
     ),
     Rule(
         "Partitions 5",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulator.cluster import ClusterWorld
+    from tests.simulator.world.cluster import ClusterWorld
 
 QUORUM_FAULTS = {
     "kill": 4, "kill_manager": 1, "gone": 1, "stop": 5, "cut_store": 5, "cut": 3, "machine": 2, "wipe": 2, "outage": 1,

@@ -1,6 +1,6 @@
 """The driver's session, simulated: the product's own code of conditional writes runs over it.
 
-:class:`SimSession` takes the statements of :mod:`metadata_service.cassandra_records` and applies them to
+:class:`SimSession` takes the statements of :mod:`metadata_service.cassandra.records` and applies them to
 :class:`RecordTables`.
 A statement is decided at one moment or never.  Its caller may not learn which: the request or the answer is lost or
 late, a transaction waits with one machine for a majority and takes effect when its caller has given up, or a node says
@@ -23,15 +23,15 @@ from cassandra.cqltypes import Int32Type, ListType, LongType, UTF8Type, UUIDType
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import BatchStatement, PreparedStatement
 
-from metadata_service.cassandra_connection import (
+from metadata_service.cassandra.connection import (
     ONCE,
     SPECULATIVE_COPIES,
     SPECULATIVE_SECONDS,
     CassandraConnection,
     CassandraSettings,
 )
-from metadata_service.cassandra_keyspace import CassandraKeyspace
-from metadata_service.cassandra_records import Records
+from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.records import Records
 
 PROTOCOL = 5
 KEYSPACE = "simulated"
@@ -317,10 +317,10 @@ def records_over(wire: Wire, name: str, loop: asyncio.AbstractEventLoop) -> Reco
 def in_virtual_time(loop: asyncio.AbstractEventLoop, random: Random) -> dict[str, Any]:
     """Stand-ins, by name, for the clock and the chance that the product's own code uses."""
     return {
-        "metadata_service.cassandra_keyspace.time": mock.Mock(monotonic=loop.time),
-        "metadata_service.cassandra_keyspace.random": random,
-        "metadata_service.cassandra_records.uuid": mock.Mock(
+        "metadata_service.cassandra.keyspace.time": mock.Mock(monotonic=loop.time),
+        "metadata_service.cassandra.keyspace.random": random,
+        "metadata_service.cassandra.records.uuid": mock.Mock(
             uuid4=lambda: uuid.UUID(int=random.getrandbits(128), version=4)
         ),
-        "metadata_service.cassandra_entries.secrets": mock.Mock(token_hex=lambda count: random.randbytes(count).hex()),
+        "metadata_service.cassandra.entries.secrets": mock.Mock(token_hex=lambda count: random.randbytes(count).hex()),
     }

@@ -14,11 +14,11 @@ from random import Random
 import pytest
 
 from backend.api import SHARDS, BackendError, HandleOutcome, NewMessage, NotOwner, Receive, Target
-from backend.journal.segments import LogInUse
-from backend.manager import Member, undrain
+from backend.cluster.member import Member, undrain
+from backend.journal.local.segments import LogInUse
 from backend.node import Node
 from metadata_service.store import StoreError
-from tests.simulator.fleet import NOW, Fleet, Process, partition_of
+from tests.simulator.world.fleet import NOW, Fleet, Process, partition_of
 
 NAMES = ("a", "b", "c")
 SHARDS_USED = (3, 40, 77, 120, 170, 201)

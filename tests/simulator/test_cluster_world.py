@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from backend.cluster.member import CLOCK_SECONDS
 from backend.engine.tokens import Tokens
-from backend.manager import CLOCK_SECONDS
-from tests.simulator.cluster import SECONDS, ClusterWorld, simulate_cluster
-from tests.simulator.model import Violation
-from tests.simulator.world import EPOCH
+from tests.simulator.checks.model import Violation
+from tests.simulator.world.cluster import SECONDS, ClusterWorld, simulate_cluster
+from tests.simulator.world.world import EPOCH
 
 SEEDS = 12
 AT_ONCE = 4

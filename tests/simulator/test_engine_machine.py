@@ -35,7 +35,7 @@ from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.queue import Queue
-from backend.handles import Handles
+from backend.engine.receipt_handles import Handles
 
 T = TypeVar("T")
 

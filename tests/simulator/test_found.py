@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 import pytest
 
 from backend.api import DeadLetter, NewMessage, PartitionGone, PartitionSettings, Receive, Received, Target
-from backend.clock import SteadyClock
 from backend.engine import records, snapshot
 from backend.engine.fold import Fold
 from backend.engine.queue import Queue
-from backend.handles import Handles
-from backend.incarnation import Incarnation
-from backend.journal.log import LogSettings
+from backend.engine.receipt_handles import Handles
+from backend.journal.local.log import LogSettings
+from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
-from backend.journal.segments import RottenRecord
 from backend.node import Node, NodeSettings
+from backend.serving.incarnation import Incarnation
+from backend.serving.node_clock import SteadyClock
 from metadata_service.models import ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
-from tests.simulator.disk import SimDisk
-from tests.simulator.loop import SimLoop, close_dead
-from tests.simulator.store import SimStore
 from tests.simulator.test_engine_machine import finished
+from tests.simulator.world.disk import SimDisk
+from tests.simulator.world.loop import SimLoop, close_dead
+from tests.simulator.world.store import SimStore
 
 T = TypeVar("T")
 

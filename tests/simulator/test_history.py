@@ -6,9 +6,9 @@ import pytest
 
 from backend.api import HandleOutcome, NewMessage, Received, Stored
 from backend.engine.ids import message_id, salt_of
-from backend.handles import Handles
-from tests.simulator.history import Claim, History, Msg, Queue
-from tests.simulator.model import Violation
+from backend.engine.receipt_handles import Handles
+from tests.simulator.checks.history import Claim, History, Msg, Queue
+from tests.simulator.checks.model import Violation
 
 DEAD, SOURCE = 7, 8
 """Partitions."""

@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 
 from backend.api import NewMessage, PartitionSettings, Receive
-from tests.simulator.loop import close_dead
-from tests.simulator.model import Claim, Msg, QueueModel, Violation
-from tests.simulator.world import World, deterministic
+from tests.simulator.checks.model import Claim, Msg, QueueModel, Violation
+from tests.simulator.world.loop import close_dead
+from tests.simulator.world.world import World, deterministic
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.cluster import SECONDS
 from tests.simulator.focuses import focused
 from tests.simulator.ordinary import ORDINARY, SEEDS_MAX, noticed_by, run_ordinary
 from tests.simulator.rules import RULES
+from tests.simulator.world.cluster import SECONDS
 
 PAGE = Path("docs/simulator.md")
 

@@ -12,14 +12,14 @@ from unittest import mock
 import msgspec
 import pytest
 
-from metadata_service.cassandra_records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, Row, Writes
 from metadata_service.models import ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
-from tests.simulator.hosts import Net
-from tests.simulator.ledger import Ledger, LedgerWire, SessionEntries
-from tests.simulator.loop import SimLoop
-from tests.simulator.machines import NetMachines
+from tests.simulator.checks.ledger import Ledger, LedgerWire, SessionEntries
 from tests.simulator.sessions import in_virtual_time, records_over
+from tests.simulator.world.hosts import Net
+from tests.simulator.world.loop import SimLoop
+from tests.simulator.world.machines import NetMachines
 
 T = TypeVar("T")
 

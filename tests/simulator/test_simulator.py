@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulator.mutations import MUTATIONS, NEED_ROT
-from tests.simulator.world import simulate
+from tests.simulator.world.world import simulate
 
 SEEDS = 104
 STEPS = 2000

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from billing.lake import Lake, LakeFile, hour_of, table_of
-from billing.usage import COUNTS, UsageKey, UsageRecord
+from billing.lake.lake import Lake, LakeFile, hour_of, table_of
+from billing.metering.usage import COUNTS, UsageKey, UsageRecord
 from spark_analytics import records
 
 Row = dict[str, Any]

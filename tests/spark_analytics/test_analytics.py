@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from billing.analysis import LINES_MOST, Analysis, advice_on_receives, decode
-from billing.estimate import Prices
-from billing.forecast import METHOD
-from billing.lake import Lake, hour_of, table_of
-from billing.months import Month
-from billing.plans import Customers
-from billing.usage import COUNTS, UsageKey, UsageRecord
+from billing.lake.lake import Lake, hour_of, table_of
+from billing.lake.months import Month
+from billing.metering.usage import COUNTS, UsageKey, UsageRecord
+from billing.pricing.estimate import Prices
+from billing.pricing.forecast import METHOD
+from billing.pricing.plans import Customers
+from billing.reports.analysis import LINES_MOST, Analysis, advice_on_receives, decode
 from spark_analytics.__main__ import main
 from spark_analytics.analytics import advice_on_noise, analyse, forecasts, series_of, waste
 from spark_analytics.batch import batch
-from tests.billing.test_estimate import BOOK
+from tests.billing.pricing.test_estimate import BOOK
 from tests.spark_analytics import lakes
 
 ONE, TWO = "111111111111", "222222222222"

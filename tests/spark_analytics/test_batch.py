@@ -21,10 +21,10 @@ import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from billing.lake import Lake
-from billing.months import Month
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
-from billing.usage import UsageRecord
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
+from billing.metering.usage import UsageRecord
 from spark_analytics import __main__ as jobs
 from spark_analytics import records
 from spark_analytics.__main__ import main
@@ -262,7 +262,7 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
 
 KILLED = """
 import os, runpy, signal, sys
-from billing.tables import Tables
+from billing.lake.tables import Tables
 
 publish, main, left = Tables.publish, sys.argv.pop(1), [int(sys.argv.pop(1))]
 
@@ -395,7 +395,7 @@ def test_the_plan_shuffles_once_and_is_sparks_alone(
 
 
 def test_the_columns_of_records_are_those_that_are_written() -> None:
-    from billing.lake import SCHEMA
+    from billing.lake.lake import SCHEMA
 
     assert sorted(records.USAGE.names) == sorted(SCHEMA.names)
 

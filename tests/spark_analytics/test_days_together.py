@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from billing.lake import Lake, LakeFile
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables, days_of
+from billing.lake.lake import Lake, LakeFile
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables, days_of
 from spark_analytics import records
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, make_days, work_of

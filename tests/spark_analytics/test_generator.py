@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.billing import days, sums_of_raw, sums_of_tables
-from billing.lake import SCHEMA, Lake
-from billing.tables import USAGE_HOURLY
+from billing.lake.lake import SCHEMA, Lake
+from billing.lake.tables import USAGE_HOURLY
 from spark_analytics.batch import batch
 from spark_analytics.generator import Month, generate, storage, usage
 from spark_analytics.session import JobFailed

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from billing.analysis import decode, path_of
-from billing.lake import Lake, LakeFile
-from billing.months import Month
-from billing.rated import Rated
-from billing.tables import SCHEMAS, Tables
+from billing.lake.lake import Lake, LakeFile
+from billing.lake.months import Month
+from billing.lake.tables import SCHEMAS, Tables
+from billing.pricing.rated import Rated
+from billing.reports.analysis import decode, path_of
 from spark_analytics import __main__ as jobs
 from spark_analytics.__main__ import main
 from spark_analytics.input_size import (

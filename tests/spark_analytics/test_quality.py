@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from billing.invoices import Invoices
-from billing.lake import Lake
-from billing.months import Month
-from billing.plans import Customers, book_of
-from billing.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables, days_of
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables, days_of
+from billing.pricing.invoices import Invoices
+from billing.pricing.plans import Customers, book_of
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, digest_of
 from spark_analytics.quality import Answered, Difference, check, compare, compare_answered, report
 from spark_analytics.rating import Rates, rate
-from tests.billing.test_estimate import BOOK
+from tests.billing.pricing.test_estimate import BOOK
 from tests.spark_analytics import lakes
 from tests.spark_analytics.test_batch import EAST
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from billing.invoices import Invoices
-from billing.lake import Lake
-from billing.months import Month
-from billing.plans import Book, Customers, NoPrice, book_of, customers_of
-from billing.rated import Rated
-from billing.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of
-from billing.usage import BYTES_OUT, CHUNKS
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of
+from billing.metering.usage import BYTES_OUT, CHUNKS
+from billing.pricing.invoices import Invoices
+from billing.pricing.plans import Book, Customers, NoPrice, book_of, customers_of
+from billing.pricing.rated import Rated
 from spark_analytics import rating
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from billing.lake import Lake
+from billing.lake.lake import Lake
 from spark_analytics import s3_jars
 from spark_analytics.session import s3a_settings, url_of
 

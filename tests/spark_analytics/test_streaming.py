@@ -21,18 +21,18 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from billing import live
-from billing.budgets import alerts
-from billing.estimate import Prices
-from billing.lake import Lake, table_of
-from billing.live import ToDate, summed
-from billing.months import Month
-from billing.plans import Customers
-from billing.usage import COUNTS, UsageKey, UsageRecord
+from billing.lake import live
+from billing.lake.lake import Lake, table_of
+from billing.lake.live import ToDate, summed
+from billing.lake.months import Month
+from billing.metering.usage import COUNTS, UsageKey, UsageRecord
+from billing.pricing.budgets import alerts
+from billing.pricing.estimate import Prices
+from billing.pricing.plans import Customers
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch
 from spark_analytics.streaming import Folder, start, used
-from tests.billing.test_estimate import BOOK
+from tests.billing.pricing.test_estimate import BOOK
 from tests.spark_analytics import lakes
 
 NOON = datetime(2026, 10, 30, 12, tzinfo=UTC)

@@ -21,17 +21,17 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from billing import live
-from billing.billing_days import TABLES
-from billing.lake import Lake
-from billing.live import summed
-from billing.months import Month
-from billing.rated import Rated
-from billing.seal import main as seal
-from billing.tables import Tables
+from billing.lake import live
+from billing.lake.billing_days import TABLES
+from billing.lake.lake import Lake
+from billing.lake.live import summed
+from billing.lake.months import Month
+from billing.lake.tables import Tables
+from billing.lake.upload import main as seal
+from billing.pricing.rated import Rated
 from spark_analytics.__main__ import main
+from tests.servers.server import Server
 from tests.spark_analytics import lakes
-from tests.system.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / "operations.md", ROOT / "docs" / "analytics.md"]
@@ -179,7 +179,7 @@ def test_submitted_from_the_wheel_the_jobs_make_what_they_make_in_one_process(
     spark: SparkSession, folder: Path, installed: Path, cluster: dict[str, str], lake: Lake
 ) -> None:
     (folder / "accounts.yaml").write_text("default: standard\n")
-    shutil.copy(ROOT / "billing" / "prices.example.yaml", folder / "prices.yaml")
+    shutil.copy(ROOT / "billing" / "pricing" / "prices.example.yaml", folder / "prices.yaml")
     own = Lake(str(folder / "own"))
     shutil.copytree(lake.root, own.root, copy_function=shutil.copy2)  # the stream goes by the files' times
     variables = {

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from tests.frontend.hooks import hook
-from tests.holdfast.test_commands import holdfast
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.holdfast.commands.test_admin import holdfast
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 SETTINGS = {"WEBHOOK_NETWORKS": "127.0.0.0/8", "ALARM_SECONDS": "1"}
 

@@ -19,16 +19,16 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as ClientCredentials
 
-from billing.invoices import Invoices
-from billing.lake import Lake
-from billing.plans import book_of, customers_of
+from billing.lake.lake import Lake
+from billing.pricing.invoices import Invoices
+from billing.pricing.plans import book_of, customers_of
+from tests.billing.pricing.test_invoices import BOOK
 from tests.billing.rated_lines import Used, rate
-from tests.billing.test_invoices import BOOK
-from tests.holdfast.moving import Result
-from tests.holdfast.test_commands import holdfast, process
-from tests.system.server import ACCOUNT, REGION
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.holdfast.commands.test_admin import holdfast, process
+from tests.holdfast.migrate.sides import Result
+from tests.servers.server import ACCOUNT, REGION
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 PERIODS = ("2026-09", "2026-10", "2026-11")
 """Months with an invoice, one for each test."""

@@ -20,14 +20,14 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as ClientCredentials
 
 from auth.credentials import Tenant, new_access_key
-from auth.keyring import Keyring
-from auth.master_keys import master_key_id, new_master_key, read_file
-from auth.sealed_store import sealed
-from holdfast.keyring import open_keyring
+from auth.encryption.encrypted_store import sealed
+from auth.encryption.keyring import Keyring
+from auth.encryption.master_keys import master_key_id, new_master_key, read_file
+from holdfast.runtime.keyring import open_keyring
 from holdfast.settings import Settings
-from metadata_service.sqlite import SQLiteStore
-from tests.system.server import REGION, REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment, show_log_on_failure
-from tests.system.waiting import wait_until
+from metadata_service.sqlite.store import SQLiteStore
+from tests.servers.server import REGION, REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment, show_log_on_failure
+from tests.servers.waiting import wait_until
 
 T = TypeVar("T")
 

@@ -27,15 +27,15 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as ClientCredentials
 
-from backend.shards import shard_of
-from metadata_service.sqlite import SQLiteStore
+from backend.serving.shards import shard_of
+from metadata_service.sqlite.store import SQLiteStore
 from tests.compat.walk.kit import Target, Walk, take
 from tests.compat.walk.steps import STEPS
-from tests.faults.client import Client, Refused
+from tests.faults.tools.client import Client, Refused
 from tests.holdfast.pairs import make_pair
-from tests.system.server import ACCOUNT, REGION
-from tests.system.several import Several, children_of, gone
-from tests.system.waiting import wait_until
+from tests.servers.server import ACCOUNT, REGION
+from tests.servers.several import Several, children_of, gone
+from tests.servers.waiting import wait_until
 
 SOON_SECONDS = 1.0
 """Time within which a change at one frontend affects the others; :data:`SLACK_SECONDS` are for a busy machine."""

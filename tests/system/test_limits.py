@@ -11,9 +11,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from bench.redis_server import RedisServer
-from tests.system.server import Server
-from tests.system.waiting import wait_until
+from bench.servers.redis_server import RedisServer
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.system.server import REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.servers.server import REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 
 def lines(text: str) -> list[dict[str, Any]]:

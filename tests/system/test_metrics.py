@@ -17,10 +17,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from tests.system.scraping import names, samples, scrape, total, values_of
-from tests.system.server import Server, free_port
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.servers.scraping import names, samples, scrape, total, values_of
+from tests.servers.server import Server, free_port
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 NAME = "nobody-is-to-read-this"
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
-from auth.named_keys import NamedKey
-from metadata_service.sqlite import SQLiteStore
-from tests.holdfast.test_commands import holdfast
-from tests.system.server import Server, show_log_on_failure
+from auth.encryption.named_keys import NamedKey
+from metadata_service.sqlite.store import SQLiteStore
+from tests.holdfast.commands.test_admin import holdfast
+from tests.servers.server import Server, show_log_on_failure
+from tests.servers.waiting import wait_until
 from tests.system.test_encryption import found, waiting
-from tests.system.waiting import wait_until
 
 GONE = "KMS.NotFoundException"
 

@@ -18,10 +18,10 @@ import yaml
 from botocore.exceptions import ClientError
 
 from tests.holdfast.pairs import make_pair
-from tests.system.scraping import scrape
-from tests.system.server import REPOSITORY, Server, clean_environment, free_port
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.servers.scraping import scrape
+from tests.servers.server import REPOSITORY, Server, clean_environment, free_port
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 CHART = REPOSITORY / "helm" / "holdfast"
 RULES = CHART / "files" / "rules.yaml"

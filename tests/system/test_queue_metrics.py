@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.holdfast.test_commands import holdfast
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.holdfast.commands.test_admin import holdfast
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 NAMES = [f"jobs-{place}" for place in range(6)]
 """Enough queues that each backend has some."""

@@ -25,9 +25,9 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.system.losing_proxy import LosingProxy
-from tests.system.server import Server
-from tests.system.waiting import wait_until
+from tests.servers.losing_proxy import LosingProxy
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
 
 MESSAGES = 10_000
 BATCH = 10

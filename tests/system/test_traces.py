@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.client import Asked
-from holdfast.client import Client as RestClient
-from tests.system.server import SECRET_ACCESS_KEY, Server, free_port
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from holdfast.commandline.client import Asked
+from holdfast.commandline.client import Client as RestClient
+from tests.servers.server import SECRET_ACCESS_KEY, Server, free_port
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 from tests.telemetry.collector import Collector, Seen
 
 BODY = "a body that nobody else needs to see"

@@ -16,10 +16,10 @@ import pyarrow.dataset as ds
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 
-from billing.buffers import finished
-from billing.seal import main as seal
-from tests.system.server import Server
-from tests.system.waiting import wait_until
+from billing.lake.upload import main as seal
+from billing.metering.buffers import finished
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
 
 CLIENTS = 4
 CALLS_BETWEEN = 150

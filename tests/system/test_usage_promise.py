@@ -23,23 +23,23 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 from pyspark.sql import SparkSession
 
-from billing import plans
-from billing.buffers import finished
-from billing.compact import compact
-from billing.invoices import Invoices
-from billing.lake import Lake
-from billing.months import Month
-from billing.plans import Customers, load_book
-from billing.seal import main as seal
-from billing.spool import waiting
-from billing.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
-from holdfast.client import Asked, Client
+from billing.lake.compact import compact
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.lake.upload import main as seal
+from billing.metering.buffers import finished
+from billing.metering.spool import waiting
+from billing.pricing import plans
+from billing.pricing.invoices import Invoices
+from billing.pricing.plans import Customers, load_book
+from holdfast.commandline.client import Asked, Client
 from spark_analytics.batch import batch
 from spark_analytics.rating import Rates, rate
 from spark_analytics.session import session
-from tests.faults.forms import STARTUP
-from tests.system.several import Several
-from tests.system.waiting import wait_until
+from tests.faults.campaign.forms import STARTUP
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
 
 TENANTS = 3
 CALLS_BETWEEN = 50

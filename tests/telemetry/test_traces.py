@@ -16,7 +16,7 @@ from telemetry import spans, traces
 from telemetry.headers import Place, read_parent
 from telemetry.spans import Sampler, Span, Tracing
 from telemetry.traces import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
-from tests.system.server import free_port
+from tests.servers.server import free_port
 from tests.telemetry.collector import Collector
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -202,7 +202,7 @@ async def test_a_collector_that_is_away_keeps_nobody_waiting(quick: None, monkey
 
 def test_without_a_collector_nothing_of_it_is_loaded() -> None:
     program = (
-        "import sys; import holdfast.compose, holdfast.roles; "
+        "import sys; import holdfast.process.embedded, holdfast.process.frontend; "
         "print([name for name in ('telemetry.spans', 'opentelemetry.sdk', 'google.protobuf') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

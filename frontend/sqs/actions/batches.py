@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from backend.api import HandleOutcome, NewMessage, QueueFull, Stored
-from frontend.sqs import limits, validation
+from frontend.queues.queues import QueueView
+from frontend.request.call import Call, Members
 from frontend.sqs.actions import messages
 from frontend.sqs.actions.context import Context
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import (
+from frontend.sqs.protocol import limits, validation
+from frontend.sqs.protocol.errors import (
     BATCH_ENTRY_IDS_NOT_DISTINCT,
     BATCH_REQUEST_TOO_LONG,
     EMPTY_BATCH_REQUEST,
@@ -22,7 +23,6 @@ from frontend.sqs.errors import (
     missing_parameter,
     queue_full,
 )
-from frontend.sqs.queues import QueueView
 
 Entry = dict[str, Any]
 Send = Callable[[Call, QueueView, Sequence[NewMessage]], Awaitable[list[Stored]]]

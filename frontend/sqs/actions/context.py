@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 
 from backend.api import Backend
-from frontend.access import Access
-from frontend.dedup import Retries
+from frontend.queues.encryption import Seals
+from frontend.queues.queues import Queues
+from frontend.request.access import Access
+from frontend.request.retries import Retries
+from frontend.request.throttle import Throttle
+from frontend.request.unacknowledged_sends import Unawaited
 from frontend.services import Services
-from frontend.sqs.queues import Queues
-from frontend.sqs.seals import Seals
-from frontend.throttle import Throttle
-from frontend.unawaited import Unawaited
-from metadata_service.client import MetadataClient
+from metadata_service.nodes.cached_client import MetadataClient
 
 
 class Context:

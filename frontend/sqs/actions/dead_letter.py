@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from auth.principal import Principal
-from frontend.access import check_credential, in_prefixes
-from frontend.sqs import arn, policies
+from frontend.queues import arn, policies
+from frontend.queues.queues import QueueView
+from frontend.request.access import check_credential, in_prefixes
+from frontend.request.call import Call, Members
 from frontend.sqs.actions import paging
 from frontend.sqs.actions.context import Context
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import invalid_value
-from frontend.sqs.queues import QueueView
+from frontend.sqs.protocol.errors import invalid_value
 
 
 async def check_target(

@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b, sha256
 
 from backend.api import AttemptExpired, HandleOutcome, NewMessage, OverLimit, Receive, Received, Stored
-from frontend.sqs import limits, md5, payload, validation
+from frontend.queues import payload
+from frontend.queues.attributes import unknown
+from frontend.queues.encryption import Seal
+from frontend.queues.payload import Payload
+from frontend.queues.queues import QueueView
+from frontend.request.call import Call, Members
+from frontend.request.tracing import tell_delivery
 from frontend.sqs.actions.context import Context
-from frontend.sqs.attributes import unknown
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import (
+from frontend.sqs.protocol import limits, md5, validation
+from frontend.sqs.protocol.errors import (
     INVALID_PARAMETER_VALUE,
     MASK,
     OVER_LIMIT,
@@ -19,11 +24,7 @@ from frontend.sqs.errors import (
     invalid_value,
     missing_parameter,
 )
-from frontend.sqs.model import QUEUE_ATTRIBUTE_NAMES, SYSTEM_ATTRIBUTE_NAMES
-from frontend.sqs.payload import Payload
-from frontend.sqs.queues import QueueView
-from frontend.sqs.seals import Seal
-from frontend.tracing import tell_delivery
+from frontend.sqs.protocol.model import QUEUE_ATTRIBUTE_NAMES, SYSTEM_ATTRIBUTE_NAMES
 from telemetry.texts import shown
 
 _RECEIVABLE = frozenset((*SYSTEM_ATTRIBUTE_NAMES, *QUEUE_ATTRIBUTE_NAMES))

@@ -7,11 +7,13 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import orjson
 
 from backend.api import MoveTask, MoveTaskRefused, MoveTaskUnknown
-from frontend.access import check_credential
-from frontend.sqs import arn, limits
+from frontend.queues import arn
+from frontend.queues.queues import QueueView
+from frontend.request.access import check_credential
+from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import (
+from frontend.sqs.protocol import limits
+from frontend.sqs.protocol.errors import (
     ACCESS_DENIED,
     INVALID_PARAMETER_VALUE,
     RESOURCE_NOT_FOUND,
@@ -19,7 +21,6 @@ from frontend.sqs.errors import (
     invalid_value,
     missing_parameter,
 )
-from frontend.sqs.queues import QueueView
 
 _RUNNING = "RUNNING"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from frontend.sqs import limits
-from frontend.sqs.calls import Members
-from frontend.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value
+from frontend.request.call import Members
+from frontend.sqs.protocol import limits
+from frontend.sqs.protocol.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value
 
 _MARK = b"1:"
 

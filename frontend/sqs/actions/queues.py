@@ -9,13 +9,14 @@ from contextlib import suppress
 from auth.lookup import not_active
 from auth.principal import Principal
 from backend.api import BackendError
-from frontend.access import check_credential, listed_prefixes
-from frontend.sqs import attributes
+from frontend.queues import attributes
+from frontend.queues.arn import QueueArn
+from frontend.queues.queues import QueueView, Update
+from frontend.request.access import check_credential, listed_prefixes
+from frontend.request.call import Call, Members
 from frontend.sqs.actions import dead_letter, paging, tags
 from frontend.sqs.actions.context import Context
-from frontend.sqs.arn import QueueArn
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import (
+from frontend.sqs.protocol.errors import (
     OPT_IN_REQUIRED,
     PURGE_QUEUE_IN_PROGRESS,
     QUEUE_DELETED_RECENTLY,
@@ -28,9 +29,8 @@ from frontend.sqs.errors import (
     queue_does_not_exist,
     too_many_queues,
 )
-from frontend.sqs.queues import QueueView, Update
-from frontend.sqs.validation import check_new_queue_name
-from metadata_service.clusters import NoCluster
+from frontend.sqs.protocol.validation import check_new_queue_name
+from metadata_service.clusters.policy import NoCluster
 from metadata_service.models import Queue
 from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound, TooManyQueues
 

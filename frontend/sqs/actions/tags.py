@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from frontend.sqs import limits
+from frontend.queues.queues import QueueView, Update
+from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value, missing_parameter
-from frontend.sqs.queues import QueueView, Update
+from frontend.sqs.protocol import limits
+from frontend.sqs.protocol.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value, missing_parameter
 from metadata_service.models import Queue
 
 Tags = dict[str, str]

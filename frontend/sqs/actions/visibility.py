@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from backend.api import HandleOutcome
-from frontend.sqs import validation
+from frontend.queues.queues import QueueView
+from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.messages import handle_error
-from frontend.sqs.calls import Call, Members
-from frontend.sqs.errors import missing_parameter
-from frontend.sqs.queues import QueueView
+from frontend.sqs.protocol import validation
+from frontend.sqs.protocol.errors import missing_parameter
 
 
 async def change_message_visibility(context: Context, call: Call, view: QueueView, members: Members) -> None:

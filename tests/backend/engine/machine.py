@@ -8,8 +8,8 @@ from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings
 from backend.engine.fold import Fold
 from backend.engine.ids import salt_of
 from backend.engine.queue import Claimed, Queue
+from backend.engine.receipt_handles import Handles
 from backend.engine.records import Message, Record
-from backend.handles import Handles
 
 KEY = b"0123456789abcdef"
 SALT = salt_of(KEY)

@@ -13,10 +13,10 @@ from backend.engine import snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.queue import Queue
+from backend.engine.receipt_handles import Handles
 from backend.engine.records import Dropped, Message, decode_head
 from backend.engine.snapshot import describe
 from backend.engine.tokens import CHUNK_TOKENS
-from backend.handles import Handles
 from tests.backend.engine.machine import KEY, SALT, Machine
 
 

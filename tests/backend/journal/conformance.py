@@ -13,8 +13,8 @@ import pytest
 from backend.api import StorageFull, Unavailable
 from backend.journal.checkpoints import PieceDamaged
 from backend.journal.interface import Cut, Journal, Log
-from backend.journal.recovery import LogEnd, Row
-from backend.journal.segments import LogInUse
+from backend.journal.local.scan import LogEnd, Row
+from backend.journal.local.segments import LogInUse
 from metadata_service.models import LogEntry
 from tests.backend.journal.support import Failures, a_record, number_of, numbers_in
 

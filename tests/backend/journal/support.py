@@ -8,12 +8,12 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any, TypeVar
 
-from backend.journal.disk import Disk
-from backend.journal.log import LocalLog, LogSettings
-from backend.journal.recovery import LogEnd, Row, Scan
+from backend.journal.local.disk import Disk
+from backend.journal.local.log import LocalLog, LogSettings
+from backend.journal.local.scan import LogEnd, Row, Scan
+from backend.journal.local.segments import SegmentFiles
 from backend.journal.rows import RecordView, encode_record
-from backend.journal.segments import SegmentFiles
-from tests.simulator.disk import SimDisk
+from tests.simulator.world.disk import SimDisk
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from cassandra.policies import RoundRobinPolicy
 from cassandra.query import PreparedStatement, tuple_factory
 
 from backend.api import Unavailable
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.cassandra_tables import JOURNAL, CassandraTables
-from backend.journal.tables import CHUNK_BYTES, PART_CHUNKS, put_row
-from bench.cassandra_server import CassandraCluster
-from metadata_service.cassandra_connection import CassandraConnection, CassandraSettings, Fence, Rows, UnsafeCommitLog
+from backend.journal.cassandra.journal import CassandraJournal
+from backend.journal.cassandra.log import CassandraLogSettings
+from backend.journal.cassandra.table_interface import CHUNK_BYTES, PART_CHUNKS, put_row
+from backend.journal.cassandra.tables import JOURNAL, CassandraTables
+from bench.servers.cassandra_server import CassandraCluster
+from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings, Fence, Rows, UnsafeCommitLog
 from metadata_service.models import LogEntry
 from tests.backend.journal.conformance import Conformance, Writer, append, durable, taken_over
 from tests.backend.journal.support import numbers_in

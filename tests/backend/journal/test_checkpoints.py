@@ -10,8 +10,8 @@ import pytest
 
 from backend.api import StorageFull, Unavailable
 from backend.journal.checkpoints import FILE_HEADER_BYTES, LocalPieces, PieceDamaged, PieceFile
-from backend.journal.disk import Disk, RealDisk
-from backend.journal.segments import SegmentFiles
+from backend.journal.local.disk import Disk, RealDisk
+from backend.journal.local.segments import SegmentFiles
 from metadata_service.models import PieceRef
 from tests.backend.journal.support import ROOT, sim_disk, virtual
 

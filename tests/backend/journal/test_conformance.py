@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_log import CassandraLogSettings
-from backend.journal.local import LocalJournal
+from backend.journal.cassandra.journal import CassandraJournal
+from backend.journal.cassandra.log import CassandraLogSettings
+from backend.journal.local.journal import LocalJournal
 from metadata_service.models import LogEntry
 from tests.backend.journal.conformance import Conformance
 from tests.backend.journal.support import ROOT, SMALL, sim_disk, virtual
-from tests.simulator.quorum import Machines, QuorumTables
+from tests.simulator.world.quorum import Machines, QuorumTables
 
 SMALL_ROWS = CassandraLogSettings(segment_bytes=8192, segment_rows=10, row_bytes=2048, pending_bytes=16384)
 

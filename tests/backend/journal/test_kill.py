@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from backend.journal.disk import RealDisk
-from backend.journal.log import LocalLog, LogSettings
-from backend.journal.recovery import rewrite_tail
-from backend.journal.segments import LogInUse, SegmentFiles, lock_log
+from backend.journal.local.disk import RealDisk
+from backend.journal.local.log import LocalLog, LogSettings
+from backend.journal.local.scan import rewrite_tail
+from backend.journal.local.segments import LogInUse, SegmentFiles, lock_log
 from tests.backend.journal.support import a_record, numbers_in, scanned
 
 SETTINGS = LogSettings(segment_bytes=256 << 10, low_water_bytes=0, row_bytes=16 << 10, idle_seconds=0.001)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.compat.walk.kit import Walk, step
-from tests.system.waiting import wait_until
+from tests.servers.waiting import wait_until
 
 
 def redrive(dead_arn: str, most: int) -> dict[str, Any]:

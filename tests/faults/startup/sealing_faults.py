@@ -41,8 +41,8 @@ def install(folder: str) -> None:
 
         setattr(owner, method, watched)
 
-    from billing.buffers import Finished
-    from billing.lake import Lake
+    from billing.lake.lake import Lake
+    from billing.metering.buffers import Finished
 
     around(Lake, "write", "write")
     around(Finished, "remove", "remove")

@@ -1,7 +1,7 @@
 """Start-up code of Python processes under test, which injects faults into their clock and disk while they run.
 
-Only a process whose ``PYTHONPATH`` names this folder loads it.  With ``FAULTS_SEALING``, ``python -m billing.seal``
-ends at planned steps (``sealing_faults``).  With ``FAULTS_AT_START``: a folder in which
+Only a process whose ``PYTHONPATH`` names this folder loads it.  With ``FAULTS_SEALING``, ``python -m
+billing.lake.upload`` ends at planned steps (``sealing_faults``).  With ``FAULTS_AT_START``: a folder in which
 
 * ``NAME.clock`` has the offset in seconds of the clock of the process ``NAME`` (not of its monotonic clock),
 * ``NAME.disk`` has the seconds by which each of its syncs is delayed,
@@ -93,7 +93,7 @@ def _install(folder: str, name: str) -> None:
 if "FAULTS_AT_START" in os.environ:
     _install(os.environ["FAULTS_AT_START"], os.environ.get("FAULTS_NAME", sys.orig_argv[-1]))
 
-if "FAULTS_SEALING" in os.environ and "billing.seal" in sys.orig_argv:
+if "FAULTS_SEALING" in os.environ and "billing.lake.upload" in sys.orig_argv:
     import sealing_faults  # type: ignore[import-not-found]
 
     sealing_faults.install(os.environ["FAULTS_SEALING"])

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from auth.api_keys import new_api_key
 from auth.credentials import AccessKey, Tenant, TenantRole, new_access_key
 from auth.grants import Grant
 from auth.principal import SCOPES
+from auth.tokens.api_keys import new_api_key
 from tests.behaviour import wire
 from tests.behaviour.signing import Signer
 from tests.behaviour.world import World, exchange

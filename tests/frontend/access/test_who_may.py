@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from frontend.access import SCOPES_OF
-from frontend.sqs.model import ACTIONS
+from frontend.request.access import SCOPES_OF
+from frontend.sqs.protocol.model import ACTIONS
 from tests.behaviour import wire
 from tests.behaviour.world import World
 from tests.frontend.access.parties import (

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from backend.checkpointer import Checkpointer
+from backend.recovery.checkpointer import Checkpointer
 from holdfast.backup.cassandra_moment import Held
 from metadata_service.models import BackupPin
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.world.cluster import ClusterWorld
 
 
 @mutation("Backups", focus=focus.backups)

@@ -8,13 +8,13 @@ from typing import Any
 from unittest import mock
 
 from backend.api import Target
-from backend.cluster import ClusterBackend
-from backend.collector import Collector
-from backend.incarnation import Incarnation
-from tests.simulator.cluster import ClusterWorld
+from backend.rpc.cluster_client import ClusterBackend
+from backend.serving.incarnation import Incarnation
+from backend.serving.orphan_collector import Collector
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
 from tests.simulator.cluster_mutations.writing import not_durable
+from tests.simulator.world.cluster import ClusterWorld
 
 
 async def _looks_away(self: Collector, target: Target) -> None:

@@ -12,19 +12,19 @@ from random import Random
 from typing import Any
 
 from backend.api import HANDOVER_PARTS, AckLevel, BackendError
-from backend.checkpointer import Checkpointer
 from backend.engine.records import Dropped, Message, Purged
+from backend.recovery.checkpointer import Checkpointer
+from metadata_service.clusters.partition_map import changing, open_ones
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.models import Queue as StoredQueue
-from metadata_service.partitions import changing, open_ones
 from metadata_service.store import StoreError
-from tests.simulator.backups import NAME as BACKUP
-from tests.simulator.backups import Backups
-from tests.simulator.cluster import ClusterWorld
-from tests.simulator.fronts import Front
-from tests.simulator.hosts import HOST
-from tests.simulator.nodes import NodeProcess
-from tests.simulator.wires import Server
+from tests.simulator.actors.backups import NAME as BACKUP
+from tests.simulator.actors.backups import Backups
+from tests.simulator.world.cluster import ClusterWorld
+from tests.simulator.world.fronts import Front
+from tests.simulator.world.hosts import HOST
+from tests.simulator.world.nodes import NodeProcess
+from tests.simulator.world.wires import Server
 
 
 def dies(world: ClusterWorld, process: Server | None, chance: float = 1.0, seconds: float = 0.0) -> None:

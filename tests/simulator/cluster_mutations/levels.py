@@ -8,14 +8,14 @@ from typing import Any
 from unittest import mock
 
 from backend.api import AckLevel, HandleOutcome, Target
-from backend.incarnation import Incarnation
-from backend.journal.cassandra_log import CassandraLog
-from backend.journal.tables import Unanswered, Written
-from tests.simulator.cluster import ClusterWorld
+from backend.journal.cassandra.log import CassandraLog
+from backend.journal.cassandra.table_interface import Unanswered, Written
+from backend.serving.incarnation import Incarnation
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
 from tests.simulator.cluster_mutations.writing import not_durable
-from tests.simulator.machines import MESSAGE, HostTables
+from tests.simulator.world.cluster import ClusterWorld
+from tests.simulator.world.machines import MESSAGE, HostTables
 
 
 @mutation("Ack levels", focus=focus.weak_answers)

@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from backend.journal.local import LocalJournal
+from backend.journal.local.journal import LocalJournal
 from metadata_service.models import LogEntry
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
-from tests.simulator.disk import SimDisk
+from tests.simulator.world.cluster import ClusterWorld
+from tests.simulator.world.disk import SimDisk
 
 
 @mutation("Local files", local=True, focus=focus.stopped_owners)

@@ -10,25 +10,25 @@ from unittest import mock
 import msgspec
 
 from backend.api import PartitionSettings, PartitionState, Target
-from backend.cluster import ClusterBackend
 from backend.engine import records
 from backend.engine.queue import Queue
-from backend.incarnation import Incarnation
-from backend.partition import Partition
-from frontend.sqs import queues as frontend_queues
-from metadata_service import partitions
+from backend.rpc.cluster_client import ClusterBackend
+from backend.serving.incarnation import Incarnation
+from backend.serving.partition import Partition
+from frontend.queues import queues as frontend_queues
+from metadata_service.clusters import partition_map
 from metadata_service.models import Queue as StoredQueue
-from tests.simulator.catalog import Catalog
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
 from tests.simulator.cluster_mutations.writing import not_durable
+from tests.simulator.world.catalog import Catalog
+from tests.simulator.world.cluster import ClusterWorld
 
 
 @mutation("Partitions 1", scenario="maps", focus=focus.maps)
 def tokens_go_anywhere(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A send with a token goes to the partitions in turn, as others do."""
-    return mock.patch("frontend.sqs.spread._of_token", lambda view, _: world.random.choice(view.open_parts))
+    return mock.patch("frontend.queues.partitioned._of_token", lambda view, _: world.random.choice(view.open_parts))
 
 
 @mutation("Partitions 1", scenario="maps", focus=focus.maps)
@@ -88,12 +88,12 @@ def retires_with_messages(world: ClusterWorld) -> AbstractContextManager[Any]:
 @mutation("Partitions 3", scenario="maps", focus=focus.splits)
 def fifo_queues_split(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A FIFO queue is split like any other: its groups go on elsewhere."""
-    real = partitions.split
+    real = partition_map.split
 
     def split(queue: Any, ids: Any) -> Any:
         return real(msgspec.structs.replace(queue, attributes={}), ids)
 
-    return mock.patch("backend.splits.split", split)
+    return mock.patch("backend.cluster.repartition.split", split)
 
 
 @mutation("Partitions 3", scenario="maps", focus=focus.moved_partitions)

@@ -8,11 +8,11 @@ from unittest import mock
 
 from backend.engine import records, snapshot
 from backend.engine.transfers import Outgoing, Taken
-from backend.ferry import Ferry, NotReached
-from backend.partition import Partition
-from tests.simulator.cluster import ClusterWorld
+from backend.serving.partition import Partition
+from backend.serving.transfers import Ferry, NotReached
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.world.cluster import ClusterWorld
 
 
 @mutation("Moves", focus=focus.moves)

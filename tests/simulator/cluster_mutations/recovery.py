@@ -9,20 +9,20 @@ from unittest import mock
 
 import msgspec
 
-from backend import replay, takeover
-from backend.checkpointer import Checkpointer
-from backend.incarnation import Incarnation
-from backend.journal.cassandra_journal import CassandraJournal
-from backend.journal.cassandra_scan import CassandraScan
-from backend.manager import Member
-from backend.ownership import Ownership
-from backend.view import View
-from backend.watch import Watch
+from backend.cluster.failure_detector import Watch
+from backend.cluster.member import Member
+from backend.cluster.view import View
+from backend.journal.cassandra.journal import CassandraJournal
+from backend.journal.cassandra.scan import CassandraScan
+from backend.recovery import replay, takeover
+from backend.recovery.checkpointer import Checkpointer
+from backend.recovery.ownership import Ownership
+from backend.serving.incarnation import Incarnation
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, StoreError
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.world.cluster import ClusterWorld
 
 
 @mutation("Recovery 1", scenario="zombies", focus=focus.zombies)
@@ -32,7 +32,7 @@ def read_before_it_is_fenced(world: ClusterWorld) -> AbstractContextManager[Any]
     async def claim(entries: Any, found: Iterable[LogEntry], begun: Collection[int], mine: LogEntry) -> list[LogEntry]:
         return [entry for entry in found if entry.state != "sealed"]
 
-    return mock.patch.multiple("backend.ownership", claim=claim)
+    return mock.patch.multiple("backend.recovery.ownership", claim=claim)
 
 
 @mutation("Recovery 2", scenario="slow", focus=focus.first_checkpoints)
@@ -246,5 +246,5 @@ def blind_time_counts(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Time in which the watcher could not read or write the metadata counts against the others."""
     stack = ExitStack()
     stack.enter_context(mock.patch.object(Watch, "blind", return_value=None))
-    stack.enter_context(mock.patch("backend.watch.GAP_SECONDS", 1e9))
+    stack.enter_context(mock.patch("backend.cluster.failure_detector.GAP_SECONDS", 1e9))
     return stack

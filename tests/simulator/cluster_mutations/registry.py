@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-from tests.simulator.cluster import ClusterWorld
+from tests.simulator.world.cluster import ClusterWorld
 
 Make = Callable[[ClusterWorld], AbstractContextManager[Any]]
 Focus = Callable[[ClusterWorld], None]

@@ -9,17 +9,17 @@ from unittest import mock
 
 import msgspec
 
-from backend.checkpointer import Checkpointer
-from backend.journal.cassandra_log import CassandraLog
+from backend.journal.cassandra.log import CassandraLog
 from backend.journal.interface import Cut
 from backend.journal.pins import Pins
-from backend.shards import Shard
+from backend.recovery.checkpointer import Checkpointer
+from backend.serving.shards import Shard
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, StoreError
-from tests.simulator import quorum
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.world import quorum
+from tests.simulator.world.cluster import ClusterWorld
 
 
 @mutation("Segments 1")
@@ -31,7 +31,7 @@ def live_segment_dropped(world: ClusterWorld) -> AbstractContextManager[Any]:
 @mutation("Segments 1")
 def chained_segment_dropped(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Segments of a sealed log go although a shard is still to be folded from them."""
-    return mock.patch("backend.checkpointer.pins_of", _pins_without_chains)
+    return mock.patch("backend.recovery.checkpointer.pins_of", _pins_without_chains)
 
 
 def _pins_without_chains(own: int, entry: LogEntry, known: dict[int, LogEntry], shards: list[ShardEntry]) -> Pins:

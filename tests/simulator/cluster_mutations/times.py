@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest import mock
 
-from backend.clock import SteadyClock
-from backend.shard_clock import ShardClock
-from backend.watch import Clocks
-from tests.simulator.cluster import ClusterWorld
+from backend.cluster.failure_detector import Clocks
+from backend.serving.node_clock import SteadyClock
+from backend.serving.shard_clock import ShardClock
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
+from tests.simulator.world.cluster import ClusterWorld
 
 
 @mutation("Time", scenario="moving", focus=focus.wrong_clocks)

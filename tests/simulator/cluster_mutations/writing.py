@@ -9,23 +9,23 @@ from typing import Any
 from unittest import mock
 
 from backend import node as node_module
-from backend import replay
-from backend.checkpointer import Checkpointer
 from backend.engine.fold import Fold
-from backend.ferry import Ferry
-from backend.incarnation import Incarnation
-from backend.journal import cassandra_log
-from backend.journal.cassandra_log import CassandraLog
+from backend.journal.cassandra import log
+from backend.journal.cassandra.log import CassandraLog
+from backend.journal.cassandra.table_interface import StateRead, Unanswered
 from backend.journal.rows import directory_entry, encode_row
-from backend.journal.tables import StateRead, Unanswered
 from backend.node import Node
-from backend.shards import Shard, Shards, ShardTime
+from backend.recovery import replay
+from backend.recovery.checkpointer import Checkpointer
+from backend.serving.incarnation import Incarnation
+from backend.serving.shards import Shard, Shards, ShardTime
+from backend.serving.transfers import Ferry
 from metadata_service.models import ShardEntry
-from tests.simulator.cluster import ClusterWorld
 from tests.simulator.cluster_mutations import focus
 from tests.simulator.cluster_mutations.registry import mutation
-from tests.simulator.hosts import HOST, Host
-from tests.simulator.quorum import QuorumTables
+from tests.simulator.world.cluster import ClusterWorld
+from tests.simulator.world.hosts import HOST, Host
+from tests.simulator.world.quorum import QuorumTables
 
 
 def _done(_: CassandraLog) -> asyncio.Future[None]:
@@ -213,7 +213,7 @@ def other_bytes_when_sent_again(world: ClusterWorld) -> Iterator[None]:
 def any_number_of_rows_under_way(world: ClusterWorld) -> Iterator[None]:
     """Rows are sent however far the first one that is not complete lies behind."""
     world.nodes.rows_at_once = 1000
-    with mock.patch.object(cassandra_log, "WINDOW", 1 << 30):
+    with mock.patch.object(log, "WINDOW", 1 << 30):
         yield
 
 

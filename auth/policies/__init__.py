@@ -1,0 +1,1 @@
+"""Policies of queues and the conditions in them."""

@@ -1,0 +1,1 @@
+"""AWS Signature Version 4."""

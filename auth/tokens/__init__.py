@@ -1,0 +1,1 @@
+"""API keys, sessions and JSON web tokens."""

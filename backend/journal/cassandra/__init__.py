@@ -1,0 +1,1 @@
+"""The journal in Cassandra: rows, segments and checkpoint chunks in tables."""

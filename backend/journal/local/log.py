@@ -1,0 +1,573 @@
+"""The append side of one incarnation's log.
+
+Records are collected into a batch; a batch becomes a row, and a row is one write and one sync.  While a row is being
+written the next batch fills, and is written when that row is durable and no more records arrive.  So there is never
+more than one row of the log being written: recovery relies on that (:mod:`backend.journal.local.scan`).
+
+A record's position is known when it is appended, so that the engine can apply it at once.  Segments are preallocated
+before they are needed, and the last one is a reserve for operations that must continue when the disk is full (receives,
+deletes, checkpoints, compaction).  So an append is refused before anything has changed, and a commit never finds the
+disk full.
+
+All methods are called in the event loop that created the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from backend import instruments
+from backend.api import StorageFull, Unavailable
+from backend.journal.interface import Cut
+from backend.journal.local.disk import Disk
+from backend.journal.local.segment_allocator import SEGMENT_BYTES_MIN, Segment, Stock, make_log
+from backend.journal.local.segments import RottenRecord, SegmentFiles, check_record
+from backend.journal.rows import (
+    DIRECTORY_ENTRY_BYTES,
+    LOG_ID_MAX,
+    ROW_HEADER_BYTES,
+    ROW_OVERHEAD_BYTES,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_HEADER_BYTES,
+    RecordView,
+    SegmentHeader,
+    directory_entry,
+    encode_row,
+    encode_segment_header,
+    place_of,
+    position_of,
+)
+
+logger = logging.getLogger(__name__)
+
+RECORDS_ENOUGH, LOOKS_MOST = 32, 4
+"""Number of records at which a row is not delayed further, and maximum number of polls for more records.
+
+A row costs about as much for one record as for 32.  So after a row the next one is not written at once: answered
+callers send their next calls, and calls of others have arrived meanwhile and are still to be read (decision 0020).
+"""
+
+
+class LogSettings(NamedTuple):
+    segment_bytes: int = 32 << 20
+    low_water_bytes: int = 64 << 20
+    """Free space below which only operations that free space are accepted."""
+    row_bytes: int = 512 << 10
+    """Size of its records at which a row is closed (a larger record has a row of its own)."""
+    idle_seconds: float = 0.05
+    """Time without a commit after which an empty row records that the last one was answered."""
+
+
+DEFAULTS: Final = LogSettings()
+
+
+class _Batch:
+    """The records of one row."""
+
+    __slots__ = ("ends", "futures", "offset", "origin", "records", "row_bytes", "segment", "seq")
+
+    def __init__(self, segment: Segment, offset: int, seq: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        """Offset of the row in its segment."""
+        self.seq = seq
+        self.records: list[bytes] = []
+        self.ends: list[int] = []
+        self.origin = 0
+        """Position of the first record."""
+        self.futures: list[asyncio.Future[None]] = []
+        """Futures of callers that wait for the row."""
+        self.row_bytes = 0
+        """Length of the row, once it is closed."""
+
+
+class LocalLog:
+    """One incarnation's log.  Made by :meth:`create`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: SegmentFiles,
+        directory: str,
+        log_id: int,
+        life: int,
+        clock_ms: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
+        settings: LogSettings,
+        lock_fd: int,
+        first: Segment,
+    ) -> None:
+        self.log_id = log_id
+        self.durable_seq = 0
+        """The last row that is durable, as are all before it."""
+        self._disk = disk
+        self._files = files
+        self._directory = directory
+        self._life = life
+        self._clock_ms = clock_ms
+        self._on_failure = on_failure
+        self._settings = settings
+        self._lock_fd = lock_fd
+        self._loop = asyncio.get_running_loop()
+
+        self._error: Unavailable | None = None
+        self._closing = False
+        self._stock = Stock(
+            disk,
+            directory,
+            segment_bytes=settings.segment_bytes,
+            low_water_bytes=settings.low_water_bytes,
+            next_number=first.number + 1,
+        )
+        self._abandoned: set[Segment] = set()
+        """Segments that were open when the log failed."""
+
+        self._queue: deque[_Batch] = deque()
+        """Closed batches that wait for the row being written."""
+        self._under_way: _Batch | None = None
+        self._chain = 0
+        self._awake = False
+        """A flush is scheduled or a row is being written."""
+        self._cut = Cut(0, first.number)
+        """The boundary behind the last closed row with records."""
+        self._marked = True
+        """Nothing was written since the last idle mark."""
+        self._committed_at = 0.0
+        self._began_at = 0.0
+        """Start of the write in progress; for metrics only."""
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+        self._batch = _Batch(first, SEGMENT_HEADER_BYTES, 1)
+        self._records = self._batch.records
+        self._ends = self._batch.ends
+        self._fill = 0
+        """Bytes of records in the batch."""
+        self._room = 0
+        """Bytes that the batch can still hold, records and directory; -1 sends every append through the slow path."""
+        self._beyond = 0
+        """Bytes of the segment behind those."""
+        self._origin = 0
+        """Position of the batch's first record."""
+        self._begin(self._batch)
+
+    @classmethod
+    async def create(
+        cls,
+        disk: Disk,
+        files: SegmentFiles,
+        name: str,
+        log_id: int,
+        *,
+        life: int,
+        clock_ms: Callable[[], int],
+        on_failure: Callable[[BaseException], None],
+        settings: LogSettings = DEFAULTS,
+    ) -> LocalLog:
+        """Create the folder ``name`` under ``files.root`` with the log's lock and its first segments.
+
+        ``life`` are 64 random bits.  ``on_failure`` is called once, when a write has failed: the caller has to discard
+        its memory and restart from what is durable.  With little free space the first segment is smaller.  Raises
+        :class:`StorageFull`, :class:`LogInUse`, :class:`OSError`.
+        """
+        assert 0 < log_id <= LOG_ID_MAX
+        assert 0 < life < 1 << 64
+        assert SEGMENT_BYTES_MIN <= settings.segment_bytes <= SEGMENT_BYTES_MAX
+        assert settings.segment_bytes % 8 == 0
+        directory = files.register(log_id, name)
+        lock_fd, first = await disk.run(make_log, disk, directory, settings.segment_bytes)
+        log = cls(disk, files, directory, log_id, life, clock_ms, on_failure, settings, lock_fd, first)
+        log._stock.make()
+        await log._stock.wait()
+        return log
+
+    # --- appending --- ----
+
+    @property
+    def next_seq(self) -> int:
+        """Number of the row for the next record."""
+        return self._batch.seq
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes of the rows that are not durable yet."""
+        under_way = self._under_way.row_bytes if self._under_way is not None else 0
+        return under_way + sum(batch.row_bytes for batch in self._queue) + self._fill
+
+    @property
+    def next_segment(self) -> int:
+        """Segment for the next record, as far as known now."""
+        return self._batch.segment.number
+
+    def append(self, record: bytes, *, reserve: bool = False) -> int:
+        """Add a record to the batch being filled; return its position.
+
+        With ``reserve`` it may use the space reserved for operations that free space.  Raises :class:`StorageFull` or
+        :class:`Unavailable`, having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has
+        succeeded.
+        """
+        size = len(record) + DIRECTORY_ENTRY_BYTES
+        if size > self._room or (self._stock.refusing and not reserve):
+            self._turn(size, reserve)
+        self._room -= size
+        position = self._origin + (self._fill >> 3)
+        self._fill += size - DIRECTORY_ENTRY_BYTES
+        self._records.append(record)
+        self._ends.append(self._fill)
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._flush)
+        return position
+
+    def check_room(self, size_bytes: int, reserve: bool = False) -> None:
+        """Check that records of this size in total can be appended now, in this iteration of the loop.
+
+        Raises :class:`StorageFull` or :class:`Unavailable`.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise Unavailable("the log is closed")
+        if not self._fits(size_bytes, reserve):
+            self._stock.look()
+            raise StorageFull(self._stock.shortage())
+
+    async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
+        """Check like :meth:`check_room`, but wait for a segment that is being allocated."""
+        while True:
+            try:
+                return self.check_room(size_bytes, reserve)
+            except StorageFull:
+                if not await self._stock.wait():
+                    raise
+
+    def room(self) -> bool:
+        """Return whether new messages are accepted."""
+        return self._error is None and not self._closing and self._fits(4096, False)
+
+    def short(self) -> bool:
+        """Return whether little more than the current segment is left for new messages: the disk is full, or nearly
+        so.
+        """
+        return self._stock.short()
+
+    def _fits(self, size_bytes: int, reserve: bool) -> bool:
+        if self._stock.refusing and not reserve:
+            return False
+        # A record takes at least 56 bytes, its directory entry 8; two consecutive rows hold more than row_bytes.
+        need = size_bytes + size_bytes // 7 + ROW_OVERHEAD_BYTES * (2 + 2 * size_bytes // self._settings.row_bytes)
+        if need <= self._room + self._beyond:
+            return True
+        return self._stock.available(reserve) > 0 and need <= _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES)
+
+    def _turn(self, size: int, reserve: bool) -> None:
+        """Make room for a record that does not fit the batch being filled, or raise."""
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise Unavailable("the log is closed")
+        if self._stock.refusing and not reserve:
+            self._stock.look()
+            raise StorageFull(self._stock.shortage())
+        if size <= self._room:
+            return
+        batch = self._batch
+        offset = batch.offset + self._row_bytes() if self._records else batch.offset
+        if size > _capacity(batch.segment, offset):
+            if self._stock.available(reserve) < 1:
+                self._stock.look()
+                raise StorageFull(self._stock.shortage())
+            if size > _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES):
+                raise ValueError(f"a record of {size} bytes does not fit a segment")
+        if self._records:
+            self._close_batch()
+        if size > _capacity(self._batch.segment, self._batch.offset):
+            full = self._batch.segment
+            self._batch = _Batch(self._stock.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
+            self._begin(self._batch)
+            self._let_go(full)
+        if size > self._room:  # a record larger than a usual row
+            self._beyond -= size - self._room
+            self._room = size
+
+    def _begin(self, batch: _Batch) -> None:
+        self._records = batch.records
+        self._ends = batch.ends
+        self._fill = 0
+        capacity = _capacity(batch.segment, batch.offset)
+        self._room = min(capacity, self._settings.row_bytes) if not self._closing else -1
+        self._beyond = max(0, capacity - self._room)
+        self._origin = batch.origin = position_of(self.log_id, batch.segment.number, batch.offset + ROW_HEADER_BYTES)
+
+    def _row_bytes(self) -> int:
+        return ROW_OVERHEAD_BYTES + self._fill + DIRECTORY_ENTRY_BYTES * len(self._records)
+
+    def _close_batch(self) -> None:
+        """Close the batch being filled: later appends go into a later row."""
+        batch = self._batch
+        batch.row_bytes = self._row_bytes()
+        self._queue.append(batch)
+        if batch.records:
+            # The next row may not fit this segment: then it begins the next one, and nothing follows here.
+            self._cut = Cut(batch.seq, batch.segment.number)
+        self._batch = _Batch(batch.segment, batch.offset + batch.row_bytes, batch.seq + 1)
+        self._begin(self._batch)
+
+    def cut(self) -> Cut:
+        """Close the row being filled, so that later appends go to a later row; return the boundary."""
+        if self._records and self._error is None:
+            self._close_batch()
+        return self._cut
+
+    def barrier(self) -> asyncio.Future[None] | None:
+        """Return a future that is done when all records appended so far are durable; None if they are.
+
+        Each caller gets a future of its own, which may be cancelled.  It fails with :class:`Unavailable`.
+        """
+        if self._error is not None:
+            return self._fail_future(self._loop.create_future(), self._error)
+        if self._records:
+            batch = self._batch
+        elif self._queue:
+            batch = self._queue[-1]
+        elif self._under_way is not None and self._under_way.records:
+            batch = self._under_way
+        else:
+            return None
+        future = self._loop.create_future()
+        batch.futures.append(future)
+        return future
+
+    def check_replicas(self) -> None:
+        """Do nothing: the disk is the only replica."""
+
+    async def on_all_replicas(self, positions: Sequence[int]) -> None:
+        """Wait for the barrier: the disk is the only replica."""
+        barrier = self.barrier()
+        if barrier is not None:
+            await barrier
+
+    # --- committing --- ----
+
+    def _flush(self) -> None:
+        if self._under_way is not None or self._error is not None:
+            return
+        if not self._queue:
+            if not self._records:
+                self._rest()
+                return
+            self._close_batch()
+        self._under_way = self._queue.popleft()
+        try:
+            self._commit(self._under_way)
+        # A failed assertion, for example: no caller must wait for ever.
+        except Exception as error:
+            self._fail(error)
+
+    def _commit(self, batch: _Batch) -> None:
+        records, time_ms = batch.records, self._clock_ms()
+        entries = [directory_entry(record, end) for record, end in zip(records, batch.ends, strict=True)]
+        row, check = encode_row(
+            life=self._life,
+            log_id=self.log_id,
+            seq=batch.seq,
+            answered=self.durable_seq,
+            time_ms=time_ms,
+            chain=self._chain,
+            records=records,
+            directory=b"".join(entries),
+        )
+        segment, position = batch.segment, batch.offset
+        # This must be the next row, at the place on which its records' positions are based, and within its segment.
+        assert batch.seq == self.durable_seq + 1
+        assert len(row) == batch.row_bytes
+        assert position & 7 == 0
+        assert position + len(row) <= segment.size_bytes
+        if position == SEGMENT_HEADER_BYTES:
+            # The header is written with the first row, because only then is it known.
+            header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
+            row, position = encode_segment_header(header) + row, 0
+        self._chain = check
+        self._awake = True
+        self._marked = not records
+        if records:
+            instruments.ROW_RECORDS.observe(len(records))
+            instruments.ROW_BYTES.observe(len(row))
+        self._began_at = time.perf_counter()
+        self._disk.commit(segment.fd, row, position, self._committed)
+
+    def _committed(self, error: BaseException | None) -> None:
+        batch = self._under_way
+        assert batch is not None
+        assert batch.seq == self.durable_seq + 1
+        if error is not None:
+            self._fail(error)
+            return
+        instruments.WRITES.observe(time.perf_counter() - self._began_at)
+        self._under_way = None
+        self.durable_seq = batch.seq
+        for future in batch.futures:
+            if not future.done():
+                future.set_result(None)
+        try:
+            if batch.segment is not self._batch.segment:
+                self._let_go(batch.segment)
+            self._stock.look()
+        finally:
+            self._look(0, LOOKS_MOST)
+
+    def _gather(self, before: int, looks: int) -> None:
+        """Write the batch once no more records arrive, or it has enough."""
+        now = len(self._records)
+        if looks and before < now < RECORDS_ENOUGH and not self._queue:
+            self._look(now, looks - 1)
+        else:
+            self._flush()
+
+    def _look(self, before: int, looks: int) -> None:
+        """Schedule a check after the loop has polled its sockets and processed the results."""
+        self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, looks))
+
+    def _let_go(self, segment: Segment) -> None:
+        """Close a full segment, unless a row of it is still to be written."""
+        rows = (*self._queue, self._under_way) if self._under_way is not None else self._queue
+        if all(row.segment is not segment for row in rows):
+            try:
+                self._disk.close(segment.fd)
+            # All of it is durable: the log continues.
+            except OSError as error:
+                logger.warning("cannot close a segment of %s: %s", self._directory, error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop the log after a failed write or sync, which is not repeated.
+
+        After such an error the kernel may mark pages clean that the disk never got, and a second sync would succeed
+        without proving anything.
+        """
+        self._error = Unavailable(f"the journal cannot be written: {error}")
+        self._stock.stop()
+        self._room = -1
+        self._beyond = 0
+        waiting = [self._under_way, *self._queue, self._batch]
+        self._under_way = None
+        self._queue.clear()
+        for batch in waiting:
+            if batch is not None:
+                self._abandoned.add(batch.segment)
+                for future in batch.futures:
+                    self._fail_future(future, self._error)
+        self._wake_drain()
+        self._on_failure(error)
+
+    @staticmethod
+    def _fail_future(future: asyncio.Future[None], error: Unavailable) -> asyncio.Future[None]:
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # prevents a log line for an unretrieved exception
+        return future
+
+    def _rest(self) -> None:
+        """Handle that all is durable: wait for more, and after a while write the mark."""
+        self._awake = False
+        now = self._loop.time()
+        self._committed_at = now
+        if not self._marked:
+            if self._closing:
+                self._mark()
+                return
+            if self._mark_timer is None:
+                self._mark_timer = self._loop.call_at(now + self._settings.idle_seconds, self._mark_when_idle)
+        self._wake_drain()
+
+    def _mark_when_idle(self) -> None:
+        self._mark_timer = None
+        if self._awake or self._marked or self._error is not None:
+            # _rest sets the timer again, or there is nothing to mark.
+            return
+        due = self._committed_at + self._settings.idle_seconds
+        if self._loop.time() < due:
+            self._mark_timer = self._loop.call_at(due, self._mark_when_idle)
+        else:
+            self._mark()
+
+    def _mark(self) -> None:
+        """Write an empty row: it proves that the rows before it were answered, so damage to the last one is no torn
+        tail.
+        """
+        assert not self._records
+        assert not self._queue
+        self._close_batch()
+        self._flush()
+
+    # --- reading --- ----
+
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+        """Return the records at these positions, in their order."""
+        if not self._awake or max(positions, default=0) < self._oldest().origin:
+            return await self._files.read_many(positions)
+        found = {position: self._from_memory(position) for position in positions}
+        missing = [position for position, view in found.items() if view is None]
+        if missing:
+            found.update(zip(missing, await self._files.read_many(missing), strict=True))
+        return [view for position in positions if (view := found[position]) is not None]
+
+    def _oldest(self) -> _Batch:
+        """Return the oldest batch that is not durable, or the one being filled."""
+        return self._under_way or (self._queue[0] if self._queue else self._batch)
+
+    def _from_memory(self, position: int) -> RecordView | RottenRecord | None:
+        """Return a record from the batches that are not durable yet."""
+        if not self._awake or position >> 44 != self.log_id or position < self._oldest().origin:
+            return None
+        for batch in (self._batch, *reversed(self._queue), *((self._under_way,) if self._under_way else ())):
+            if position >= batch.origin:
+                start = position - batch.origin << 3
+                if not batch.ends or start >= batch.ends[-1]:
+                    return None
+                index = bisect_right(batch.ends, start)
+                assert start == (batch.ends[index - 1] if index else 0)
+                return check_record(batch.records[index], 0, position, self._files.path(*place_of(position)[:2]))
+        return None
+
+    # --- the end --- ----
+
+    async def close(self) -> None:
+        """Refuse appends, wait until all is durable or the log has failed, write the mark, and release the lock."""
+        self._closing = True
+        self._room = -1
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
+        self._stock.stop()
+        await self._stock.settle()
+        if self._error is None and (self._awake or not self._marked or self._records):
+            self._drained = self._loop.create_future()
+            if not self._awake:
+                self._flush()
+            await self._drained
+        self._release()
+
+    def _wake_drain(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _release(self) -> None:
+        for segment in {self._batch.segment, *self._stock.ready, *self._abandoned}:
+            with contextlib.suppress(OSError):
+                self._disk.close(segment.fd)
+        self._stock.ready.clear()
+        self._files.close()
+        self._disk.close(self._lock_fd)
+
+
+def _capacity(segment: Segment, offset: int) -> int:
+    """Return the bytes of records and directory that a row at ``offset`` can hold, with space for an idle mark behind
+    it.
+    """
+    return segment.size_bytes - offset - 2 * ROW_OVERHEAD_BYTES

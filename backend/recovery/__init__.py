@@ -1,0 +1,1 @@
+"""Recovery and hand-over of shards: start, takeover, replay, checkpoints, compaction, damage."""

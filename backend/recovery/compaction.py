@@ -1,0 +1,95 @@
+"""Compaction: copies the few live messages of an old segment into the current one, so that the old one can be deleted.
+
+Messages are deleted in another order than they were sent: one that waits for days would keep its whole segment on the
+disk.  When less than a quarter of a segment is live, the live messages are written again.  So the disk holds at most
+about four times the live bytes, and a message is copied less often the longer it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from backend.api import NotOwner, StorageFull
+from backend.engine.records import Copied
+from backend.journal.rows import segment_key
+from backend.serving.partition import Partition
+
+if TYPE_CHECKING:
+    from backend.serving.incarnation import Incarnation
+
+LIVE_SHARE = 4
+"""One quarter."""
+BATCH = 64
+BLOCKS_AT_ONCE = 16
+
+
+class Cleaner:
+    """Compaction of an incarnation's segments.
+
+    The number of live messages of a segment is known.  Their sizes are not kept, and are estimated from the queue's
+    recent messages.
+    """
+
+    def __init__(self, node: Incarnation, segment_bytes: int) -> None:
+        self._node = node
+        self._segment_bytes = segment_bytes
+
+    async def clean(self, log_id: int, segment: int, *, eager: bool) -> bool:
+        """Copy live messages out of sparse segments below the given one: out of all if ``eager``, otherwise out of one.
+
+        Returns whether anything was copied.
+        """
+        copied = False
+        for key in self._sparse(log_id, segment):
+            try:
+                await self._copy_out(key)
+            except StorageFull:
+                return copied
+            copied = True
+            if not eager:
+                break
+        return copied
+
+    def _sparse(self, log_id: int, segment: int) -> list[int]:
+        """Return the keys of sparse segments, those with the fewest live bytes first."""
+        current, end = segment_key(log_id, segment), segment_key(log_id + 1, 0)
+        living: dict[int, float] = {}
+        for partition in self._node.partitions.values():
+            for key, count in partition.fold.segments.items():
+                if not current <= key < end:
+                    living[key] = living.get(key, 0.0) + count * partition.mean_bytes
+        sparse = [key for key, size in living.items() if size * LIVE_SHARE < self._segment_bytes]
+        return sorted(sparse, key=living.__getitem__)
+
+    async def _copy_out(self, key: int) -> None:
+        for partition in list(self._node.partitions.values()):
+            if key in partition.fold.segments:
+                with contextlib.suppress(NotOwner):  # its next owner handles it
+                    await self._copy_from(partition, key)
+        await self._node.durable()
+
+    async def _copy_from(self, partition: Partition, key: int) -> None:
+        node, fold = self._node, partition.fold
+        wanted: list[tuple[int, int]] = []
+        for count, block in enumerate(list(fold.blocks.values()), 1):
+            wanted += [
+                (block.base + index, position)
+                for index, position in enumerate(block.positions)
+                if position >> 24 == key and position
+            ]
+            if count % BLOCKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for start in range(0, len(wanted), BATCH):
+            chunk = wanted[start : start + BATCH]
+            for number, (head, payload) in (await node.windows.load(partition, chunk)).items():
+                partition.check_open()
+                found = fold.locate(number)
+                if found is None or found[0].positions[found[1]] >> 24 != key:
+                    continue  # deleted, or copied, meanwhile
+                copy = Copied(
+                    head.number, head.sent_ms, head.deliver_ms, head.group, head.token, head.message_id, head.origin
+                )
+                node.write(partition, copy, partition.clock(), payload)
+            await node.durable()

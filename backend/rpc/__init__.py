@@ -1,0 +1,1 @@
+"""The wire between processes: frames, handshake, connections, client and server of the backend interface."""

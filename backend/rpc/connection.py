@@ -1,0 +1,328 @@
+"""Client side of one connection to a backend's server: its handshake, and the calls in progress on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from backend.api import Receive, Unavailable
+from backend.rpc.address import digest_of_peer
+from backend.rpc.handshake import Caller, Refused, said_goodbye
+from backend.rpc.wire import (
+    ALIVE,
+    ANSWER,
+    CALL_OVERHEAD_BYTES,
+    CANCEL,
+    CANCELLED,
+    CHALLENGE,
+    DRAIN,
+    FAILED,
+    FIRST_METHOD,
+    FRAME_BYTES_MOST,
+    GOODBYE,
+    HEAD,
+    SILENT_BEATS,
+    WELCOME,
+    Frames,
+    ReceiveCall,
+    Release,
+    WireError,
+    decode_answer,
+    decode_error,
+    encode,
+    frame,
+)
+
+logger = logging.getLogger(__name__)
+
+RELEASE_SECONDS: Final = 30.0
+_CALLS_MOST: Final = (1 << 32) - 1
+
+
+class NotSent(Unavailable):
+    """The call was not begun anywhere: it has had no effect, and may be repeated."""
+
+    has_effect = False
+
+
+class Call:
+    """A call in progress."""
+
+    __slots__ = ("abandoned", "arguments", "deadline", "future", "method", "number", "weight")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Any],
+        number: int,
+        method: int,
+        arguments: tuple[Any, ...],
+        weight: int,
+        deadline: float,
+    ) -> None:
+        self.future = future
+        """Cancelled: no caller waits for it any more, or the caller has not yet decided how to end it."""
+        self.abandoned = False
+        self.number = number
+        self.method = method
+        self.arguments = arguments
+        self.weight = weight
+        self.deadline = deadline
+
+
+class Link(asyncio.Protocol):
+    """A connection.  Calls may be made after :attr:`welcomed` is done, until :attr:`leaving` is set."""
+
+    def __init__(
+        self, make_caller: Callable[[bytes], Caller], heartbeat_seconds: float, on_end: Callable[[Link], None]
+    ) -> None:
+        """``make_caller`` gets the binding of the proofs.  ``on_end`` is called once, when this connection accepts no
+        more calls, though some may still be answered.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._make_caller = make_caller
+        self._heartbeat_seconds = heartbeat_seconds
+        self._on_end = on_end
+        self._transport: asyncio.Transport
+        self._caller: Caller
+        self._frames = Frames()
+        self._out: list[bytes] = []
+        """Frames to be sent at the end of this turn of the loop."""
+        self._calls: dict[int, Call] = {}
+        self._last = 0
+        self._quiet = True
+        """Nothing was written since the last heartbeat."""
+        self._silent_beats = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        """Calls that wait until fewer are in progress."""
+        self._under_way_most = 0
+        self._why = "the connection was closed before the other side had said a word: perhaps it speaks TLS"
+        self.under_way_bytes = 0
+        self.leaving = False
+        self.welcomed: asyncio.Future[None] = self._loop.create_future()
+        """Done when calls can be made.  Raises :class:`Refused` or :class:`ConnectionError`."""
+        self.welcomed.add_done_callback(lambda welcomed: welcomed.cancelled() or welcomed.exception())
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done when the connection is closed."""
+        self.peer = ""
+
+    # --- callbacks of the loop ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        tls = transport.get_extra_info("ssl_object")
+        self._caller = self._make_caller(digest_of_peer(tls) if tls is not None else b"")
+        self._transport.write(self._caller.begin())
+        self._set_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._why = f"the connection was lost: {exc}"
+        unsent = {number for _, _, kind, number in map(HEAD.unpack_from, self._out) if kind >= FIRST_METHOD}
+        self._out.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.welcomed.done():
+            self.welcomed.set_exception(ConnectionError(self._why))
+        self._leave()
+        calls = list(self._calls.values())
+        self._calls.clear()
+        for call in calls:
+            if call.future.done():
+                continue
+            if call.number in unsent:
+                call.future.set_exception(NotSent(self._why))
+            else:
+                call.future.set_exception(Unavailable(f"{self._why}; whether the call took effect is not known"))
+        self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_beats = 0
+        try:
+            for kind, number, payload in self._frames.feed(data):
+                if kind == ANSWER:
+                    self._answered(number, payload)
+                elif kind != ALIVE:
+                    self._told(kind, number, payload)
+            if self.leaving:
+                self._close_if_done()
+        except WireError as error:
+            logger.warning("the connection to %s is cut: it sent %s", self.peer or "somebody unknown", error)
+            self.cut(f"the other side sent {error}")
+        except Refused as refusal:
+            self._refused(refusal)
+
+    # --- received frames ------------------------------------------------------------------------------------
+
+    def _answered(self, number: int, payload: memoryview) -> None:
+        call = self._finished(number)
+        future = call.future
+        if future.cancelled() and not call.abandoned:
+            # The caller was just cancelled and has not run since.
+            future = call.future = self._loop.create_future()
+        if not future.done():
+            future.set_result(decode_answer(call.method, payload))
+        elif call.method == ReceiveCall.KIND:
+            self._give_back(call, decode_answer(call.method, payload))
+
+    def _told(self, kind: int, number: int, payload: memoryview) -> None:
+        """Handle all frames that are rare."""
+        if kind == FAILED:
+            call = self._finished(number)
+            error = decode_error(payload)
+            if not call.future.done():
+                call.future.set_exception(error)
+        elif kind == CANCELLED:
+            call = self._finished(number)
+            if not call.future.done():
+                call.future.set_exception(Unavailable("the backend has cancelled the call"))
+        elif kind == DRAIN:
+            self._leave()
+        elif kind == CHALLENGE and not self.welcomed.done():
+            self._why = "the connection was closed in the middle of the greeting"
+            self._transport.write(self._caller.challenged(payload))
+        elif kind == WELCOME and not self.welcomed.done():
+            self._under_way_most = self._caller.welcomed(payload).under_way_bytes
+            self._frames.most = FRAME_BYTES_MOST
+            self._why = "the connection was closed"
+            self.peer = self._caller.peer
+            self.welcomed.set_result(None)
+        elif kind == GOODBYE:
+            raise said_goodbye(payload)
+        else:
+            raise WireError(f"a frame of kind {kind} where none belongs")
+
+    def _finished(self, number: int) -> Call:
+        call = self._calls.pop(number, None)
+        if call is None:
+            raise WireError(f"an answer to call {number}, which nobody made")
+        self.under_way_bytes -= call.weight
+        if self._room:
+            self._make_room()
+        return call
+
+    def _refused(self, refusal: Refused) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_exception(refusal)
+        self.cut(str(refusal))
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """True if so many bytes are in progress that further calls have to wait."""
+        return self.under_way_bytes >= self._under_way_most
+
+    def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> Call:
+        """Make a call; it is sent at the end of this turn of the loop.  Raises
+        :class:`backend.rpc.wire.FrameTooLarge`."""
+        number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
+        while number in self._calls:
+            number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
+        data = frame(method, number, encode(arguments))
+        weight = len(data) - HEAD.size + CALL_OVERHEAD_BYTES
+        call = self._calls[number] = Call(self._loop.create_future(), number, method, arguments, weight, deadline)
+        self.under_way_bytes += weight
+        self._say(data)
+        return call
+
+    def abandon(self, call: Call) -> None:
+        """Cancel the call: what it has claimed, or will claim, is released."""
+        call.abandoned = True
+        future = call.future
+        if self._calls.get(call.number) is call:
+            future.cancel()
+            self._say(frame(CANCEL, call.number))
+        elif call.method == ReceiveCall.KIND and not future.cancelled() and future.exception() is None:
+            self._give_back(call, future.result())
+
+    def end_wait(self, call: Call) -> asyncio.Future[Any]:
+        """End a receive's wait but keep what it has claimed; the call's future may have been cancelled."""
+        if self._calls.get(call.number) is call:
+            call.future = self._loop.create_future()
+            self._say(frame(CANCEL, call.number))
+        return call.future
+
+    def _give_back(self, call: Call, messages: list[Any]) -> None:
+        """Release the messages of a receive whose caller was gone before the answer arrived."""
+        target, command = call.arguments[:2]
+        assert isinstance(command, Receive)
+        # A client that lost the answer repeats the attempt, so the claims stay.
+        if messages and command.attempt is None and not self.lost.done():
+            handles = [message.handle for message in messages]
+            self.start(Release.KIND, (target, handles), self._loop.time() + RELEASE_SECONDS).future.cancel()
+
+    async def room(self) -> None:
+        """Wait until fewer calls are in progress, or the connection accepts no more calls."""
+        while self.full and not self.leaving:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._make_room()  # wake another waiter
+                raise
+
+    def _make_room(self) -> None:
+        while self._room and (self.leaving or not self.full):
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not self.leaving:
+                    return  # the next answer wakes another waiter if there is more room
+
+    # --- the connection itself ------------------------------------------------------------------------------
+
+    def _say(self, data: bytes) -> None:
+        out = self._out
+        if not out:
+            self._loop.call_soon(self._flush)
+        out.append(data)
+
+    def _flush(self) -> None:
+        if self._out and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+            self._quiet = False
+            self._out.clear()
+
+    def _set_timer(self) -> None:
+        self._timer = self._loop.call_later(self._heartbeat_seconds, self._beat)
+
+    def _beat(self) -> None:
+        """Count timer ticks, not time: when this process itself was stopped, the peer is not at fault."""
+        self._silent_beats += 1
+        if self._silent_beats > SILENT_BEATS:
+            self.cut(f"nothing was heard for {SILENT_BEATS * self._heartbeat_seconds:g} s")
+            return
+        if self.welcomed.done():
+            if self._quiet:
+                self._transport.write(frame(ALIVE, 0))
+            self._quiet = True
+        now = self._loop.time()
+        for call in [each for each in self._calls.values() if each.deadline < now and not each.future.done()]:
+            late = Unavailable("no answer in time; whether the call took effect is not known")
+            call.future.set_exception(late)
+            self._say(frame(CANCEL, call.number))
+        self._set_timer()
+
+    def _leave(self) -> None:
+        if not self.leaving:
+            self.leaving = True
+            self._make_room()
+            self._on_end(self)
+
+    def _close_if_done(self) -> None:
+        if not self._calls:
+            self._why = "the backend is leaving"
+            self._flush()
+            self._transport.close()
+
+    def cut(self, why: str) -> None:
+        """Close the connection at once."""
+        self._why = why
+        self._leave()
+        self._transport.abort()

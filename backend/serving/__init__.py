@@ -1,0 +1,1 @@
+"""Shards that serve: partitions, timers, transfers, clocks, statistics."""

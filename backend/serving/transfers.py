@@ -1,0 +1,374 @@
+"""Transfers of messages between queues: dead letters, and move tasks.
+
+A fold never touches another queue.  The source has journaled that a message leaves (``TransferOut``).  This worker
+reads the message from the journal, lets the destination journal that it accepted it, and then lets the source journal
+that the transfer is done.  If this node owns both, all three records go into the same log in this order.  If another
+node owns the destination, it is called (:class:`backend.api.Peer`) once ``TransferOut`` is durable, and its answer is
+durable there.  So after a crash at any point, the message is in exactly one of the two queues.  The source's next owner
+resumes unfinished transfers; a destination that has already accepted a transfer says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from backend.api import (
+    BackendError,
+    MoveTask,
+    NotOwner,
+    PartitionGone,
+    PartitionSettings,
+    PartitionState,
+    PartitionUnknown,
+    Peer,
+    SettingsStale,
+    StorageFull,
+    Target,
+    Transfer,
+    Unavailable,
+)
+from backend.engine import records
+from backend.engine.records import Message, Record
+from backend.serving.background import Complaints
+from backend.serving.partition import Entry, Partition, size_of_transfer
+from backend.serving.shards import shard_of
+from metadata_service.store import StoreError
+
+if TYPE_CHECKING:
+    from backend.serving.incarnation import Incarnation
+
+logger = logging.getLogger(__name__)
+
+BATCH = 100
+"""Maximum messages in transfer at once, for each pair of queues or task."""
+RETRY_SECONDS = 0.5
+BROUGHT_SECONDS = 1.0
+"""Maximum time that a receive waits for its dead letters to arrive at another queue of this node."""
+CARRY_BYTES = 4 << 20
+"""Maximum bytes of payloads sent to another node at once; a single message may exceed it."""
+
+
+class NotReached(BackendError):
+    """The destination's node is unreachable or its answer unknown, or the message is unreadable now: the transfer is
+    repeated.
+    """
+
+
+class Ferry:
+    """Transfers of an incarnation, with at most one transfer loop and one move task for each source partition."""
+
+    def __init__(self, incarnation: Incarnation) -> None:
+        self._node = incarnation
+        self._complaints = Complaints()
+
+    def kick(self, partition: Partition) -> None:
+        """Start the loops for which the partition has work."""
+        if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
+            partition.ferry = self._node.tasks.start(self._transfer_all(partition), f"transfers from {partition.id}")
+        if partition.mover is None and partition.fold.running_task is not None:
+            partition.mover = self._node.tasks.start(self._move(partition), f"the move task of {partition.id}")
+
+    # --- transfers --------------------------------------------------------------------------------------
+
+    async def _transfer_all(self, source: Partition) -> None:
+        try:
+            while not source.fold.dropped:
+                destinations = [to for to, out in source.fold.outgoing.items() if out.pending]
+                if not destinations:
+                    return
+                stuck = False
+                for destination in destinations:  # an unreachable one must not delay the others
+                    brought = False
+                    try:
+                        await self._transfer(source, destination)
+                        self._complaints.settled((source.id, destination))
+                        brought = True
+                    # A journal without a quorum recovers, or this task ends.
+                    except (StorageFull, Unavailable):
+                        stuck = True
+                    except (BackendError, StoreError) as error:
+                        if self._complaints.is_news((source.id, destination), str(error)):
+                            logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
+                        stuck = True
+                    _end_round(source, destination, brought)
+                if stuck:
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            source.ferry = None
+            _end_round(source, 0, False)
+
+    async def brought(self, source: Partition, left: records.TransferOut) -> None:
+        """Wait until messages that have just left have arrived, if their destination is a partition of this node.
+
+        So a dead letter can be received as soon as the receive that moved it is answered.  Returns early when the
+        destination refuses them at the first attempt, and after :data:`BROUGHT_SECONDS`.
+        """
+        destination, last = left.destination, left.moves[-1][1]
+        deadline = self._node.loop.time() + BROUGHT_SECONDS
+        while source.ferry is not None and self._node.shards.owns(destination):
+            outgoing = source.fold.outgoing.get(destination)
+            if outgoing is None or last not in outgoing.pending:
+                return
+            if source.ferry_round is None:
+                source.ferry_round = self._node.loop.create_future()
+            ended = source.ferry_round
+            await asyncio.wait([ended], timeout=deadline - self._node.loop.time())
+            if not ended.done() or ended.result() == (destination, False):
+                return
+
+    async def _transfer(self, source: Partition, destination: int) -> None:
+        """Transfer pending messages to one destination, or back if it is gone for good or the task was cancelled."""
+        node, outgoing = self._node, source.fold.outgoing[destination]
+        target = Target(destination, outgoing.queue_id)
+        here = node.partitions.get(destination)
+        settings = here.fold.settings if here is not None else await node.resolver.settings(target)
+        pending = dict(islice(outgoing.pending.items(), BATCH))
+        if settings is None:
+            logger.warning("the queue of partition %d is gone: its messages go back to %d", destination, source.id)
+            await node.write_all(
+                source, lambda _: [records.TransferBack(destination, list(pending)), records.Forgotten([destination])]
+            )
+            return
+        if settings.state == PartitionState.RETIRED:
+            await self._turn_back(source, target, settings, list(pending))
+            return
+        if here is None and node.shards.owns(destination):
+            await node.configure(settings)
+            here = node.partitions.get(destination)
+        if here is None and node.elsewhere is None:
+            raise NotOwner(shard_of(destination), node.shards.owners.get(shard_of(destination)))
+        # In a FIFO queue, later messages of a group may have been received since: its messages are transferred on.
+        cancelled = _is_cancelled(source) and not source.fold.fifo
+        back = [transfer for transfer, (_, redrive) in pending.items() if redrive and cancelled]
+        if back:
+            await self._call_back(source, here, target, back)
+            return
+        wanted = []
+        lost = []
+        for transfer, (number, _) in pending.items():
+            found = source.fold.locate(number)
+            if found is None:
+                lost.append(transfer)  # quarantined meanwhile
+            else:
+                wanted.append((number, found[0].positions[found[1]]))
+        if lost:
+            await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
+        loaded = await node.windows.load(source, wanted)
+        readable = _readable(source, [number for number, _ in wanted], loaded)
+        leaving = {transfer: loaded[number] for transfer, (number, _) in pending.items() if number in readable}
+        if here is None:
+            await self._carry(source, target, settings, leaving)
+            return
+        try:
+            if not any(one.fold.dropped or one.closed for one in (source, here)):
+                self._hand_over(source, here, leaving)
+        finally:  # if there was room for only some of them, those have arrived
+            node.changed(here)
+            node.changed(source)
+        await node.durable()
+
+    async def _turn_back(self, source: Partition, target: Target, settings: PartitionSettings, back: list[int]) -> None:
+        """Take back from a retired destination what it has not accepted; those messages are sent elsewhere."""
+        node = self._node
+        try:
+            if target.partition not in node.partitions and node.shards.owns(target.partition):
+                await node.configure(settings)
+            here = node.partitions.get(target.partition)
+            if here is None and node.elsewhere is None:
+                shard = shard_of(target.partition)
+                raise NotOwner(shard, node.shards.owners.get(shard))
+            await self._call_back(source, here, target, back)
+        except PartitionGone:  # it never accepted anything, and is gone
+            await node.write_all(
+                source, lambda _: [records.TransferBack(target.partition, back), records.Forgotten([target.partition])]
+            )
+
+    def _hand_over(self, source: Partition, target: Partition, leaving: dict[int, tuple[Message, bytes]]) -> None:
+        """Write that the destination has the messages and that the source drops them, with no record in between."""
+        node = self._node
+        outgoing = source.fold.outgoing[target.id]
+        for transfer, (head, payload) in leaving.items():
+            if not _is_leaving(source, target.id, transfer):
+                continue
+            number = outgoing.pending[transfer][0]
+            moved = source.queue.under_way(target.id, transfer, head, payload)
+            node.log.check_room(size_of_transfer(moved))
+            now = target.clock()
+            arrived = target.queue.transfer_in(source.id, outgoing.below, moved, now)
+            if arrived is not None:
+                node.write(target, arrived, now, payload)
+            elif target.queue.refused(source.id, [transfer]):
+                node.write(source, records.TransferBack(target.id, [transfer]), source.clock())
+                continue
+            node.write(source, records.TransferDone(target.id, [transfer]), source.clock())
+            node.windows.forget(source, [number])
+
+    async def _carry(
+        self,
+        source: Partition,
+        target: Target,
+        settings: PartitionSettings,
+        leaving: dict[int, tuple[Message, bytes]],
+    ) -> None:
+        """Transfer messages to another node.  None is sent before the record that it leaves is durable."""
+        node, outgoing = self._node, source.fold.outgoing[target.partition]
+        below, size_bytes = outgoing.below, 0
+        batch: list[Transfer] = []
+        for transfer, (head, payload) in leaving.items():
+            if not _is_leaving(source, target.partition, transfer):
+                continue
+            if batch and size_bytes + len(payload) > CARRY_BYTES:
+                break  # a shorter one behind it may be of the same group
+            batch.append(source.queue.under_way(target.partition, transfer, head, payload))
+            size_bytes += len(payload)
+        await node.durable()
+        refused = await self._ask(target, settings, lambda there: there.take(target, source.id, below, batch))
+        taken = [moved.number for moved in batch if moved.number not in refused]
+        numbers = [outgoing.pending[transfer][0] for transfer in taken if transfer in outgoing.pending]
+        await self._settle(source, target.partition, taken, refused)
+        node.windows.forget(source, numbers)
+
+    async def _call_back(self, source: Partition, here: Partition | None, target: Target, back: list[int]) -> None:
+        """Take back the messages of a cancelled task, except those that the destination has already accepted."""
+        node, destination = self._node, target.partition
+        below = source.fold.outgoing[destination].below
+        if here is not None:
+            await node.never(target, source.id, below, back)
+            refused = here.queue.refused(source.id, back)
+        else:
+            settings = await node.resolver.settings(target)
+            if settings is None:
+                return  # the next round takes them back
+            await node.durable()
+            refused = await self._ask(target, settings, lambda there: there.never(target, source.id, below, back))
+        await self._settle(source, destination, [transfer for transfer in back if transfer not in refused], refused)
+
+    async def _ask(
+        self, target: Target, settings: PartitionSettings, ask: Callable[[Peer], Awaitable[list[int]]]
+    ) -> list[int]:
+        """Call the destination's node; configure the partition there first if it is unknown."""
+        there = self._node.elsewhere
+        assert there is not None
+        try:
+            try:
+                return await ask(there)
+            except (PartitionUnknown, SettingsStale):
+                await there.configure(settings)
+                return await ask(there)
+        except Unavailable as error:  # it is not this node's journal that fails
+            raise NotReached(str(error)) from error
+
+    async def _settle(self, source: Partition, destination: int, taken: list[int], refused: list[int]) -> None:
+        """Journal the destination's durable answer: transfers accepted and those rejected for good."""
+
+        def decide(_: int) -> list[Record]:
+            pending = source.fold.outgoing[destination].pending
+            done = [transfer for transfer in taken if transfer in pending]
+            back = [transfer for transfer in refused if transfer in pending]
+            written: list[Record] = [records.TransferDone(destination, done)] if done else []
+            return [*written, records.TransferBack(destination, back)] if back else written
+
+        await self._node.write_all(source, decide)
+
+    # --- move tasks -------------------------------------------------------------------------------------
+
+    async def _move(self, source: Partition) -> None:
+        try:
+            while (task := source.fold.running_task) is not None and not source.fold.dropped:
+                try:
+                    await self._move_some(source, task)
+                    self._complaints.settled(task.task_id)
+                except (StorageFull, Unavailable):
+                    await asyncio.sleep(RETRY_SECONDS)
+                except (BackendError, StoreError) as error:
+                    if self._complaints.is_news(task.task_id, str(error)):
+                        logger.warning("move task %s of partition %d waits: %s", task.task_id, source.id, error)
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            source.mover = None
+
+    async def _move_some(self, source: Partition, task: MoveTask) -> None:
+        """Move a batch, or end the task when nothing is left to move."""
+        node = self._node
+        under_way = sum(redrive for out in source.fold.outgoing.values() for _, redrive in out.pending.values())
+        batch = max(1, min(BATCH, task.rate_per_second // 10)) if task.rate_per_second else BATCH
+        batch = min(batch, task.total - task.moved - under_way)
+        movable = source.queue.movable(batch, source.clock()) if task.status == "RUNNING" and batch > 0 else []
+        if not movable:
+            if under_way:
+                await self._settled(source)
+                return
+            status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"
+            await node.write_all(source, lambda _: [records.MoveEnded(task.task_id, status)])
+            return
+        began = source.clock()
+        loaded = await node.windows.load(source, movable)
+        chosen: list[tuple[int, Target]] = []
+        targets: dict[tuple[str, str | None], Target | None] = {}
+        """Looked up once for each batch: most messages of a batch have the same destination."""
+        for number in _readable(source, [number for number, _ in movable], loaded):
+            arn = task.destination_arn or loaded[number][0].origin
+            # In a FIFO queue, the message's group determines the destination partition.
+            group = loaded[number][0].group if source.fold.fifo else None
+            if arn is not None and (arn, group) not in targets:
+                targets[arn, group] = await node.resolver.target(arn, group)
+            target = targets[arn, group] if arn is not None else None
+            if target is None:
+                failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
+                ended = records.MoveEnded(task.task_id, "FAILED", failure)
+                await node.write_all(source, lambda _, ended=ended: [ended])  # type: ignore[misc]
+                return
+            chosen.append((number, target))
+        await node.write_all(source, lambda now: source.queue.move_out(chosen, now))
+        await self._settled(source)
+        if task.rate_per_second:
+            elapsed = (source.clock() - began) / 1000
+            await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
+
+    async def _settled(self, source: Partition) -> None:
+        """Wait until the transfers in progress from this source have finished."""
+        self.kick(source)
+        if source.ferry is not None:
+            await asyncio.wait([source.ferry])
+
+
+NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
+"""FailureReason of a task whose destination does not exist."""
+
+
+def _end_round(source: Partition, destination: int, brought: bool) -> None:
+    """Notify the waiter of :meth:`Ferry.brought`."""
+    if source.ferry_round is not None:
+        source.ferry_round.set_result((destination, brought))
+        source.ferry_round = None
+
+
+def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:
+    """Return loaded messages in order, up to the first stored one that was not loaded: later ones may be of its group.
+
+    Raises :class:`NotReached` if that leaves none.
+    """
+    readable: list[int] = []
+    for number in wanted:
+        if number in loaded:
+            readable.append(number)
+        elif source.fold.locate(number) is not None:
+            if not readable:
+                raise NotReached(f"message {number} of partition {source.id} cannot be read now")
+            break
+    return readable
+
+
+def _is_leaving(source: Partition, destination: int, transfer: int) -> bool:
+    """Return whether a transfer is still pending: it was not finished, and its message not deleted."""
+    pending = source.fold.outgoing[destination].pending
+    return transfer in pending and source.fold.locate(pending[transfer][0]) is not None
+
+
+def _is_cancelled(source: Partition) -> bool:
+    task = source.fold.running_task
+    return task is not None and task.status == "CANCELLING"

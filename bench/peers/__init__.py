@@ -1,0 +1,1 @@
+"""Other message brokers that the bench measures."""

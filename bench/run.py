@@ -1,0 +1,117 @@
+"""The common part of all scenarios: the plan, the book, and the ways of loading a server."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from collections.abc import Iterator
+
+from bench.jobs import Sqs
+from bench.load import Jobs, Load, Window
+from bench.plan import Plan
+from bench.report import Book, Figure, Row, row_of
+from bench.servers.servers import HOST, Meter, Server
+
+CONNECTIONS = 32
+
+
+def again(url: str) -> Iterator[str]:
+    """Yield the same queue for ever."""
+    return itertools.repeat(url)
+
+
+class Run:
+    """One run of the bench."""
+
+    def __init__(self, plan: Plan, book: Book) -> None:
+        self.plan = plan
+        self.book = book
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def figure(self, scenario: str, server: Server, name: str, value: float, unit: str) -> None:
+        self.book.figures.append(Figure(scenario, server.name, name, round(value, 3), unit))
+        self.say(f"  {scenario} {server.name}: {name} {value:.4g} {unit}")
+
+    def add(self, row: Row) -> Row:
+        self.book.rows.append(row)
+        self.say(
+            f"  {row.scenario} {row.server}: {row.calls_per_s:.0f} calls/s, {row.messages_per_s:.0f} messages/s, "
+            f"p99 {row.p99_ms:.2f} ms, {row.cpu_us_per_call:.1f} µs of CPU a call, {row.errors} errors"
+        )
+        return row
+
+    async def closed(
+        self, scenario: str, server: Server, jobs: Jobs, *, by_part: bool = False, connections: int = CONNECTIONS
+    ) -> Row:
+        """Load the server as fast as it answers.  ``by_part``: also report CPU by role."""
+        meter = Meter(server)
+        parts: list[dict[str, float]] = []
+
+        def mark() -> None:
+            meter.mark()
+            if by_part:
+                parts.append(server.parts())
+
+        async with Load(HOST, server.ports, connections) as load:
+            with quiet_memory():
+                window = await load.closed(jobs, self.plan.warm_up_s, self.plan.measure_s, mark)
+        for part, cpu_s in sorted(parts[1].items()) if parts else ():
+            used = (cpu_s - parts[0].get(part, 0.0)) / max(window.messages, 1)
+            self.figure(scenario, server, f"CPU of the {part}, a message", used * 1e6, "µs")
+        return self.add(row_of(scenario, server.name, connections, [window], meter.cpu_s, server.rss_mib()))
+
+    async def paced(self, scenario: str, server: Server, jobs: Jobs, rate: float, seconds: float) -> Window:
+        """Load the server at a given rate of jobs, on 32 connections."""
+        meter = Meter(server)
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
+            with quiet_memory():
+                window = await load.paced(jobs, rate, self.plan.warm_up_s, seconds, meter.mark)
+        self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, server.rss_mib()))
+        return window
+
+    async def fill(self, server: Server, sqs: Sqs, url: str, messages: int) -> Window:
+        """Send this number of messages in batches."""
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
+            window = await load.drain(sqs.send_batch(again(url), messages))
+        if window.errors:
+            raise RuntimeError(f"filling a queue failed {window.errors} times: {window.first_error}")
+        return window
+
+    async def receive_rounds(
+        self, scenario: str, server: Server, sqs: Sqs, url: str, waiting: int, depth: int, size: int, rounds: int
+    ) -> Row:
+        """Receive and delete ``size`` messages, ``rounds`` times, with the queue filled to ``depth`` before each.
+
+        ``waiting`` messages are there at the beginning, and ``depth - size`` (about) at the end.  One additional round
+        comes first and is not counted.
+        """
+        windows = []
+        cpu_s = 0.0
+        meter = Meter(server)
+        async with Load(HOST, server.ports, CONNECTIONS) as load:
+            for number in range(rounds + 1):
+                if waiting < depth:
+                    waiting += (await load.drain(sqs.send_batch(again(url), depth - waiting))).messages
+                meter.mark()
+                with quiet_memory():
+                    window = await load.drain(sqs.receive_and_delete(url, size))
+                meter.mark()
+                waiting -= window.messages
+                if number:
+                    windows.append(window)
+                    cpu_s += meter.cpu_s
+        return self.add(row_of(scenario, server.name, CONNECTIONS, windows, cpu_s, server.rss_mib()))
+
+
+class quiet_memory:
+    """Disables garbage collection in the generator while it measures: its pauses would count as the server's."""
+
+    def __enter__(self) -> None:
+        gc.collect()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        gc.enable()

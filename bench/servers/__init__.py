@@ -1,0 +1,1 @@
+"""Servers that the bench starts and measures."""

@@ -1,0 +1,135 @@
+"""Runs :mod:`billing.lake.upload` and :mod:`billing.lake.compact` periodically as processes of their own, and logs the
+results."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from billing.metering.spool import LOST, waiting
+from billing.metering.where import environment_of
+
+logger = logging.getLogger("holdfast.usage")
+
+WAITING_BYTES_MOST: Final = 256 << 20
+"""Bytes waiting for upload above which a warning is repeated."""
+WAITING_SECONDS_MOST: Final = 3 * 3600.0
+"""Waiting time, in addition to the upload interval, above which a warning is repeated.
+
+A file of storage is written to for an hour, so it waits at least that long.
+"""
+COMPACT_SECONDS: Final = 3600.0
+"""Approximate interval between merges of small files in the lake."""
+PATIENCE_SECONDS: Final = 600.0
+"""Timeout of a process; ending it loses nothing."""
+
+
+class Sealer:
+    """Uploads the usage records of a spool folder to the lake at an interval."""
+
+    def __init__(self, spool: Path, lake: str, seconds: float, python: Sequence[str] = (sys.executable,)) -> None:
+        """Set up the uploads.
+
+        ``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``.
+        """
+        self._spool = spool
+        self._lake = lake
+        self._seconds = seconds
+        self._python = python
+        self._running: asyncio.Task[None] | None = None
+        self._failing = False
+
+    def start(self) -> None:
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="the way of usage to the lake")
+
+    async def close(self) -> None:
+        """Stop.  Files that are not uploaded wait for the next start."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+
+    async def seal(self) -> bool:
+        """Upload once, now.  Returns True if everything that was finished is in the lake."""
+        code, lines = await self._run_module("billing.lake.upload", os.fspath(self._spool))
+        for line in lines:
+            if code == 0 or line.startswith(LOST):  # after success, only lines about lost usage matter
+                logger.error("%s", line)
+        if code == 0:
+            if self._failing:
+                logger.warning("usage reaches the lake again")
+            self._failing = False
+            return True
+        if not self._failing:
+            logger.error(
+                "usage does not reach the lake, and waits: %s", lines[-1] if lines else f"the process ended with {code}"
+            )
+        self._failing = True
+        return False
+
+    async def compact(self) -> None:
+        """Merge small files of the lake once, now."""
+        code, lines = await self._run_module("billing.lake.compact")
+        for line in lines:
+            logger.error("%s", line)
+        if code != 0 and not lines:
+            logger.error("small files of the lake are not merged now: the process ended with %d", code)
+
+    async def look(self) -> None:
+        """Log a warning if too much waits, or for too long.  Raises :class:`OSError`."""
+        found = await asyncio.to_thread(waiting, self._spool)
+        waited_s = max(0.0, time.time() - found.oldest_s) if found.files else 0.0
+        if found.size_bytes > WAITING_BYTES_MOST or waited_s > self._seconds + WAITING_SECONDS_MOST:
+            logger.error(
+                "%d files of usage, %d bytes, wait for the lake in %s, the oldest for %.1f hours; %d bytes are free",
+                found.files,
+                found.size_bytes,
+                self._spool,
+                waited_s / 3600,
+                shutil.disk_usage(self._spool).free,
+            )
+
+    async def _run_module(self, *command: str) -> tuple[int, list[str]]:
+        """Run a module; returns its exit code and the lines of its standard error."""
+        process = await asyncio.create_subprocess_exec(
+            *self._python,
+            "-m",
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment_of(self._lake),
+        )
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                _, said = await process.communicate()
+        except BaseException:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        assert process.returncode is not None
+        return process.returncode, said.decode(errors="replace").splitlines()
+
+    async def _run(self) -> None:
+        compacted_at = time.monotonic() - random.uniform(0, COMPACT_SECONDS)
+        while True:
+            # Jitter: processes that share a machine or a lake do not all start at once.
+            await asyncio.sleep(random.uniform(0.8, 1.2) * self._seconds)
+            try:
+                sealed = await self.seal()
+                await self.look()
+                if sealed and time.monotonic() - compacted_at >= COMPACT_SECONDS:
+                    compacted_at = time.monotonic() + random.uniform(-0.1, 0.1) * COMPACT_SECONDS
+                    await self.compact()
+            except TimeoutError:
+                logger.error("usage was not brought to the lake within %.0f s, and waits", PATIENCE_SECONDS)
+            except OSError as error:
+                logger.error("usage is not brought to the lake now: %s", error)

@@ -1,0 +1,1 @@
+"""Plans, rating, costs and invoices."""

@@ -1,0 +1,1 @@
+"""Reports, invoice documents, exports and answers to questions about usage."""

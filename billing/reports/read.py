@@ -1,0 +1,204 @@
+"""``python -m billing.reports.read``: answer one question about the lake, from standard input to standard output.
+
+The question is a :class:`~billing.reports.questions.Question` as JSON, so the lake's URL is on no command line; the
+answer is a line of JSON (:class:`~billing.reports.questions.Answered`) and then the content.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from billing.lake.lake import Lake, LakeUnavailable, without_secrets
+from billing.lake.summary import summarise
+from billing.lake.tables import Tables
+from billing.reports.questions import (
+    CONTENT_BYTES_MAX,
+    MAKING_SECONDS_MAX,
+    SUFFIXES,
+    Answered,
+    ContentAsked,
+    DocumentAsked,
+    DocumentMade,
+    InvoiceAsked,
+    InvoicesAsked,
+    Question,
+    UsageAsked,
+)
+
+if TYPE_CHECKING:
+    from billing.pricing.invoices import Invoice
+    from billing.reports.questions import DirectFormat, DocumentKind
+
+NICE = 10
+"""Niceness: processes on this machine that serve calls have priority."""
+SECONDS_MAX = int(MAKING_SECONDS_MAX) + 60
+"""Time after which the process ends itself, also if the process that started it was killed."""
+DOCUMENTS = "documents"
+"""Folder of stored documents in the lake."""
+KEPT_DAYS = 2
+"""Whole days that a document is kept after the day on which it was made; jobs refer to it for one."""
+
+_LINE = ("number", "account", "period", "closed_at", "final", "corrects", "currency", "net", "tax", "total", "due")
+"""Fields of an invoice in a list."""
+
+
+def answer(question: Question) -> tuple[Answered, bytes]:
+    """Return the answer and its content."""
+    try:
+        lake = Lake(question.lake)
+        asked = question.asked
+        match asked:
+            case UsageAsked():
+                return Answered("found"), _usage(lake, asked)
+            case InvoicesAsked():
+                return Answered("found"), _invoices(lake, asked)
+            case InvoiceAsked():
+                return _invoice(lake, asked)
+            case DocumentAsked():
+                return _document(lake, asked)
+            case ContentAsked():
+                content = lake.read_bytes(asked.path)
+                return (
+                    (Answered("none", "the document is no longer there"), b"")
+                    if content is None
+                    else (Answered("found"), content)
+                )
+    except (pa.ArrowException, msgspec.DecodeError) as error:  # subclasses of ValueError, so they are caught first
+        return Answered("unavailable", f"the lake at {without_secrets(question.lake)} has a damaged file: {error}"), b""
+    except ValueError as error:
+        return Answered("refused", str(error)), b""
+    except ImportError as error:  # an installation that serves may lack the packages for reading and rendering invoices
+        return Answered(
+            "unmade", f"the package {error.name} is not installed there: pip install 'holdfast[billing]'"
+        ), b""
+    except LakeUnavailable as error:
+        return Answered("unavailable", str(error)), b""
+
+
+def _usage(lake: Lake, asked: UsageAsked) -> bytes:
+    today = datetime.now(UTC).date()
+    summary = summarise(
+        Tables(lake),
+        asked.period,
+        asked.by,
+        today=today,
+        account=asked.account,
+        tag=asked.tag,
+        lines_most=asked.lines_most,
+    )
+    return msgspec.json.encode(summary)
+
+
+def _invoices(lake: Lake, asked: InvoicesAsked) -> bytes:
+    from billing.pricing.invoices import Invoices
+
+    heads = Invoices(lake).list(asked.account, asked.period)
+    numbers = [head.number for head in heads]
+    if asked.after and asked.after not in numbers:
+        raise ValueError(f"there is no invoice {asked.after!r} to go on after")
+    first = numbers.index(asked.after) + 1 if asked.after else 0
+    page = heads[first : first + asked.limit]
+    more = first + asked.limit < len(heads)
+    lines = [{**{name: getattr(head, name) for name in _LINE}, "name": head.customer.name} for head in page]
+    return msgspec.json.encode({"invoices": lines, "next": page[-1].number if more else None})
+
+
+def _invoice(lake: Lake, asked: InvoiceAsked) -> tuple[Answered, bytes]:
+    from billing.pricing.invoices import NoInvoice
+
+    try:
+        return Answered("found"), _written(_find(lake, asked), asked.format)
+    except NoInvoice as error:
+        return Answered("none", str(error)), b""
+
+
+def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
+    """Make the document and store it in the lake, where every frontend can read it.
+
+    Its name is a hash of its content, so repeated requests make one document a day.
+    """
+    from billing.pricing.invoices import NoInvoice
+    from billing.reports.documents import PdfUnavailable
+
+    try:
+        content = _made(_find(lake, asked), asked.kind)
+    except NoInvoice as error:
+        return Answered("none", str(error)), b""
+    except PdfUnavailable as error:
+        return Answered("unmade", str(error)), b""
+    if len(content) > CONTENT_BYTES_MAX:
+        mib = CONTENT_BYTES_MAX // 2**20
+        return Answered("unmade", f"it has {len(content):,} bytes, more than {mib} MiB: take it as JSON or FOCUS"), b""
+    today = datetime.now(UTC).date()
+    name = f"{asked.period}-draft" if asked.draft else asked.period
+    path = f"{DOCUMENTS}/date={today}/{asked.account}/{name}{SUFFIXES[asked.kind]}"
+    lake.write_bytes(path, content)
+    made = msgspec.json.encode(DocumentMade(path, len(content)))
+    try:
+        _remove_old(lake, today)
+    except LakeUnavailable as error:  # the document is made; removing old ones is not essential
+        return Answered("found", f"documents of days before are left: {error}"), made
+    return Answered("found"), made
+
+
+def _remove_old(lake: Lake, today: date) -> None:
+    kept_from = f"date={today - timedelta(days=KEPT_DAYS)}"
+    for day in lake.folders(DOCUMENTS):
+        if day.startswith("date=") and day < kept_from:
+            lake.remove_folder(f"{DOCUMENTS}/{day}")
+
+
+def _find(lake: Lake, asked: InvoiceAsked | DocumentAsked) -> Invoice:
+    """Find the invoice.  Raises :class:`~billing.pricing.invoices.NoInvoice`."""
+    from billing.pricing.invoices import Invoices
+
+    invoices = Invoices(lake)
+    return (invoices.draft if asked.draft else invoices.get)(asked.account, asked.period)
+
+
+def _made(invoice: Invoice, kind: DocumentKind) -> bytes:
+    from email import policy
+
+    from billing.reports import invoice_pages
+
+    match kind:
+        case "pdf":
+            return invoice_pages.pdf_page_of(invoice)
+        case "email":
+            return invoice_pages.email_of(invoice).as_bytes(policy=policy.SMTP)
+
+
+def _written(invoice: Invoice, form: DirectFormat) -> bytes:
+    from billing.reports import focus, invoice_pages
+
+    match form:
+        case "json":
+            return invoice_pages.json_of(invoice)
+        case "html":
+            return invoice_pages.html_of(invoice).encode()
+        case "focus-csv":
+            return focus.csv_of([invoice])
+        case "focus-parquet":
+            return focus.parquet_of([invoice])
+
+
+def main() -> int:
+    os.nice(NICE)
+    signal.alarm(SECONDS_MAX)
+    answered, content = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
+    sys.stdout.buffer.write(msgspec.json.encode(answered) + b"\n" + content)
+    sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    # Not sys.exit: pyarrow threads that run during the interpreter's shutdown can abort the process after it has
+    # answered.
+    os._exit(main())

@@ -1,1 +1,0 @@
-"""The REST interface under ``/v1``: administration, and messages in plain JSON."""

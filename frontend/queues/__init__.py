@@ -1,0 +1,1 @@
+"""Queues as the frontend sees them: attributes, policies, partitions, encryption of payloads."""

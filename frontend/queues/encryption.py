@@ -1,0 +1,146 @@
+"""Encryption and decryption of messages' payloads, between the operations and the keyring.
+
+Messages are encrypted for the tenant that owns the queue, whoever sends them: under the named data key of the
+queue's KmsMasterKeyId, or else under the tenant's own.  They only move between queues of the same tenant, and
+stay encrypted under the key with which they were sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from auth.encryption.data_keys import FORMAT, DataKeyMissing, SealBroken
+from auth.encryption.keyring import Keyring
+from auth.encryption.master_keys import KeyringError
+from auth.encryption.named_keys import DataKeyDestroyed
+from backend.api import Received
+from frontend.queues import payload
+from frontend.queues.payload import Payload
+from frontend.queues.queues import QueueView
+from metadata_service.store import StoreError
+
+log = logging.getLogger("holdfast.seals")
+
+Seal = Callable[[bytes], bytes]
+_SEALED = bytes([FORMAT])
+
+
+class Opened(NamedTuple):
+    """The decrypted messages of a receive."""
+
+    messages: list[tuple[Received, Payload]]
+    """Messages to be delivered, each with its payload."""
+    destroyed: DataKeyDestroyed | None
+    """Set if others cannot be decrypted because their key was destroyed."""
+
+
+class Seals:
+    """Encrypts and decrypts; ``keyring`` None: messages are stored in clear, and encrypted ones cannot be read."""
+
+    def __init__(self, keyring: Keyring | None) -> None:
+        self._keyring = keyring
+
+    def cached(self, view: QueueView, messages: int = 1) -> Seal | None:
+        """Function that encrypts ``messages`` messages until the caller's next await; None: ask :meth:`ready`."""
+        if self._keyring is None or not view.sealed:
+            return _as_it_is
+        if view.key_name:
+            keys = self._keyring.named.cached(view.queue.account, view.key_name, messages)
+        else:
+            keys = self._keyring.cached(view.queue.account, messages)
+        return None if keys is None else keys.seal
+
+    async def ready(self, view: QueueView, messages: int = 1) -> Seal:
+        """Function that encrypts ``messages`` messages until the caller's next await, loading keys if
+        necessary.
+
+        Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`, other
+        :class:`~auth.encryption.master_keys.KeyringError` and the store's errors.
+        """
+        if self._keyring is None or not view.sealed:
+            return _as_it_is
+        if view.key_name:
+            return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).seal
+        return (await self._keyring.ready(view.queue.account, messages)).seal
+
+    async def open(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
+        """Decrypt and decode a stored payload, encrypted or not; ``deleted``: it cannot be read again later.
+
+        Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`~auth.encryption.named_keys.DataKeyDestroyed`,
+        :class:`msgspec.DecodeError`, and the store's errors.
+        """
+        if stored[:1] == _SEALED:
+            if self._keyring is None:
+                raise SealBroken("it is sealed, and there is no keyring here")
+            stored = await self._keyring.open(account, stored, stale=deleted)
+        return payload.decode(stored)
+
+    async def before_receiving(self, view: QueueView) -> None:
+        """Check that the queue's named key was not destroyed, and load the keys for a receive that deletes.
+
+        If this fails the receive is not started, so it claims and deletes nothing.  Raises as :meth:`ready`
+        does.
+        """
+        if self._keyring is None:
+            return
+        if view.key_name and self._keyring.named.cached(view.queue.account, view.key_name, 0) is None:
+            await self._keyring.named.check(view.queue.account, view.key_name)
+        if view.settings.at_most_once and not self._keyring.knows(view.queue.account):
+            await self._keyring.ready(view.queue.account)
+
+    async def opened(self, view: QueueView, received: Sequence[Received]) -> Opened:
+        """Decrypt received messages.
+
+        Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
+        in flight for a while, and end up in the dead-letter queue.  If a key cannot be loaded, the whole
+        receive fails, unless the other messages are deleted already.
+        """
+        messages: list[tuple[Received, Payload]] = []
+        destroyed: DataKeyDestroyed | None = None
+        deleted = view.settings.at_most_once
+        for message in received:
+            try:
+                stored = await self._opened(view, message.message_id, message.payload, deleted=deleted)
+            except DataKeyDestroyed as error:
+                destroyed = error
+                if deleted:
+                    log.error(
+                        "message %s of %s was deleted without being delivered: %s", message.message_id, view.arn, error
+                    )
+                continue
+            except (KeyringError, StoreError) as error:
+                if not deleted:
+                    raise
+                log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
+                continue
+            if stored is not None:
+                messages.append((message, stored))
+        return Opened(messages, destroyed)
+
+    async def look_into(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
+        """Decrypt the payload of one message.
+
+        None: it cannot be decrypted, which is logged unless its key was destroyed.
+        """
+        try:
+            return await self._opened(view, message_id, stored)
+        except DataKeyDestroyed:
+            return None
+
+    async def _opened(
+        self, view: QueueView, message_id: str, stored: bytes, *, deleted: bool = False
+    ) -> Payload | None:
+        """Decrypt the payload of one message.  Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`."""
+        try:
+            return await self.open(view.queue.account, stored, deleted=deleted)
+        except (SealBroken, DataKeyMissing, msgspec.DecodeError) as error:
+            log.error("message %s of %s cannot be opened: %s", message_id, view.arn, error)
+            return None
+
+
+def _as_it_is(plain: bytes) -> bytes:
+    return plain

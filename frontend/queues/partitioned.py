@@ -1,0 +1,409 @@
+"""Calls for queues with several partitions: to the one that a token, group or receipt handle selects, or to
+all.
+
+:meth:`frontend.queues.queues.Queues.run` delegates every call for such a queue.  The methods are those of
+:class:`backend.api.Backend` for queues, with a view instead of the target.  A view's map may be old: a
+partition that knows a newer one refuses the call, which is then repeated with the newer map.
+
+A receive claims from one partition at a time.  It first asks those that recently had messages; if these have
+none, and at intervals, it asks all at once which of them have (:meth:`backend.api.Backend.watch` claims
+nothing).  Waiting receives share one such watch per partition (:mod:`frontend.queues.message_arrivals`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from backend.api import (
+    BackendError,
+    Counters,
+    HandleOutcome,
+    MapStale,
+    Measures,
+    MoveTask,
+    MoveTaskRefused,
+    MoveTaskUnknown,
+    NewMessage,
+    OverLimit,
+    PartitionGone,
+    PartitionUnknown,
+    Peeked,
+    Receive,
+    Received,
+    SettingsStale,
+    Stored,
+)
+from backend.engine.receipt_handles import partition_of
+from backend.engine.token_slots import slot_of_name, slot_of_token
+from frontend.queues.message_arrivals import Arrivals
+from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
+
+if TYPE_CHECKING:
+    from frontend.queues.queues import Part, Queues, QueueView
+    from frontend.services import Services
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+TRIES = 6
+LOOK_SECONDS = 0.2
+"""Interval after which all partitions are asked again for messages, even if some of the known ones still have any."""
+FULL_KEPT = 10_000
+"""Maximum number of queues whose partitions with messages are remembered."""
+
+STALE = (PartitionUnknown, SettingsStale, PartitionGone, MapStale)
+"""Errors that mean that the caller's view of the queue, or the partition's, is old."""
+
+
+class Spread:
+    """Calls over several partitions.  Created by :class:`~frontend.queues.queues.Queues`."""
+
+    def __init__(self, queues: Queues, services: Services) -> None:
+        self._queues = queues
+        self._backend = services.backend
+        self._sent = 0
+        """Number of sends without a token, which go to the partitions in turn."""
+        self._received = 0
+        self._full: dict[int, tuple[float, list[int]]] = {}
+        """Partitions with messages by queue, next one first, and the time until which this is assumed."""
+        self._arrivals = Arrivals(services.backend)
+
+    def any_open(self, view: QueueView) -> Part:
+        """A random open partition, for messages from another queue."""
+        return random.choice(view.open_parts)
+
+    def of_group(self, view: QueueView, group: str) -> Part:
+        """The partition for a message group of a FIFO queue."""
+        return _at_slot(view.open_parts, slot_of_name(group, [part.slot for part in view.open_parts]))
+
+    # --- one partition ----------------------------------------------------------------------------------------
+
+    async def _at(
+        self,
+        view: QueueView,
+        pick: Callable[[QueueView], Part],
+        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Call a method of the backend for the partition that ``pick`` selects, with newer maps as necessary."""
+        part = pick(view)
+        for _ in range(TRIES):
+            try:
+                return await method(part.target, *args, **kwargs)
+            except STALE:
+                view = await self._queues.refreshed(view)
+                part = pick(view)
+                await self._queues.configure_part(part)
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def send(self, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+        send = self._backend.send
+        if not view.fifo:
+            retry = messages[0].retry
+            if retry is None:
+                place = self._sent = self._sent + 1
+                return await self._at(view, lambda view: view.open_parts[place % len(view.open_parts)], send, messages)
+            return await self._at(view, lambda view: _of_token(view, retry), send, messages)
+        by_slot: dict[int, list[int]] = {}
+        for place, message in enumerate(messages):
+            assert message.group is not None
+            by_slot.setdefault(self.of_group(view, message.group).slot, []).append(place)
+        slots = list(by_slot)
+        answers = await _all(
+            self._at(view, _slot_picker(slot), send, [messages[place] for place in by_slot[slot]]) for slot in slots
+        )
+        return _in_order(len(messages), ((by_slot[slot], part) for slot, part in zip(slots, answers, strict=True)))
+
+    # --- receiving --------------------------------------------------------------------------------------------
+
+    async def receive(self, view: QueueView, command: Receive) -> list[Received]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + command.wait_seconds
+        once = msgspec.structs.replace(command, wait_seconds=0, partial=True)
+        if command.attempt is not None:
+            # A retry has to find what the first attempt claimed: an attempt asks one partition only.
+            attempt = command.attempt
+
+            def pick(view: QueueView) -> Part:
+                slots = [part.slot for part in view.receive_parts]
+                return _at_slot(view.receive_parts, slot_of_name(attempt, slots))
+
+            return await self._at(view, pick, self._backend.receive, command)
+        received = await self._receive_now(view, once)
+        while not received and (left := deadline - loop.time()) > 0:
+            arrived = await self._arrivals.wait(view, left)
+            if arrived is None:
+                break
+            try:
+                view = await self._known(view, arrived)
+                received = await self._claim(view, arrived, once) or await self._receive_now(view, once)
+            finally:
+                self._arrivals.again(view, arrived)
+        if not received:
+            # The last partition is asked like an only one, so that it counts an empty receive.
+            place = self._received = self._received + 1
+            last = view.receive_parts[place % len(view.receive_parts)]
+            received = await self._claim(view, last.id, msgspec.structs.replace(once, partial=False))
+        return received
+
+    async def _receive_now(self, view: QueueView, once: Receive) -> list[Received]:
+        """Receive without waiting; empty only if every partition was empty when asked."""
+        queue_id = view.queue.queue_id
+        now = asyncio.get_running_loop().time()
+        until, full = self._full.get(queue_id, (0.0, []))
+        if until < now:
+            full = []
+        for partition in list(full):
+            received = await self._claim(view, partition, once)
+            if received:
+                if full and full[0] == partition:  # else a concurrent receive has changed the order
+                    full.append(full.pop(0))
+                return received
+            if partition in full:
+                full.remove(partition)
+        view, ready = await self._ready(view)
+        if not ready:
+            self._full.pop(queue_id, None)
+            return []
+        self._received += 1
+        place = self._received % len(ready)
+        full = ready[place + 1 :] + ready[: place + 1]
+        if len(self._full) >= FULL_KEPT:
+            self._full.clear()
+        self._full[queue_id] = (now + LOOK_SECONDS, full)
+        for partition in [full[-1], *full[:-1]]:
+            received = await self._claim(view, partition, once)
+            if received:
+                return received
+        return []
+
+    async def _ready(self, view: QueueView) -> tuple[QueueView, list[int]]:
+        """Partitions that have messages now.  Raises their errors if none can be asked."""
+        view, parts, answers = await self._ask_all(view, lambda view: view.receive_parts, self._backend.watch, 0)
+        failed = [
+            answer for answer in answers if isinstance(answer, BaseException) and not isinstance(answer, PartitionGone)
+        ]
+        for error in failed:
+            if not isinstance(error, BackendError) or len(failed) == len(parts):
+                raise error
+        return view, [part.id for part, answer in zip(parts, answers, strict=True) if answer is True]
+
+    async def _ask_all(
+        self,
+        view: QueueView,
+        choose: Callable[[QueueView], Sequence[Part]],
+        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> tuple[QueueView, Sequence[Part], list[_T | BaseException]]:
+        """Ask all partitions that ``choose`` selects; returns them with their answers or errors.  If one knows
+        a newer map, all are asked again with that.
+
+        A retired partition leaves the map a moment later: until then its answer is PartitionGone.
+        """
+        for _ in range(TRIES):
+            parts = choose(view)
+            answers = await asyncio.gather(
+                *(method(part.target, *args, **kwargs) for part in parts), return_exceptions=True
+            )
+            stale = {part.id for part, answer in zip(parts, answers, strict=True) if isinstance(answer, STALE)}
+            if not stale:
+                return view, parts, answers
+            before, view = view, await self._queues.refreshed(view)
+            if view.queue.version == before.queue.version and all(
+                isinstance(answer, PartitionGone) for answer in answers if isinstance(answer, STALE)
+            ):
+                return view, parts, answers
+            for part in view.parts:
+                if part.id in stale:
+                    await self._queues.configure_part(part)
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[Received]:
+        """Claim from one partition; empty if it has gone, is at its limit, or cannot be asked, because others
+        follow."""
+        part = view.part(partition)
+        if part is None:
+            return []
+        try:
+            return await self._backend.receive(part.target, once)
+        except STALE:
+            return []  # the next query of all partitions finds the newer map
+        except OverLimit:
+            return []
+        except BackendError as error:
+            if not error.retryable:
+                raise
+            return []
+
+    async def _known(self, view: QueueView, partition: int) -> QueueView:
+        """A view that contains the partition, if there is one."""
+        return view if view.part(partition) is not None else await self._queues.refreshed(view)
+
+    # --- receipt handles --------------------------------------------------------------------------------------
+
+    async def delete(self, view: QueueView, handles: Sequence[str]) -> list[HandleOutcome]:
+        return await self._by_handle(view, self._backend.delete, handles, list(handles))
+
+    async def change_visibility(self, view: QueueView, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
+        return await self._by_handle(view, self._backend.change_visibility, [handle for handle, _ in changes], changes)
+
+    async def _by_handle(
+        self,
+        view: QueueView,
+        method: Callable[[Any, Sequence[_T]], Awaitable[list[HandleOutcome]]],
+        handles: Sequence[str],
+        asked: Sequence[_T],
+    ) -> list[HandleOutcome]:
+        """Ask each partition about the handles that name it."""
+        by_partition: dict[int, list[int]] = {}
+        for place, handle in enumerate(handles):
+            by_partition.setdefault(partition_of(handle), []).append(place)
+        if any(partition and view.part(partition) is None for partition in by_partition):
+            view = await self._queues.refreshed(view)  # the partition may be newer than this view
+        partitions = list(by_partition)
+        outcomes = await _all(
+            # Any partition can report what is wrong with a handle that names none of them.
+            self._at(view, _id_picker(partition), method, [asked[place] for place in by_partition[partition]])
+            for partition in partitions
+        )
+        pairs = zip(partitions, outcomes, strict=True)
+        return _in_order(len(handles), ((by_partition[partition], part) for partition, part in pairs))
+
+    # --- the queue as a whole ---------------------------------------------------------------------------------
+
+    async def _each(
+        self,
+        view: QueueView,
+        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> list[_T]:
+        """Answers of all partitions."""
+        _, _, answers = await self._ask_all(view, lambda view: view.parts, method, *args, **kwargs)
+        return [_answer(one) for one in answers]
+
+    async def counters(self, view: QueueView) -> Counters:
+        found = await self._each(view, self._backend.counters)
+        return Counters(
+            sum(one.visible for one in found),
+            sum(one.in_flight for one in found),
+            sum(one.delayed for one in found),
+            sum(one.stored_bytes for one in found),
+        )
+
+    async def measures(self, view: QueueView) -> list[Measures]:
+        return [one for told in await self._each(view, self._backend.measures) for one in told]
+
+    async def purge(self, view: QueueView, purge_id: int) -> None:
+        await self._each(view, self._backend.purge, purge_id)
+
+    async def peek(self, view: QueueView, most: int) -> list[Peeked]:
+        found = await self._each(view, self._backend.peek, most)
+        return sorted((one for some in found for one in some), key=lambda one: one.sent_ms)[:most]
+
+    # --- move tasks -------------------------------------------------------------------------------------------
+
+    async def start_move(self, view: QueueView, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+        """Start one task per partition, all with the same id; each gets a share of the rate."""
+        task_id = str(uuid.uuid4())
+        count = len(view.parts)
+        started: list[MoveTask] = []
+
+        async def start(place: int, part: Part) -> MoveTask:
+            share = (place + 1) * rate_per_second // count - place * rate_per_second // count
+            rate = max(1, share) if rate_per_second else 0
+            start_move = self._backend.start_move
+            return await self._at(view, _id_picker(part.id), start_move, destination_arn, rate, task_id)
+
+        try:
+            for place, part in enumerate(view.parts):
+                started += [await start(place, part)]
+        except MoveTaskRefused:
+            if started:  # else another task was running before
+                await self.cancel_move(view, task_id)
+            raise
+        return _together(started)
+
+    async def list_moves(self, view: QueueView) -> list[MoveTask]:
+        by_id: dict[str, list[MoveTask]] = {}
+        for tasks in await self._each(view, self._backend.list_moves):
+            for task in tasks:
+                by_id.setdefault(task.task_id, []).append(task)
+        return sorted(map(_together, by_id.values()), key=lambda task: task.started_ms, reverse=True)
+
+    async def cancel_move(self, view: QueueView, task_id: str) -> MoveTask:
+        """Cancel a task.  Raises :class:`MoveTaskUnknown` if it runs on no partition."""
+        running = False
+        for part in view.parts:
+            try:
+                await self._at(view, _id_picker(part.id), self._backend.cancel_move, task_id)
+                running = True
+            except MoveTaskUnknown:
+                pass  # it has ended on this partition
+        if not running:
+            raise MoveTaskUnknown(task_id)
+        return next(task for task in await self.list_moves(view) if task.task_id == task_id)
+
+
+def _together(tasks: Sequence[MoveTask]) -> MoveTask:
+    """Combine the tasks of several partitions into one."""
+    states = {task.status for task in tasks}
+    status = next(state for state in ("CANCELLING", "RUNNING", "FAILED", "CANCELLED", "COMPLETED") if state in states)
+    return msgspec.structs.replace(
+        tasks[0],
+        status=status,
+        started_ms=min(task.started_ms for task in tasks),
+        rate_per_second=sum(task.rate_per_second for task in tasks),
+        total=sum(task.total for task in tasks),
+        moved=sum(task.moved for task in tasks),
+        failure=next((task.failure for task in tasks if task.failure is not None), None),
+    )
+
+
+def _of_token(view: QueueView, retry: bytes) -> Part:
+    return _at_slot(view.open_parts, slot_of_token(retry, [part.slot for part in view.open_parts]))
+
+
+def _at_slot(parts: Sequence[Part], slot: int) -> Part:
+    return next(part for part in parts if part.slot == slot)
+
+
+def _slot_picker(slot: int) -> Callable[[QueueView], Part]:
+    return lambda view: _at_slot(view.open_parts, slot)
+
+
+def _id_picker(partition: int) -> Callable[[QueueView], Part]:
+    """Select the partition with this id; any one if it is not, or no longer, the queue's."""
+    return lambda view: view.part(partition) or view.parts[0]
+
+
+def _in_order(count: int, parts: Any) -> list[Any]:
+    """Answers in the order of the questions, from the positions and answers of each part."""
+    answers: list[Any] = [None] * count
+    for places, part in parts:
+        for place, answer in zip(places, part, strict=True):
+            answers[place] = answer
+    return answers
+
+
+async def _all(calls: Any) -> list[Any]:
+    """Run calls concurrently and return their results.  The first error is raised when all have ended."""
+    made: list[Coroutine[Any, Any, Any]] = list(calls)
+    if len(made) == 1:
+        return [await made[0]]
+    return [_answer(result) for result in await asyncio.gather(*made, return_exceptions=True)]
+
+
+def _answer(result: _T | BaseException) -> _T:
+    """Return an answer, or raise it if it is an error."""
+    if isinstance(result, BaseException):
+        raise result
+    return result

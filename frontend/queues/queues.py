@@ -1,0 +1,439 @@
+"""Queues for operations: lookup by URL or ARN, parsed attributes, and calls to their partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+
+from auth.encryption.named_keys import key_name
+from auth.policies.policies import Policy
+from backend.api import (
+    AckLevel,
+    BackendError,
+    DeadLetter,
+    HandleOutcome,
+    MapStale,
+    PartitionGone,
+    PartitionSettings,
+    PartitionUnknown,
+    Peeked,
+    SettingsStale,
+    Target,
+)
+from backend.engine.receipt_handles import Handles, partition_of
+from backend.partition_map import routing_of
+from frontend.queues import arn, attributes, policies
+from frontend.queues.arn import QueueArn
+from frontend.queues.partitioned import Spread
+from frontend.services import Services
+from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
+from frontend.sqs.protocol.limits import QUEUE_URL_LENGTH_MAX
+from frontend.sqs.protocol.validation import is_queue_name
+from metadata_service.clusters.partition_map import open_ones, received_from
+from metadata_service.models import Queue
+from metadata_service.store import ConditionFailed, QueueNotFound
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_H = TypeVar("_H", bound=str | tuple[str, int])
+"""A receipt handle, alone or with its new visibility timeout."""
+
+_OTHER = HandleOutcome.OTHER_QUEUE
+_ACCOUNT = re.compile(r"[0-9]{12}\Z")
+_TRIES = 4
+_VIEWS_MOST = 10_000
+_URL_KEPT = 256
+"""Maximum length of URLs whose parsed form is cached."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One partition of a queue, with the arguments for calling it."""
+
+    id: int
+    slot: int
+    target: Target
+    settings: PartitionSettings
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue with its parsed attributes."""
+
+    queue: Queue
+    arn: str
+    fifo: bool
+    content_based: bool
+    scope_is_group: bool
+    delay_most: int
+    message_bytes_most: int
+    visibility_seconds: int
+    wait_seconds: int
+    redrive: policies.RedrivePolicy | None
+    sealed: bool
+    """True if sent messages are stored encrypted."""
+    key_name: str
+    """Name of the data key for sent messages; empty: the tenant's own key, or none."""
+    policy: Policy | None
+    """Compiled policy; None: only the owning account has access."""
+    token_key: bytes
+    """Key for hashes of deduplication ids, so that readers of the journal cannot test guesses of a body."""
+    target: Target
+    """Target of the queue's only partition, or of its first open one; ``settings`` likewise."""
+    settings: PartitionSettings
+    unawaited: bool
+    """True if sends are answered before the backend has answered."""
+    spread: bool
+    """True if the queue has several partitions."""
+    parts: tuple[Part, ...]
+    open_parts: tuple[Part, ...]
+    """Partitions that accept sends."""
+    receive_parts: tuple[Part, ...]
+    """Partitions from which messages are received."""
+
+    def part(self, partition: int) -> Part | None:
+        """The partition with this id."""
+        return next((part for part in self.parts if part.id == partition), None)
+
+
+class Update(NamedTuple):
+    """A change of a queue's record; None: unchanged."""
+
+    attributes: Mapping[str, str] | None = None
+    tags: Mapping[str, str] | None = None
+
+
+class Queues:
+    """Looks up queues, and calls the backend for them."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._views: dict[int, QueueView] = {}
+        self._spread = Spread(self, services)
+
+    # --- lookup ---
+
+    async def find(self, account: str, name: str) -> QueueView:
+        """Read the queue from the store, without authorization.  Raises QueueDoesNotExist."""
+        if is_queue_name(name):
+            try:
+                return self.view(await self._services.metadata.get(account, name))
+            except QueueNotFound:
+                pass
+        raise queue_does_not_exist()
+
+    async def by_arn(self, text: str, account: str) -> QueueView | None:
+        """The account's queue with this ARN; None if there is none here."""
+        parsed = arn.parse(text)
+        if parsed is None or parsed.account != account or parsed.region != self._services.settings.region:
+            return None
+        queue = self._services.metadata.cached(account, parsed.name)
+        if queue is None:
+            if not is_queue_name(parsed.name):
+                return None
+            try:
+                queue = await self._services.metadata.get(account, parsed.name)
+            except QueueNotFound:
+                return None
+        return self.view(queue)
+
+    def view(self, queue: Queue) -> QueueView:
+        view = self._views.get(queue.queue_id)
+        if view is None or view.queue is not queue:
+            view = self._make_view(queue)
+            if len(self._views) >= _VIEWS_MOST:
+                self._views.clear()
+            self._views[queue.queue_id] = view
+        return view
+
+    # --- calls to the backend ---
+
+    async def run(
+        self,
+        view: QueueView,
+        method: Callable[Concatenate[Target, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Call a method of the backend for the queue, opening its partition or updating its settings first if
+        necessary. For several partitions the method determines which of them are called."""
+        if view.spread:
+            return await self._spread_out(view, method, *args, **kwargs)
+        try:
+            return await method(view.target, *args, **kwargs)
+        except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
+            pass
+        for _ in range(_TRIES):
+            view = await self.refreshed(view)
+            if view.spread:
+                return await self._spread_out(view, method, *args, **kwargs)
+            await self.configure(view)
+            try:
+                return await method(view.target, *args, **kwargs)
+            except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
+                continue
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def _spread_out(
+        self,
+        view: QueueView,
+        method: Callable[Concatenate[Target, _P], Awaitable[_T]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        call: Callable[..., Awaitable[_T]] = getattr(self._spread, method.__name__)
+        return await call(view, *args, **kwargs)
+
+    async def by_handles(
+        self,
+        view: QueueView,
+        method: Callable[[Target, Sequence[_H]], Awaitable[list[HandleOutcome]]],
+        asked: Sequence[_H],
+        gone: HandleOutcome,
+    ) -> Sequence[HandleOutcome]:
+        """Outcomes of the backend's ``method`` for receipt handles.
+
+        If the queue got the partition of a handle after the ``view`` was made, the call is repeated.  If the
+        partition has retired, it was empty, so the handle's message is ``gone``.
+        """
+        outcomes = await self.run(view, method, asked)
+        return await self._of_others(view, method, asked, gone, outcomes) if any(outcomes) else outcomes
+
+    async def _of_others(
+        self,
+        view: QueueView,
+        method: Callable[[Target, Sequence[_H]], Awaitable[list[HandleOutcome]]],
+        asked: Sequence[_H],
+        gone: HandleOutcome,
+        outcomes: list[HandleOutcome],
+    ) -> list[HandleOutcome]:
+        """Outcomes after a check of handles that name other partitions."""
+        handles = [one if isinstance(one, str) else one[0] for one in asked]
+        others = {partition_of(one) for one, was in zip(handles, outcomes, strict=True) if was == _OTHER}
+        if not others:
+            return outcomes
+        fresh = await self.refreshed(view)
+        if any(view.part(other) is None and fresh.part(other) is not None for other in others):
+            outcomes = await self.run(fresh, method, asked)
+        return [
+            gone if was == _OTHER and _of_retired(handle, fresh.queue) else was
+            for handle, was in zip(handles, outcomes, strict=True)
+        ]
+
+    async def refreshed(self, view: QueueView) -> QueueView:
+        """Read the queue again during a call.  Raises QueueDoesNotExist, and ServiceUnavailable if its policy
+        has changed, so that authorization has to be repeated."""
+        fresh = await self.refresh(view)
+        if fresh.queue.attributes.get("Policy") != view.queue.attributes.get("Policy"):
+            # it may be the policy of another queue with this name
+            raise SqsError(SERVICE_UNAVAILABLE, "The queue's policy has changed during the call. Try again.")
+        return fresh
+
+    async def refresh(self, view: QueueView) -> QueueView:
+        """Read the queue with this name from the metadata.  Raises QueueDoesNotExist."""
+        try:
+            return self.view(await self._services.metadata.get(view.queue.account, view.queue.name))
+        except QueueNotFound:
+            raise queue_does_not_exist() from None
+
+    async def change(self, view: QueueView, make: Callable[[Queue], Update | None]) -> QueueView:
+        """Store the change that ``make`` computes for the current queue (None: no change); returns the queue
+        afterwards.
+
+        ``make`` may be called several times, when others change the queue as well.  Raises QueueDoesNotExist.
+        """
+        for _ in range(_TRIES):
+            fresh = await self.refresh(view)
+            update = make(fresh.queue)
+            if update is None:
+                return fresh
+            try:
+                return self.view(
+                    await self._services.metadata.update(
+                        fresh.queue,
+                        now_ms=self._services.now_ms(),
+                        attributes=update.attributes,
+                        tags=update.tags,
+                    )
+                )
+            except ConditionFailed:
+                continue
+            except QueueNotFound:
+                raise queue_does_not_exist() from None
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def configure(self, view: QueueView) -> None:
+        """Send the backend the queue's settings, and its latest purge."""
+        for part in view.parts:
+            await self.configure_part(part)
+
+    async def configure_part(self, part: Part) -> None:
+        """Send the backend the settings of one partition."""
+        try:
+            await self._services.backend.configure(part.settings)
+        except (SettingsStale, PartitionGone):
+            # the metadata changed in between: the caller reads it again
+            return
+
+    async def peek_at(self, view: QueueView, partition: int, most: int, after: int) -> list[Peeked]:
+        """Peek at the first messages of one partition with numbers above ``after``; empty if the partition has
+        retired, because it was empty then.  Raises the backend's errors."""
+        for _ in range(_TRIES):
+            part = view.part(partition)
+            if part is None:
+                return []
+            try:
+                peeked = await self._services.backend.peek(part.target, most, after)
+                if peeked and peeked[0].number <= after:
+                    raise SqsError(SERVICE_UNAVAILABLE, "A backend of an older version cannot do this yet.")
+                return peeked
+            except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
+                view = await self.refreshed(view)
+                await self.configure(view)
+        raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def drop(self, view: QueueView) -> None:
+        """Drop all partitions of a deleted queue in the backend.  Raises the backend's errors, after all have
+        been asked."""
+        failed: BackendError | None = None
+        for part in view.parts:
+            try:
+                await self._services.backend.drop(part.target)
+            except BackendError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def settings_of(self, queue: Queue, partition: int) -> PartitionSettings:
+        """Settings of a partition, also of a retired one."""
+        view = self.view(queue)
+        part = view.part(partition)
+        if part is not None:
+            return part.settings
+        return msgspec.structs.replace(view.settings, partition=partition, routing=routing_of(queue, partition))
+
+    def target_of(self, view: QueueView, group: str | None = None) -> Target:
+        """Target for a message that is moved from another queue."""
+        if not view.spread:
+            return view.target
+        if view.fifo:
+            return self._spread.of_group(view, group or "").target
+        return self._spread.any_open(view).target
+
+    async def dead_letter(self, view: QueueView) -> DeadLetter | None:
+        """Destination of dead letters; None: messages stay, because the target does not exist or is the queue
+        itself."""
+        redrive = view.redrive
+        if redrive is None:
+            return None
+        target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
+        if target is None or target.queue.queue_id == view.queue.queue_id:
+            return None
+        return DeadLetter(redrive.max_receives, self.target_of(target), target.fifo)
+
+    def _make_view(self, queue: Queue) -> QueueView:
+        stored = queue.attributes
+        settings = self._services.settings
+        fifo = stored.get("FifoQueue") == "true"
+        redrive = stored.get("RedrivePolicy")
+        policy = stored.get("Policy")
+        queue_arn = str(QueueArn(settings.region, queue.account, queue.name))
+        parts = self._parts(queue, queue_arn, fifo)
+        open_ids = [one.id for one in open_ones(queue.partitions)]
+        receive_ids = {one.id for one in received_from(queue)}
+        by_id = {part.id: part for part in parts}
+        first = by_id[open_ids[0]]
+        return QueueView(
+            queue=queue,
+            arn=queue_arn,
+            fifo=fifo,
+            content_based=stored.get("ContentBasedDeduplication") == "true",
+            scope_is_group=stored.get("DeduplicationScope") == "messageGroup",
+            delay_most=attributes.number(stored, attributes.MAXIMUM_DELAY),
+            message_bytes_most=attributes.number(stored, "MaximumMessageSize"),
+            visibility_seconds=attributes.number(stored, "VisibilityTimeout"),
+            wait_seconds=attributes.number(stored, "ReceiveMessageWaitTimeSeconds"),
+            redrive=policies.stored_redrive_policy(redrive) if redrive else None,
+            sealed=settings.encryption and attributes.is_encrypted(stored),
+            key_name=key_name(stored.get("KmsMasterKeyId", ""), settings.region, queue.account),
+            policy=policies.stored_access_policy(policy) if policy else None,
+            token_key=blake2b(queue.handle_key, key=self._services.naming, digest_size=32).digest(),
+            target=first.target,
+            settings=first.settings,
+            unawaited=first.settings.ack_level is AckLevel.NONE,
+            spread=len(parts) > 1,
+            parts=parts,
+            open_parts=tuple(by_id[partition] for partition in open_ids),
+            receive_parts=tuple(part for part in parts if part.id in receive_ids),
+        )
+
+    def _parts(self, queue: Queue, queue_arn: str, fifo: bool) -> tuple[Part, ...]:
+        """Build the partitions; the limits of the queue are divided among the open ones."""
+        stored, settings = queue.attributes, self._services.settings
+        shares = len(open_ones(queue.partitions))
+        whole = PartitionSettings(
+            partition=0,
+            queue_id=queue.queue_id,
+            version=queue.version,
+            arn=queue_arn,
+            handle_key=queue.handle_key,
+            fifo=fifo,
+            retention_seconds=attributes.number(stored, "MessageRetentionPeriod"),
+            delay_seconds=attributes.number(stored, "DelaySeconds"),
+            in_flight_limit=-(-settings.in_flight_limit // shares),
+            token_window_seconds=settings.deduplication_window_seconds,
+            purge_id=queue.purge_id,
+            retry_window_seconds=settings.send_retry_window_seconds,
+            messages_most=-(-attributes.number(stored, attributes.MAXIMUM_MESSAGES) // shares),
+            bytes_most=-(-attributes.number(stored, attributes.MAXIMUM_BYTES) // shares),
+            at_most_once=stored.get(attributes.DELIVERY_GUARANTEE) == "at-most-once",
+            ack_level=AckLevel[stored.get(attributes.ACK_LEVEL, "quorum").upper()],
+        )
+        return tuple(
+            Part(
+                one.id,
+                one.slot,
+                Target(one.id, queue.queue_id, queue.version),
+                msgspec.structs.replace(whole, partition=one.id, routing=routing_of(queue, one.id)),
+            )
+            for one in queue.partitions
+        )
+
+
+def locate(url: str, own_account: str) -> tuple[str, str]:
+    """Account and name of a queue URL.  Host and port are ignored, and a bare name is the caller's own queue.
+
+    Raises QueueDoesNotExist when it contains no name, or is too long.
+    """
+    if len(url) <= _URL_KEPT:
+        return _located(url, own_account)
+    if len(url) > QUEUE_URL_LENGTH_MAX:
+        raise queue_does_not_exist()
+    return _located.__wrapped__(url, own_account)
+
+
+@lru_cache(maxsize=_VIEWS_MOST)
+def _located(url: str, own_account: str) -> tuple[str, str]:
+    if "?" in url:
+        url = url.partition("?")[0]
+    parts = url.rsplit("/", 2)
+    if len(parts) == 1:
+        return own_account, url
+    if len(parts) == 3 and parts[2] and _ACCOUNT.match(parts[1]):
+        return parts[1], parts[2]
+    path = url.partition("://")[2].partition("/")[2] if "://" in url else url
+    segments = [segment for segment in path.split("/") if segment]
+    if not segments:
+        raise queue_does_not_exist()
+    if len(segments) > 1 and _ACCOUNT.match(segments[-2]):
+        return segments[-2], segments[-1]
+    return own_account, segments[-1]
+
+
+def _of_retired(handle: str, queue: Queue) -> bool:
+    """True if a retired partition of the queue issued the handle."""
+    partition = partition_of(handle)
+    return partition in queue.retired and isinstance(Handles(partition, queue.handle_key).read(handle), tuple)

@@ -1,0 +1,1 @@
+"""Steps that every request takes, whatever its protocol: authentication, limits, retries, usage, traces."""

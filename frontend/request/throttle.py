@@ -1,0 +1,340 @@
+"""Enforcement of a tenant's limits on its calls: rates, concurrent calls, waiting receives, stored bytes.
+
+A tenant without limits costs a dictionary lookup.  The process's limiter counts rates, and with a Redis behind
+it all processes count together; concurrent and waiting calls are counted by each process alone.  The bytes that
+a tenant stores are read from the backend at intervals, and assumed to be constant in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from auth.credentials import Tenant
+from auth.limits import UNLIMITED, Rate, TenantLimits
+from auth.principal import SCOPES, Scope
+from backend.api import BackendError
+from frontend.request.access import SCOPES_OF
+from frontend.request.call import Call
+from frontend.request.instruments import THROTTLED
+from frontend.services import Services
+from frontend.sqs.protocol.errors import REQUEST_THROTTLED, SqsError
+from metadata_service.models import Queue
+from ratelimit.meter import Meter
+
+ACCOUNTS_MOST = 10_000
+"""Maximum number of accounts kept."""
+QUEUES_MOST = 10_000
+"""Maximum number of queues of one account whose rates are kept."""
+RETRY_SECONDS_MOST = 900.0
+"""Maximum retry time given to a client."""
+BUSY_RETRY_SECONDS = 1.0
+"""Retry time where it is not known when there will be room."""
+STORED_SECONDS = 0.5
+"""Time for which the backend's answer on stored bytes is used.  The answer itself may be as old again."""
+
+_log = logging.getLogger("holdfast.sqs")
+
+CLASS_OF: dict[str, Scope] = {
+    action: next(iter(scopes)) if len(scopes) == 1 else "manage" for action, scopes in SCOPES_OF.items()
+} | {scope: scope for scope in SCOPES}
+"""Class of each action: its scope, or ``manage`` for reads allowed with any scope.  Other calls than SQS
+actions are named by their class."""
+
+T = TypeVar("T")
+Meters = tuple[Any, ...]
+"""Meters of the process's limiter."""
+
+
+class Allowance:
+    """A tenant's limits, and their use in this process."""
+
+    __slots__ = (
+        "account",
+        "calls",
+        "calls_most",
+        "limits",
+        "meters",
+        "polls",
+        "polls_most",
+        "processes",
+        "queues",
+        "stored_bytes",
+        "stored_due",
+    )
+
+    def __init__(self, account: str, limits: TenantLimits, processes: int) -> None:
+        self.account = account
+        self.processes = processes
+        self.set(limits)
+        self.meters: dict[str, Meters] = {}
+        """Meters by action, without those of queues."""
+        self.queues: dict[str, Meters] = {}
+        """Meters of used queues, by name."""
+        self.calls = 0
+        """Number of calls in progress."""
+        self.polls = 0
+        """Number of receives waiting for a message."""
+        self.stored_bytes = 0
+        """Last answer of the backend on stored bytes."""
+        self.stored_due = 0.0
+        """Time of the next query to the backend."""
+
+    def check_stored_bytes(self, most: int, caller: str) -> None:
+        """Check a send to the account.  Raises RequestThrottled, which shows the numbers only to the owner."""
+        if self.stored_bytes < most:
+            return
+        THROTTLED.add("stored_bytes")
+        if caller == self.account:
+            text = (
+                f"The queues of the account {self.account} store {self.stored_bytes} bytes, and its quota "
+                f"'stored_bytes' is {most}. Receive and delete messages, and try again, or ask the operator of this "
+                "service for more."
+            )
+        else:
+            text = (
+                f"The queues of the account {self.account} store as much as its quota 'stored_bytes' lets them. "
+                "Try again later."
+            )
+        raise SqsError(REQUEST_THROTTLED, text, retry_after_s=BUSY_RETRY_SECONDS)
+
+    def set(self, limits: TenantLimits) -> None:
+        """Set the limits."""
+        self.limits = limits
+        self.calls_most = _share(limits.connections, self.processes)
+        """This process's share of the quota of concurrent calls."""
+        self.polls_most = _share(limits.long_polls, self.processes)
+
+    def begin_call(self) -> None:
+        """Count a call in progress; the caller decrements ``calls`` at its end.  Raises RequestThrottled."""
+        most = self.calls_most
+        if most is not None and self.calls >= most:
+            THROTTLED.add("connections")
+            raise SqsError(
+                REQUEST_THROTTLED,
+                f"The account {self.account} has {self.calls} calls under way at this server, and its quota "
+                f"'connections' is {most} there. Try again when one of them has been answered.",
+                retry_after_s=BUSY_RETRY_SECONDS,
+            )
+        self.calls += 1
+
+    @contextmanager
+    def long_poll(self) -> Iterator[None]:
+        """Count a waiting receive within this context.  Raises RequestThrottled."""
+        most = self.polls_most
+        if most is not None and self.polls >= most:
+            THROTTLED.add("long_polls")
+            raise SqsError(
+                REQUEST_THROTTLED,
+                f"The account {self.account} has {self.polls} receives waiting for messages at this server, and its "
+                f"quota 'long_polls' is {most} there. Receive with WaitTimeSeconds 0, or try again later.",
+                retry_after_s=BUSY_RETRY_SECONDS,
+            )
+        self.polls += 1
+        try:
+            yield
+        finally:
+            self.polls -= 1
+
+
+def _share(quota: int | None, processes: int) -> int | None:
+    """Share of one process; the sum is the quota, or slightly more."""
+    return None if quota is None else -(-quota // processes)
+
+
+class Throttle:
+    """Allowances of all tenants that call this process."""
+
+    def __init__(self, services: Services) -> None:
+        self._limiter = services.limiter
+        self._admit_now = services.limiter.admit_now
+        self._defaults = services.settings.default_limits
+        self._processes = services.settings.processes
+        self._tenants = services.credentials.tenants
+        self._backend = services.backend
+        self._weighing = True
+        """True while the backend reports stored bytes."""
+        self._known: dict[str, tuple[TenantLimits, Allowance | None]] = {}
+        """Limits and allowance by account; the allowance is None if nothing is limited."""
+
+    def allowance(self, tenant: Tenant) -> Allowance | None:
+        """Allowance of this tenant; None: it has no limits."""
+        known = self._known.get(tenant.account)
+        if known is not None and known[0] is tenant.limits:
+            return known[1]
+        return self._look(tenant, None if known is None else known[1])
+
+    async def limited(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
+        """Run ``act`` within the limits of the caller's account, if it has any.
+
+        Raises RequestThrottled.
+        """
+        allowance = self.allowance(call.tenant)
+        return await act() if allowance is None else await self.within(allowance, call, action, act)
+
+    async def within(self, allowance: Allowance, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
+        """Run ``act`` within the account's limits.  Raises RequestThrottled."""
+        call.allowance = allowance
+        allowance.begin_call()
+        try:
+            if not self.admit_now(allowance, action):
+                await self.admit(allowance, action)
+            return await act()
+        finally:
+            allowance.calls -= 1
+
+    def admit_now(self, allowance: Allowance, action: str) -> bool:
+        """Count a call against the account's rates; False: nothing was counted, ask :meth:`admit`."""
+        meters = allowance.meters[action]
+        return not meters or self._admit_now(meters) == 0.0
+
+    async def admit(self, allowance: Allowance, action: str) -> None:
+        """Count a call against the account's rates, waiting for an answer; raises RequestThrottled."""
+        limits, scope = allowance.limits, CLASS_OF[action]
+        await self._wait(
+            allowance, allowance.meters[action], (("calls", limits.calls), (scope, getattr(limits, scope)))
+        )
+
+    def admit_to_queue_now(self, call: Call, action: str, queue: Queue) -> bool:
+        """Count a call as :meth:`admit_to_queue` does; False: nothing was counted, ask that."""
+        caller = call.allowance
+        allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
+        if allowance is None:
+            return True
+        limits = allowance.limits
+        if limits.stored_bytes is not None:
+            return False
+        if limits.each_queue is None:
+            return True
+        meters = allowance.queues.get(queue.name)
+        if meters is None:
+            return False
+        return self._admit_now(meters) == 0.0
+
+    async def admit_to_queue(self, call: Call, action: str, queue: Queue) -> None:
+        """Count a call admitted by its caller's account against the rate that the queue's owner has set for it;
+        a send needs room in the owner's quota of stored bytes.
+
+        A refused call no longer counts against the caller's account either.  Raises RequestThrottled.
+        """
+        caller = call.allowance
+        allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
+        if allowance is None:
+            return
+        rate, stored_most = allowance.limits.each_queue, allowance.limits.stored_bytes
+        if rate is None and stored_most is None:
+            return
+        try:
+            if stored_most is not None and CLASS_OF[action] == "send":
+                if time.monotonic() >= allowance.stored_due:
+                    await self._weigh(allowance)
+                allowance.check_stored_bytes(stored_most, call.principal.account)
+            if rate is not None:
+                meters = allowance.queues.get(queue.name) or self._queue_meters(allowance, rate, queue.name)
+                if self._admit_now(meters) != 0.0:
+                    await self._wait(allowance, meters, (("each_queue", rate),))
+        except SqsError:
+            if caller is not None:
+                self._limiter.give_back(caller.meters.get(action, ()))
+            raise
+
+    async def queues_most(self, account: str) -> int | None:
+        """Maximum number of queues of the account; None: no limit."""
+        tenant = await self._tenants.find(account)
+        allowance = None if tenant is None else self.allowance(tenant)
+        return None if allowance is None else allowance.limits.queues
+
+    async def _weigh(self, allowance: Allowance) -> None:
+        """Read the account's stored bytes.  If the backend does not answer the last value is kept, so that
+        sends that are still possible are not refused."""
+        allowance.stored_due = time.monotonic() + STORED_SECONDS  # concurrent calls use the last value
+        try:
+            allowance.stored_bytes = await self._backend.stored_bytes(allowance.account)
+        except BackendError as error:
+            if self._weighing:
+                _log.warning(
+                    "quotas of stored bytes use the last known values, because the backend does not answer: %r", error
+                )
+            self._weighing = False
+            return
+        if not self._weighing:
+            _log.warning("quotas of stored bytes use current values again")
+        self._weighing = True
+
+    # --- creation of allowances ---
+
+    def _of_owner(self, account: str) -> Allowance | None:
+        """Allowance of a queue's owner, whose tenant the policy check has just looked up."""
+        tenant = self._tenants.cached(account)
+        return None if tenant is None else self.allowance(tenant)
+
+    def _look(self, tenant: Tenant, allowance: Allowance | None) -> Allowance | None:
+        limits = self._defaults if tenant.limits == UNLIMITED else tenant.limits
+        if limits == UNLIMITED:
+            if allowance is not None:
+                self._drop(allowance)
+            allowance = None
+        elif allowance is None:
+            allowance = Allowance(tenant.account, limits, self._processes)
+            self._set(allowance, limits)
+        elif allowance.limits != limits:
+            self._drop(allowance)
+            self._set(allowance, limits)
+        if tenant.account not in self._known and len(self._known) >= ACCOUNTS_MOST:
+            self._make_room()
+        self._known[tenant.account] = (tenant.limits, allowance)
+        return allowance
+
+    def _set(self, allowance: Allowance, limits: TenantLimits) -> None:
+        allowance.set(limits)
+        of_all = self._meters(allowance.account, "calls", limits.calls)
+        by_class = {scope: of_all + self._meters(allowance.account, scope, getattr(limits, scope)) for scope in SCOPES}
+        allowance.meters = {action: by_class[scope] for action, scope in CLASS_OF.items()}
+
+    def _queue_meters(self, allowance: Allowance, rate: Rate, name: str) -> Meters:
+        if len(allowance.queues) >= QUEUES_MOST:
+            self._drop_queues(allowance)
+        meters = allowance.queues[name] = self._meters(allowance.account, f"queue:{name}", rate)
+        return meters
+
+    def _meters(self, account: str, what: str, rate: Rate | None) -> Meters:
+        """Meters of one limit.  The braces in the key keep an account's keys together in a Redis cluster."""
+        return () if rate is None else (self._limiter.meter(f"{{{account}}}:{what}", rate.per_second, rate.burst),)
+
+    def _drop(self, allowance: Allowance) -> None:
+        self._limiter.drop({meter.key: meter for meters in allowance.meters.values() for meter in meters}.values())
+        allowance.meters = {}
+        self._drop_queues(allowance)
+
+    def _drop_queues(self, allowance: Allowance) -> None:
+        dropped: list[Meter] = [meter for meters in allowance.queues.values() for meter in meters]
+        self._limiter.drop(dropped)
+        allowance.queues = {}
+
+    def _make_room(self) -> None:
+        """Drop allowances without calls in progress."""
+        for account, (_, allowance) in list(self._known.items()):
+            if allowance is None:
+                del self._known[account]
+            elif not allowance.calls:
+                self._drop(allowance)
+                del self._known[account]
+
+    async def _wait(self, allowance: Allowance, meters: Meters, limits: tuple[tuple[str, Rate | None], ...]) -> None:
+        """Admit the call after asking the limiter, or refuse it."""
+        wait = min(await self._limiter.admit(meters), RETRY_SECONDS_MOST)
+        if not wait:
+            return
+        THROTTLED.add("rate")
+        said = " and ".join(
+            f"{name} {rate.per_second:g} a second, {rate.burst} at once" for name, rate in limits if rate is not None
+        )
+        raise SqsError(
+            REQUEST_THROTTLED,
+            f"The request was denied due to throttling. For this call the account {allowance.account} has the limits "
+            f"{said}. Try again in {wait:.3g} seconds.",
+            retry_after_s=wait,
+        )

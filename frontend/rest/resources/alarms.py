@@ -1,0 +1,141 @@
+"""Routes of alarms on queues, for callers that manage the queue."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from auth.principal import Scope
+from frontend.alarms.alarms import Alarms, Asked
+from frontend.alarms.webhooks import NotTold
+from frontend.queue_metrics import BY_NAME
+from frontend.request.access import in_prefixes
+from frontend.rest.caller import ManagingRoute, Visitor, Who
+from frontend.rest.models import AlarmGiven, AlarmList, AlarmMade, AlarmShown, AlarmTested
+from frontend.rest.problems import Problem, invalid, not_found
+from frontend.sqs.actions.context import Context
+from metadata_service.alarms import WatchedAlarm
+
+ALARMS_MOST = 500
+"""Maximum number of alarms of an account."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
+
+Account = Annotated[str | None, Query(description="account of the alarms; operators may name any")]
+Name = Annotated[str, Path(description="name of the alarm: 1 to 80 letters, digits, - and _")]
+
+
+def create_router(context: Context) -> APIRouter:
+    """Create the routes of alarms."""
+    router = APIRouter(route_class=ManagingRoute, tags=["alarms"])
+    services = context.services
+
+    def alarms() -> Alarms:
+        if services.alarms is None:
+            raise Problem(409, "AlarmsOff", 'This service keeps no alarms: its operator has set alarms = "off".')
+        return services.alarms
+
+    async def find(who: Visitor, owner: str, name: str, scope: Scope = "manage") -> WatchedAlarm:
+        """Find the alarm if the caller's key may be used for its queue."""
+        who.target = f"alarm {name[:80]} of {owner}"
+        found = await alarms().store.get_alarm(owner, name)
+        if found is None:
+            raise not_found(f"alarm {name[:80]!r}")
+        who.require_queue(scope, owner, found.alarm.queue)
+        who.target = f"alarm {name} of {owner}"
+        return found
+
+    @router.put("/alarms/{name}", name="alarm.create", status_code=201)
+    async def create(who: Who, name: Name, given: AlarmGiven, account: Account = None) -> AlarmMade:
+        """Create an alarm, replacing one of the same name.  The answer contains the secret that signs the
+        webhook's calls.
+
+        The alarm goes off when the metric has been beyond the threshold for the given number of minutes.  Of a
+        counted metric its rate per minute is compared.
+        """
+        owner = who.account(account)
+        kept = alarms()
+        who.require_queue("manage", owner, given.queue)
+        who.target = f"alarm {name[:80]} of {owner}"
+        if not _NAME.match(name):
+            raise invalid("The name of an alarm is 1 to 80 letters, digits, - and _.")
+        if given.metric not in BY_NAME:
+            raise invalid(f"There is no metric {given.metric[:100]!r}; there are {', '.join(BY_NAME)}.")
+        await context.queues.find(owner, given.queue)
+        known = await kept.store.list_alarms(owner)
+        before = next((one for one in known if one.alarm.name == name), None)
+        if before is not None:
+            who.require_queue("manage", owner, before.alarm.queue)
+            who.target = f"alarm {name} of {owner}"
+        elif len(known) >= ALARMS_MOST:
+            raise Problem(409, "TooManyAlarms", f"The account {owner} has {ALARMS_MOST} alarms; delete some.")
+        asked = Asked(given.queue, given.metric, given.comparison, given.threshold, given.minutes, given.webhook)
+        try:
+            alarm, secret = await kept.create(owner, name, asked)
+        except ValueError as error:
+            text = str(error)
+            raise invalid(f"{text[:1].upper()}{text[1:]}.") from None
+        return AlarmMade(**_shown(WatchedAlarm(alarm)).model_dump(), secret=secret)
+
+    @router.get("/alarms", name="alarm.list")
+    async def list_alarms(
+        who: Who,
+        account: Account = None,
+        queue: Annotated[str | None, Query(description="only alarms on this queue")] = None,
+    ) -> AlarmList:
+        """List the alarms of an account, by name, on queues that the key may be used for."""
+        owner = who.account(account)
+        who.require_scope("monitor")
+        found = [one for one in await alarms().store.list_alarms(owner) if queue is None or one.alarm.queue == queue]
+        allowed = set(in_prefixes(who.principal, {one.alarm.queue for one in found}))
+        return AlarmList(alarms=[_shown(one) for one in found if one.alarm.queue in allowed])
+
+    @router.get("/alarms/{name}", name="alarm.show")
+    async def show(who: Who, name: Name, account: Account = None) -> AlarmShown:
+        """Show an alarm, its state, and the delivery of its notifications."""
+        return _shown(await find(who, who.account(account), name, "monitor"))
+
+    @router.delete("/alarms/{name}", name="alarm.delete", status_code=204)
+    async def delete(who: Who, name: Name, account: Account = None) -> Response:
+        """Delete an alarm.  Notifications that were not delivered yet are dropped."""
+        owner = who.account(account)
+        found = await find(who, owner, name)
+        await alarms().store.delete_alarm(owner, found.alarm.name)
+        return Response(status_code=204)
+
+    @router.post("/alarms/{name}/test", name="alarm.test")
+    async def test(who: Who, name: Name, account: Account = None) -> AlarmTested:
+        """Call the webhook once, as if the alarm went off now; its state does not change."""
+        found = await find(who, who.account(account), name)
+        try:
+            await alarms().test(found.alarm)
+        except NotTold as error:
+            text = str(error)
+            return AlarmTested(delivered=False, detail=f"{text[:1].upper()}{text[1:]}.")
+        return AlarmTested(delivered=True, detail=f"The webhook at {found.alarm.host} has heard it.")
+
+    return router
+
+
+def _shown(watched: WatchedAlarm) -> AlarmShown:
+    alarm, status = watched.alarm, watched.status
+    return AlarmShown(
+        name=alarm.name,
+        account=alarm.account,
+        queue=alarm.queue,
+        metric=alarm.metric,
+        comparison=alarm.comparison,
+        threshold=alarm.threshold,
+        minutes=alarm.minutes,
+        webhook_host=alarm.host,
+        created=alarm.created_s,
+        state=status.state,
+        since=status.since_s or None,
+        value=status.value,
+        breaching_since=status.breaching_since_s or None,
+        waiting=len(status.waiting),
+        told=status.told_s or None,
+        trouble=status.trouble or None,
+        lost=status.lost,
+    )

@@ -1,0 +1,188 @@
+"""Messages over REST: send, receive and delete with any HTTP client.
+
+The same actions as SQS's, by the same code, in another format.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import ValidationError
+
+from frontend.request.call import Members
+from frontend.rest.caller import AdminRoute, Who
+from frontend.rest.models import AttributeValue, MessageGiven, MessageReceived, MessageSent, Receipt
+from frontend.rest.problems import invalid
+from frontend.rest.resources.queues import Account, Name
+from frontend.sqs.protocol import bounds
+
+_JSON = "application/json"
+
+
+def create_router() -> APIRouter:
+    """Create the routes of messages."""
+    router = APIRouter(route_class=AdminRoute, tags=["messages"])
+
+    @router.post(
+        "/queues/{name}/messages",
+        name="message.send",
+        status_code=201,
+        openapi_extra={
+            "requestBody": {
+                "description": "The message's body, as it is; or, with application/json, the message as an object.",
+                "required": True,
+                "content": {
+                    "text/plain": {"schema": {"type": "string"}},
+                    _JSON: {"schema": MessageGiven.model_json_schema()},
+                },
+            }
+        },
+    )
+    async def send(
+        who: Who,
+        request: Request,
+        name: Name,
+        account: Account = None,
+        delay: Annotated[int | None, Query(description="seconds until it becomes visible")] = None,
+        group: Annotated[str | None, Query(description="message group")] = None,
+        deduplication_id: Annotated[
+            str | None, Query(description="FIFO: messages with the same id are stored once")
+        ] = None,
+    ) -> MessageSent:
+        """Send a message."""
+        owner = who.owner(account)
+        who.require_queue("send", owner, name)
+        content_type, body = request.headers.get("content-type", ""), await request.body()
+
+        def members() -> Members:
+            members = _given(content_type, body)
+            for member, value in (
+                ("DelaySeconds", delay),
+                ("MessageGroupId", group),
+                ("MessageDeduplicationId", deduplication_id),
+            ):
+                if value is not None:
+                    members[member] = value
+            members["QueueUrl"] = f"/{owner}/{name}"
+            return members
+
+        sent = await who.carry_out("SendMessage", members)
+        return MessageSent(
+            id=sent["MessageId"], md5_of_body=sent["MD5OfMessageBody"], sequence_number=sent.get("SequenceNumber")
+        )
+
+    @router.get(
+        "/queues/{name}/messages",
+        name="message.receive",
+        responses={204: {"description": "Nothing is there."}},
+        response_model=Receipt,
+    )
+    async def receive(
+        who: Who,
+        name: Name,
+        account: Account = None,
+        most: Annotated[int, Query(alias="max", description="maximum number of messages, 1 to 10")] = 1,
+        wait: Annotated[int | None, Query(description="seconds to wait for the first one, 0 to 20")] = None,
+        visibility: Annotated[int | None, Query(description="seconds until they are visible again")] = None,
+    ) -> Any:
+        """Receive messages: they are hidden from others until they are deleted, or their visibility timeout ends."""
+        owner = who.owner(account)
+        who.require_queue("receive", owner, name)
+        members: Members = {
+            "QueueUrl": f"/{owner}/{name}",
+            "MaxNumberOfMessages": most,
+            "MessageSystemAttributeNames": ["All"],
+            "MessageAttributeNames": ["All"],
+        }
+        if wait is not None:
+            members["WaitTimeSeconds"] = wait
+        if visibility is not None:
+            members["VisibilityTimeout"] = visibility
+        received = await who.carry_out("ReceiveMessage", members)
+        messages = received.get("Messages")
+        if not messages:
+            return Response(status_code=204)
+        return Receipt(messages=[_received(message) for message in messages])
+
+    @router.delete("/queues/{name}/messages", name="message.delete", status_code=204)
+    async def delete(
+        who: Who,
+        name: Name,
+        receipt_handle: Annotated[str, Query(description="receipt handle from the receive")],
+        account: Account = None,
+    ) -> Response:
+        """Delete a received message."""
+        owner = who.owner(account)
+        who.require_queue("receive", owner, name)
+        await who.carry_out("DeleteMessage", {"QueueUrl": f"/{owner}/{name}", "ReceiptHandle": receipt_handle})
+        return Response(status_code=204)
+
+    return router
+
+
+def _given(content_type: str, body: bytes) -> Members:
+    """Parse the message in a request's body."""
+    if content_type.partition(";")[0].strip().lower() != _JSON:
+        if len(body) > bounds.CONTENT_BYTES_MAX:
+            raise bounds.too_much_content("SendMessage")
+        try:
+            return {"MessageBody": body.decode()}
+        except UnicodeDecodeError:
+            raise invalid("The body of a message is text in UTF-8.") from None
+    if len(body) > bounds.SMALL_BYTES:
+        bounds.check_json("SendMessage", body)
+    try:
+        given = MessageGiven.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise invalid(
+            f"With Content-Type application/json a message is an object with the member 'body': {place}"
+            f"{first['msg']}. With another Content-Type, such as text/plain, the body of the request is the message."
+        ) from None
+    members: Members = {"MessageBody": given.body}
+    if given.delay_seconds is not None:
+        members["DelaySeconds"] = given.delay_seconds
+    if given.group is not None:
+        members["MessageGroupId"] = given.group
+    if given.deduplication_id is not None:
+        members["MessageDeduplicationId"] = given.deduplication_id
+    if given.attributes:
+        members["MessageAttributes"] = {name: _attribute(name, value) for name, value in given.attributes.items()}
+    return members
+
+
+def _attribute(name: str, given: AttributeValue) -> Members:
+    if not given.type.startswith("Binary"):
+        return {"DataType": given.type, "StringValue": given.value}
+    try:
+        return {"DataType": given.type, "BinaryValue": b64decode(given.value, validate=True)}
+    except ValueError:
+        raise invalid(f"The value of the attribute {name!r} is not base64.") from None
+
+
+def _received(message: Members) -> MessageReceived:
+    system = message["Attributes"]
+    return MessageReceived(
+        id=message["MessageId"],
+        receipt_handle=message["ReceiptHandle"],
+        body=message["Body"],
+        md5_of_body=message["MD5OfBody"],
+        attributes={name: _shown(value) for name, value in message.get("MessageAttributes", {}).items()},
+        sent=int(system["SentTimestamp"]) / 1000,
+        receives=int(system["ApproximateReceiveCount"]),
+        first_received=int(system["ApproximateFirstReceiveTimestamp"]) / 1000,
+        sender=system["SenderId"],
+        group=system.get("MessageGroupId"),
+        deduplication_id=system.get("MessageDeduplicationId"),
+        sequence_number=system.get("SequenceNumber"),
+        origin=system.get("DeadLetterQueueSourceArn"),
+    )
+
+
+def _shown(value: Members) -> AttributeValue:
+    binary: bytes | None = value.get("BinaryValue")
+    text = value["StringValue"] if binary is None else b64encode(binary).decode()
+    return AttributeValue(type=value["DataType"], value=text)

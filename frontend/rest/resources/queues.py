@@ -1,0 +1,304 @@
+"""Queues: list, show, peek, export, purge, move, delete."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Path, Query, Response
+
+from backend.api import BackendError, Peeked, PeekState
+from frontend.queues.attributes import COUNTERS, STORED_BYTES
+from frontend.queues.payload import Payload
+from frontend.queues.queues import QueueView
+from frontend.rest.caller import AdminRoute, Who
+from frontend.rest.models import (
+    Counted,
+    MessagePeeked,
+    MoveAsked,
+    MoveStarted,
+    MoveTaskShown,
+    Peek,
+    QueueLine,
+    QueuePage,
+    QueueShown,
+    Stored,
+)
+from frontend.rest.problems import Problem, invalid
+from frontend.sqs.actions.context import Context
+from frontend.sqs.protocol import md5
+from frontend.sqs.protocol.errors import SqsError
+
+PAGE_MOST = 1_000
+PEEK_MOST = 100
+EXPORT_MOST = 1_000
+
+Account = Annotated[str | None, Query(description="account of the queues; operators may name any")]
+Name = Annotated[str, Path(description="the queue's name")]
+_COUNTERS = (*COUNTERS, STORED_BYTES)
+_STATES = {state: state.name.lower() for state in PeekState}
+_PLACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){2,1000}\Z")
+
+
+def create_router(context: Context) -> APIRouter:
+    """Create the routes of queues."""
+    router = APIRouter(route_class=AdminRoute, tags=["queues"])
+
+    @router.get("/queues", name="queue.list")
+    async def list_queues(
+        who: Who,
+        account: Account = None,
+        prefix: Annotated[str, Query(description="only names with this prefix")] = "",
+        after: Annotated[str, Query(description="only names greater than this one")] = "",
+        limit: Annotated[int, Query(ge=1, le=PAGE_MOST)] = 100,
+        counters: Annotated[bool, Query(description="count messages, too")] = False,
+    ) -> QueuePage:
+        """List the queues of an account, by name, that the key may be used for."""
+        owner = who.account(account)
+        who.require_scope("manage")
+
+        async def page() -> QueuePage:
+            names = await _names(context, who.principal.prefixes, owner, prefix, after, limit + 1)
+            lines = [
+                QueueLine(name=name, account=owner, messages=await _counted(context, owner, name) if counters else None)
+                for name in names[:limit]
+            ]
+            return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
+
+        return await who.visit.within_limits(who.call, "ListQueues", page)
+
+    @router.get("/queues/{name}", name="queue.show")
+    async def show_queue(who: Who, name: Name, account: Account = None) -> QueueShown:
+        """Show a queue's attributes, tags, counters and move tasks."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        queue = _url(owner, name)
+        asked = {"QueueUrl": queue, "AttributeNames": ["All", STORED_BYTES]}
+        got = await who.carry_out_for(owner, "GetQueueAttributes", asked)
+        tags = await who.carry_out_for(owner, "ListQueueTags", {"QueueUrl": queue})
+        tasks = await who.carry_out_for(
+            owner, "ListMessageMoveTasks", {"SourceArn": who.arn(owner, name), "MaxResults": 10}
+        )
+        attributes: dict[str, str] = got["Attributes"]
+        counted = _counters(attributes)
+        return QueueShown(
+            name=name,
+            account=owner,
+            arn=attributes["QueueArn"],
+            url=who.call.queue_url(owner, name),
+            messages=counted,
+            attributes={name: value for name, value in attributes.items() if name not in _COUNTERS},
+            tags=tags.get("Tags", {}),
+            move_tasks=[_task(task) for task in tasks["Results"]],
+        )
+
+    @router.get("/queues/{name}/peek", name="queue.peek")
+    async def peek(
+        who: Who,
+        name: Name,
+        account: Account = None,
+        limit: Annotated[int, Query(ge=1, le=PEEK_MOST, description="maximum number of messages")] = 10,
+    ) -> Peek:
+        """Show the first messages, in the order in which they were stored, without receiving them."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        who.require_scope("receive")
+
+        async def look() -> Peek:
+            view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
+            peeked = await context.queues.run(view, context.backend.peek, limit)
+            return Peek(messages=await _opened(context, view, peeked))
+
+        return await who.visit.within_limits(who.call, "ReceiveMessage", look)
+
+    @router.get("/queues/{name}/export", name="queue.export")
+    async def export(
+        who: Who,
+        name: Name,
+        account: Account = None,
+        after: Annotated[str, Query(description="`next` of the previous page")] = "",
+        limit: Annotated[int, Query(ge=1, le=EXPORT_MOST, description="maximum number of messages")] = 100,
+    ) -> Stored:
+        """Export all messages, page by page, without receiving them.
+
+        Each message that is stored when the first page is requested, and still there when its page is, is in
+        exactly one page, each partition's in the order in which they were stored.  A page may be empty.
+        """
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        who.require_scope("receive")
+
+        async def page() -> Stored:
+            view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
+            place = _Place.parse(after, view) if after else _Place.first(view)
+            peeked = await context.queues.peek_at(view, place.partitions[0], limit, place.number)
+            following = place.following(peeked)
+            return Stored(
+                messages=await _opened(context, view, peeked), next=None if following is None else str(following)
+            )
+
+        return await who.visit.within_limits(who.call, "ReceiveMessage", page)
+
+    @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
+    async def purge(who: Who, name: Name, account: Account = None) -> Response:
+        """Delete all messages of the queue, irrevocably."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        await who.carry_out_for(owner, "PurgeQueue", {"QueueUrl": _url(owner, name)})
+        return Response(status_code=204)
+
+    @router.post("/queues/{name}/move", name="queue.move", status_code=202)
+    async def move(who: Who, name: Name, asked: MoveAsked, account: Account = None) -> MoveStarted:
+        """Start moving the messages of a dead-letter queue to their original queues, or to another queue."""
+        owner = who.account(account)
+        if asked.destination is not None:
+            who.require_queue("manage", owner, asked.destination)
+        who.require_queue("manage", owner, name)
+        members: dict[str, Any] = {"SourceArn": who.arn(owner, name)}
+        if asked.destination is not None:
+            members["DestinationArn"] = who.arn(owner, asked.destination)
+        if asked.rate_per_second is not None:
+            members["MaxNumberOfMessagesPerSecond"] = asked.rate_per_second
+        started = await who.carry_out_for(owner, "StartMessageMoveTask", members)
+        return MoveStarted(task_handle=started["TaskHandle"])
+
+    @router.delete("/queues/{name}", name="queue.delete", status_code=204)
+    async def delete(who: Who, name: Name, account: Account = None) -> Response:
+        """Delete the queue with all its messages, irrevocably."""
+        owner = who.account(account)
+        who.require_queue("manage", owner, name)
+        await who.carry_out_for(owner, "DeleteQueue", {"QueueUrl": _url(owner, name)})
+        return Response(status_code=204)
+
+    return router
+
+
+class _Place(NamedTuple):
+    """Position of an export."""
+
+    queue: int
+    number: int
+    """Number of the last message shown of the first partition."""
+    partitions: list[int]
+    """Remaining partitions of those that the queue had when the export began."""
+
+    def __str__(self) -> str:
+        return ".".join(map(str, (self.queue, self.number, *self.partitions)))
+
+    @classmethod
+    def first(cls, view: QueueView) -> _Place:
+        # Draining partitions have the older messages of their groups.
+        is_open = {part.id for part in view.open_parts}
+        parts = sorted(view.parts, key=lambda part: (part.id in is_open, part.slot, part.id))
+        return cls(view.queue.queue_id, 0, [part.id for part in parts])
+
+    @classmethod
+    def parse(cls, text: str, view: QueueView) -> _Place:
+        """Parse a position.  Raises :class:`Problem`."""
+        if not _PLACE.match(text):
+            raise invalid("`after` is the `next` of the page before, as it was given.")
+        queue, number, *partitions = map(int, text.split("."))
+        if queue != view.queue.queue_id:
+            raise Problem(409, "QueueReplaced", "The queue was deleted and created again since its export began.")
+        return cls(queue, number, partitions)
+
+    def following(self, peeked: Sequence[Peeked]) -> _Place | None:
+        """The next position; None at the end."""
+        if peeked:
+            return self._replace(number=peeked[-1].number)
+        left = self.partitions[1:]
+        return _Place(self.queue, 0, left) if left else None
+
+
+async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked]) -> list[MessagePeeked]:
+    return [
+        _peeked(
+            message,
+            None
+            if message.payload is None
+            else await context.seals.look_into(view, message.message_id, message.payload),
+            fifo=view.fifo,
+        )
+        for message in peeked
+    ]
+
+
+def _url(account: str, name: str) -> str:
+    return f"/{account}/{name}"
+
+
+async def _names(
+    context: Context, prefixes: tuple[str, ...], account: str, prefix: str, after: str, limit: int
+) -> list[str]:
+    """Names that begin with ``prefix`` and with one of ``prefixes`` (empty: any), in order."""
+    wanted = {max(prefix, one, key=len) for one in prefixes if prefix.startswith(one) or one.startswith(prefix)}
+    if not prefixes:
+        wanted = {prefix}
+    names: list[str] = []
+    for one in sorted(wanted):
+        if any(one != other and one.startswith(other) for other in wanted):
+            continue  # included in the names of the shorter prefix
+        names += await context.metadata.list_queues(account, prefix=one, after=after, limit=limit - len(names))
+        if len(names) >= limit:
+            break
+    return names
+
+
+async def _counted(context: Context, account: str, name: str) -> Counted | None:
+    """Count the queue's messages; None if the queue was deleted meanwhile, or cannot be counted now."""
+    try:
+        counters = await context.queues.run(await context.queues.find(account, name), context.backend.counters)
+    except (SqsError, BackendError):
+        return None
+    return Counted(
+        visible=counters.visible,
+        in_flight=counters.in_flight,
+        delayed=counters.delayed,
+        stored_bytes=counters.stored_bytes,
+    )
+
+
+def _counters(attributes: dict[str, str]) -> Counted:
+    visible, in_flight, delayed, stored_bytes = (int(attributes[name]) for name in _COUNTERS)
+    return Counted(visible=visible, in_flight=in_flight, delayed=delayed, stored_bytes=stored_bytes)
+
+
+def _task(task: dict[str, Any]) -> MoveTaskShown:
+    return MoveTaskShown(
+        status=task["Status"],
+        destination_arn=task.get("DestinationArn"),
+        rate_per_second=task.get("MaxNumberOfMessagesPerSecond"),
+        moved=task["ApproximateNumberOfMessagesMoved"],
+        to_move=task["ApproximateNumberOfMessagesToMove"],
+        started=task["StartedTimestamp"] / 1000,
+        failure=task.get("FailureReason"),
+    )
+
+
+def _peeked(message: Peeked, stored: Payload | None, *, fifo: bool) -> MessagePeeked:
+    return MessagePeeked(
+        id=message.message_id,
+        state=_STATES[message.state],
+        due=message.due_ms / 1000 if message.due_ms else None,
+        sent=message.sent_ms / 1000,
+        receives=message.receives,
+        first_received=message.first_received_ms / 1000 if message.first_received_ms else None,
+        group=message.group,
+        origin=message.origin,
+        body=None if stored is None else stored.body,
+        attributes={} if stored is None else described(stored.attributes),
+        deduplication_id=None if stored is None else stored.deduplication_id,
+        sequence_number=f"{message.number:020d}" if fifo else None,
+        sender=None if stored is None else stored.sender,
+        trace_header=None if stored is None else stored.trace_header,
+    )
+
+
+def described(attributes: tuple[md5.Attribute, ...]) -> dict[str, Any]:
+    """Convert message attributes to the REST format."""
+    return {
+        name: {"type": type_, "value": b64encode(value).decode() if isinstance(value, bytes) else value}
+        for name, type_, value in attributes
+    }

@@ -1,0 +1,1 @@
+"""SQS's protocols: members, limits, errors, JSON and Query."""

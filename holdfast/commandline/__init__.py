@@ -1,0 +1,1 @@
+"""Parts that the commands share: clients, tables, progress, offline access."""

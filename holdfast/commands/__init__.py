@@ -1,0 +1,1 @@
+"""Commands of ``holdfast``; :mod:`holdfast.commands.main` dispatches."""

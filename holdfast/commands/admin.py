@@ -1,0 +1,344 @@
+"""Commands that administer a running service: ``tenant``, ``queue`` and ``limits``, and those of credentials and
+clusters.
+
+Each makes one or a few calls of the REST interface (:mod:`holdfast.commandline.client`), which authorizes them.
+Actions that cannot be undone need a confirmation, or ``--yes``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, tell
+from holdfast.commands.alarms import add_alarm_commands
+from holdfast.commands.billing.availability import add_availability_command
+from holdfast.commands.billing.invoices import add_invoice_commands
+from holdfast.commands.billing.usage import add_usage_command
+from holdfast.commands.clusters import add_cluster_commands
+from holdfast.commands.keys import add_key_commands, add_role_commands, add_token_commands
+from holdfast.commands.migrate import add_move_commands
+
+if TYPE_CHECKING:
+    from holdfast.commandline.client import Client
+
+_RATES = ("calls", "send", "receive", "manage", "each_queue")
+_QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
+_PEEK_MOST = 100
+
+
+# --- tenants -------------------------------------------------------------------------------------------------
+
+
+def _create_tenant(client: Client, parsed: Parsed) -> None:
+    made = client.call("POST", "tenants", body={"name": parsed.name, "account": parsed.account})
+    tell(parsed, made, lambda: _tenant_facts(made))
+
+
+def _list_tenants(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import moment, table
+
+    tenants = list(pages(client, ("tenants",), "tenants", {}))
+    tell(
+        parsed,
+        {"tenants": tenants},
+        lambda: table(
+            ("ACCOUNT", "NAME", "STATE", "CREATED", "DELETED"),
+            [(one["account"], one["name"], one["state"], _created(one), moment(one["deleted"])) for one in tenants],
+            nothing="There are no tenants.",
+        ),
+    )
+
+
+def _show_tenant(client: Client, parsed: Parsed) -> None:
+    tenant = client.call("GET", "tenants", parsed.account)
+    tell(parsed, tenant, lambda: _tenant_facts(tenant))
+
+
+def _suspend_tenant(client: Client, parsed: Parsed) -> None:
+    tenant = client.call("POST", "tenants", parsed.account, "suspend")
+    tell(parsed, tenant, lambda: f"Tenant {parsed.account} is suspended: all its calls are refused.")
+
+
+def _resume_tenant(client: Client, parsed: Parsed) -> None:
+    tenant = client.call("POST", "tenants", parsed.account, "resume")
+    tell(parsed, tenant, lambda: f"Tenant {parsed.account} is active.")
+
+
+def _delete_tenant(client: Client, parsed: Parsed) -> None:
+    tenant = client.call("GET", "tenants", parsed.account)
+    confirm(
+        parsed,
+        f"Delete tenant {parsed.account} ({tenant['name']}) with all its keys, queues and messages?  "
+        "Nothing of it can be had back.",
+        parsed.account,
+    )
+    tenant = client.call("DELETE", "tenants", parsed.account)
+    tell(parsed, tenant, lambda: f"Tenant {parsed.account} is deleted.")
+
+
+def _tenant_facts(tenant: dict[str, Any]) -> str:
+    from holdfast.commandline.text_tables import facts, moment
+
+    limits = {name: value for name, value in _limit_lines(tenant["limits"]).items() if value is not None}
+    return facts(
+        {
+            "account": tenant["account"],
+            "name": tenant["name"],
+            "state": tenant["state"],
+            "created": _created(tenant),
+            "deleted": moment(tenant["deleted"]),
+            "limits": ", ".join(f"{name}={value}" for name, value in limits.items()) or "none",
+            "stored_bytes": tenant["stored_bytes"],
+        }
+    )
+
+
+# --- limits --------------------------------------------------------------------------------------------------
+
+
+def _show_limits(client: Client, parsed: Parsed) -> None:
+    _tell_limits(parsed, client.call("GET", "tenants", parsed.account, "limits"))
+
+
+def _set_limits(client: Client, parsed: Parsed) -> None:
+    changes = dict(parsed.limits)
+    _tell_limits(parsed, client.call("PATCH", "tenants", parsed.account, "limits", body=changes))
+
+
+def _tell_limits(parsed: Parsed, limits: dict[str, Any]) -> None:
+    from holdfast.commandline.text_tables import facts
+
+    tell(parsed, limits, lambda: facts(_limit_lines(limits)))
+
+
+def _limit_lines(limits: dict[str, Any]) -> dict[str, str | None]:
+    lines: dict[str, str | None] = {}
+    for name in (*_RATES, *_QUOTAS):
+        limit = limits[name]
+        rate = isinstance(limit, dict)
+        lines[name] = None if limit is None else f"{limit['per_second']:g}:{limit['burst']}" if rate else str(limit)
+    return lines
+
+
+def _limit(text: str) -> tuple[str, Any]:
+    """Parse ``NAME=VALUE`` of the command line."""
+    from auth.limits import parse_rate
+
+    name, _, value = text.partition("=")
+    name = name.replace("-", "_")
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not like calls=50:200, queues=100 or send=none")
+    if name not in (*_RATES, *_QUOTAS):
+        raise argparse.ArgumentTypeError(f"there is no limit {name!r}; there are {', '.join((*_RATES, *_QUOTAS))}")
+    if value == "none":
+        return name, None
+    try:
+        if name in _RATES:
+            rate = parse_rate(value)
+            return name, {"per_second": rate.per_second, "burst": rate.burst}
+        return name, int(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
+
+# --- queues --------------------------------------------------------------------------------------------------
+
+
+def _check(client: Client, parsed: Parsed) -> None:
+    """Run a client's calls by SQS's own protocol, on a queue with a unique name that is always deleted."""
+    from holdfast.commandline.client import CommandFailed
+
+    name = f"holdfast-check-{secrets.token_hex(8)}"
+    began = time.monotonic()
+    url = client.sqs("CreateQueue", QueueName=name)["QueueUrl"]
+    try:
+        sent = client.sqs("SendMessage", QueueUrl=url, MessageBody=name)
+        messages = client.sqs("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20).get("Messages", [])
+        if [(one["MessageId"], one["Body"]) for one in messages] != [(sent["MessageId"], name)]:
+            raise CommandFailed(f"message {sent['MessageId']} was sent, and not received within 20 s")
+        client.sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=messages[0]["ReceiptHandle"])
+    finally:
+        client.sqs("DeleteQueue", QueueUrl=url)
+    took = time.monotonic() - began
+    tell(
+        parsed,
+        {"queue": name, "message_id": sent["MessageId"], "seconds": round(took, 3)},
+        lambda: f"Message {sent['MessageId']} was sent, received and deleted; with its queue that took {took:.2f} s.",
+    )
+
+
+def _list_queues(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import table
+
+    query = {"account": parsed.account, "prefix": parsed.prefix, "counters": "true"}
+    queues = list(pages(client, ("queues",), "queues", query))
+    unknown = {"visible": None, "in_flight": None, "delayed": None, "stored_bytes": None}
+    rows = [(queue["name"], *(queue["messages"] or unknown).values()) for queue in queues]
+    tell(
+        parsed,
+        {"queues": queues},
+        lambda: table(("QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED", "BYTES"), rows, nothing="There are no queues."),
+    )
+
+
+def _show_queue(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import facts, moment, table
+
+    queue = client.call("GET", "queues", parsed.name, query={"account": parsed.account})
+
+    def told() -> str:
+        tags = ", ".join(f"{key}={value}" for key, value in queue["tags"].items())
+        own = {"arn": queue["arn"], "url": queue["url"], **queue["messages"], "tags": tags or None}
+        text = facts(own) + "\n\n" + facts(dict(sorted(queue["attributes"].items())))
+        if queue["move_tasks"]:
+            rows = [
+                (task["status"], task["destination_arn"], task["moved"], task["to_move"], moment(task["started"]))
+                for task in queue["move_tasks"]
+            ]
+            text += "\n\n" + table(("MOVE TASK", "DESTINATION", "MOVED", "TO MOVE", "STARTED"), rows, nothing="")
+        return text
+
+    tell(parsed, queue, told)
+
+
+def _queue_metrics(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import moment, table
+
+    told = client.call("GET", "queues", parsed.name, "metrics", query={"account": parsed.account})
+
+    def lines() -> str:
+        rows = [
+            (one["name"], f"{one['value']:.15g}", one["unit"], "since" if one["counter"] else "now")
+            for one in told["metrics"]
+        ]
+        since = f"since: {moment(told['counted_since'])}; what was counted begins anew with each start of a backend"
+        return table(("METRIC", "VALUE", "UNIT", ""), rows, nothing="") + f"\n\n{since}"
+
+    tell(parsed, told, lines)
+
+
+def _peek_queue(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import moment, table
+
+    query = {"account": parsed.account, "limit": parsed.max}
+    peeked = client.call("GET", "queues", parsed.name, "peek", query=query)
+    tell(
+        parsed,
+        peeked,
+        lambda: table(
+            ("SENT", "STATE", "UNTIL", "RECEIVES", "GROUP", "BODY"),
+            [
+                (
+                    moment(message["sent"]),
+                    message["state"],
+                    moment(message["due"]),
+                    message["receives"],
+                    message["group"],
+                    "(cannot be read)" if message["body"] is None else message["body"],
+                )
+                for message in peeked["messages"]
+            ],
+            nothing="The queue is empty.",
+        ),
+    )
+
+
+def _purge_queue(client: Client, parsed: Parsed) -> None:
+    confirm(parsed, f"Delete all messages of queue {parsed.name}?  They cannot be had back.")
+    client.call("POST", "queues", parsed.name, "purge", query={"account": parsed.account})
+    tell(parsed, {"purged": parsed.name}, lambda: f"Queue {parsed.name} is purged.")
+
+
+def _move_queue(client: Client, parsed: Parsed) -> None:
+    body = {"destination": parsed.to, "rate_per_second": parsed.rate}
+    started = client.call("POST", "queues", parsed.name, "move", query={"account": parsed.account}, body=body)
+    where = f"to {parsed.to}" if parsed.to else "back to where they came from"
+    told = f"The messages of {parsed.name} are being moved {where}; holdfast queue show {parsed.name} tells how far."
+    tell(parsed, started, lambda: told)
+
+
+def _delete_queue(client: Client, parsed: Parsed) -> None:
+    confirm(parsed, f"Delete queue {parsed.name} with all its messages?  They cannot be had back.")
+    client.call("DELETE", "queues", parsed.name, query={"account": parsed.account})
+    tell(parsed, {"deleted": parsed.name}, lambda: f"Queue {parsed.name} is deleted.")
+
+
+def _created(tenant: dict[str, Any]) -> str | None:
+    from holdfast.commandline.text_tables import moment
+
+    return moment(tenant["created"] or None)
+
+
+def _peeked(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _PEEK_MOST:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_PEEK_MOST}, not {text!r}")
+    return int(text)
+
+
+# --- parsers -------------------------------------------------------------------------------------------------
+
+
+def add_tenant_commands(parser: argparse.ArgumentParser) -> None:
+    group = Group(parser)
+    create = group.add("create", _create_tenant, "make a tenant; it has no keys yet", "name")
+    create.add_argument("--account", metavar="ACCOUNT", help="12 digits; without it a free one is chosen")
+    group.add("list", _list_tenants, "list all tenants, deleted ones too")
+    group.add("show", _show_tenant, "show a tenant", "account")
+    group.add("suspend", _suspend_tenant, "refuse all calls of a tenant until it is resumed", "account")
+    group.add("resume", _resume_tenant, "let a suspended tenant in again", "account")
+    group.add("delete", _delete_tenant, "delete a tenant with its keys, queues and messages", "account", asks=True)
+
+
+def add_queue_commands(parser: argparse.ArgumentParser) -> None:
+    group = Group(parser)
+    listing = group.add("list", _list_queues, "list queues with their messages counted")
+    listing.add_argument("--prefix", metavar="TEXT", help="only names that begin so")
+    show = group.add("show", _show_queue, "show a queue's attributes, tags, counters and move tasks", "name")
+    metrics = group.add("metrics", _queue_metrics, "show a queue's metrics, under CloudWatch's names", "name")
+    peek = group.add("peek", _peek_queue, "look at the first messages without receiving them", "name")
+    peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
+    purge = group.add("purge", _purge_queue, "delete all messages of a queue", "name", asks=True)
+    move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or elsewhere", "name")
+    move.add_argument("--to", metavar="NAME", help="queue of the same account; default: back to where each was")
+    move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: as fast as it goes")
+    group.add("check", _check, "send a message to a queue of its own, receive and delete it, and delete the queue")
+    delete = group.add("delete", _delete_queue, "delete a queue with all its messages", "name", asks=True)
+    account_option(listing, show, metrics, peek, purge, move, delete)
+
+
+def add_limits_commands(parser: argparse.ArgumentParser) -> None:
+    group = Group(parser)
+    group.add("show", _show_limits, "show what a tenant may do at most", "account")
+    change = group.add("set", _set_limits, "change limits of a tenant; the others stay", "account")
+    change.add_argument(
+        "limits",
+        metavar="NAME=VALUE",
+        nargs="+",
+        type=_limit,
+        help=f"{', '.join(_RATES)}: calls a second and burst, such as 50:200; {', '.join(_QUOTAS)}: a number; "
+        "none: no limit",
+    )
+
+
+def add_commands(commands: Any, key: Group) -> None:
+    """Add all of them to the command line; ``key`` already has other commands."""
+    groups: Sequence[tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = (
+        ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
+        ("queue", "look at queues, purge, move and delete them", add_queue_commands),
+        ("alarm", "alarms on queues, which call a webhook", add_alarm_commands),
+        ("limits", "what a tenant may do at most (operators)", add_limits_commands),
+        ("role", "make, list and delete the roles that sessions are begun with", add_role_commands),
+        ("token", "buy short-lived tokens with an API key", add_token_commands),
+        ("cluster", "look at backend clusters and nodes, drain, retire and split (operators)", add_cluster_commands),
+        ("usage", "show what was used, by day, queue, tag or action", add_usage_command),
+        ("availability", "how available the service was to a tenant in a month", add_availability_command),
+        ("invoice", "list, show, save and close invoices", add_invoice_commands),
+    )
+    for name, about, add in groups:
+        add(commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + "."))
+    add_key_commands(key)
+    add_move_commands(commands)

@@ -1,0 +1,133 @@
+"""``holdfast alarm``: alarms of a tenant on its queues."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.commandline.base import Group, Parsed, account_option, tell
+
+if TYPE_CHECKING:
+    from holdfast.commandline.client import Client
+
+_COMPARISONS: Final = {
+    "above": ("GreaterThanThreshold", ">"),
+    "at-least": ("GreaterThanOrEqualToThreshold", ">="),
+    "below": ("LessThanThreshold", "<"),
+    "at-most": ("LessThanOrEqualToThreshold", "<="),
+}
+_SIGNS: Final = dict(_COMPARISONS.values())
+
+
+def _create(client: Client, parsed: Parsed) -> None:
+    body = {
+        "queue": parsed.queue,
+        "metric": parsed.metric,
+        "comparison": parsed.threshold[0],
+        "threshold": parsed.threshold[1],
+        "minutes": parsed.minutes,
+        "webhook": parsed.webhook,
+    }
+    made = client.call("PUT", "alarms", parsed.name, query={"account": parsed.account}, body=body)
+
+    def lines() -> str:
+        secret = "The secret signs the calls of the webhook; it is not shown again."
+        return f"{_facts(made)}\nsecret: {made['secret']}\n\n{secret}"
+
+    tell(parsed, made, lines)
+
+
+def _list(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import moment, table
+
+    found = client.call("GET", "alarms", query={"account": parsed.account, "queue": parsed.queue})
+    rows = [
+        (one["name"], one["state"], moment(one["since"]), one["queue"], _condition(one), one["webhook_host"])
+        for one in found["alarms"]
+    ]
+    tell(
+        parsed,
+        found,
+        lambda: table(("ALARM", "STATE", "SINCE", "QUEUE", "RINGS", "WEBHOOK"), rows, nothing="There are no alarms."),
+    )
+
+
+def _show(client: Client, parsed: Parsed) -> None:
+    alarm = client.call("GET", "alarms", parsed.name, query={"account": parsed.account})
+    tell(parsed, alarm, lambda: _facts(alarm))
+
+
+def _delete(client: Client, parsed: Parsed) -> None:
+    client.call("DELETE", "alarms", parsed.name, query={"account": parsed.account})
+    tell(parsed, {"deleted": parsed.name}, lambda: f"Alarm {parsed.name} is deleted.")
+
+
+def _test(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.client import CommandFailed
+
+    tested = client.call("POST", "alarms", parsed.name, "test", query={"account": parsed.account})
+    if not tested["delivered"]:
+        raise CommandFailed(tested["detail"])
+    tell(parsed, tested, lambda: str(tested["detail"]))
+
+
+def _condition(alarm: dict[str, Any]) -> str:
+    return f"{alarm['metric']} {_SIGNS[alarm['comparison']]} {alarm['threshold']:.15g} for {alarm['minutes']} min"
+
+
+def _facts(alarm: dict[str, Any]) -> str:
+    from holdfast.commandline.text_tables import facts, moment
+
+    return facts(
+        {
+            "alarm": alarm["name"],
+            "queue": alarm["queue"],
+            "rings": _condition(alarm),
+            "webhook": alarm["webhook_host"],
+            "state": alarm["state"],
+            "since": moment(alarm["since"]),
+            "value": None if alarm["value"] is None else f"{alarm['value']:.15g}",
+            "told": moment(alarm["told"]),
+            "waiting": alarm["waiting"] or None,
+            "trouble": alarm["trouble"],
+            "lost": alarm["lost"] or None,
+        }
+    )
+
+
+class _Threshold(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Parsed, values: Any, option_string: str | None = None
+    ) -> None:
+        comparison, _ = _COMPARISONS[str(option_string).removeprefix("--")]
+        namespace.threshold = comparison, values
+
+
+def add_alarm_commands(parser: argparse.ArgumentParser) -> None:
+    group = Group(parser)
+    create = group.add("create", _create, "make an alarm on a queue; one of its name goes", "name")
+    create.add_argument("--queue", metavar="NAME", required=True, help="the queue")
+    create.add_argument(
+        "--metric",
+        metavar="METRIC",
+        default="ApproximateNumberOfMessagesVisible",
+        help="as `holdfast queue metrics` names them; default: ApproximateNumberOfMessagesVisible",
+    )
+    threshold = create.add_mutually_exclusive_group(required=True)
+    for name, (_, sign) in _COMPARISONS.items():
+        threshold.add_argument(
+            f"--{name}",
+            metavar="N",
+            type=float,
+            action=_Threshold,
+            dest="threshold",
+            help=f"rings when the metric is {sign} N; of one that is counted, in a minute",
+        )
+    create.add_argument("--minutes", metavar="N", type=int, default=1, help="for so long (default: 1)")
+    create.add_argument("--webhook", metavar="URL", required=True, help="is called by POST at each change of state")
+    listing = group.add("list", _list, "list alarms and how they stand")
+    listing.add_argument("--queue", metavar="NAME", help="only those on this queue")
+    show = group.add("show", _show, "show an alarm, and whether its webhook has heard of it", "name")
+    delete = group.add("delete", _delete, "delete an alarm", "name")
+    test = group.add("test", _test, "call the webhook once, as if the alarm rang", "name")
+    account_option(create, listing, show, delete, test)

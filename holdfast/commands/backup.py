@@ -1,0 +1,365 @@
+"""``holdfast backup``, ``restore`` and ``verify``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.commandline.base import tell
+from holdfast.commandline.progress import Progress
+from holdfast.settings import Settings, SettingsError, is_distributed
+
+if TYPE_CHECKING:
+    from holdfast.backup.signature import ManifestSigner
+
+CASSANDRA_FLAGS: Final = ("cassandra", "cassandra_port", "cassandra_keyspace")
+_EXIT_CODES = """exit codes:
+  0  done; the backup is whole
+  1  not done, or the backup is damaged
+  2  wrong arguments
+"""
+
+
+def _backup(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _run(lambda progress: _list(parsed) if parsed.list else _take(parsed, settings, progress))
+
+
+def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.target import open_target
+
+    began, waited, signer = time.monotonic(), None, _signer(settings)
+    if is_distributed(settings):
+        from holdfast.backup import cassandra_take
+
+        if not settings.cassandra:
+            raise SettingsError(
+                "what is kept is in Cassandra, and the settings name the metadata nodes alone: cassandra has to say "
+                "where it is (docs/backup.md)"
+            )
+        if parsed.data is not None:
+            raise SettingsError("the settings say that what is kept is in Cassandra (cassandra): there is no --data")
+        work = cassandra_take.take(
+            settings, open_target(parsed.target), keep=parsed.keep, signer=signer, tell=progress.within
+        )
+        taken, waited = asyncio.run(work)
+    else:
+        from holdfast.backup.take import take
+        from holdfast.commandline.offline import is_data_folder
+
+        if not is_data_folder(settings):
+            return 1
+        taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, signer=signer, tell=progress.within)
+    progress.done()
+    manifest = taken.manifest
+    for path in manifest.missing:
+        print(f"holdfast: {path} is missing: the service was damaged before", file=sys.stderr)
+    document = {
+        **_document(manifest),
+        "seconds": round(time.monotonic() - began, 3),
+        "written_bytes": taken.written_bytes,
+        "removed_backups": taken.removed,
+        "unneeded_left": taken.left,
+        "answers_waited_seconds": None if waited is None else round(waited, 3),
+    }
+    tell(parsed, document, lambda: _taken(document, parsed.target))
+    return 0
+
+
+def _taken(document: dict[str, Any], target: str) -> str:
+    keys = document["master_keys"]
+    lines = [
+        f"Backup {document['backup']}: {_count(document['queues'], 'queue')}, {_mib(document['size_bytes'])}, of which "
+        f"{_mib(document['written_bytes'])} were not in the target yet.",
+        f"It has everything that was acknowledged before {document['began']}.",
+    ]
+    if (waited := document["answers_waited_seconds"]) is not None:
+        lines.append(f"Answers had to wait for it once, {waited:.2f} s at the most.")
+    if document["removed_backups"]:
+        lines.append(f"Older backups removed: {document['removed_backups']}.")
+    if keys:
+        lines.append(
+            f"The keyring is not in it.  Without the master key {_either(keys)} nothing in it can be read: keep a copy "
+            "of the keyring, and keep it apart from the backups."
+        )
+    return "\n".join((*lines, f"Try it: holdfast verify {target}"))
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    from holdfast.backup.kept import names_in, read_manifest
+    from holdfast.backup.target import open_target
+    from holdfast.commandline.text_tables import table
+
+    target = open_target(parsed.target)
+    found = [_document(read_manifest(target, name)) for name in names_in(target)]
+    rows = [(one["backup"], one["moment"], one["queues"], _mib(one["size_bytes"])) for one in found]
+    tell(parsed, found, lambda: table(("BACKUP", "MOMENT", "QUEUES", "SIZE"), rows, nothing="There are no backups."))
+    return 0
+
+
+def _restore(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _run(lambda progress: _begin_anew(parsed, settings, progress))
+
+
+def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.kept import read_manifest
+    from holdfast.backup.restore import restore
+    from holdfast.backup.target import open_target
+
+    target = open_target(parsed.source)
+    signer = None if parsed.unsigned else _named_signer(settings)
+    manifest = read_manifest(target, parsed.backup, signer)
+    if manifest.form == "cassandra":
+        from holdfast.backup import cassandra_restore
+
+        if parsed.data is not None or not settings.cassandra:
+            raise SettingsError(
+                f"the backup {manifest.name} is of a service in Cassandra: say which Cassandra and which keyspace are "
+                "to have it (--cassandra, --cassandra-keyspace), and name no --data"
+            )
+        asyncio.run(cassandra_restore.restore(target, manifest, settings, progress.within))
+        keyspace = settings.cassandra_keyspace
+        where, keyring = f"the keyspace {keyspace}", "name it (HOLDFAST_KEYRING_FILE)"
+        then = f"Then start all parts of the service with HOLDFAST_CASSANDRA_KEYSPACE={keyspace}"
+        document = {**_document(manifest), "keyspace": keyspace}
+    else:
+        if parsed.data is None:
+            raise SettingsError(f"the backup {manifest.name} is of a data folder: name the one to be made with --data")
+        restore(target, manifest, settings.data, progress.within)
+        where, then = str(settings.data), f"Then: holdfast serve --data {settings.data}"
+        keyring = f"copy it to {settings.data}/keyring.toml, or name it (HOLDFAST_KEYRING_FILE)"
+        document = {**_document(manifest), "data": str(settings.data)}
+    progress.done()
+
+    def text() -> str:
+        lines = [f"Restored {manifest.name} into {where}: what the service had at {document['moment']}."]
+        if manifest.master_keys:
+            lines.append(
+                f"It needs the keyring with the master key {_either(manifest.master_keys)}: {keyring}, before you "
+                "start the service."
+            )
+        if signer is None:
+            lines.append(
+                "Who made the backup was not checked: with --keyring-file, only one is restored that was signed with a "
+                "master key of the service."
+            )
+        return "\n".join((*lines, then))
+
+    tell(parsed, document, text)
+    return 0
+
+
+def _verify(parsed: argparse.Namespace, settings: Settings) -> int:
+    return _run(lambda progress: _look(parsed, settings, progress))
+
+
+def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+    from holdfast.backup.kept import read_manifest
+    from holdfast.backup.manifest import BackupUnusable
+    from holdfast.backup.target import open_target
+    from holdfast.backup.verify import verify
+    from holdfast.commandline.text_tables import table
+    from holdfast.runtime.keyring import local_master_keys
+
+    signer = None if parsed.unsigned else _named_signer(settings)
+    masters = local_master_keys(settings) if _names_keys(settings) else None
+    target = open_target(parsed.source)
+    manifest, wrong = read_manifest(target, parsed.backup), []
+    if signer is not None:
+        try:
+            read_manifest(target, manifest.name, signer)
+        except BackupUnusable as error:  # printed with the other findings
+            wrong.append(str(error))
+    logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
+    try:
+        found = asyncio.run(verify(target, manifest, parsed.scratch, masters, progress.within))
+    finally:
+        logging.disable(logging.NOTSET)
+    progress.done()
+    found = msgspec.structs.replace(found, wrong=[*wrong, *found.wrong])
+    queues = found.queues or []
+    document = {
+        **_document(manifest),
+        "whole": not found.wrong,
+        "wrong": found.wrong,
+        "keys_checked": found.keys_checked,
+        "messages": found.messages,
+        "counts": [
+            {
+                "account": one.account,
+                "queue": one.name,
+                "visible": one.visible,
+                "in_flight": one.in_flight,
+                "delayed": one.delayed,
+                "stored_bytes": one.stored_bytes,
+            }
+            for one in queues
+        ],
+    }
+
+    def text() -> str:
+        rows = [(one.account, one.name, one.visible, one.in_flight, one.delayed) for one in queues]
+        heads = ("ACCOUNT", "QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED")
+        lines = [] if found.queues is None else [table(heads, rows, nothing="There are no queues."), ""]
+        lines += [f"WRONG: {one}" for one in found.wrong]
+        if not found.wrong:
+            counted = f"{_count(len(queues), 'queue')} and {_count(found.messages, 'message')}"
+            lines.append(f"Backup {manifest.name} of {document['moment']} is whole: {counted}, all of them read.")
+        if found.keys_checked and not found.wrong:
+            lines.append("The keyring opens it." if signer is None else "The keyring has signed it and opens it.")
+        elif not found.keys_checked and manifest.master_keys:
+            lines.append(
+                f"No keyring was tried.  It needs the master key {_either(manifest.master_keys)}: name the copy that "
+                "you keep with --keyring-file."
+            )
+        return "\n".join(lines)
+
+    tell(parsed, document, text)
+    return 1 if found.wrong else 0
+
+
+def _names_keys(settings: Settings) -> bool:
+    return bool(settings.keyring_file or settings.master_key)
+
+
+def _named_signer(settings: Settings) -> ManifestSigner | None:
+    """Return a signer with the master keys that the settings name; None: they name none."""
+    if settings.keyring_file and not settings.keyring_file.exists():
+        raise SettingsError(f"there is no keyring file {settings.keyring_file}")
+    return _signer(settings) if _names_keys(settings) else None
+
+
+def _signer(settings: Settings) -> ManifestSigner | None:
+    """Return a signer with the service's master keys, from settings or data folder; None: this machine has none."""
+    from holdfast.backup.signature import ManifestSigner
+    from holdfast.runtime.keyring import local_master_keys
+
+    masters = local_master_keys(settings)
+    return None if masters is None else ManifestSigner(masters)
+
+
+def _run(work: Callable[[Progress], int]) -> int:
+    from auth.encryption.master_keys import KeyringError
+    from holdfast.backup.kept import CannotBackUp
+    from holdfast.backup.manifest import BackupUnusable
+    from holdfast.backup.restore import CannotRestore
+    from holdfast.backup.target import TargetUnusable
+    from metadata_service.store import StoreError
+
+    progress = Progress()
+    try:
+        return work(progress)
+    except (BackupUnusable, CannotBackUp, CannotRestore, TargetUnusable, StoreError, KeyringError, OSError) as error:
+        progress.done()
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        progress.done()
+        return 130
+
+
+def _document(manifest: Any) -> dict[str, Any]:
+    return {
+        "backup": manifest.name,
+        "began": _time(manifest.began_ms),
+        "moment": _time(manifest.moment_ms),
+        "version": manifest.version,
+        "queues": manifest.queues,
+        "size_bytes": manifest.size_bytes,
+        "files": len(manifest.files),
+        "master_keys": list(manifest.master_keys),
+    }
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _either(keys: Any) -> str:
+    return " and ".join(keys)
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise argparse.ArgumentTypeError(f"a number from 1 to 100000, not {text!r}")
+    return int(text)
+
+
+def add_backup_commands(commands: Any, add_settings: Callable[[argparse.ArgumentParser, Sequence[str]], None]) -> None:
+    """Add the commands; ``add_settings`` adds options for the given settings, and the one for the settings file."""
+    backup = commands.add_parser(
+        "backup",
+        help="make a backup, while the service runs or when it does not",
+        description="Make a backup of the data folder, or of what is in Cassandra if the settings name one: metadata, "
+        "logs and checkpoints, all of one moment.  The service may be running.  Of a data folder the command runs on "
+        "its machine, as its user.  Several backups of one target share what they have in common.  The keyring is not "
+        "in it: keep a copy of it elsewhere.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    backup.add_argument("target", metavar="TARGET", help="a folder, or a URL of pyarrow (s3://, gs://, hdfs://)")
+    backup.add_argument("--data", metavar="DIR", help="data folder of the service (default: data)")
+    backup.add_argument(
+        "--keep", metavar="N", type=_at_least_one, help="leave the latest N backups in the target and remove older ones"
+    )
+    backup.add_argument("--list", action="store_true", help="list the backups in the target instead")
+    backup.set_defaults(part=_backup)
+    restore = commands.add_parser(
+        "restore",
+        help="make a data folder, or keyspaces in Cassandra, out of a backup",
+        description="Make a data folder out of a backup, or, of a service in Cassandra, the keyspaces that the "
+        "settings name.  They have to be empty, or not to be there.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    restore.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
+    restore.add_argument("--data", metavar="DIR", help="the folder to be made")
+    restore.set_defaults(part=_restore)
+    verify = commands.add_parser(
+        "verify",
+        help="find out whether a backup is whole",
+        description="Read all of a backup, restore it into a scratch folder, open it as a start would, and read and "
+        "count the messages of each queue.  Nothing is changed.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verify.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
+    verify.add_argument(
+        "--scratch", metavar="DIR", type=Path, help="folder with room for the backup (default: that of temporary files)"
+    )
+    verify.add_argument(
+        "--keyring-file", metavar="FILE", help="find out, too, whether this keyring has signed it and opens it"
+    )
+    restore.add_argument(
+        "--keyring-file", metavar="FILE", help="restore only a backup that was signed with a master key of this keyring"
+    )
+    verify.set_defaults(part=_verify)
+    for parser, flags in (
+        (backup, CASSANDRA_FLAGS),
+        (restore, (*CASSANDRA_FLAGS, "cassandra_replication")),
+        (verify, ()),
+    ):
+        add_settings(parser, flags)
+    for parser in (restore, verify):
+        parser.add_argument("--backup", metavar="NAME", help="which one (default: the latest)")
+        parser.add_argument(
+            "--unsigned", action="store_true", help="take one also if no key of the named keyring has signed it"
+        )
+    for parser in (backup, restore, verify):
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")

@@ -1,0 +1,1 @@
+"""Commands on usage, reports, months and invoices."""

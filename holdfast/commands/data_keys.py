@@ -1,0 +1,65 @@
+"""``holdfast keyring list``, ``rotate-key`` and ``destroy``: named data keys of a tenant, by a running service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.commandline.base import Group, Parsed, account_option, confirm, tell
+
+if TYPE_CHECKING:
+    from holdfast.commandline.client import Client
+
+
+def _list(client: Client, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import moment, table
+
+    found = client.call("GET", "data-keys", query={"account": parsed.account})
+    rows = [
+        (
+            key["name"],
+            key["state"],
+            key["versions"],
+            moment(key["created"]),
+            moment(key["rotated"]),
+            moment(key["destroyed"]),
+        )
+        for key in found["data_keys"]
+    ]
+    tell(
+        parsed,
+        found,
+        lambda: table(
+            ("DATA KEY", "STATE", "VERSIONS", "CREATED", "ROTATED", "DESTROYED"),
+            rows,
+            nothing="There are no named data keys: the first message to a queue with a KmsMasterKeyId makes one.",
+        ),
+    )
+
+
+def _rotate(client: Client, parsed: Parsed) -> None:
+    key = _call(client, parsed, "rotate", {"name": parsed.name})
+    tell(parsed, key, lambda: f"Version {key['versions']} of the data key {key['name']} encrypts from now on.")
+
+
+def _destroy(client: Client, parsed: Parsed) -> None:
+    question = f"Destroy the data key {parsed.name}?  Nobody can ever again read the messages that it has encrypted."
+    confirm(parsed, question, parsed.name)
+    key = _call(client, parsed, "destroy", {"name": parsed.name, "confirm": parsed.name})
+    tell(parsed, key, lambda: f"The data key {key['name']} is destroyed.")
+
+
+def _call(client: Client, parsed: Parsed, act: str, body: dict[str, Any]) -> dict[str, Any]:
+    called: dict[str, Any] = client.call("POST", "data-keys", act, query={"account": parsed.account}, body=body)
+    return called
+
+
+def add_data_key_commands(group: Group) -> None:
+    """Add the commands to ``holdfast keyring``."""
+    listing = group.add("list", _list, "list the named data keys of a tenant, which KmsMasterKeyId of queues name")
+    rotate = group.add(
+        "rotate-key", _rotate, "give a named data key a new version, which encrypts what is sent from now on", "name"
+    )
+    destroy = group.add(
+        "destroy", _destroy, "destroy a named data key, and so the messages that it has encrypted", "name", asks=True
+    )
+    account_option(listing, rotate, destroy)

@@ -1,0 +1,428 @@
+"""``holdfast``: the command line.
+
+Exit codes of commands that run on the data folder: 0 done, 1 could not start (the reason is on standard error), 2 wrong
+arguments or settings, 3 the service had to stop by itself.  Those of commands that call a running service are in
+:mod:`holdfast.commandline.client`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast import __version__, logs
+from holdfast.commandline.base import Group, run
+from holdfast.commands.admin import add_commands
+from holdfast.commands.backup import add_backup_commands
+from holdfast.commands.billing.report import add_report_command
+from holdfast.commands.data_keys import add_data_key_commands
+from holdfast.commands.doctor import add_doctor_command
+from holdfast.commands.schema import add_schema_command
+from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
+
+_FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
+"""Settings that are options of the command line; environment and file accept all settings."""
+
+_CASSANDRA_FLAGS = ("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict")
+_PEER_FLAGS = ("cluster_secret_file", "cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
+_METADATA_FLAGS = (
+    *("host", "data", "metadata_nodes", "metadata_nodes_version", "metadata_node", "metadata_full_copy"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+    *("tls_cert", "tls_key", "log_level"),
+)
+_BACKEND_FLAGS = (
+    *("listen", "advertise", "cluster", "backend_node", "data", "region", "account", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+    "log_level",
+)
+_FRONTEND_FLAGS = (
+    *(name for name in _FLAGS if name not in ("frontends", "backends")),
+    *("keyring_file", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+)
+_MANAGER_FLAGS = ("metadata_nodes", "partition_rate", *_CASSANDRA_FLAGS, *_PEER_FLAGS, "log_level")
+_KEY_FLAGS = (
+    *("host", "port", "data", "region", "account", "keyring_file", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+)
+_DAMAGE_FLAGS = ("data", "cluster", *_CASSANDRA_FLAGS)
+_DOCTOR_FLAGS = (
+    *("host", "port", "data", "cluster", "keyring_file", "metadata_nodes"),
+    *_CASSANDRA_FLAGS,
+    *_PEER_FLAGS,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    parsed = _parser().parse_args(arguments)
+    if "act" in parsed:
+        try:
+            return run(parsed)
+        except KeyboardInterrupt:
+            return 130
+    try:
+        given = {
+            name: value
+            for name in dict.fromkeys(_FLAGS + _METADATA_FLAGS + _BACKEND_FLAGS + _FRONTEND_FLAGS + _MANAGER_FLAGS)
+            if (value := getattr(parsed, name, None)) is not None
+        }
+        settings = load(given, os.environ, parsed.config)
+        code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
+    except SettingsError as error:
+        logs.complain(error)
+        return 2
+    return code
+
+
+def _serve(settings: Settings) -> int:
+    # Imported here, so that help and errors in the settings are printed without delay.
+    for name in ("cassandra", "metadata_nodes"):
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name} is for a service in parts (`holdfast metadata`, `backend` and `frontend`); `holdfast serve` "
+                f"would keep everything in the data folder {settings.data} nevertheless, so take {name} out of its "
+                "settings"
+            )
+    if settings.frontends or settings.backends:
+        from holdfast.process.supervisor import supervise
+
+        return _started(lambda: supervise(settings))
+    from holdfast.process.embedded import compose
+    from holdfast.process.serve import serve
+
+    return _started(lambda: serve(settings, compose))
+
+
+def _started(role: Callable[[], int]) -> int:
+    """Run a serving role; returns its exit code, or 1 after printing the reason if it cannot start."""
+    from auth.encryption.master_keys import KeyringError
+    from holdfast.http.certificate import CertificateUnusable
+    from holdfast.http.listener import CannotListen
+    from holdfast.process.serve import CannotStart
+    from holdfast.runtime.data_folder import FolderUnusable
+    from metadata_service.store import StoreError
+
+    try:
+        return role()
+    except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, KeyringError, StoreError) as error:
+        logs.complain(error)
+        return 1
+
+
+def _metadata(settings: Settings) -> int:
+    from holdfast.http.certificate import CertificateUnusable
+    from holdfast.http.listener import CannotListen
+    from holdfast.process.metadata import serve_metadata
+    from holdfast.process.serve import CannotStart
+    from holdfast.runtime.data_folder import FolderUnusable
+    from metadata_service.store import StoreError
+
+    try:
+        return serve_metadata(settings)
+    except (FolderUnusable, CertificateUnusable, CannotListen, CannotStart, StoreError) as error:
+        logs.complain(error)
+        return 1
+
+
+def _backend(settings: Settings) -> int:
+    if is_distributed(settings):
+        from holdfast.process import distributed
+
+        return _started(lambda: distributed.backend(settings))
+    from holdfast.process import standalone
+
+    return _started(lambda: standalone.backend(settings))
+
+
+def _manager(settings: Settings) -> int:
+    from holdfast.process.manager_role import manager
+
+    return _started(lambda: manager(settings))
+
+
+def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
+    from backend.rpc.address import Address
+
+    if not is_distributed(settings):
+        if parsed.backend is None:
+            raise SettingsError(
+                "a frontend needs --backend, the address of the backend on this machine, or for a service on many "
+                "machines cassandra or metadata_nodes"
+            )
+        try:
+            address = Address.parse(parsed.backend)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        from holdfast.process import standalone
+
+        return _started(lambda: standalone.frontend(settings, address))
+    if parsed.backend is not None:
+        raise SettingsError(
+            "--backend is for a backend on this machine, with which the data folder is shared; with cassandra or "
+            "metadata_nodes a frontend finds the backends by itself"
+        )
+    from holdfast.process import distributed
+
+    return _started(lambda: distributed.frontend(settings))
+
+
+def _show_keys(settings: Settings) -> int:
+    from auth.encryption.encrypted_store import sealed
+    from auth.encryption.master_keys import KeyringError
+    from holdfast.commandline.offline import is_data_folder
+    from holdfast.http.certificate import CertificateUnusable
+    from holdfast.runtime.endpoint_file import running_endpoints
+    from holdfast.runtime.keyring import read_keyring
+    from holdfast.runtime.peer_tls import peer_tls
+    from holdfast.runtime.root_tenant import endpoint, is_good, shell_lines
+    from holdfast.runtime.stores import Stores
+    from metadata_service.store import StoreError
+
+    if not is_distributed(settings) and not is_data_folder(settings):
+        return 1
+
+    async def keys() -> int:
+        stores = Stores(settings, peer_tls(settings))
+        try:
+            store = await stores.metadata()
+            keyring = await read_keyring(settings, store)
+            opened = store if keyring is None else sealed(store, keyring)
+            found = [key for key in await opened.list_access_keys(settings.account) if is_good(key)]
+        finally:
+            await stores.close()
+        url = next(iter(running_endpoints(settings.data)), endpoint(settings, settings.port))
+        for key in found:
+            print("\n".join(shell_lines(key, url, settings.region)))
+        if not found:
+            print(f"holdfast: account {settings.account} has no access key", file=sys.stderr)
+        return 0 if found else 1
+
+    try:
+        return asyncio.run(keys())
+    except (KeyringError, StoreError, CertificateUnusable) as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+
+
+def _damage(settings: Settings) -> int:
+    from holdfast.commands.damage import show_damage
+
+    return show_damage(settings, accept=False)
+
+
+def _accept_damage(settings: Settings) -> int:
+    from holdfast.commands.damage import show_damage
+
+    return show_damage(settings, accept=True)
+
+
+def _show_keyring(settings: Settings) -> int:
+    from holdfast.commands.keyring import show_keyring
+
+    return show_keyring(settings)
+
+
+def _create_keyring(settings: Settings) -> int:
+    from holdfast.commands.keyring import new_keyring
+
+    return new_keyring(settings)
+
+
+def _rotate_keyring(settings: Settings) -> int:
+    from holdfast.commands.keyring import rotate_keyring
+
+    return rotate_keyring(settings, data_keys=False)
+
+
+def _rotate_data_keys(settings: Settings) -> int:
+    from holdfast.commands.keyring import rotate_keyring
+
+    return rotate_keyring(settings, data_keys=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast",
+        description="A durable message queue service that speaks Amazon SQS's protocol.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser(
+        "serve",
+        help="run the service",
+        description="Run the service, in one process or, with --frontends and --backends, in several.  Ctrl-C and "
+        "SIGTERM drain it; a second signal ends it at once.  Of several, SIGUSR1 restarts all but the supervisor, one "
+        "by one.",
+        epilog=_all_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_flags(serve, _FLAGS)
+    serve.set_defaults(run=_serve)
+
+    metadata = commands.add_parser(
+        "metadata",
+        help="run a metadata node",
+        description="Run one of the metadata nodes of a cluster, which tell its other processes which queues there "
+        "are.  Nodes on one machine may share a data folder.  SIGTERM drains it.",
+    )
+    _add_flags(metadata, _METADATA_FLAGS)
+    metadata.set_defaults(run=_metadata)
+
+    backend = commands.add_parser(
+        "backend",
+        help="run a backend by itself",
+        description="Run a backend by itself; clients connect to frontends.  With --cassandra it is a node of a "
+        "cluster on many machines, and keeps nothing on its own.  Without, it owns the data folder, which it shares "
+        "with frontends on the same machine.  SIGTERM drains it: its shards go to other nodes.",
+        epilog=_ALL_ARE_SETTINGS,
+    )
+    _add_flags(backend, _BACKEND_FLAGS)
+    frontend = commands.add_parser(
+        "frontend",
+        help="run a frontend by itself",
+        description="Run a frontend in a process of its own.  With --cassandra or --metadata-nodes it is one of many, "
+        "on any machine, and keeps only the audit log in its data folder.  With --backend it shares the data folder "
+        "with a backend on the same machine.  SIGTERM drains it.",
+        epilog=_ALL_ARE_SETTINGS,
+    )
+    _add_flags(frontend, _FRONTEND_FLAGS)
+    frontend.add_argument("--backend", metavar="ADDRESS", help="where the backend of this machine listens")
+    backend.set_defaults(run=_backend)
+    frontend.set_defaults(part=_frontend)
+
+    manager = commands.add_parser(
+        "manager",
+        help="run an out-cluster manager",
+        description="Run a manager over all backend clusters: it splits hot queues, and empties a cluster that "
+        "is being retired.  Of several, one acts and the others wait for its end.",
+        epilog=_ALL_ARE_SETTINGS,
+    )
+    _add_flags(manager, _MANAGER_FLAGS)
+    manager.set_defaults(run=_manager)
+
+    key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
+    show = key.commands.add_parser(
+        "show", help="print the lines that make a shell use the service, with the secret access key"
+    )
+    _add_flags(show, _KEY_FLAGS)
+    show.set_defaults(run=_show_keys)
+
+    add_commands(commands, key)
+
+    report = commands.add_parser(
+        "report",
+        help="write a month's usage as a page with charts, and as PDF",
+        description="Write the usage of a month as one HTML page that needs no network, and as PDF.  It is read from "
+        "the usage lake, so the service need not be running.",
+    )
+    add_report_command(report)
+    _add_flags(report, ("data",))
+
+    keyring = Group(
+        commands.add_parser(
+            "keyring", help="the master keys under which everything is stored encrypted, and the data keys of tenants"
+        )
+    )
+    keyring_commands = keyring.commands
+    create = keyring_commands.add_parser(
+        "create",
+        help="make a keyring file with a new master key, for the frontends of a service on many machines",
+    )
+    _add_flags(create, ("keyring_file", "data"))
+    create.set_defaults(run=_create_keyring)
+    show = keyring_commands.add_parser("show", help="print the ids of the master keys, and what is wrapped with each")
+    _add_flags(show, ("data",))
+    show.set_defaults(run=_show_keyring)
+    rotate = keyring_commands.add_parser(
+        "rotate",
+        help="make a new master key, and wrap all data keys with it",
+        description="Make a new master key in the keyring file and wrap all data keys with it.  The service must not "
+        "be running.  Messages are not touched.",
+    )
+    _add_flags(rotate, ("data",))
+    rotate.add_argument(
+        "--data-keys",
+        action="store_const",
+        const=_rotate_data_keys,
+        default=_rotate_keyring,
+        dest="run",
+        help="make new data keys too, which encrypt what is sent from now on",
+    )
+    add_data_key_commands(keyring)
+
+    add_backup_commands(commands, _add_flags)
+    _add_flags(add_doctor_command(commands), _DOCTOR_FLAGS)
+
+    damage = commands.add_parser(
+        "damage",
+        help="what of the journal is damaged, and accepting that it is lost",
+        description="List what cannot be served because the journal is damaged.  The service must not be running; with "
+        "--cassandra, no backend of the --cluster.",
+    )
+    _add_flags(damage, _DAMAGE_FLAGS)
+    damage.set_defaults(run=_damage)
+    damage_commands = damage.add_subparsers(metavar="COMMAND")
+    accepting = damage_commands.add_parser(
+        "accept", help="accept that what is listed is lost: the next start passes over it and serves the rest"
+    )
+    _add_flags(accepting, _DAMAGE_FLAGS)
+    accepting.set_defaults(run=_accept_damage)
+
+    schema = commands.add_parser(
+        "schema",
+        help="versions of what is stored: show them, bring it to this release's, or go one step back",
+        description="What is stored has a version, and each release knows versions up to its own (docs/upgrading.md).",
+    )
+    add_schema_command(schema, lambda command: _add_flags(command, _DAMAGE_FLAGS))
+    return parser
+
+
+_ALL_ARE_SETTINGS = "Each option is a setting; `holdfast serve --help` lists all settings and their variables."
+
+
+def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    for name in names:
+        setting = describe_one(name)
+        default = f" (default: {setting.default})" if setting.default else ""
+        parser.add_argument(
+            "--" + name.replace("_", "-"), metavar=_metavar(name), help=setting.description.replace("`", "") + default
+        )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+
+
+def _metavar(name: str) -> str:
+    return {
+        "data": "DIR",
+        "tls_cert": "FILE",
+        "tls_key": "FILE",
+        "log_level": "LEVEL",
+        "cluster_secret_file": "FILE",
+        "cluster_tls_ca": "FILE",
+        "cluster_tls_cert": "FILE",
+        "cluster_tls_key": "FILE",
+        "keyring_file": "FILE",
+        "listen": "ADDRESS",
+        "advertise": "ADDRESS",
+        "backend_node": "NAME",
+        "cluster": "NAME",
+    }.get(name, name.upper())
+
+
+def _all_settings() -> str:
+    rows = [f"  {setting.variable:<42} {setting.description}" for setting in describe() if setting.name != "queues"]
+    return (
+        "All settings, as environment variables.  The TOML file has the same names in small letters,\n"
+        "without HOLDFAST_, and queues to declare as [[queues]].  Command line before environment before file.\n\n"
+        + "\n".join(rows).replace("`", "")
+    )

@@ -1,0 +1,1 @@
+"""The HTTP server: listener, connections, requests, TLS and their limits."""

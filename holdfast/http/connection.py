@@ -1,0 +1,462 @@
+"""HTTP connections: httptools parses them, an ASGI application answers, and a client's use of resources is bounded.
+
+:class:`Connection` is the protocol that uvicorn's server makes for each connection (its ``http`` setting).  Each
+connection has one deadline, and one sweep a second over all connections closes those past theirs, so no timer is needed
+per request.  A connection is in one of these states:
+
+===============  ===========================================  =====================================
+state            from                                         deadline
+===============  ===========================================  =====================================
+reading          the connection, or a request's first byte    ``read_seconds`` (in a drain, without
+                                                              a byte: 1 s)
+answering        the last byte of a request                   none: the call may be a long poll
+blocked          the client does not read its answer          ``read_seconds``
+idle             the end of an answer                         ``idle_seconds``
+closing          the decision to close                        5 s (after an answer, ``read_seconds``),
+                                                              then the connection is aborted
+===============  ===========================================  =====================================
+
+Requests that arrive while one is being answered are queued; answers are sent in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import httptools
+import uvicorn
+from uvicorn.server import ServerState
+
+from auth.signatures import percent
+from holdfast.http.answers import UnreadAnswers
+from holdfast.http.certificate import Certificate
+from holdfast.http.connection_limits import Places
+from holdfast.http.proxies import Forwarded
+from holdfast.http.request_cycle import WRITE_BYTES, App, Exchange, Scope
+
+if TYPE_CHECKING:
+    from holdfast.http.tls_handshake import Handshake
+
+HEAD_BYTES_LIMIT = 65_536
+"""Maximum length of a request line with headers; up to half as much again if it arrives in large pieces.
+
+SQS by GET carries its parameters in the request line.
+"""
+HEADERS_LIMIT = 200
+MESSAGE_BYTES_LIMIT = 16 * 1024 * 1024
+"""Maximum length of a request.
+
+The largest that SQS allows has 1 MiB of content, which escapes can make six times longer.
+"""
+BODY_AHEAD_BYTES = 65_536
+"""Bytes of a body that are read before the application asks for it."""
+PIPELINE_LIMIT = 100
+"""Maximum requests of a connection that wait for an answer."""
+LINGER_SECONDS = 5
+LAST_CALL_SECONDS = 1
+"""Time for a connection that finishes its TLS handshake during the drain to start a request."""
+
+_PIECE_BYTES = 32_768
+"""Size of the pieces in which received data are parsed."""
+_NEVER = math.inf
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+
+
+_HOSTS_WRONG = b"A request has one Host header, and no more."
+
+
+class _HostsWrong(Exception):
+    """The request has no Host header, or several."""
+
+
+class Limits(NamedTuple):
+    """Limits for clients."""
+
+    connections: int
+    read_seconds: float
+    idle_seconds: float
+    drain_seconds: float
+    connections_per_client: int | None = None
+
+
+class Hall(ServerState):
+    """State shared by the connections of a process.  ``tasks`` are the calls under way."""
+
+    connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
+
+    def __init__(
+        self, limits: Limits, certificate: Certificate | None = None, forwarded: Forwarded | None = None
+    ) -> None:
+        super().__init__()
+        self.limits = limits
+        self.answers = UnreadAnswers()
+        self.places = Places(limits.connections, limits.connections_per_client)
+        self.certificate = certificate
+        self.forwarded = forwarded
+        self.handshakes: dict[Handshake, None] = {}
+        """Handshakes under way, the oldest first."""
+        self.common_headers = b""
+        """``default_headers`` in encoded form."""
+        self.draining = False
+        self.emptied = asyncio.Event()
+        """Set when the last connection has closed while ``draining``."""
+
+    def client(self, host: str) -> str:
+        """Return the client that a connection from this host counts for."""
+        if self.forwarded is not None and self.forwarded.trusts(host):
+            return ""  # a proxy makes connections for many clients
+        return self.places.client(host)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.connections and not self.handshakes
+
+    def tell_if_empty(self) -> None:
+        if self.draining and self.is_empty:
+            self.emptied.set()
+
+
+class Connection(asyncio.Protocol):
+    """Connection of one client.  Implements :class:`holdfast.http.request_cycle.Way`."""
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: Hall,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.hall = server_state
+        self.loop = _loop or asyncio.get_running_loop()
+        self._app: App = config.loaded_app
+        self.deadline = _NEVER
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # earlier requests are answered first
+        self._answering: Exchange | None = None
+        self.waiting: deque[Exchange] = deque()
+        """Requests queued behind the one that is being answered."""
+        self._receiving: Exchange | None = None
+        """Request whose body is being read."""
+        self._reading_paused = False
+        self._writable: asyncio.Future[None] | None = None
+        """Pending while the client has to read before more is written."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._hosts = 0
+        """Number of Host headers of the request whose head is being read."""
+        self._expects_continue = False
+        self.mid_message = False
+        """True if a request has been received in part."""
+        self.message_bytes = 0
+        """Bytes of that request received; 0: none counted yet."""
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
+        self.transport.set_write_buffer_limits(high=WRITE_BYTES)  # over TLS the default would be eight times as much
+        hall = self.hall
+        hall.connections.add(self)
+        self.deadline = self.loop.time() + (LAST_CALL_SECONDS if hall.draining else hall.limits.read_seconds)
+        self._server = transport.get_extra_info("sockname", ())[:2]
+        self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        host = self._client[0]
+        if hall.forwarded is not None and hall.forwarded.trusts(host):
+            self._app = hall.forwarded
+        self._takes = hall.client(host)
+        if not hall.places.take(self._takes):
+            self.refuse(b"503 Service Unavailable", b"Too many connections.")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.hall.connections.discard(self)
+        self.hall.places.give_back(self._takes)
+        for exchange in (self._answering, self._receiving):
+            if exchange is not None:
+                exchange.disconnect()
+        self.waiting.clear()
+        self._let_write()
+        del self._parser  # breaks the reference cycle, so that both are freed without the garbage collector
+        self.hall.tell_if_empty()
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) <= _PIECE_BYTES:
+            self._feed(data)
+            return
+        for start in range(0, len(data), _PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            self._feed(data[start : start + _PIECE_BYTES])
+
+    def pause_writing(self) -> None:
+        self._writable = self.loop.create_future()
+        self.deadline = self.loop.time() + self.hall.limits.read_seconds
+
+    def resume_writing(self) -> None:
+        self._let_write()
+        if not self.transport.is_closing():
+            self.deadline = self.loop.time() + self.hall.limits.idle_seconds if self._answering is None else _NEVER
+
+    # --- what the parser calls ---
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers = []
+        self._hosts = 0
+        self._expects_continue = False
+        self.mid_message = True
+        self.message_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        if parser.should_upgrade():
+            return  # parsed again by _without_upgrade
+        version = parser.get_http_version()
+        if self._hosts != 1 and (self._hosts or version != "1.0"):
+            raise _HostsWrong  # RFC 9112, 3.2
+        url = self._url
+        if url.startswith(b"/"):
+            raw_path, _, query = url.partition(b"?")
+        else:
+            parsed = httptools.parse_url(url)
+            raw_path, query = parsed.path or b"/", parsed.query or b""
+        path = raw_path.decode("ascii")
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": self._scheme,
+            "path": _unescaped(raw_path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": self._headers,
+            "server": self._server,
+            "client": self._client,
+        }
+        keep_alive = parser.should_keep_alive() and version == "1.1" and not self.hall.draining
+        exchange = Exchange(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        self._receiving = exchange
+        if self._answering is None:
+            self._begin(exchange)
+        else:
+            self.waiting.append(exchange)
+            self._pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._receiving
+        if exchange is not None and not exchange.complete and exchange.feed(body) > BODY_AHEAD_BYTES:
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        exchange = self._receiving
+        if exchange is not None:
+            exchange.feed_end()
+            self._receiving = None
+            self.mid_message = False
+
+    # --- what an exchange calls ---
+
+    @property
+    def common_headers(self) -> bytes:
+        return self.hall.common_headers
+
+    @property
+    def full(self) -> bool:
+        return self._writable is not None
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def room_to_write(self) -> None:
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def hold_answer(self, length_bytes: int) -> None:
+        self.hall.answers.hold(self, length_bytes)
+
+    def answer_progressed(self) -> None:
+        self.hall.answers.progress(self)
+
+    def release_answer(self) -> None:
+        self.hall.answers.release(self)
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def answered(self, exchange: Exchange) -> None:
+        self._answering = None
+        if not exchange.keep_alive:
+            self._close()
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # the client may still be reading
+        elif not self.transport.is_closing():
+            self.resume_reading()
+            if self.waiting:
+                self._begin(self.waiting.popleft())
+            elif not self.mid_message:
+                self._rest()
+
+    def give_up(self) -> None:
+        self._close()
+
+    def ended(self, exchange: Exchange) -> None:
+        self.hall.tasks.discard(exchange.task)
+
+    # --- what the server calls ---
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if its deadline has passed."""
+        if now < self.deadline:
+            return
+        if self.transport.is_closing() or self._writable is not None:
+            self.transport.abort()
+        elif not self.mid_message:
+            self._close()
+        elif self._waits_for_earlier():
+            self.deadline = now + self.hall.limits.read_seconds  # nothing was read meanwhile, so the client is not slow
+        else:
+            self.refuse(b"408 Request Timeout", b"The request did not arrive in time.")
+
+    def shutdown(self, *, idle: bool = True) -> None:
+        """Close the connection after its last answer; at once if it is idle and ``idle`` is true."""
+        if self.mid_message and self._receiving is None:
+            return  # the request whose head is being read will be the last
+        last = self.waiting[-1] if self.waiting else self._answering
+        if last is not None:
+            last.keep_alive = False
+        elif idle and not self.mid_message:
+            self._close()
+
+    def refuse(self, status: bytes, text: bytes) -> None:
+        """Close with an error answer, unless that would be taken for the answer to another request, or is too late."""
+        if self.transport.is_closing():
+            return
+        exchange = self._receiving
+        if not self._waits_for_earlier() and (exchange is None or not exchange.started):
+            length = str(len(text)).encode()
+            self.transport.write(
+                b"HTTP/1.1 "
+                + status
+                + b"\r\n"
+                + self.hall.common_headers
+                + b"content-type: text/plain; charset=utf-8\r\n"
+                b"content-length: " + length + b"\r\nconnection: close\r\n\r\n" + text
+            )
+        self._close()
+
+    # --- parts ---
+
+    def _feed(self, data: bytes) -> None:
+        rest = data
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = self._without_upgrade() + rest[upgrade.args[0] :]
+            except httptools.HttpParserError as error:
+                hosts_wrong = isinstance(error.__context__, _HostsWrong)
+                self.refuse(b"400 Bad Request", _HOSTS_WRONG if hosts_wrong else b"Invalid HTTP request received.")
+                return
+        if self.mid_message:
+            self._watch_unfinished(len(data))
+        elif self._answering is not None:
+            self.deadline = _NEVER
+        else:
+            self._rest()
+        if len(self.waiting) > PIPELINE_LIMIT:
+            self.refuse(b"400 Bad Request", b"Too many requests wait for an answer on this connection.")
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head just read without its offer to upgrade to another protocol, to be parsed again.
+
+        Java's client offers HTTP/2 on each plain connection, with requests that have a body, and expects a normal
+        answer; the parser would take the body for the other protocol.  CONNECT, which requests a tunnel, is changed to
+        a method that is never served.
+        """
+        method = self._parser.get_method().replace(b"CONNECT", b"TRACE")
+        lines = [method + b" " + self._url + b" HTTP/1.1"]
+        lines += [name + b": " + value for name, value in self._headers if name not in (b"upgrade", b"connection")]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    def _watch_unfinished(self, size: int) -> None:
+        """Bound the time and length of a request that needs more than one read."""
+        if self.transport.is_closing():
+            return
+        if self.message_bytes == 0:
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds
+            self.message_bytes = 1  # the part of this piece that belonged to the previous request is not known
+        else:
+            self.message_bytes += size
+        head_is_open = self._receiving is None
+        if len(self._headers) > HEADERS_LIMIT or (head_is_open and self.message_bytes > HEAD_BYTES_LIMIT):
+            self.refuse(b"431 Request Header Fields Too Large", b"The request's header is too large.")
+        elif self.message_bytes > MESSAGE_BYTES_LIMIT:
+            self.refuse(b"413 Content Too Large", b"The request is too large.")
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._answering = exchange
+        if exchange is not self._receiving:
+            self.deadline = _NEVER
+        elif self.deadline == _NEVER:
+            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # it waited for earlier requests
+        exchange.task = task = self.loop.create_task(exchange.run(self._app))
+        self.hall.tasks.add(task)
+
+    def _waits_for_earlier(self) -> bool:
+        """Return True if the request being read comes after one that is still being answered."""
+        return self._answering is not None and self._answering is not self._receiving
+
+    def _rest(self) -> None:
+        """Make the connection idle: nothing is being read or answered."""
+        if self.transport.is_closing():
+            return
+        if self.hall.draining:
+            self._close()
+        elif self._writable is None:
+            self.deadline = self.loop.time() + self.hall.limits.idle_seconds
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _let_write(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            writable.set_result(None)
+
+    def _close(self) -> None:
+        self.transport.close()
+        self.deadline = self.loop.time() + LINGER_SECONDS
+
+
+def _unescaped(raw_path: bytes) -> str:
+    """Return the path without its percent-encoding; if that is malformed, the path as it was sent."""
+    try:
+        return percent.decode(raw_path).decode("utf-8", "replace")
+    except percent.MalformedEscape:
+        return raw_path.decode("ascii")

@@ -1,0 +1,1 @@
+"""Export of queues and import from files and from other SQS services."""

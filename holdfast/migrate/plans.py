@@ -1,0 +1,61 @@
+"""The plan of an import, shown to users and programs before it is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.migrate.definition import strangers
+from holdfast.migrate.target import Existing, Planned, Target
+
+_HALF_MADE = (
+    ". It lacks nothing but what is set last, as where an import was cut off: if it was one, --existing update ends it"
+)
+
+
+def tell_plan(
+    target: Target, planned: Sequence[Planned], notes: Sequence[Sequence[str]], existing: Existing
+) -> tuple[dict[str, Any], str]:
+    """The plan as a document, and the reason why it cannot be carried out; empty: it can."""
+    queues: dict[str, Any] = {}
+    wrong: list[str] = []
+    coming = {one.wanted.name for one in planned}
+    for one, more in zip(planned, notes, strict=True):
+        told = list(more)
+        dead = one.wanted.dead_letter_queue
+        if dead is not None and dead.name not in coming and target.find(dead.name) is None:
+            wrong.append(
+                f"queue {one.wanted.name} has the dead-letter queue {dead.name}, which is neither there nor imported "
+                "with it: name its file as well, or make it first"
+            )
+        told += [f"its policy names {stranger}, which stays as it is" for stranger in strangers(one.wanted)]
+        action = "create" if one.there is None else "use"
+        if one.differences:
+            action = "update" if existing == "update" else "use"
+            if existing == "stop":
+                wrong.append(
+                    f"queue {one.wanted.name} is there, and is another: {'; '.join(one.differences)}. Choose with "
+                    "--existing: keep (it stays as it is) or update (it becomes as asked for)"
+                    + (_HALF_MADE if one.half_made else "")
+                )
+        queues[one.wanted.name] = {"action": action, "differences": one.differences, "notes": told}
+    return {"service": target.endpoint, "queues": queues}, "\n  ".join(wrong)
+
+
+def lines_of(document: dict[str, Any]) -> str:
+    """The plan as text for users."""
+    from holdfast.commandline.text_tables import shown, table
+
+    counted = any("messages" in queue for queue in document["queues"].values())
+    headings = ("QUEUE", "ACTION", *(("MESSAGES",) if counted else ()))
+    rows = [
+        (name, queue["action"], *((queue.get("messages"),) if counted else ()))
+        for name, queue in document["queues"].items()
+    ]
+    text = table(headings, rows, nothing="There is nothing to be done.")
+    notes = [
+        shown(f"{name}: {note}")
+        for name, queue in document["queues"].items()
+        for note in (*queue["notes"], *(f"there, {difference}" for difference in queue["differences"]))
+    ]
+    return "\n".join([text, *(["", *notes] if notes else [])])

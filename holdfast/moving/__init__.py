@@ -1,1 +1,0 @@
-"""Export and import of queues: the commands ``holdfast export`` and ``holdfast import``."""

@@ -1,0 +1,1 @@
+"""Processes of the service, one module for each role, and their supervisor."""

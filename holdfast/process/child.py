@@ -1,0 +1,274 @@
+"""A child process of the supervisor: ``python -m holdfast.process.child NAME``, with its parameters on standard input.
+
+It takes commands only from the supervisor's socket.  It ignores signals to the process group (Ctrl-C at a terminal,
+those that systemd sends to every process of a service), so that the supervisor determines the order of the shutdown. If
+the supervisor dies, the kernel kills the child, so that no unsupervised process keeps writing the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvloop
+
+from holdfast import logs
+from holdfast.process.parent_death import die_with_parent
+from holdfast.settings import Settings
+from telemetry.metrics import Family
+
+if TYPE_CHECKING:
+    from holdfast.http.listener import Server
+    from holdfast.runtime.observability import Observed
+
+CONNECTION, RELOAD, DRAIN, LEAVE, TELL = b"connection", b"reload", b"drain", b"leave", b"tell"
+"""Messages from the supervisor.
+
+A connection is sent with its file descriptor.  "Leave" means to drain while the others continue: a backend first hands
+its shards over, and a frontend lets its clients reconnect elsewhere.  "Tell" requests the process's metrics.
+"""
+READY, SETTLED, LOAD, TOLD = b"ready", b"settled", b"load ", b"told"
+"""Messages to the supervisor.
+
+A backend has settled when it has its share of the shards, and each other shard is with its intended owner.  A load is
+followed by the number of connections, and is sent once a second from the start of the process.  Metrics are sent as the
+descriptor of a file in memory (:data:`decode_families`).
+"""
+MESSAGE_BYTES_MOST = 64
+LOAD_SECONDS = 1.0
+
+log = logging.getLogger("holdfast")
+
+
+class Orders(msgspec.Struct):
+    """Parameters of a child process."""
+
+    name: str
+    """Name such as ``frontend-1``, for the log and for the backends."""
+    frontend: bool
+    """True for a frontend, False for a backend."""
+    settings: Settings
+    secret: bytes
+    """Secret by which frontends and backends authenticate each other."""
+    line: int
+    """File descriptor of the socket to the supervisor."""
+    supervisor: int
+    """Process id of the supervisor."""
+    frontends: int
+    """Number of frontends."""
+    first: bool
+    """True for the one frontend that does the work of the service's start; false when it is restarted."""
+    seals: bool = False
+    """True for the frontend that uploads usage to the lake, also after its restarts."""
+    node: str = ""
+    """Name of a backend's node, in the entries and in the names of logs."""
+    nodes: tuple[str, ...] = ()
+    """Names of all backends' nodes."""
+
+    def __repr__(self) -> str:
+        """Representation without the secret."""
+        return f"Orders({self.name})"
+
+
+def encode(orders: Orders) -> bytes:
+    return msgspec.msgpack.encode(orders, enc_hook=os.fspath)
+
+
+def decode(data: bytes) -> Orders:
+    return msgspec.msgpack.decode(data, type=Orders, dec_hook=_path)
+
+
+_encode_families = msgspec.msgpack.Encoder().encode
+decode_families = msgspec.msgpack.Decoder(list[Family]).decode
+
+
+def _path(type_: type, value: Any) -> Any:
+    assert issubclass(type_, Path)
+    return Path(value)
+
+
+def main() -> int:
+    """Run the role given in the parameters; returns its exit code, as if it ran by itself."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent()
+    # Slow imports are done before the parameters arrive; a frontend gets them when the backend is ready.
+    import holdfast.process.backend
+    import holdfast.process.frontend  # noqa: F401
+    from auth.encryption.master_keys import KeyringError
+    from holdfast.http.certificate import CertificateUnusable
+    from holdfast.process.serve import CannotStart, allow_open_files
+    from metadata_service.store import StoreError
+
+    given = sys.stdin.buffer.read()
+    if not given:
+        return 1  # the supervisor had ended before the kernel knew of the dependency
+    orders = decode(given)
+    if os.getppid() != orders.supervisor:
+        return 1  # the same, but it had written the parameters before
+    logs.set_up(orders.settings, "frontend" if orders.frontend else "backend", orders.name)
+    allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
+    line = Line(socket.socket(fileno=orders.line))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_frontend(orders, line) if orders.frontend else _backend(orders, line))
+    except (CannotStart, CertificateUnusable, KeyringError, StoreError) as error:
+        logs.complain(error)
+        return 1
+
+
+class Line:
+    """The child's end of the socket to the supervisor."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.stop = asyncio.Event()
+        """Set when the process is to drain."""
+        self.leaves = False
+        """True if the other processes continue."""
+        self._sock = sock
+        self._load: Callable[[], int] = lambda: 0
+        self._take: Callable[[socket.socket], None] | None = None
+        self._reload: Callable[[], None] | None = None
+        self._observed: Observed | None = None
+        self._telling: asyncio.Task[None] | None = None
+
+    def open(
+        self,
+        take: Callable[[socket.socket], None] | None = None,
+        reload: Callable[[], None] | None = None,
+        load: Callable[[], int] = lambda: 0,
+        observed: Observed | None = None,
+    ) -> None:
+        """Report that the process is ready, and carry out the supervisor's messages from now on.
+
+        ``load``: returns the number of connections; ``observed``: the metrics of the process.
+        """
+        self._observed = observed
+        self._take, self._reload, self._load = take, reload, load
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
+        self._sock.send(READY)
+        log.info("ready %s", logs.facts(pid=os.getpid()))
+
+    def tell_settled(self) -> None:
+        """Report that this backend has settled."""
+        self._sock.send(SETTLED)
+
+    def tell_load(self) -> None:
+        """Report the number of connections once a second from now on, which also shows that the process runs."""
+        try:
+            self._sock.send(LOAD + str(self._load()).encode())
+        except BlockingIOError:
+            pass  # the socket's buffer is full
+        except OSError:
+            return  # the supervisor has ended, and this process will be killed soon
+        asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load)
+
+    async def _tell(self, observed: Observed) -> None:
+        data = _encode_families(await observed.read())
+        file = os.memfd_create("metrics")
+        try:
+            os.write(file, data)
+            socket.send_fds(self._sock, [TOLD], [file])
+        except OSError as error:  # the socket's buffer is full, or the supervisor has ended
+            log.debug("what is counted was not told %s", logs.facts(error=error))
+        finally:
+            os.close(file)
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                said, files, _, _ = socket.recv_fds(self._sock, MESSAGE_BYTES_MOST, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            if said == CONNECTION:
+                assert self._take is not None
+                if files:
+                    self._take(socket.socket(fileno=files[0]))
+                else:
+                    log.error("a connection is closed: there are too many open files")
+            elif said == RELOAD:
+                if self._reload is not None:
+                    self._reload()
+            elif said == TELL:
+                if self._observed is not None and (self._telling is None or self._telling.done()):
+                    self._telling = asyncio.get_running_loop().create_task(self._tell(self._observed))
+            elif said == DRAIN:
+                self.stop.set()
+            elif said == LEAVE:
+                self.leaves = True
+                self.stop.set()
+            else:
+                assert not said
+                os._exit(1)  # the supervisor has ended
+
+
+async def _backend(orders: Orders, line: Line) -> int:
+    from holdfast.process.backend import BackendRole, in_folder, run_backend
+    from holdfast.runtime.observability import Observed
+
+    backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
+    settling: list[asyncio.Task[None]] = []
+    line.tell_load()
+
+    def started(role: BackendRole) -> None:
+        line.open(observed=observed)
+        settling.append(asyncio.create_task(settled(role)))
+
+    async def settled(role: BackendRole) -> None:
+        await role.member.settled.wait()
+        line.tell_settled()
+
+    observed = await Observed.start(orders.settings, "backend", orders.name, listens=False)
+    try:
+        return await run_backend(
+            *(orders.settings, backend, orders.secret, line.stop, started, observed), hand_over=lambda: line.leaves
+        )
+    finally:
+        await observed.close()
+
+
+async def _frontend(orders: Orders, line: Line) -> int:
+    from backend.rpc.cluster_client import ClusterBackend, nodes_of
+    from holdfast.process.backend import Sockets
+    from holdfast.process.frontend import Frontend, run_frontend
+    from holdfast.process.serve import certificate_of
+    from holdfast.runtime.observability import Observed
+    from metadata_service.sqlite.store import SQLiteStore
+
+    settings, processes = orders.settings, orders.frontends
+    certificate = certificate_of(settings)
+    sockets = Sockets(settings.data)
+
+    async def connect(store: SQLiteStore) -> ClusterBackend:
+        return await ClusterBackend.connect(nodes_of(store, sockets.reach), secret=orders.secret, name=orders.name)
+
+    line.tell_load()
+    service = await Frontend.start(settings, connect, processes=processes, first=orders.first, seals=orders.seals)
+
+    def started(server: Server) -> None:
+        hall = server.hall
+        reload = certificate.reload if certificate else None
+        line.open(server.take, reload, lambda: len(hall.connections) + len(hall.handshakes), observed)
+
+    observed = await Observed.start(settings, "frontend", orders.name, listens=False)
+    try:
+        return await run_frontend(
+            *(settings, service, certificate, [], line.stop, started, observed),
+            processes=processes,
+            lingers=lambda: line.leaves,
+        )
+    finally:
+        await observed.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

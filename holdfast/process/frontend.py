@@ -1,0 +1,264 @@
+"""Frontend processes, which serve clients by calls to backend processes (:mod:`holdfast.process.backend`).
+
+All of them open the metadata file, so they are on one machine; they communicate by :mod:`backend.rpc.wire`.  A frontend
+has no state that answers depend on: its memory has caches at most a second old, and counts of failed sign-ins.  So any
+frontend can serve any call, and when one dies its clients continue with another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from auth.encryption.encrypted_store import sealed
+from auth.encryption.keyring import Keyring
+from auth.lookup import Credentials
+from backend.api import Peer
+from backend.rpc.handshake import Refused
+from frontend.app import create_app
+from frontend.request.bodies import ROOM_BYTES, Room
+from frontend.rest.tenant_removal import finish_deletions
+from frontend.services import Services
+from holdfast.http.certificate import Certificate
+from holdfast.http.listener import Server
+from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
+from holdfast.process.serve import CannotStart, server_of, settle
+from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.keyring import naming_secret, read_keyring
+from holdfast.runtime.observability import Observed, tell_frontend, tell_server
+from holdfast.runtime.root_tenant import operators_key
+from holdfast.runtime.tracing import start_tracing
+from holdfast.settings import Settings
+from metadata_service.clusters.directory import Fleet
+from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.change_feed import ChangeWatch
+from metadata_service.sqlite.store import SQLiteStore
+from metadata_service.store import MetadataStore
+from telemetry.metrics import Registry
+
+BODIES_BYTES_LEAST = 64 << 20
+"""Minimum memory of each frontend for bodies being received; one process's limit is divided among the frontends."""
+
+
+class Elsewhere(Peer, Protocol):
+    """Backends in other processes."""
+
+    @property
+    def connected(self) -> bool:
+        """Return whether any of them can be called."""
+
+    async def ready(self, seconds: float) -> None:
+        """Wait until one can be called.  Raises :class:`~backend.rpc.handshake.Refused`, and
+        :class:`~backend.api.Unavailable`.
+        """
+
+    async def close(self) -> None: ...
+
+
+class Changes(Protocol):
+    """Source of changes that other processes make to queues."""
+
+    async def start(self) -> None:
+        """Start, before anything is cached."""
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[SQLiteStore], Awaitable[Elsewhere]]
+"""Function that starts connecting to the backends of these metadata."""
+
+
+class Frontend:
+    """Implements :class:`holdfast.process.serve.Service` over backends in other processes.  Created by
+    :meth:`start`."""
+
+    def __init__(
+        self, settings: Settings, services: Services, store: MetadataStore, backend: Elsewhere, changes: Changes
+    ) -> None:
+        self._settings = settings
+        self.app = create_app(services)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Never completed: a missing backend may recover."""
+        self._services = services
+        self._store = store
+        self._backend = backend
+        self._changes = changes
+
+    @classmethod
+    async def start(
+        cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True, seals: bool = True
+    ) -> Frontend:
+        """Start a frontend of these backends, one of ``processes`` behind one port.
+
+        ``first``: do the work of a service's start, which is to finish interrupted deletions and to declare the queues
+        of the settings.  ``seals``: upload usage to the lake.  Raises :class:`CannotStart`,
+        :class:`~auth.encryption.master_keys.KeyringError` and :class:`~metadata_service.store.StoreError`.
+        """
+        store = SQLiteStore(settings.metadata_file)
+        fleet = Fleet(store)
+        try:
+            keyring = await read_keyring(settings, store)
+            if keyring is None:
+                raise CannotStart(f"the data folder {settings.data} has no keyring yet: start the backend first")
+            await fleet.start()
+            backend = await connect(store)
+        except BaseException:
+            await fleet.close()
+            await store.close()
+            raise
+        metadata = MetadataClient(store)
+        changes = ChangeWatch(store, metadata)
+        return await cls.over(
+            settings,
+            store,
+            keyring,
+            metadata,
+            changes,
+            backend,
+            processes=processes,
+            first=first,
+            seals=seals,
+            fleet=fleet,
+        )
+
+    @classmethod
+    async def over(
+        cls,
+        settings: Settings,
+        store: MetadataStore,
+        keyring: Keyring,
+        metadata: MetadataClient,
+        changes: Changes,
+        backend: Elsewhere,
+        *,
+        processes: int = 1,
+        first: bool = True,
+        seals: bool = True,
+        fleet: Fleet | None = None,
+    ) -> Frontend:
+        """Start a frontend over any metadata and backends; it closes them at its end, or if it cannot start.
+
+        ``changes`` update the cache ``metadata`` after other processes' writes; the ``fleet``, which is started,
+        assigns new queues to clusters.
+        """
+        try:
+            credentials = Credentials(sealed(store, keyring))
+            naming = await naming_secret(credentials.store)
+            audit = open_audit(settings)
+        except BaseException:
+            if fleet is not None:
+                await fleet.close()
+            await backend.close()
+            await store.close()
+            raise
+        services = Services(
+            dataclasses.replace(frontend_settings(settings, processes), shared=True),
+            credentials,
+            metadata,
+            backend,
+            serving=lambda: backend.connected,
+            audit=audit,
+            keyring=keyring,
+            limiter=limiter_of(settings, processes),
+            oidc=oidc_of(settings),
+            bodies=Room(max(BODIES_BYTES_LEAST, ROOM_BYTES // processes)),
+            naming=naming,
+            fleet=fleet,
+        )
+        services.tracing = await start_tracing(settings)
+        keep_alarms(services, settings, store)
+        try:
+            count_usage(services, settings, store, seals=seals)
+        except CannotStart:
+            await backend.close()
+            await services.close()
+            await store.close()
+            raise
+        made = cls(settings, services, store, backend, changes)
+        try:
+            await made._begin(settings, first)
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    async def _begin(self, settings: Settings, first: bool) -> None:
+        try:
+            await self._backend.ready(math.inf)  # a backend may take long to recover a large journal
+        except Refused as error:
+            raise CannotStart(f"the backend does not let this frontend in: {error}") from error
+        await self._services.limiter.start()
+        await self._changes.start()
+        if self._services.keeper is not None:
+            self._services.keeper.start()
+        if first:
+            await finish_deletions(self._services)
+            await self._declare(settings)
+
+    async def _declare(self, settings: Settings) -> None:
+        if settings.queues:
+            root = await operators_key(self._services.credentials.store, settings.account)
+            if root is None:
+                raise CannotStart(
+                    f"account {settings.account} has no access key of an operator, as whom queues that the settings "
+                    "declare are made; the next start of the backend makes one"
+                )
+            await declare(self._services, root, settings.queues)
+
+    @property
+    def connected(self) -> bool:
+        """Return whether any backend can be called."""
+        return self._backend.connected
+
+    def tell(self, registry: Registry) -> None:
+        tell_frontend(registry, self._services, self._settings)
+
+    async def drain(self) -> None:
+        self.app.begin_drain()
+
+    async def close(self) -> None:
+        await self.app.settle()
+        await self._changes.close()
+        if self._services.fleet is not None:
+            await self._services.fleet.close()
+        await self._backend.close()
+        await self._services.close()
+        await self._store.close()
+
+
+async def run_frontend(
+    settings: Settings,
+    service: Frontend,
+    certificate: Certificate | None,
+    sockets: list[socket.socket],
+    stop: asyncio.Event,
+    started: Callable[[Server], None],
+    observed: Observed,
+    *,
+    processes: int = 1,
+    lingers: Callable[[], bool] = lambda: False,
+) -> int:
+    """Serve clients until ``stop``; returns the exit code.  Without sockets, connections arrive by :meth:`Server.take`.
+
+    ``lingers`` is called at the stop; it returns True if other frontends continue, to which clients can move
+    (:class:`Server`).
+    """
+    try:
+
+        def ready() -> None:
+            started(server)
+            settle()
+            observed.health.status = "ready"
+
+        server = server_of(settings, service, certificate, stop, ready, processes=processes, lingers=lingers)
+        service.tell(observed.registry)
+        tell_server(observed.registry, server, certificate)
+        observed.health.hindered = lambda: "draining" if stop.is_set() else "" if service.connected else "disconnected"
+        await server.serve(sockets)
+        return 0
+    finally:
+        await service.close()

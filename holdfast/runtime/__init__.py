@@ -1,0 +1,1 @@
+"""Parts that processes are made of: stores, data folder, keyring, health, observability."""

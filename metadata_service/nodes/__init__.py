@@ -1,0 +1,1 @@
+"""Metadata nodes: ring, remote calls, signatures, cached client, change feed."""

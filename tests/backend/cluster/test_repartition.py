@@ -1,0 +1,673 @@
+"""Queues that are split, drained and moved: no message is lost, and no retried send is stored twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from backend.api import (
+    SHARDS,
+    BackendError,
+    DeadLetter,
+    MapStale,
+    NewMessage,
+    NotOwner,
+    PartitionGone,
+    PartitionOpening,
+    PartitionSettings,
+    PartitionUnknown,
+    Peer,
+    Receive,
+    Received,
+    SettingsStale,
+    Stored,
+    Target,
+    TokenReused,
+    Unavailable,
+)
+from backend.cluster.repartition import Splits
+from backend.engine.token_slots import is_slot_of_token, slot_of_name, slot_of_token
+from backend.node import Node
+from backend.partition_map import routing_of
+from backend.rpc.client import RemoteBackend
+from backend.rpc.server import BackendServer, serve_backend
+from backend.serving import token_import
+from backend.serving.orphan_collector import Collector
+from backend.serving.shards import shard_of
+from metadata_service.clusters.partition_map import NotPossible, changing, open_ones, received_from, split
+from metadata_service.models import SERIAL_BITS, Partition, Queue
+from metadata_service.store import ConditionFailed
+from tests.backend.nodes import Machine
+from tests.backend.test_node import until
+from tests.backend.wired import SECRET
+
+ACCOUNT = "000000000000"
+NOW_MS = 1_700_000_000_000
+
+
+class Maps:
+    """Settings of partitions, as the metadata have their queues now."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.store = machine.store
+        self.routed: dict[str, Target] = {}
+        """Targets of messages for other queues, by ARN."""
+
+    async def settings(self, target: Target) -> PartitionSettings | None:
+        queue = await self.store.get_queue_by_id(target.queue_id)
+        return None if queue is None else settings_of(queue, target.partition)
+
+    async def target(self, arn: str, group: str | None = None) -> Target | None:
+        return self.routed.get(arn)
+
+
+def settings_of(queue: Queue, partition: int) -> PartitionSettings:
+    return PartitionSettings(
+        partition,
+        queue.queue_id,
+        queue.version,
+        f"arn:aws:sqs:us-east-1:{ACCOUNT}:{queue.name}",
+        queue.handle_key,
+        fifo=queue.attributes.get("FifoQueue") == "true",
+        purge_id=queue.purge_id,
+        routing=routing_of(queue, partition),
+    )
+
+
+class Everywhere:
+    """Backend that routes each call to the partition's node."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda target, *rest: getattr(self._world.node(target.partition), name)(target, *rest)
+
+
+class World:
+    """Two nodes over one store; each owns the partitions of its shards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine = Machine(folder)
+        self.maps = Maps(self.machine)
+        self.machine.resolver = self.maps  # type: ignore[assignment]
+        self.store = self.machine.store
+        self.way: RemoteBackend
+        self.server: BackendServer
+        self.nodes = cast(Peer, Everywhere(self))
+        self.splits = Splits(self.store, self.nodes, self.maps, lambda: NOW_MS)
+        self.queue: Queue
+
+    async def start(self, **attributes: str) -> None:
+        theirs = range(0, SHARDS, 2)
+        two = await self.machine.start("two", theirs)
+        self.server = await serve_backend(two, secret=SECRET, host="127.0.0.1")
+        self.way = await RemoteBackend.connect(self.server.address, secret=SECRET)
+        one = await self.machine.start("one", range(1, SHARDS, 2), self.way)
+        assert two._incarnation is not None
+        two._incarnation.elsewhere = two._elsewhere = one
+        self.queue = await self.store.create_queue(
+            ACCOUNT, "orders", attributes, {}, now_ms=NOW_MS, hold_seconds=0, clusters=(0,) * (2 if attributes else 1)
+        )
+
+    async def restart(self) -> None:
+        """Restart both nodes."""
+        await self.server.close()
+        await self.machine.stop()
+        two = await self.machine.start("two")
+        port = self.server.address.port
+        self.server = await serve_backend(two, secret=SECRET, host="127.0.0.1", port=port)
+        one = await self.machine.start("one", elsewhere=self.way)
+        assert two._incarnation is not None
+        two._incarnation.elsewhere = two._elsewhere = one
+        await self.way.ready(10)
+
+    async def close(self) -> None:
+        await self.machine.close()
+        await self.way.close()
+        await self.server.close()
+
+    def node(self, partition: int) -> Node:
+        return self.machine.nodes["two" if shard_of(partition) % 2 == 0 else "one"]
+
+    # --- as a frontend does it ---
+
+    async def fresh(self) -> Queue:
+        queue = await self.store.get_queue_by_id(self.queue.queue_id)
+        assert queue is not None
+        return queue
+
+    async def at(self, pick: Callable[[Queue], Partition], method: str, *arguments: Any, known: Queue) -> Any:
+        """Call the partition that ``pick`` finds in the known map, or in a newer one."""
+        for _ in range(20):
+            one = pick(known)
+            try:
+                return await getattr(self.nodes, method)(Target(one.id, known.queue_id, known.version), *arguments)
+            except (PartitionUnknown, SettingsStale, MapStale, PartitionGone) as error:
+                version, known = known.version, await self.fresh()
+                if method == "receive" and isinstance(error, PartitionGone) and known.version == version:
+                    return []  # it has retired, and will soon leave the map
+                await self.node(one.id).configure(settings_of(known, one.id))
+        raise AssertionError("the map does not come to rest")
+
+    async def send(self, token: int, known: Queue | None = None, group: str | None = None) -> Stored:
+        """Send the message with this number as its body and its token."""
+        message = NewMessage(b"%d" % token, group=group)
+        key = token_of(token)
+        message.retry = key + b"d" * 16
+        if group is not None:
+            message.token = key
+
+        def pick(queue: Queue) -> Partition:
+            slots = {one.slot: one for one in open_ones(queue.partitions)}
+            return slots[slot_of_token(key, list(slots)) if group is None else slot_of_name(group, list(slots))]
+
+        stored = await self.at(pick, "send", [message], known=known or await self.fresh())
+        return cast(Stored, stored[0])
+
+    async def receive_all(self) -> list[Received]:
+        """Receive and delete until the queue is empty."""
+        received: list[Received] = []
+        while True:
+            queue, found = await self.fresh(), 0
+            for one in received_from(queue):
+                got = await self.at(lambda _, one=one: one, "receive", Receive(10, 30), known=queue)  # type: ignore[misc]
+                await self.at(lambda _, one=one: one, "delete", [each.handle for each in got], known=queue)  # type: ignore[misc]
+                received += got
+                found += len(got)
+            if not found:
+                return received
+
+    async def settled(self) -> None:
+        async def so() -> bool:
+            await self.splits.finish(self.queue.queue_id, linger_seconds=0)
+            return not changing((await self.fresh()).partitions)
+
+        await until(so)
+
+
+def token_of(number: int) -> bytes:
+    """Make a token; its first 15 bytes are random, as those of calls are."""
+    return (number * 0x9E3779B97F4A7C15F39CC0605CEDC835 & (1 << 120) - 1).to_bytes(15, "little") + b"\0"
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(token_import, "RETRY_SECONDS", 0.01)
+    world = World(tmp_path)
+    await world.start()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(token_import, "RETRY_SECONDS", 0.01)
+    world = World(tmp_path)
+    await world.start(FifoQueue="true", DeduplicationScope="messageGroup")
+    yield world
+    await world.close()
+
+
+async def test_a_send_that_is_repeated_after_a_split_is_answered_as_before(world: World) -> None:
+    first = [await world.send(number) for number in range(60)]
+    before = await world.fresh()
+    await world.splits.split(before, [0, 0, 0])
+    again = [await world.send(number) for number in range(30)]
+    by_old_map = [await world.send(number, known=before) for number in range(30, 60)]
+    assert [stored.message_id for stored in again + by_old_map] == [stored.message_id for stored in first]
+    await world.settled()
+    assert not changing((await world.fresh()).partitions)
+    more = [await world.send(number) for number in range(60, 160)]
+    late = [await world.send(number, known=before) for number in range(60, 160)]
+    assert [stored.message_id for stored in late] == [stored.message_id for stored in more], "an old map is refused"
+    ids = [one.message_id for one in await world.receive_all()]
+    assert sorted(ids) == sorted(stored.message_id for stored in first + more)
+    counted = Counter(shard_of(one.id) % 2 for one in (await world.fresh()).partitions)
+    assert len(counted) == 2, "some partitions are the other node's, or this tests less than it says"
+
+
+async def test_a_send_that_is_repeated_after_a_drain_is_answered_as_before(world: World) -> None:
+    await world.splits.split(await world.fresh(), [0, 0, 0])
+    await world.settled()
+    first = [await world.send(number) for number in range(80)]
+    before = await world.fresh()
+    old = before.partitions[0].id
+    await world.splits.drain(before, [old, before.partitions[2].id])
+    again = [await world.send(number) for number in range(40)]
+    by_old_map = [await world.send(number, known=before) for number in range(40, 80)]
+    assert [stored.message_id for stored in again + by_old_map] == [stored.message_id for stored in first]
+    assert not await world.splits.finish(before.queue_id, linger_seconds=0), "they are not empty"
+    ids = [one.message_id for one in await world.receive_all()]
+    assert sorted(ids) == sorted(stored.message_id for stored in first)
+    assert not await world.splits.finish(before.queue_id, linger_seconds=3600), "they stay for the handles"
+    assert await world.splits.finish(before.queue_id, linger_seconds=0)
+    now = await world.fresh()
+    assert [one.id for one in now.partitions] == [before.partitions[1].id, before.partitions[3].id]
+    # Even now: transferred tokens are transferred again.
+    await world.splits.drain(now, [now.partitions[0].id])
+    assert [(await world.send(number)).message_id for number in range(80)] == [one.message_id for one in first]
+    await until(lambda: finished(world))
+    assert await world.receive_all() == [], "nothing was stored twice"
+    with pytest.raises((PartitionGone, PartitionUnknown)):
+        await world.node(old).counters(Target(old, now.queue_id))
+
+
+async def finished(world: World) -> bool:
+    return await world.splits.finish(world.queue.queue_id, linger_seconds=0)
+
+
+async def test_a_token_that_comes_with_another_call_after_a_split_is_refused(world: World) -> None:
+    for number in range(20):
+        await world.send(number)
+    await world.splits.split(await world.fresh(), [0] * 3)
+    await world.settled()
+    slots = range(4)
+    number = next(n for n in range(20) if slot_of_token(token_of(n), slots) != 0)
+
+    def pick(queue: Queue) -> Partition:
+        return open_ones(queue.partitions)[slot_of_token(token_of(number), slots)]
+
+    other = NewMessage(b"other", retry=token_of(number) + b"x" * 16)
+    with pytest.raises(TokenReused):
+        await world.at(pick, "send", [other], known=await world.fresh())
+
+
+async def test_whoever_waits_with_an_old_map_is_told(world: World) -> None:
+    await world.send(1)
+    await world.receive_all()
+    queue = await world.fresh()
+    target = Target(queue.partitions[0].id, queue.queue_id, queue.version)
+    node = world.node(target.partition)
+    waiting = asyncio.ensure_future(node.receive(target, Receive(1, 30, 20)))
+    watching = asyncio.ensure_future(node.watch(target, 20))
+    await waiters(node, target.partition, 2)
+    await world.splits.split(queue, [0])
+    for task in (waiting, watching):
+        with pytest.raises(MapStale):
+            await task
+
+
+async def waiters(node: Node, partition: int, count: int) -> None:
+    """Wait until this many receives wait at the partition."""
+
+    async def so() -> bool:
+        assert node._incarnation is not None
+        return len(node._incarnation.partitions[partition].waiters) == count
+
+    await until(so)
+
+
+async def test_a_watch_claims_nothing_and_takes_nobodys_turn(world: World) -> None:
+    await world.send(1)
+    await world.receive_all()
+    queue = await world.fresh()
+    target = Target(queue.partitions[0].id, queue.queue_id, queue.version)
+    node = world.node(target.partition)
+    assert not await node.watch(target, 0)
+    assert not await node.watch(target, 0.01)
+    watching = [asyncio.ensure_future(node.watch(target, 20)) for _ in range(2)]
+    await waiters(node, target.partition, 2)
+    waiting = asyncio.ensure_future(node.receive(target, Receive(1, 30, 20)))
+    await waiters(node, target.partition, 3)
+    await world.send(2)
+    assert await asyncio.gather(*watching) == [True, True]
+    assert len(await waiting) == 1
+    assert not await node.watch(target, 0)
+
+
+async def test_sends_with_tokens_wait_until_these_are_handed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_import, "WAIT_SECONDS", 0.05)
+    first = [await world.send(number) for number in range(20)]
+    queue = await world.fresh()
+    old = queue.partitions[0].id
+    holder = world.node(old)
+    held = asyncio.Event()
+    assert holder._incarnation is not None
+    hand_over = holder._incarnation.hand_over
+
+    async def later(target: Target, slot: int, part: int) -> Any:
+        await held.wait()
+        return await hand_over(target, slot, part)
+
+    monkeypatch.setattr(holder._incarnation, "hand_over", later)
+    after = await world.splits.split(queue, [0])
+    new = after.partitions[1]
+    number = next(n for n in range(20) if slot_of_token(token_of(n), [0, 1]) == 1)
+    with pytest.raises(PartitionOpening):
+        await world.send(number)
+    target = Target(new.id, after.queue_id, after.version)
+    assert await world.node(new.id).send(target, [NewMessage(b"no token")])
+    assert not await world.splits.finish(after.queue_id)
+    held.set()
+    assert (await world.send(number)).message_id == first[number].message_id
+
+
+@pytest.mark.parametrize("act", ["split", "drain", "move"])
+async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: str) -> None:
+    """Interrupt the operation, and its completion, after each step in turn, while clients send, retry and receive.
+
+    The nodes restart as well.  Then the operation is completed.
+    """
+    await world.splits.split(await world.fresh(), [0, 0])
+    await world.settled()
+    sent: dict[int, str] = {}
+    got: list[str] = []
+    number = 0
+    for steps in range(40):
+        before = await world.fresh()
+        for _ in range(6):
+            number += 1
+            sent[number] = (await world.send(number)).message_id
+        cut = Cut(world, steps)
+        try:
+            if act == "split" and len(open_ones(before.partitions)) < 4:
+                await cut.splits.split(before, [0])
+            elif act == "move":
+                await cut.splits.move(before, {open_ones(before.partitions)[0].id: 0})
+            elif len(open_ones(before.partitions)) > 1:
+                await cut.splits.drain(before, [open_ones(before.partitions)[0].id])
+            else:
+                await cut.splits.split(before, [0, 0])
+            for _ in range(3):
+                await cut.splits.finish(before.queue_id, linger_seconds=0)
+                got += [one.message_id for one in await world.receive_all()]
+        except Unavailable:
+            pass
+        if steps % 5 == 4:
+            await world.restart()
+        for retried in range(number - 5, number + 1):
+            known = before if retried % 2 else await world.fresh()
+            assert (await world.send(retried, known=known)).message_id == sent[retried], (steps, retried)
+        got += [one.message_id for one in await world.receive_all()]
+        await until(lambda: finished(world))
+        if not cut.happened:
+            break
+    else:
+        raise AssertionError("it was cut off each time: it was never seen to end")
+    assert steps >= 6, "an act has more steps than that"
+    assert sorted(got) == sorted(sent.values())
+
+
+class Cut:
+    """Operations whose calls of store and nodes fail after a number of them, before or after their effect."""
+
+    def __init__(self, world: World, calls: int) -> None:
+        self.left = calls
+        self.happened = False
+        self.splits = Splits(
+            cast(Any, Door(self, world.store)), cast(Any, Door(self, world.nodes)), world.maps, lambda: NOW_MS
+        )
+
+
+class Door:
+    def __init__(self, cut: Cut, inside: Any) -> None:
+        self._cut = cut
+        self._inside = inside
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            cut = self._cut
+            cut.left -= 1
+            if cut.left < -1:
+                cut.happened = True
+                raise Unavailable("it has crashed")
+            if cut.left == -1 and self._inside is not None and name != "new_partition_ids":
+                await getattr(self._inside, name)(*arguments, **options)
+                cut.happened = True
+                raise Unavailable("it has crashed")
+            return await getattr(self._inside, name)(*arguments, **options)
+
+        return call
+
+
+async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: World) -> None:
+    groups = [f"group {place}" for place in range(6)]
+    sent = {group: [] for group in groups}  # type: ignore[var-annotated]
+    numbers: dict[str, list[int]] = {group: [] for group in groups}
+    number = 0
+
+    async def send_some(count: int) -> None:
+        nonlocal number
+        for _ in range(count):
+            for group in groups:
+                number += 1
+                stored = await fifo.send(number, group=group)
+                sent[group].append(number)
+                numbers[group].append(stored.number)
+
+    await send_some(3)
+    queue = await fifo.fresh()
+    with pytest.raises(NotPossible):
+        await fifo.splits.split(queue, [0])
+    claimed = await fifo.at(lambda known: known.partitions[0], "receive", Receive(1, 30), known=queue)
+    moved = await fifo.splits.move(queue, {one.id: 0 for one in queue.partitions})
+    assert (await fifo.send(1, group=groups[0])).message_id == (await fifo.send(1, queue, groups[0])).message_id
+    await send_some(2)
+    assert [one.id for one in received_from(moved)] == [one.id for one in queue.partitions]
+    await fifo.at(lambda _: queue.partitions[0], "delete", [claimed[0].handle], known=moved)
+    received = [*claimed, *await fifo.receive_all()]
+    assert len(received) == 18, "the successors deliver nothing yet"
+    await until(lambda: finished(fifo))
+    assert [one.id for one in (await fifo.fresh()).partitions] == [
+        one.id for one in moved.partitions if one.state == "open"
+    ]
+    await send_some(1)
+    received += await fifo.receive_all()
+    for group in groups:
+        assert [int(one.payload) for one in received if one.group == group] == sent[group]
+        assert numbers[group] == sorted(set(numbers[group])), "sequence numbers rise"
+
+
+async def test_deduplication_ids_end_with_their_window_though_the_queue_has_moved(fifo: World) -> None:
+    """Tokens arrive unordered by time: one that expires late must not keep others."""
+    passed_ms = 0
+
+    def pass_to(at_ms: int) -> None:
+        nonlocal passed_ms
+        for node in fifo.machine.nodes.values():
+            node.clock._base_ms += max(0, at_ms - passed_ms)
+        passed_ms = max(passed_ms, at_ms)
+
+    queue = await fifo.fresh()
+    first = []
+    for number in range(60):
+        pass_to(passed_ms + 2000)
+        message = NewMessage(b"", group="g", token=token_of(number))
+        first.append((passed_ms, await send_one(fifo, message)))
+    await fifo.splits.move(queue, {one.id: 0 for one in queue.partitions})
+    for number, (at_ms, stored) in enumerate(first):
+        pass_to(at_ms + 200_000)
+        repeat = NewMessage(b"", group="g", token=token_of(number))
+        assert (await send_one(fifo, repeat)).message_id == stored.message_id
+    for number, (at_ms, stored) in enumerate(first):
+        pass_to(at_ms + 330_000)
+        repeat = NewMessage(b"", group="g", token=token_of(number))
+        assert (await send_one(fifo, repeat)).message_id != stored.message_id, "it is stored"
+
+
+async def send_one(world: World, message: NewMessage) -> Stored:
+    """Send to the open partition of the message's group."""
+
+    def pick(queue: Queue) -> Partition:
+        slots = {one.slot: one for one in open_ones(queue.partitions)}
+        return slots[slot_of_name(message.group or "", list(slots))]
+
+    stored = await world.at(pick, "send", [message], known=await world.fresh())
+    return cast(Stored, stored[0])
+
+
+async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters_find_it(
+    world: World, tmp_path: Path
+) -> None:
+    """Each cluster has a node for all shards; a shard of the other cluster with the same number is not its own."""
+    (tmp_path / "far").mkdir()
+    far = Machine(tmp_path / "far")
+    far.resolver = world.maps  # type: ignore[assignment]
+    node = await far.start("far", range(SHARDS), world.nodes, cluster=7)
+    near = world.node
+
+    def reached(partition: int) -> Node:
+        return node if partition >> SERIAL_BITS == 7 else near(partition)
+
+    world.node = reached  # type: ignore[method-assign]
+    for one in world.machine.nodes.values():
+        assert one._incarnation is not None
+        one._incarnation.elsewhere = one._elsewhere = world.nodes
+    try:
+        first = [await world.send(number) for number in range(30)]
+        queue = await world.fresh()
+        await world.splits.move(queue, {queue.partitions[0].id: 7})
+        assert [(await world.send(number)).message_id for number in range(30)] == [one.message_id for one in first]
+        assert len(await world.receive_all()) == 30
+        await until(lambda: finished(world))
+        (moved,) = (await world.fresh()).partitions
+        assert moved.id >> SERIAL_BITS == 7
+        source = await world.store.create_queue(ACCOUNT, "source", {}, {}, now_ms=NOW_MS, hold_seconds=0)
+        here = Target(source.partitions[0].id, source.queue_id, source.version)
+        await near(here.partition).configure(settings_of(source, here.partition))
+        await near(here.partition).send(here, [NewMessage(b"dead")])
+        assert len(await near(here.partition).receive(here, Receive(1, 0))) == 1
+        dead = DeadLetter(1, Target(moved.id, queue.queue_id))
+        assert await near(here.partition).receive(here, Receive(1, 0, 0, dead)) == []
+
+        async def arrived() -> bool:
+            return [one.payload for one in await world.receive_all()] == [b"dead"]
+
+        await until(arrived)
+        for one in world.machine.nodes.values():
+            with pytest.raises(NotOwner):
+                await one.counters(Target(moved.id, queue.queue_id))
+        await far.stop()
+        node = await far.start("far", (), world.nodes, cluster=7)
+        assert (await node.counters(Target(moved.id, queue.queue_id))).visible == 0, "it is there after a restart"
+    finally:
+        await far.close()
+
+
+async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(world: World) -> None:
+    await world.splits.split(await world.fresh(), [0])
+    await world.settled()
+    queue = await world.fresh()
+    gone = queue.partitions[0]
+    source = await world.store.create_queue(ACCOUNT, "source", {}, {}, now_ms=NOW_MS, hold_seconds=0)
+    here = Target(source.partitions[0].id, source.queue_id, source.version)
+    node = world.node(here.partition)
+    await node.configure(settings_of(source, here.partition))
+    await world.splits.drain(queue, [gone.id])
+    await until(lambda: finished(world))
+    assert gone.id not in [one.id for one in (await world.fresh()).partitions]
+    await node.send(here, [NewMessage(b"dead")])
+    assert len(await node.receive(here, Receive(1, 0))) == 1
+    old = DeadLetter(1, Target(gone.id, queue.queue_id, queue.version))
+    assert await node.receive(here, Receive(1, 0, 0, old)) == []
+
+    async def back() -> bool:
+        return (await node.counters(here)).visible == 1
+
+    await until(back)
+    there = (await world.fresh()).partitions[0]
+    new = DeadLetter(1, Target(there.id, queue.queue_id, queue.version))
+    assert await node.receive(here, Receive(1, 0, 0, new)) == []
+
+    async def arrived() -> bool:
+        return [one.payload for one in await world.receive_all()] == [b"dead"]
+
+    await until(arrived)
+
+
+async def drained_and_not_noted(world: World) -> tuple[Queue, Node, Target]:
+    """Make a drained and retired partition that is still in the map, as the process that would remove it has ended."""
+    await world.splits.split(await world.fresh(), [0])
+    await world.settled()
+    first = (await world.fresh()).partitions[0]
+    await world.splits.drain(await world.fresh(), [first.id])
+
+    async def handed_over() -> bool:
+        await world.splits.finish(world.queue.queue_id, linger_seconds=3600)
+        return not changing((await world.fresh()).partitions)
+
+    await until(handed_over)
+    queue = await world.fresh()
+    assert [one.state for one in queue.partitions] == ["draining", "open"]
+    gone = Target(first.id, queue.queue_id, queue.version)
+    assert await world.nodes.retire(gone, 0)
+    return queue, world.node(first.id), gone
+
+
+async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_that_begins(world: World) -> None:
+    """Otherwise no call for all of the queue's partitions would end.  (Found by the simulator.)"""
+    queue, node, gone = await drained_and_not_noted(world)
+    assert node._incarnation is not None
+    await Collector(node._incarnation).run([gone.partition])
+    with pytest.raises(PartitionGone, match="has retired"):  # receives continue at the other partitions
+        await world.nodes.watch(Target(gone.partition, queue.queue_id, queue.version), 0)
+    counted = await world.at(lambda _: queue.partitions[0], "counters", known=queue)
+    assert (counted.visible, counted.in_flight) == (0, 0)
+    await world.send(1)
+    assert len(await world.receive_all()) == 1
+    assert await finished(world)
+    assert len((await world.fresh()).partitions) == 1
+
+
+async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of_it(world: World) -> None:
+    """Regression test.  (Found by the simulator.)"""
+    _, node, gone = await drained_and_not_noted(world)
+    await node.forget(gone)
+    assert await finished(world)
+    assert len((await world.fresh()).partitions) == 1
+
+
+async def test_a_queue_may_be_changed_while_a_partition_that_has_retired_is_in_its_map(world: World) -> None:
+    """The partition applies the change, and stays retired.
+
+    Otherwise no call for all partitions would end, nor the drain.  (Found by the simulator.)
+    """
+    queue, _, gone = await drained_and_not_noted(world)
+    await world.store.begin_purge(queue.queue_id, now_ms=NOW_MS, interval_seconds=0)
+    await world.send(1)
+    assert len(await world.receive_all()) == 1
+    with pytest.raises(PartitionGone, match="has retired"):
+        await world.nodes.watch(Target(gone.partition, queue.queue_id, (await world.fresh()).version), 0)
+    assert await finished(world)
+    assert len((await world.fresh()).partitions) == 1
+
+
+async def test_an_act_from_an_old_version_is_refused(world: World) -> None:
+    before = await world.fresh()
+    await world.splits.split(before, [0])
+    with pytest.raises(ConditionFailed):
+        await world.splits.split(before, [0])
+    with pytest.raises(NotPossible):
+        await world.splits.split(await world.fresh(), [0])
+    assert len((await world.fresh()).partitions) == 2
+    await world.store.delete_queue(before.queue_id, now_ms=NOW_MS)
+    assert await world.splits.finish(before.queue_id)
+
+
+async def test_a_change_that_nobody_told_the_partitions_is_known_with_the_first_call(world: World) -> None:
+    first = [await world.send(number) for number in range(20)]
+    before = await world.fresh()
+    ids = await world.store.new_partition_ids(0, 2)
+    await world.store.update_queue(before.queue_id, before.version, now_ms=NOW_MS, partitions=split(before, ids))
+    assert [(await world.send(number)).message_id for number in range(20)] == [one.message_id for one in first]
+
+
+def test_slots_are_used_alike_and_move_little() -> None:
+    tokens = [token_of(number) for number in range(6000)]
+    few, more = [0, 1, 5], [0, 1, 5, 2]
+    placed = [slot_of_token(token, few) for token in tokens]
+    assert all(1800 < count < 2200 for count in Counter(placed).values())
+    for token, slot in zip(tokens, placed, strict=True):
+        assert slot_of_token(token, more) in (slot, 2), "a key moves to a new slot only"
+        assert [is_slot_of_token(one, token, few) for one in more] == [one == slot for one in more]
+    assert len({slot_of_name(f"group {number}", few) for number in range(100)}) == 3
+    assert issubclass(PartitionOpening, BackendError)
+    assert PartitionOpening.retryable

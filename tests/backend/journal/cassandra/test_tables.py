@@ -1,0 +1,86 @@
+"""Fence reads of a log that is held, without a Cassandra."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+from cassandra import OperationTimedOut
+
+from backend.journal.cassandra import tables
+from backend.journal.cassandra.table_interface import Unanswered
+from backend.journal.cassandra.tables import CassandraTables
+from metadata_service.cassandra import connection
+from metadata_service.cassandra.connection import HELD, CassandraConnection, Fence
+
+LOG = 5
+MOST = 60.0
+
+
+class Asked:
+    """Substitute for a connection; it answers on demand."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[Any], None]] = []
+
+    def send(self, statement: object, values: Sequence[Any], heard: Callable[[Any], None]) -> None:
+        self.waiting.append(heard)
+
+    async def answers(self, found: object) -> None:
+        while not self.waiting:
+            await asyncio.sleep(0)
+        self.waiting.pop()(found)
+
+
+class World:
+    def __init__(self) -> None:
+        self.asked = Asked()
+        self.ended: list[int] = []
+        self.told: list[Any] = []
+        fence = Fence("", lambda log_id: (log_id,), str, self._end_hold)
+        self.tables = CassandraTables(cast(CassandraConnection, self.asked), "k", fence)
+        self.tables._state = cast(Any, None)
+
+    async def _end_hold(self, log_id: int) -> None:
+        self.ended.append(log_id)
+
+    async def read(self, *found: object) -> None:
+        self.tables.read_state(LOG, self.told.append)
+        for one in found:
+            await self.asked.answers(one)
+        for _ in range(3):  # a task ends the hold
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(tables, "HELD_SECONDS_MOST", MOST)
+    monkeypatch.setattr(tables, "HELD_LOOK_SECONDS", 0.0)
+    return World()
+
+
+def gets_old(world: World) -> None:
+    (held,) = world.tables._held.values()
+    held.since -= MOST + 1
+
+
+async def test_a_hold_that_takes_too_long_is_ended_and_nobody_hears_of_it(world: World) -> None:
+    await world.read([(HELD,)])
+    gets_old(world)
+    await world.asked.answers([(HELD,)])
+    await world.asked.answers([("open",)])
+    assert world.ended == [LOG]
+    assert world.told == ["open"]
+    assert not world.tables._held
+
+
+async def test_a_later_hold_is_not_as_old_as_one_whose_end_was_not_seen(world: World) -> None:
+    await world.read([(HELD,)])
+    gets_old(world)
+    await world.asked.answers(connection.Unanswered(OperationTimedOut()))
+    assert isinstance(world.told[0], Unanswered)
+    await world.read([(HELD,)], [("open",)])
+    assert not world.ended
+    assert world.told[1:] == ["open"]

@@ -1,0 +1,220 @@
+"""Background tasks never end unnoticed: the end is logged, and the node restarts from durable data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from backend.api import DeadLetter, Unavailable
+from backend.engine import snapshot
+from backend.engine.fold import Fold
+from backend.engine.queue import Queue
+from backend.recovery.compaction import Cleaner
+from backend.serving.background import KEPT_MOST, SAID_AGAIN_SECONDS, Complaints, Tasks
+from backend.serving.transfers import Ferry
+from tests.backend.journal.support import virtual
+from tests.simulator.test_found import Service
+from tests.simulator.world.store import SimStore
+
+
+async def broken_later(*_: object, **__: object) -> Any:
+    raise RuntimeError("a fault in the code")
+
+
+def _move(service: Service) -> None:
+    source, other = service.queue(7), service.queue(8)
+    service.send(source, b"body")
+    service.run(service.node.start_move(source, service.store.queues[other.partition].arn, 0))
+
+
+def _transfer(service: Service) -> None:
+    source, dead = service.queue(7), service.queue(8)
+    service.send(source, b"body")
+    policy = DeadLetter(1, dead)
+    service.receive(source, 0, dead_letter=policy)
+    service.loop.run_for(1)
+    service.receive(source, 0, dead_letter=policy)
+
+
+def _checkpoint(service: Service) -> None:
+    target = service.queue(7)
+    for _ in range(40):
+        service.send(target, bytes(2000))
+    service.loop.run_for(2)
+
+
+def _restart(service: Service) -> None:
+    service.queue(7)
+    service.run(service.node.close())
+    service.disk.kill()
+    service.start()
+    service.loop.run_for(1)
+
+
+def _alarm(service: Service) -> None:
+    target = service.queue(7)
+    service.send(target, b"body")
+    service.receive(target, 1)
+    service.loop.run_for(3)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "cause"),
+    [
+        (Ferry, "_transfer", _transfer),
+        (Ferry, "_move_some", _move),
+        (snapshot, "take", _checkpoint),
+        (Cleaner, "clean", _checkpoint),
+        (SimStore, "settings", _restart),
+        (Fold, "_end_claim", _alarm),
+        (Queue, "move_out", _move),
+    ],
+    ids=["transfers", "move task", "checkpoint", "cleaner", "collector", "alarm", "moved out"],
+)
+def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
+    owner: Any, name: str, cause: Callable[[Service], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service()
+    before = service.incarnation
+    real = getattr(owner, name)
+
+    def once(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        raise RuntimeError("a fault in the code")
+
+    monkeypatch.setattr(owner, name, once)
+    try:
+        cause(service)
+        service.loop.until(lambda: service.node._incarnation is not before, 5)
+    except Unavailable:
+        pass  # a call under way fails with the end of its incarnation
+    assert any("a fault in the code" in failure for failure in service.loop.failures)
+    service.loop.until(lambda: service.node.ready, 60)
+    assert service.incarnation is not before
+    service.loop.until(service.quiet, 60)
+    service.run(service.node.checkpoint())
+    counters = [service.run(service.node.counters(target)) for target in map(service.queue, service.store.queues)]
+    stored = 40 if cause is _checkpoint else 0 if cause is _restart else 1
+    assert sum(one.visible + one.in_flight + one.delayed for one in counters) == stored
+    service.close()
+
+
+def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node had continued with a state that differed from the journal."""
+    service = Service()
+    target = service.queue(7)
+    before = service.incarnation
+    real = Fold.apply
+
+    def once(*_: object) -> None:
+        monkeypatch.setattr(Fold, "apply", real)
+        raise RuntimeError("a fault in the code")
+
+    monkeypatch.setattr(Fold, "apply", once)
+    with pytest.raises(RuntimeError):
+        service.send(target, b"body")
+    with pytest.raises(Unavailable):
+        service.send(target, b"body")
+    service.loop.until(lambda: service.node.ready, 60)
+    assert service.incarnation is not before
+    assert [message.payload for message in service.receive(target)] == [b"body"]
+    service.close()
+
+
+def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next checkpoint had referred to it too, and after a restart its messages were lost."""
+    service = Service()
+    targets = [service.queue(number) for number in range(1, 9)]
+    for target in targets:
+        service.send(target, b"body")
+    real, calls = snapshot._encode, 0
+
+    def encode(piece: Any) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise MemoryError
+        return real(piece)
+
+    monkeypatch.setattr(snapshot, "_encode", encode)
+    with pytest.raises(MemoryError):
+        service.run(service.node.checkpoint())
+    monkeypatch.setattr(snapshot, "_encode", real)
+    for partition in service.incarnation.partitions.values():
+        assert all(block.ref is None for block in partition.fold.blocks.values())
+        assert partition.fold.changed
+    service.run(service.node.checkpoint())
+    service.close()
+    service.disk.crash()
+    service.start()
+    assert not service.node.damage
+    assert all(len(service.receive(target)) == 1 for target in targets)
+    service.close()
+
+
+def test_a_node_that_fails_again_and_again_does_so_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    service.queue(7)
+    service.run(service.node.close())
+    service.disk.kill()
+    monkeypatch.setattr(SimStore, "settings", broken_later)
+    service.start()
+    service.loop.run_for(100)
+    assert 10 < len(service.loop.failures) < 40
+    service.close()
+
+
+def test_who_is_told_of_a_task_that_has_ended() -> None:
+    async def main() -> None:
+        told: list[BaseException] = []
+        said: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        tasks = Tasks(told.append)
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def waits(future: asyncio.Future[None]) -> None:
+            await future
+
+        one = tasks.start(waits(never), "one")
+        await asyncio.sleep(0)
+        one.cancel()
+        await asyncio.wait([one])
+        assert not told, "somebody has cancelled it"
+        two = tasks.start(waits(asyncio.get_running_loop().create_future()), "two")
+        inner: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        three = tasks.start(waits(inner), "three")
+        await asyncio.sleep(0)
+        inner.cancel()
+        await asyncio.wait([three])
+        assert isinstance(told.pop(), asyncio.CancelledError), "nobody has: it would have gone unseen"
+        tasks.stop()
+        await asyncio.wait([two])
+        four = tasks.start(broken_later(), "four")
+        await asyncio.wait([four])
+        assert not told, "the incarnation is over"
+        assert [context["message"].split()[0] for context in said] == ["three", "four"]
+
+    virtual(main())
+
+
+def test_a_complaint_is_said_once_and_once_a_minute() -> None:
+    async def main() -> None:
+        complaints = Complaints()
+        said = 0
+        for _ in range(120):
+            said += complaints.is_news("a", "no room")
+            await asyncio.sleep(1)
+        assert said == 120 // SAID_AGAIN_SECONDS
+        assert complaints.is_news("a", "another")
+        assert not complaints.is_news("a", "another")
+        complaints.settled("a")
+        assert complaints.is_news("a", "another")
+        for number in range(2 * KEPT_MOST):
+            complaints.is_news(number, "x")
+            await asyncio.sleep(1)
+        assert len(complaints._said) <= KEPT_MOST
+
+    virtual(main())

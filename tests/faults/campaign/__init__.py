@@ -1,0 +1,1 @@
+"""The fault campaign: forms of the service, faults, plans and results."""

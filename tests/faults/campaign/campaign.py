@@ -1,0 +1,178 @@
+"""The long campaign: random faults one after the other, and a table of the results."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.faults.campaign import steps
+from tests.faults.campaign.whole import QUARANTINED
+from tests.faults.out_of_files import no_free_files
+from tests.faults.tools.hooks import Fault
+from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.traffic import Traffic
+
+ENDS_A_ROUND = 12
+"""Maximum number of faults after which the queues are emptied, and every message is accounted for."""
+CALLS_MOST = 300
+
+
+@dataclass
+class Row:
+    """Results of one kind of fault."""
+
+    done: int = 0
+    not_reached: int = 0
+
+
+@dataclass
+class Outcome:
+    """Results of a campaign."""
+
+    seed: int
+    rows: dict[str, Row] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    seconds: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+    def row(self, kind: str) -> Row:
+        return self.rows.setdefault(kind, Row())
+
+
+class Campaign:
+    """Random faults for a given time, on one data folder after the other."""
+
+    def __init__(self, seed: int, seconds: float, only: str = "") -> None:
+        """Set up a campaign.  ``only``: run faults whose names contain this."""
+        self.outcome = Outcome(seed)
+        self._random = Random(seed)
+        self._seconds = seconds
+        self._faults: list[tuple[str, Callable[[FaultyServer, Traffic], Awaitable[bool]]]] = [
+            ("kill -9 at a random moment", self._kill),
+            ("power lost at a random moment", self._lose_power),
+            ("SIGTERM under load", self._stop),
+            ("EIO in a commit", self._fail_commit),
+            ("no file descriptor left", self._no_files),
+            *[
+                (f"ended at {moment}", self._at_work(moment))
+                for group in steps.WHILE_SERVING.values()
+                for moment in group
+            ],
+            *[
+                (f"ended while starting, at {moment}", self._starting(moment))
+                for group in steps.AT_START.values()
+                for moment in group
+            ],
+        ]
+        self._faults = [(kind, fault) for kind, fault in self._faults if only in kind]
+
+    async def run(self) -> Outcome:
+        """Run until the time is over or a promise was broken."""
+        began = time.monotonic()
+        end = began + self._seconds
+        while self._faults and time.monotonic() < end and not self.outcome.violations:
+            with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
+                server = FaultyServer(Path(folder))
+                try:
+                    await self._round(server, end)
+                except Exception as error:
+                    self.outcome.violations.append(f"{error!r}\n{server.log_tail()}")
+                finally:
+                    server.kill()
+            self.outcome.rounds += 1
+            self.outcome.seconds = time.monotonic() - began
+        return self.outcome
+
+    async def _round(self, server: FaultyServer, end: float) -> None:
+        server.seed = self._random.randrange(1 << 30)
+        await server.start_with()
+        async with Traffic(server, self._random.randrange(1 << 30)).running() as traffic:
+            try:
+                done: list[str] = []
+                while len(done) < ENDS_A_ROUND and time.monotonic() < end:
+                    kind, fault = self._random.choice(self._faults)
+                    done.append(kind)
+                    row = self.outcome.row(kind)
+                    if await fault(server, traffic):
+                        row.done += 1
+                    else:
+                        row.not_reached += 1
+                    if server.process is None:
+                        await server.start_with()
+                await traffic.settle()
+            finally:
+                self.outcome.counts.update(traffic.counts)
+        if traffic.ledger.violations:
+            self.outcome.violations += [f"after {', '.join(done)}:", *traffic.ledger.violations, server.log_tail()]
+
+    # --- the faults ---------------------------------------------------------------------------------------
+
+    async def _kill(self, server: FaultyServer, traffic: Traffic) -> bool:
+        await traffic.answered(self._random.randrange(CALLS_MOST))
+        server.kill()
+        return True
+
+    async def _lose_power(self, server: FaultyServer, traffic: Traffic) -> bool:
+        await traffic.answered(self._random.randrange(CALLS_MOST))
+        await asyncio.to_thread(server.lose_power)
+        return True
+
+    async def _stop(self, server: FaultyServer, traffic: Traffic) -> bool:
+        await traffic.answered(self._random.randrange(CALLS_MOST))
+        code = await asyncio.to_thread(server.stop)
+        assert code == 0, f"the drain ended with {code}"
+        return True
+
+    async def _fail_commit(self, server: FaultyServer, traffic: Traffic) -> bool:
+        action = self._random.choice(("eio", "eio_lost"))
+        step = self._random.choice(("commit.write.before", "commit.sync.before"))
+        server.kill()
+        await server.start_with([Fault(step, action, self._random.randrange(1, 200))])
+        before = server.log_text().count("the journal has been recovered")
+        await traffic.until(
+            lambda: server.log_text().count("the journal has been recovered") > before, "the journal is recovered"
+        )
+        await traffic.answered(50)
+        return True
+
+    async def _no_files(self, server: FaultyServer, traffic: Traffic) -> bool:
+        await traffic.answered(self._random.randrange(50, CALLS_MOST))  # its clients are connected
+        refused = traffic.counts["refused"]
+        with no_free_files(server.pid):
+            goal = refused + self._random.randrange(1, CALLS_MOST)
+            await traffic.until(lambda: traffic.counts["refused"] > goal, "calls are refused for want of a descriptor")
+        await traffic.answered(50)
+        assert QUARANTINED not in server.log_text(), "a message was taken for damaged"
+        return True
+
+    def _at_work(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
+        async def fault(server: FaultyServer, traffic: Traffic) -> bool:
+            server.kill()
+            nth = self._random.randrange(1, 200 if moment.startswith("commit") else 4)
+            try:
+                await steps.end_while_serving(server, traffic, moment, nth, self._action())
+            except TimeoutError:
+                server.kill()  # the step occurred less often
+                return False
+            return True
+
+        return fault
+
+    def _starting(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
+        async def fault(server: FaultyServer, traffic: Traffic) -> bool:
+            server.kill()
+            if self._random.random() < 0.5:
+                await steps.serve_and_kill(server, traffic)
+            return await steps.end_at_start(server, moment, self._random.choice((1, 1, 2)), self._action())
+
+        return fault
+
+    def _action(self) -> str:
+        return self._random.choice(("kill", "power"))

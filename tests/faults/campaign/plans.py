@@ -1,0 +1,398 @@
+"""Plans: the faults injected into each form."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.cluster import LocalCluster
+from bench.servers.cassandra_server import QUICK_START, CassandraCluster
+from metadata_service.opening import CannotOpen
+from tests.faults.bad_block import BadBlock
+from tests.faults.campaign import quorum
+from tests.faults.campaign.distributed import Distributed
+from tests.faults.campaign.forms import Form, OneMachine
+from tests.faults.campaign.whole import FAULT_SECONDS, Fault, Row, campaign
+from tests.faults.heavy import HeavyMoves
+from tests.faults.out_of_files import OUT_SECONDS, no_free_files, out_of_files
+from tests.faults.restored import CLUSTERS, TwoClusters
+from tests.faults.tools.proxy import Direction
+from tests.faults.tools.traffic import DEAD, ORDERS, WORK
+
+APART_SECONDS = 10.0
+"""Duration of a network fault: longer than its detection and a takeover."""
+FREEZE_SECONDS = 7.0
+"""Duration of a pause: longer than the time limits for frontends' reports and for heartbeats."""
+MOVING_SECONDS = 3.0
+"""Time after which messages are being transferred."""
+WRONG_SECONDS = 6.0
+"""Duration of a clock fault, or of a slow disk."""
+RESTORED_SECONDS = 900.0
+"""Timeout for starting, backing up, losing, restoring and emptying a service."""
+HOUR_SECONDS = 3600.0
+MINUTES_SECONDS = 600.0
+"""Clock error that is large, but within the tolerance of signatures."""
+
+EARLY_SHARE = 0.1
+"""Maximum share by which a shard's time runs fast: it follows a wrong clock at a tenth."""
+
+WAYS = {
+    "": Direction.BOTH,
+    ": what callers send does not arrive": Direction.TO_SERVER,
+    ": answers do not arrive": Direction.TO_CLIENT,
+}
+
+
+def killed(name: str) -> Callable[[Form], None]:
+    """Make a fault: kill -9, and a restart."""
+    return lambda form: form.kill(name)
+
+
+def frozen(form: Form, name: str, seconds: float = FREEZE_SECONDS) -> None:
+    """Send SIGSTOP, and SIGCONT after a while."""
+    form.pause(name)
+    try:
+        time.sleep(seconds)
+    finally:
+        form.resume(name)
+
+
+@contextmanager
+def wrong_clock(form: Form, name: str, seconds: float) -> Iterator[None]:
+    """Set a process's clock off during the block."""
+    form.set_clock(name, seconds)
+    try:
+        yield
+    finally:
+        form.set_clock(name, 0)
+
+
+def clock_off(form: Form, name: str, seconds: float) -> None:
+    """Set a process's clock off for a while."""
+    with wrong_clock(form, name, seconds):
+        time.sleep(WRONG_SECONDS)
+
+
+def slow_disk(form: Form, name: str, sync_seconds: float) -> None:
+    """Delay a process's syncs for a while."""
+    form.slow_disk(name, sync_seconds)
+    try:
+        time.sleep(WRONG_SECONDS)
+    finally:
+        form.slow_disk(name, 0)
+
+
+def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
+    """Faults for ``holdfast serve`` with several processes."""
+    one, *_ = form.backends
+    faults: list[Fault[OneMachine]] = [
+        *[Fault[OneMachine](f"kill -9 of {name}", killed(name)) for name in (*form.frontends, *form.backends)],
+        Fault("kill -9 of all processes", OneMachine.kill_all),
+        Fault("a frontend stands still (SIGSTOP), and goes on", lambda f: frozen(f, f.frontends[0])),
+        Fault("a backend stands still (SIGSTOP): it is killed, and its shards served", lambda f: hung(f, one)),
+        Fault("a frontend's clock 10 minutes ahead", lambda f: clock_off(f, f.frontends[0], MINUTES_SECONDS)),
+        Fault("a backend's clock an hour ahead", lambda f: clock_off(f, one, HOUR_SECONDS)),
+        Fault("a backend's clock an hour behind", lambda f: clock_off(f, one, -HOUR_SECONDS)),
+        Fault("a backend's disk takes 0.3 s for a sync", lambda f: slow_disk(f, one, 0.3)),
+        Fault("a frontend has no file descriptor left", lambda f: out_of_files(f, f.frontends[0])),
+        Fault("a backend has no file descriptor left", lambda f: out_of_files(f, one)),
+        Fault("a block of 4 KiB of a backend's disk cannot be read", bad_block, damages=True),
+        Fault("a backend without a file descriptor is killed", lambda f: killed_without_files(f, one)),
+    ]
+    if len(form.backends) > 1:
+        faults += [*moves_of_heavy_groups()]
+    return [*faults, Fault("rolling restart of everything", OneMachine.restart_all)]
+
+
+def moves_of_heavy_groups() -> Iterator[Fault[Any]]:
+    """Faults during transfers of messages near 1 MiB, in batches larger than one call carries."""
+
+    def moved(meanwhile: Callable[[Form, str, str, str], object]) -> Callable[[Form], None]:
+        def do(form: Form) -> None:
+            moves = HeavyMoves(form.endpoint, form.owner_of)
+            asyncio.run(moves.run(lambda *queues: meanwhile(form, *queues)))
+
+        return do
+
+    what = "groups of messages near 1 MiB move between nodes"
+    yield Fault(what, moved(lambda *_: None), alone=True)
+    yield Fault(
+        f"{what}, and the node that they leave is killed",
+        moved(lambda f, yard, pile, _: kill_owner(f, pile)),
+        alone=True,
+    )
+    yield Fault(
+        f"{what}, and the node that they come to is killed",
+        moved(lambda f, *queues: kill_owner(f, queues[2])),
+        alone=True,
+    )
+    yield Fault(
+        f"{what}, and one has no file descriptor left",
+        moved(lambda f, yard, pile, _: out_of_files(f, f.owner_of(pile))),
+        alone=True,
+    )
+
+
+def kill_owner(form: Form, queue: str) -> None:
+    """kill -9 the backend that owns the queue, during the transfers."""
+    time.sleep(MOVING_SECONDS)
+    form.kill(form.owner_of(queue))
+
+
+def hung(form: OneMachine, name: str) -> None:
+    """Suspend a process until the supervisor kills it, and its replacement serves."""
+    pid = form.pid(name)
+    form.until_logged(f"{name} does not answer and is killed", lambda: form.pause(name))
+    form.server.wait_again(name, pid)
+
+
+def bad_block(form: OneMachine) -> None:
+    """Make a block unreadable; only messages in it are lost, and reported."""
+    asyncio.run(BadBlock(form).run())
+
+
+def killed_without_files(form: Form, name: str) -> None:
+    """Leave a process without free descriptors, and kill it in that state."""
+    with no_free_files(form.pid(name)):
+        time.sleep(OUT_SECONDS)
+        form.kill(name)
+
+
+def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
+    """Faults for all roles as processes of their own, on three nodes of Cassandra."""
+    frontend, *_ = form.frontends
+    metadata, *_ = form.metadata
+    named = [metadata, *form.backends, frontend, *form.managers]
+    faults = [
+        *[Fault[Distributed](f"kill -9 of {name}", killed(name)) for name in named],
+        Fault("kill -9 of all of Holdfast", Distributed.kill_all),
+        Fault("an owner of shards stands still past its takeover, and goes on", zombie(WORK)),
+        Fault("a metadata node stands still, and goes on", lambda f: frozen(f, metadata)),
+        Fault("a frontend stands still, and goes on", lambda f: frozen(f, frontend)),
+        *[Fault(f"a backend and its callers apart{text}", apart(ORDERS, way)) for text, way in WAYS.items()],
+        *[
+            Fault(f"a backend and one frontend apart{text}", apart_from(WORK, frontend, way))
+            for text, way in WAYS.items()
+        ],
+        *[Fault(f"a backend and Cassandra apart{text}", owner_apart(ORDERS, way)) for text, way in WAYS.items()],
+        Fault("a frontend and Cassandra apart", no_cassandra(frontend)),
+        Fault("a metadata node and Cassandra apart", no_cassandra(metadata)),
+        Fault("Cassandra takes 0.1 s longer each way", slow_cassandra),
+        Fault("a backend's clock an hour ahead", lambda f: clock_off(f, f.owner_of(WORK), HOUR_SECONDS)),
+        Fault(
+            "a backend killed, and back with a clock an hour behind",
+            lambda f: killed_with_clock_off(f, f.owner_of(WORK)),
+        ),
+        Fault("a metadata node's clock an hour ahead", lambda f: clock_off(f, metadata, HOUR_SECONDS)),
+        Fault("a backend has no file descriptor left", lambda f: out_of_files(f, f.owner_of(ORDERS))),
+        Fault("a metadata node has no file descriptor left", lambda f: out_of_files(f, metadata)),
+        Fault("a frontend has no file descriptor left", lambda f: out_of_files(f, frontend)),
+        Fault("Redis killed, and an empty one in its place", lambda f: f.redis_away(WRONG_SECONDS)),
+        Fault("Redis flushed", Distributed.redis_flushed),
+        Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
+        Fault("two Cassandra nodes killed, and back", lambda f: f.without_cassandra([1, 2], APART_SECONDS)),
+        Fault("rolling restart of everything", Distributed.restart_all),
+        Fault("a split, while the owner is a zombie", resized(WORK, 3, zombie(WORK)), alone=True),
+        Fault(
+            "a drain, while the owner and its callers are apart",
+            resized(WORK, 1, apart(WORK, Direction.BOTH)),
+            alone=True,
+        ),
+    ]
+    faults += [
+        *moves_of_heavy_groups(),
+        Fault("groups of messages near 1 MiB move, while their queues are split", split_heavy, alone=True),
+    ]
+    if form.wrongs:
+        faults += [
+            Fault("a Cassandra node's clock an hour ahead", lambda f: f.wrong_clock(0, HOUR_SECONDS, a_while)),
+            Fault("a Cassandra node's clock an hour behind", lambda f: f.wrong_clock(1, -HOUR_SECONDS, a_while)),
+            Fault("a Cassandra node's disk takes 0.3 s for a sync", lambda f: f.slow_syncs([0], 0.3, a_while)),
+            Fault("all disks of Cassandra take 0.3 s for a sync", lambda f: f.slow_syncs([0, 1, 2], 0.3, a_while)),
+        ]
+    return faults
+
+
+def a_while() -> None:
+    """Wait, so that a fault lasts."""
+    time.sleep(WRONG_SECONDS)
+
+
+def slow_cassandra(form: Distributed) -> None:
+    """Slow down the network to Cassandra for a while."""
+    with form.bad_network(form.proxies, lambda proxy: proxy.delay(0.1)):
+        time.sleep(WRONG_SECONDS)
+
+
+def killed_with_clock_off(form: Form, name: str) -> None:
+    """Kill a process; others take over its shards, and it restarts with a clock an hour behind, for a while."""
+    with wrong_clock(form, name, -HOUR_SECONDS):
+        form.kill(name)
+        time.sleep(WRONG_SECONDS)
+
+
+def zombie(queue: str) -> Callable[[Distributed], None]:
+    """Suspend the queue's owner until after the takeover of its shards, and resume it."""
+    return lambda form: form.wait_for_zombie(form.owner_of(queue))
+
+
+def apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
+    """Disconnect the queue's owner from all its callers, until others own the queue."""
+    return lambda form: form.apart(form.owner_of(queue), direction, queue)
+
+
+def apart_from(queue: str, frontend: str, direction: Direction) -> Callable[[Distributed], None]:
+    """Disconnect the queue's owner from one of two frontends for a while."""
+    return lambda form: form.apart_from(form.owner_of(queue), frontend, direction, APART_SECONDS)
+
+
+def owner_apart(queue: str, direction: Direction) -> Callable[[Distributed], None]:
+    """Disconnect the queue's owner from all nodes of Cassandra for a while."""
+    return lambda form: form.apart_from_cassandra(form.owner_of(queue), direction, APART_SECONDS)
+
+
+def no_cassandra(name: str) -> Callable[[Distributed], None]:
+    """Disconnect a process from all nodes of Cassandra for a while."""
+    return lambda form: form.apart_from_cassandra(name, Direction.BOTH, APART_SECONDS)
+
+
+def resized(queue: str, partitions: int, meanwhile: Callable[[Distributed], object]) -> Callable[[Distributed], None]:
+    """Change a queue's number of partitions, and call ``meanwhile`` once that has started."""
+    return lambda form: form.splitter().resize({queue: partitions}, lambda: meanwhile(form))
+
+
+def split_heavy(form: Distributed) -> None:
+    """Give each of the queues through which heavy groups move two more partitions."""
+    moves = HeavyMoves(form.endpoint, form.owner_of, groups=6)
+    asyncio.run(moves.run(lambda *queues: form.splitter().resize(dict.fromkeys(queues, 3))))
+
+
+def split_and_drain(form: Distributed) -> None:
+    """Split one standard queue and drain the other one; the next call does the reverse."""
+    form.splitter().resize({WORK: 1, DEAD: 3} if form.is_split else {WORK: 3, DEAD: 1})
+    form.is_split = not form.is_split
+
+
+async def _one_machine(folder: Path, backends: int, seed: int, told: Told, only: str) -> list[Row]:
+    return await campaign(
+        lambda number: OneMachine(made(folder / str(number)), backends),
+        on_one_machine,
+        seed,
+        told=told,
+        early_share=EARLY_SHARE,
+        only=only,
+    )
+
+
+async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
+    rows = await campaign(
+        lambda number: Distributed(made(folder / str(number)), managers=1),
+        on_cassandra,
+        seed,
+        told=told,
+        early_share=EARLY_SHARE,
+        amid=split_and_drain,
+        only=only,
+    )
+    return rows + await asyncio.to_thread(of_one_node, told, only)
+
+
+def of_one_node(told: Told, only: str) -> list[Row]:
+    """Run the faults of :mod:`tests.faults.campaign.quorum`; returns rows."""
+    rows: list[Row] = []
+    names = [fault.__name__.replace("_", " ") for fault in quorum.FAULTS]
+    numbers = [number for number, name in enumerate(names) if only in name]
+    if not numbers:
+        return rows
+    with CassandraCluster(3, heap="384m", java_options=QUICK_START) as cassandra:
+        for number in numbers:
+            row = Row("a backend's node on 3 Cassandra", names[number])
+            try:
+                seen = asyncio.run(_in_time(cassandra, number))
+                row.fault, row.calls = seen.fault, seen.acknowledged + seen.refused
+                row.errors['refused, with "try again"'] = seen.refused
+                row.stall_seconds, row.lost = seen.stall_seconds, seen.lost
+                row.duplicates["twice"] = seen.duplicated
+                row.broken = [] if seen.kept else [str(seen)]
+            except Exception as error:
+                row.broken = [f"{error!r}"]
+            row.errors, row.duplicates = +row.errors, +row.duplicates
+            rows.append(row)
+            told(row)
+    return rows
+
+
+async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.Seen:
+    async with asyncio.timeout(FAULT_SECONDS):
+        while True:
+            try:
+                return await quorum.run(cassandra, "faults", number)
+            except CannotOpen:  # three nodes that have just started may take long to agree on the schema
+                await asyncio.sleep(1)
+
+
+async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
+    """Back up two backend clusters under load, lose and restore them, with and without a fault meanwhile."""
+    rows: list[Row] = []
+    amiss: dict[str, Callable[[LocalCluster], object]] = {
+        "backed up under load, lost and restored": lambda cluster: None,
+        "backed up under load while a backend is killed, lost and restored": backend_killed,
+    }
+    for number, (what, meanwhile) in enumerate(amiss.items()):
+        if only not in what:
+            continue
+        row = Row("2 backend clusters on Cassandra", what)
+        service = TwoClusters(two_clusters(), made(folder / str(number)), seed + number)
+        try:
+            async with asyncio.timeout(RESTORED_SECONDS):
+                await service.run(meanwhile)
+        except Exception as error:
+            row.broken = [f"{error!r}"]
+        finally:
+            await asyncio.to_thread(service.cluster.close)
+        row.calls, row.errors, row.lost = service.seen.calls, service.seen.errors, len(service.seen.lost)
+        row.broken += service.seen.broken
+        row.fault += f" ({service.seen.had_to_be_there} had to be there, {service.seen.had_to_be_gone} not)"
+        rows.append(row)
+        told(row)
+    return rows
+
+
+def two_clusters() -> LocalCluster:
+    """Make a cluster, not started, with one backend in each backend cluster.
+
+    It has one Cassandra node, because a backup may hold all logs for 1.2 s at most.
+    """
+    cluster = LocalCluster(cassandra=1, metadata=1, backends=1, managers=1, redis=False, java_options=QUICK_START)
+    cluster.add_backend(CLUSTERS[1])
+    return cluster
+
+
+def backend_killed(cluster: LocalCluster) -> None:
+    """kill -9 one backend during the backup, and start it again."""
+    time.sleep(1)
+    process = cluster.of("backend")[-1]
+    process.kill()
+    process.start()
+
+
+def made(folder: Path) -> Path:
+    """Create the folder, and return it."""
+    folder.mkdir()
+    return folder
+
+
+Told = Callable[[Row], None]
+"""Receiver of each row as it is completed."""
+
+FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[Row]]]] = {
+    "frontends": lambda folder, seed, told, only: _one_machine(folder, 1, seed, told, only),
+    "backends": lambda folder, seed, told, only: _one_machine(folder, 3, seed, told, only),
+    "cassandra": _cassandra,
+    "two-clusters": _two_clusters,
+}
+"""Functions by form's name.  Each runs the planned faults whose names contain a text, in a folder of its own."""

@@ -1,0 +1,207 @@
+"""Faults on whole clusters under load, one after the other, and the verdict on each.
+
+After each fault, calls have to be answered again, and the queues are emptied.  Then the history of all calls so far is
+judged (:mod:`tests.histories`).  A fault that breaks a promise, takes too long, or cannot be injected is recorded as
+that, and the campaign continues with another cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tests.faults.campaign.forms import Form
+from tests.faults.tools.traffic import Traffic
+
+SomeForm = TypeVar("SomeForm", bound=Form)
+
+CALLS_BEFORE = 150
+CALLS_AFTER = 150
+FAULT_SECONDS = 300.0
+"""Timeout of a fault, from the calls before it to the empty queues."""
+STARTS_MOST = 8
+"""Maximum number of clusters of one form; remaining faults are then reported as not run."""
+OPEN_MOST = 300
+"""Limit of undeleted messages: few, so that the queues are soon empty."""
+QUARANTINED = "is quarantined"
+"""Log text of a process about a message that is permanently unreadable."""
+
+
+@dataclass(frozen=True)
+class Fault(Generic[SomeForm]):
+    """A fault: a function that runs in a thread beside the clients, and returns when the fault is over."""
+
+    name: str
+    do: Callable[[SomeForm], object]
+    alone: bool = False
+    """True if no other fault may be injected during it."""
+    damages: bool = False
+    """True if it destroys bytes.  Otherwise no message may be taken for damaged."""
+
+
+@dataclass
+class Row:
+    """Results of one fault."""
+
+    form: str
+    fault: str
+    calls: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    """Errors that clients got, by name."""
+    stall_seconds: float = 0.0
+    """Longest time without an acknowledged send to some queue, from the start of the fault."""
+    lost: int = 0
+    duplicates: Counter[str] = field(default_factory=Counter)
+    """Deliveries of a message after its first one, by reason."""
+    broken: list[str] = field(default_factory=list)
+
+
+class Run(Generic[SomeForm]):
+    """A form with its clients and faults; ``amid``: called during each fault."""
+
+    def __init__(self, form: SomeForm, traffic: Traffic, amid: Callable[[SomeForm], object] | None = None) -> None:
+        self.form = form
+        self._traffic = traffic
+        self._amid = amid
+        self._before = _Counts(0, Counter(), 0, Counter(), 0)
+        self._quarantined = 0
+
+    async def fault(self, fault: Fault[SomeForm]) -> Row:
+        """Inject one fault, and judge."""
+        traffic, row = self._traffic, Row(self.form.name, fault.name)
+        await traffic.answered(CALLS_BEFORE)
+        began = time.monotonic()
+        acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
+        doing = [asyncio.create_task(asyncio.to_thread(act, self.form)) for act in acts]
+        await traffic.until(lambda: all(each.done() for each in doing), f"{fault.name} is over", FAULT_SECONDS)
+        for each in doing:
+            await each
+        await traffic.answered(CALLS_AFTER)
+        ended = time.monotonic()
+        row.stall_seconds = traffic.recorder.longest_stall_seconds(began, ended)
+        if self._amid is not None:
+            traffic.unseen.append((began, ended))  # queues have several partitions
+        verdict = await traffic.settle()
+        before, self._before = (
+            self._before,
+            _Counts(
+                traffic.recorder.calls,
+                Counter(traffic.recorder.errors),
+                len(verdict.total.lost),
+                Counter(verdict.total.duplicates),
+                len(verdict.broken) + len(traffic.failures),
+            ),
+        )
+        row.calls = self._before.calls - before.calls
+        row.errors = self._before.errors - before.errors
+        row.lost = self._before.lost - before.lost
+        row.duplicates = self._before.duplicates - before.duplicates
+        if self._before.broken > before.broken:
+            row.broken = [*verdict.broken, *traffic.failures]
+        before_it, self._quarantined = self._quarantined, self.form.log_text().count(QUARANTINED)
+        if self._quarantined > before_it and not fault.damages:
+            row.broken.append(f"{self._quarantined - before_it} messages were quarantined, and no byte was lost")
+        return row
+
+
+@dataclass(frozen=True)
+class _Counts:
+    calls: int
+    errors: Counter[str]
+    lost: int
+    duplicates: Counter[str]
+    broken: int
+
+
+async def run(
+    form: SomeForm,
+    faults: Sequence[Fault[SomeForm]],
+    seed: int,
+    *,
+    told: Callable[[Row], None] = lambda row: None,
+    early_share: float = 0.0,
+    amid: Callable[[SomeForm], object] | None = None,
+) -> list[Row]:
+    """Start the form, inject all these faults under load, and end it.
+
+    A fault after which clients are no longer served, or that cannot be injected, is a broken promise, and the last one.
+    """
+    rows: list[Row] = []
+    try:
+        await asyncio.to_thread(form.start)
+        traffic = Traffic(
+            form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_most=OPEN_MOST
+        )
+        async with traffic.running():
+            running = Run(form, traffic, amid)
+            for fault in faults:
+                try:
+                    async with asyncio.timeout(FAULT_SECONDS):
+                        row = await running.fault(fault)
+                except Exception as error:
+                    row = Row(form.name, fault.name, broken=[f"{error!r}\n{form.log_tail()}"])
+                rows.append(row)
+                told(row)
+                if row.broken:
+                    break
+    finally:
+        await asyncio.to_thread(form.close)
+    return rows
+
+
+async def campaign(
+    make: Callable[[int], SomeForm],
+    plan: Callable[[SomeForm], Sequence[Fault[SomeForm]]],
+    seed: int,
+    *,
+    told: Callable[[Row], None],
+    early_share: float = 0.0,
+    amid: Callable[[SomeForm], object] | None = None,
+    only: str = "",
+) -> list[Row]:
+    """Run all planned faults, whatever the results: after a broken promise, with another cluster.
+
+    ``make`` gets the number of the cluster, from 0; ``plan`` must fit each cluster of the form; ``only``: run faults
+    whose names contain this.
+    """
+    rows: list[Row] = []
+    form = make(0)
+    name, faults = form.name, [fault for fault in plan(form) if only in fault.name]
+    if not faults:
+        form.close()
+        return rows
+    for number in range(STARTS_MOST):
+        if number:
+            form = make(number)
+        left = faults[len(rows) :]
+        try:
+            rows += await run(form, left, seed + number, told=told, early_share=early_share, amid=amid)
+        except Exception as error:  # the cluster did not start
+            rows.append(Row(name, left[0].name, broken=[f"not done: {error!r}"]))
+            told(rows[-1])
+        if len(rows) == len(faults):
+            return rows
+    return rows + [
+        Row(name, fault.name, broken=["not done: too much was broken before"]) for fault in faults[len(rows) :]
+    ]
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Format the rows as Markdown."""
+    lines = [
+        "| form | fault | calls made | errors seen by clients | longest stall | lost | duplicates, explained |",
+        "|---|---|---:|---|---:|---:|---|",
+    ]
+    for row in rows:
+        errors = ", ".join(f"{count} × {name}" for name, count in row.errors.most_common()) or "none"
+        duplicates = ", ".join(f"{count} {reason}" for reason, count in row.duplicates.most_common()) or "none"
+        broken = " **BROKEN**" if row.broken else ""
+        lines.append(
+            f"| {row.form} | {row.fault}{broken} | {row.calls} | {errors} | {row.stall_seconds:.1f} s | {row.lost} | "
+            f"{duplicates} |"
+        )
+    return "\n".join(lines)

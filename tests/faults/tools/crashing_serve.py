@@ -1,0 +1,15 @@
+"""``python -m tests.faults.tools.crashing_serve serve ...``: ``holdfast serve`` with planned faults."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from holdfast.commands.main import main
+from tests.faults.tools.hooks import VARIABLE, Plan, install
+
+if __name__ == "__main__":
+    install(msgspec.json.decode(os.environ[VARIABLE], type=Plan))
+    sys.exit(main(sys.argv[1:]))

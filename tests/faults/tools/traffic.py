@@ -1,0 +1,400 @@
+"""Clients that use a server like applications, during faults, and check its promises.
+
+Three queues: ``work`` (standard) with its dead-letter queue ``dead``, and ``orders.fifo``.  Producers send single
+messages and batches, small and large, with and without delay.  Consumers receive by long polls, delete, leave messages
+alone, and let some become dead letters, which a move task returns from time to time.  On the FIFO queue each group has
+one producer that repeats a send with its deduplication id until it is acknowledged.
+
+:meth:`Traffic.settle` stops sending, waits until all queues are empty, has the ledger checked, and the history of all
+calls judged (:mod:`tests.histories`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from tests.faults.tools.client import Client, Endpoint, InDoubt, Refused, Unreachable
+from tests.faults.tools.ledger import Ledger, body_of
+from tests.faults.tools.recorder import Recorder, RecordingClient
+from tests.histories.history import Rules
+from tests.histories.verdict import Verdict
+from tests.servers.server import ACCOUNT, REGION
+
+VISIBILITY_SECONDS = 2
+RECEIVES_MOST = 3
+"""``maxReceiveCount`` of ``work``."""
+WAIT_SECONDS = 1
+RETRY_SECONDS = 0.05
+MOVE_EVERY_SECONDS = 1.0
+SETTLE_SECONDS = 120.0
+OPEN_MOST = 3000
+"""Default limit of undeleted messages, above which producers wait for the consumers."""
+REPEATED_SECONDS_MAX = 200.0
+"""Maximum time after the first send at which it is repeated on purpose; the service recognizes it for 300 s."""
+
+WORK, DEAD, ORDERS = "work", "dead", "orders.fifo"
+QUEUES = (WORK, DEAD, ORDERS)
+
+Message = dict[str, Any]
+
+
+class Traffic:
+    """The clients of one server.  Use :meth:`running`."""
+
+    def __init__(
+        self,
+        server: Endpoint,
+        seed: int,
+        *,
+        body_bytes: int = 20_000,
+        producers: int = 3,
+        groups: int = 12,
+        name: str = "",
+        early_share: float = 0.0,
+        open_most: int = OPEN_MOST,
+    ) -> None:
+        """Set up the clients.
+
+        ``name``: prefix of the queues' names; ``early_share``: see :class:`~tests.histories.history.Rules`.
+        """
+        self.ledger = Ledger()
+        self.recorder = Recorder(VISIBILITY_SECONDS)
+        self.failures: list[str] = []
+        """Violations that do not depend on the history; the ledger has them too."""
+        self.counts: Counter[str] = Counter()
+        self.unseen: list[tuple[float, float]] = []
+        """See :class:`~tests.histories.history.Rules`."""
+        self._server = server
+        self._name = name
+        work, dead = f"{name}{WORK}", f"{name}{DEAD}"
+        self._rules = Rules(
+            moves=frozenset({(work, dead), (dead, work)}),
+            receives_most=((work, RECEIVES_MOST),),
+            early_share=early_share,
+        )
+        self._ports = itertools.cycle(server.ports)
+        self._seed = seed
+        self._random = Random(seed)
+        self._body_bytes = body_bytes
+        self._producers = producers
+        self._groups = groups
+        self._open_most = open_most
+        self._clients: list[Client] = []
+        self._sending = asyncio.Event()
+        self._busy = 0
+        """Number of producers with a call under way."""
+        self._names = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Traffic]:
+        """Create the queues, and run the clients until the block ends."""
+        await self._create_queues()
+        self._sending.set()
+        groups = [f"g{number}" for number in range(self._groups)]
+        work: list[Callable[[Client], Awaitable[None]]] = [
+            *[self._produce] * self._producers,
+            *[lambda client, own=groups[at::3]: self._produce_orders(client, own) for at in range(3)],
+            *[lambda client: self._consume(client, WORK)] * 3,
+            lambda client: self._consume(client, DEAD),
+            *[lambda client: self._consume(client, ORDERS)] * 2,
+            self._move,
+        ]
+        self._tasks = [asyncio.create_task(self._with_client(run)) for run in work]
+        try:
+            yield self
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def until(self, condition: Callable[[], bool], what: str, seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until the condition is true, while the clients run.  Raises a client's error, and TimeoutError."""
+        end = time.monotonic() + seconds
+        while not condition():
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            if time.monotonic() > end:
+                raise TimeoutError(f"{what}: not so after {seconds:g} s; {dict(self.counts)}")
+            await asyncio.sleep(0.005)
+
+    async def answered(self, calls: int) -> None:
+        """Wait until this many more calls were answered."""
+        goal = self.counts["answered"] + calls
+        await self.until(lambda: self.counts["answered"] >= goal, f"{calls} calls were answered")
+
+    async def settle(self) -> Verdict:
+        """Stop sending, wait until all queues are empty, check the server's promises, and send again.
+
+        Returns the verdict on the whole history.
+        """
+        self._sending.clear()
+        client = self._client()
+        try:
+            await self.until(lambda: self._busy == 0, "the producers have their answers")
+            end = time.monotonic() + SETTLE_SECONDS
+            empty = 0
+            while empty < 2:  # between two checks a message may have moved to the queue that was checked first
+                left = {queue: count for queue in QUEUES if (count := await self._stored(client, queue))}
+                empty = 0 if left else empty + 1
+                if left and time.monotonic() > end:
+                    self._fail(f"after {SETTLE_SECONDS:g} s of receiving there still are {left}")
+                    break
+                await self.until(lambda: True, "the clients run")
+        finally:
+            await client.close()
+        self.ledger.close()
+        verdict = self.recorder.judge(replace(self._rules, unseen=tuple(self.unseen)))
+        for broken in verdict.broken:
+            self.ledger.violation(broken)
+        self._sending.set()
+        return verdict
+
+    async def _stored(self, client: Client, queue: str) -> int:
+        answer = await self._try(client, "GetQueueAttributes", queue, AttributeNames=["All"])
+        if answer is None:
+            return -1
+        names = ("", "NotVisible", "Delayed")
+        return sum(int(answer["Attributes"][f"ApproximateNumberOfMessages{name}"]) for name in names)
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    def url(self, queue: str) -> str:
+        return f"http://127.0.0.1:{self._server.ports[0]}/{ACCOUNT}/{self._name}{queue}"
+
+    def _client(self) -> RecordingClient:
+        """Make a client of the next frontend, if each has a port."""
+        return RecordingClient(self._server, self.recorder, next(self._ports))
+
+    def _fail(self, text: str) -> None:
+        self.failures.append(text)
+        self.ledger.violation(text)
+
+    async def _create_queues(self) -> None:
+        client = self._client()
+        dead = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self._name}{DEAD}"
+        visibility = {"VisibilityTimeout": str(VISIBILITY_SECONDS)}
+        policy = json.dumps({"deadLetterTargetArn": dead, "maxReceiveCount": RECEIVES_MOST})
+        try:
+            for queue, more in ((DEAD, {}), (WORK, {"RedrivePolicy": policy}), (ORDERS, {"FifoQueue": "true"})):
+                await client.call("CreateQueue", QueueName=f"{self._name}{queue}", Attributes={**visibility, **more})
+        finally:
+            await client.close()
+
+    async def _with_client(self, run: Callable[[Client], Awaitable[None]]) -> None:
+        client = self._client()
+        try:
+            await run(client)
+        finally:
+            await client.close()
+
+    async def _try(self, client: Client, action: str, queue: str, **parameters: Any) -> dict[str, Any] | None:
+        """Return the answer; None without an answer, or if the server asked for a retry: the effect is in doubt."""
+        try:
+            answer = await client.call(action, QueueUrl=self.url(queue), **parameters)
+        except Unreachable:
+            self.counts["unreachable"] += 1
+        except InDoubt:
+            self.counts["in doubt"] += 1
+        except Refused as refused:
+            if refused.status != 503:
+                raise
+            self.counts["refused"] += 1
+        else:
+            self.counts["answered"] += 1
+            return answer
+        await asyncio.sleep(RETRY_SECONDS)
+        return None
+
+    # --- producers ----------------------------------------------------------------------------------------
+
+    def _key(self, prefix: str) -> str:
+        self._names += 1
+        return f"{prefix}-{self._name}{self._names}"
+
+    def _body(self, key: str) -> str:
+        # The same for each repetition, as deduplication requires; mostly small.
+        random = Random(f"{self._seed} {key}")
+        return body_of(key, random.randrange(self._body_bytes) if random.random() < 0.3 else random.randrange(300))
+
+    async def _gate(self) -> None:
+        self._busy -= 1
+        await self._sending.wait()
+        while self.ledger.open > self._open_most:
+            await asyncio.sleep(RETRY_SECONDS)
+            await self._sending.wait()
+        self._busy += 1
+
+    async def _produce(self, client: Client) -> None:
+        self._busy += 1
+        while True:
+            await self._gate()
+            keys = [
+                self._key("poison" if self._random.random() < 0.1 else "m")
+                for _ in range(self._random.choice((1, 1, 1, 10)))
+            ]
+            for key in keys:
+                self.ledger.send_begun(key)
+            await self._send(client, WORK, keys)
+
+    async def _send(self, client: Client, queue: str, keys: Sequence[str], group: str = "") -> bool:
+        """Send a batch; returns whether it was acknowledged."""
+        entries: list[Message] = []
+        for key in keys:
+            entry: Message = {"Id": key, "MessageBody": self._body(key)}
+            if group:
+                entry |= {"MessageGroupId": group, "MessageDeduplicationId": key}
+            elif self._random.random() < 0.05:
+                entry["DelaySeconds"] = 1
+            entries.append(entry)
+        if len(entries) == 1:
+            single = {name: value for name, value in entries[0].items() if name != "Id"}
+            answer = await self._try(client, "SendMessage", queue, **single)
+            answers = None if answer is None else [{"Id": keys[0], **answer}]
+        else:
+            answer = await self._try(client, "SendMessageBatch", queue, Entries=entries)
+            if answer is not None and "Failed" in answer:
+                self._fail(f"sends of a batch failed: {answer['Failed']}")
+            answers = None if answer is None else answer.get("Successful", [])
+        for one in answers or ():
+            self.ledger.sent(one["Id"], one["MessageId"])
+            self.counts["sent"] += 1
+        return answers is not None
+
+    async def _produce_orders(self, client: Client, groups: Sequence[str]) -> None:
+        repeatable: dict[str, tuple[float, str]] = {}
+        self._busy += 1
+        while True:
+            await self._gate()
+            group = self._random.choice(groups)
+            keys = [self._key(group) for _ in range(self._random.choice((1, 1, 1, 5)))]
+            for key in keys:
+                self.ledger.send_begun(key, group)
+            began = time.monotonic()
+            while not await self._send(client, ORDERS, keys, group):
+                self.counts["repeated"] += 1
+            again = repeatable.pop(group, None)
+            if (
+                again is not None
+                and again[0] > time.monotonic() - REPEATED_SECONDS_MAX
+                and again[1] in self.ledger.entries
+            ):
+                await self._send(client, ORDERS, [again[1]], group)
+            if self._random.random() < 0.1:
+                repeatable[group] = (began, keys[0])
+
+    # --- consumers ----------------------------------------------------------------------------------------
+
+    async def _consume(self, client: Client, queue: str) -> None:
+        while True:
+            asked = time.monotonic()
+            answer = await self._try(
+                client,
+                "ReceiveMessage",
+                queue,
+                MaxNumberOfMessages=self._random.choice((1, 10)),
+                WaitTimeSeconds=WAIT_SECONDS,
+                MessageSystemAttributeNames=["MessageGroupId"],
+            )
+            if answer is None:
+                continue
+            messages = self._received(queue, answer.get("Messages", []), asked)
+            settling = not self._sending.is_set()
+            poison = [m for m in messages if queue == WORK and m["key"].startswith("poison") and not settling]
+            kept = [m for m in messages if m not in poison]
+            if not settling and self._random.random() < 0.1:
+                kept = kept[: len(kept) // 2]  # the others become visible again
+            if poison:
+                await self._release(client, queue, poison)
+            if kept:
+                await self._delete(client, queue, kept)
+
+    def _received(self, queue: str, messages: list[Message], asked: float) -> list[Message]:
+        answered = time.monotonic()
+        ours = []
+        groups: dict[str, list[str]] = {}
+        for message in messages:
+            self.counts["received"] += 1
+            key = self.ledger.received(
+                queue, message["Body"], message["MessageId"], asked, answered, VISIBILITY_SECONDS, queue == WORK
+            )
+            if key is not None:
+                ours.append({**message, "key": key, "claimed until": asked + VISIBILITY_SECONDS})
+                if queue == ORDERS:
+                    groups.setdefault(message["Attributes"]["MessageGroupId"], []).append(key)
+        for group, keys in groups.items():
+            self.ledger.received_in_group(group, keys)
+        return ours
+
+    async def _release(self, client: Client, queue: str, messages: list[Message]) -> None:
+        for message in messages:
+            self.ledger.release_begun(message["key"])
+        entries = [
+            {"Id": str(at), "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+            for at, message in enumerate(messages)
+        ]
+        if await self._try(client, "ChangeMessageVisibilityBatch", queue, Entries=entries) is not None:
+            for message in messages:
+                self.ledger.release_ended(message["key"])
+
+    async def _delete(self, client: Client, queue: str, messages: list[Message]) -> None:
+        for message in messages:
+            self.ledger.delete_begun(message["key"])
+        if self._random.random() < 0.3:
+            for message in messages:
+                try:
+                    answer = await self._try(client, "DeleteMessage", queue, ReceiptHandle=message["ReceiptHandle"])
+                except Refused as refused:
+                    if not _is_expired(queue, refused.message):
+                        raise
+                    self._not_deleted(message)
+                    continue
+                if answer is not None:
+                    self._deleted(message)
+            return
+        entries = [{"Id": str(at), "ReceiptHandle": message["ReceiptHandle"]} for at, message in enumerate(messages)]
+        answer = await self._try(client, "DeleteMessageBatch", queue, Entries=entries)
+        if answer is None:
+            return
+        for one in answer.get("Successful", []):
+            self._deleted(messages[int(one["Id"])])
+        for one in answer.get("Failed", []):
+            if not _is_expired(queue, one.get("Message", "")):
+                self._fail(f"a delete failed: {one}")
+            self._not_deleted(messages[int(one["Id"])])
+
+    def _deleted(self, message: Message) -> None:
+        self.counts["deleted"] += 1
+        self.ledger.deleted(message["key"], time.monotonic(), message["claimed until"])
+
+    def _not_deleted(self, message: Message) -> None:
+        """FIFO: its visibility timeout had ended, so it will be received again."""
+        self.counts["expired"] += 1
+        self.ledger.not_deleted(message["key"])
+
+    async def _move(self, client: Client) -> None:
+        source = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self._name}{DEAD}"
+        while True:
+            await asyncio.sleep(MOVE_EVERY_SECONDS)
+            await self._sending.wait()
+            try:
+                answer = await client.call("StartMessageMoveTask", SourceArn=source)
+                self.counts["move tasks"] += bool(answer)
+            except (Unreachable, InDoubt, Refused):
+                pass  # a task is running, or the server is down
+
+
+def _is_expired(queue: str, message: str) -> bool:
+    return queue == ORDERS and "expired" in message.lower()

@@ -1,0 +1,320 @@
+"""The alarm keeper and webhook delivery: over a real store, two frontends and a hook on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from backend.api import Unavailable
+from frontend.alarms import keeper as module
+from frontend.alarms.alarms import Alarms, Asked
+from frontend.alarms.keeper import Keeper, _Office
+from frontend.alarms.webhooks import Webhooks
+from metadata_service.alarms import AlarmStatus, Notification
+from metadata_service.clusters.election import Election
+from metadata_service.store import StoreUnavailable
+from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.hooks import Hook, hook
+
+VISIBLE = "ApproximateNumberOfMessagesVisible"
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+
+
+@pytest.fixture
+def listening() -> Iterator[Hook]:
+    with hook() as made:
+        yield made
+
+
+class World:
+    """A service, its alarms, and keepers driven by the test."""
+
+    def __init__(self, service: Service, listening: Hook) -> None:
+        self.service = service
+        self.services = service.app.services
+        self.hook = listening
+        assert self.services.keyring is not None
+        self.alarms = Alarms(service.store, self.services.keyring, Webhooks(LOOPBACK), service.clock)
+        self.now = 0.0
+        self.keepers: list[Keeper] = []
+
+    def keeper(self, name: str = "one") -> Keeper:
+        election = Election(_Office(self.service.store), name, clock=lambda: self.now, wall=lambda: self.now)
+        made = Keeper(self.services, self.alarms, name, election=election, seconds=60)
+        self.keepers.append(made)
+        return made
+
+    async def make(self, name: str = "deep", threshold: float = 2, metric: str = VISIBLE, queue: str = "q") -> str:
+        asked = Asked(queue, metric, "GreaterThanThreshold", threshold, 1, self.hook.url)
+        _, secret = await self.alarms.create(KEY.account, name, asked)
+        return secret
+
+    async def send(self, count: int = 1) -> None:
+        for _ in range(count):
+            answer = await self.service.json("SendMessage", {"QueueUrl": self.service.url("q"), "MessageBody": "b"})
+            assert answer.status == 200
+
+    async def status(self, name: str = "deep") -> AlarmStatus:
+        found = await self.service.store.get_alarm(KEY.account, name)
+        assert found is not None
+        return found.status
+
+    async def minute(self, keeper: Keeper) -> None:
+        """Let the keeper evaluate a minute later."""
+        self.service.clock.now += 60
+        keeper._accounts = await self.service.store.alarm_accounts()
+        await keeper.look()
+
+    async def until(self, condition: Callable[[AlarmStatus], object], name: str = "deep") -> AlarmStatus:
+        async with asyncio.timeout(20):
+            while not condition(status := await self.status(name)):
+                await asyncio.sleep(0.01)
+        return status
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path, listening: Hook, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(module, "PAUSE_SECONDS_FIRST", 0.01)
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(tmp_path))
+        made = World(service, listening)
+        stack.push_async_callback(made.alarms.close)
+        await service.make_queue("q")
+        yield made
+        for one in made.keepers:
+            await one.close()
+
+
+async def test_an_alarm_rings_and_calms_down(world: World) -> None:
+    secret = await world.make()
+    keeper = world.keeper()
+    await world.minute(keeper)
+    assert (await world.status()).state == "OK"
+    await world.send(3)
+    await world.minute(keeper)
+    status = await world.until(lambda status: status.told_s)
+    assert (status.state, status.waiting, status.value) == ("ALARM", (), 3)
+    (told,) = world.hook.told
+    assert told.is_signed_by(secret)
+    assert told.json["alarm"] == {
+        "account": KEY.account,
+        "name": "deep",
+        "queue": "q",
+        "metric": VISIBLE,
+        "comparison": "GreaterThanThreshold",
+        "threshold": 2.0,
+        "minutes": 1,
+    }
+    assert (told.json["type"], told.json["previous_state"], told.json["state"]) == (
+        "alarm.state_changed",
+        "OK",
+        "ALARM",
+    )
+    assert told.json["id"] == told.headers["Idempotency-Key"]
+    await world.minute(keeper)
+    assert await world.status() == status, "it stays so, and nothing is written"
+    await world.service.json("PurgeQueue", {"QueueUrl": world.service.url("q")})
+    await world.minute(keeper)
+    await world.until(lambda status: status.state == "OK" and not status.waiting)
+    assert [one.json["state"] for one in world.hook.told] == ["ALARM", "OK"]
+
+
+async def test_what_is_counted_goes_by_its_rate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, since = 1_000_000, 1
+    measures = world.service.backend.measures
+
+    async def counting(target: Any) -> Any:
+        (one,) = await measures(target)
+        return [msgspec.structs.replace(one, sent=sent, since_ms=since)]
+
+    monkeypatch.setattr(world.service.backend, "measures", counting)
+    await world.make(metric="NumberOfMessagesSent", threshold=100)
+    keeper = world.keeper()
+    await world.minute(keeper)
+    assert (await world.status()).since_s == 0, "nobody knows what was in a minute"
+    sent += 100
+    await world.minute(keeper)
+    assert (await world.status()).state == "OK"
+    sent += 101
+    await world.minute(keeper)
+    assert ((await world.status()).state, (await world.status()).value) == ("ALARM", 101)
+    sent, since = 5, 2
+    await world.minute(keeper)
+    assert ((await world.status()).state, (await world.status()).value) == ("OK", 5), "it was counted anew"
+
+
+async def test_a_hook_that_fails_is_told_again_with_the_same_id(world: World) -> None:
+    await world.make()
+    world.hook.statuses = [500, 503]
+    await world.send(3)
+    keeper = world.keeper()
+    await world.minute(keeper)
+    status = await world.until(lambda status: status.told_s)
+    assert (status.trouble, status.lost) == ("", 0)
+    assert len(world.hook.told) == 3
+    assert len({one.json["id"] for one in world.hook.told}) == 1
+
+
+async def test_trouble_is_shown_and_given_up_in_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.make()
+    world.hook.statuses = [404] * 1000
+    await world.send(3)
+    await world.minute(world.keeper())
+    status = await world.until(lambda status: status.trouble)
+    assert (status.trouble, len(status.waiting)) == ("the webhook at 127.0.0.1 has answered 404", 1)
+    world.service.clock.now += module.GIVE_UP_SECONDS
+    status = await world.until(lambda status: status.lost)
+    assert (status.waiting, status.lost, status.state) == ((), 1, "ALARM")
+
+
+async def test_whoever_comes_next_tells_what_was_not_told(world: World) -> None:
+    await world.make()
+    await world.send(3)
+    one = world.keeper()
+    world.hook.gate.clear()
+    await world.minute(one)
+    async with asyncio.timeout(20):
+        while not world.hook.told:
+            await asyncio.sleep(0.01)
+    await one.close()  # in the middle of the call
+    assert len((await world.status()).waiting) == 1
+    world.hook.gate.set()
+    await world.minute(world.keeper("other"))
+    await world.until(lambda status: status.told_s)
+    assert len({told.json["id"] for told in world.hook.told}) == 1
+    assert len(world.hook.told) == 2
+
+
+async def test_two_who_look_at_once_make_one_notification(world: World) -> None:
+    await world.make()
+    await world.send(3)
+    one, other = world.keeper(), world.keeper("other")
+    world.service.clock.now += 60
+    for each in (one, other):
+        each._accounts = [KEY.account]
+    await asyncio.gather(one.look(), other.look())
+    await world.until(lambda status: status.told_s and not status.waiting)
+    assert len({told.json["id"] for told in world.hook.told}) == 1
+
+
+async def test_a_queue_that_cannot_be_asked_keeps_its_state_for_a_while(world: World) -> None:
+    await world.make()
+    keeper = world.keeper()
+    await world.minute(keeper)
+    world.service.backend.fail_with = Unavailable("away")
+    await world.minute(keeper)
+    await world.minute(keeper)
+    assert (await world.status()).state == "OK"
+    await world.minute(keeper)
+    assert (await world.status()).state == "INSUFFICIENT_DATA"
+
+
+async def test_alarms_of_a_suspended_tenant_are_silent(world: World) -> None:
+    await world.make()
+    await world.send(3)
+    tenant = await world.service.store.get_tenant(KEY.account)
+    assert tenant is not None
+    await world.service.store.update_tenant(msgspec.structs.replace(tenant, state="suspended"))
+    await world.minute(world.keeper())
+    assert await world.status() == AlarmStatus()
+
+
+async def test_an_alarm_that_is_deleted_is_not_told(world: World) -> None:
+    await world.make()
+    world.hook.statuses = [500] * 1000
+    await world.send(3)
+    keeper = world.keeper()
+    await world.minute(keeper)
+    async with asyncio.timeout(20):
+        while not world.hook.told:
+            await asyncio.sleep(0.01)
+        await world.service.store.delete_alarm(KEY.account, "deep")
+        while keeper._telling:
+            await asyncio.sleep(0.01)
+
+
+async def test_one_stands_in_when_the_other_has_gone(world: World) -> None:
+    one, other = world.keeper(), world.keeper("other")
+    await one.turn()
+    assert (await world.service.store.alarm_keeper()).version == 0, "without alarms there is no office"
+    await world.make()
+    await world.send(3)
+    for each in (one, other):
+        each._ask_due = 0
+        await each.turn()
+    assert (one._keeping, other._keeping) == (True, False)
+    await world.until(lambda status: status.told_s)
+    await one.close()
+    await other.turn()
+    assert other._keeping
+    for _ in range(10):  # this process is suspended, and a third one sees it
+        world.now += 2
+        third = world.keepers[2] if len(world.keepers) > 2 else world.keeper("third")
+        await third.turn()
+    assert third._keeping
+    await other.turn()
+    assert not other._keeping
+
+
+async def test_a_store_that_cannot_be_read_ends_it_and_is_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.make()
+    keeper = world.keeper()
+    await keeper.turn()
+    assert keeper._keeping
+    stand = keeper._election.stand
+    failures = 0
+
+    async def failing() -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 3:
+            raise StoreUnavailable("away")
+        return await stand()
+
+    monkeypatch.setattr(keeper._election, "stand", failing)
+    monkeypatch.setattr(module, "STAND_SECONDS", 0.01)
+    with caplog.at_level(logging.ERROR, "holdfast.alarms"):
+        keeper.start()
+        async with asyncio.timeout(20):
+            while failures < 4 or not keeper._keeping:
+                await asyncio.sleep(0.01)
+    assert sum("cannot be evaluated now" in line.getMessage() for line in caplog.records) == 1
+
+
+async def test_one_tenants_dead_hooks_keep_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of concurrent calls of an account is limited."""
+    under_way = most = 0
+    release = asyncio.Event()
+
+    async def tell(alarm: Any, notification: Notification, *, test: bool = False) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await release.wait()
+        under_way -= 1
+
+    monkeypatch.setattr(world.alarms, "tell", tell)
+    for number in range(12):
+        await world.make(f"deep-{number}")
+    await world.send(3)
+    keeper = world.keeper()
+    await world.minute(keeper)
+    async with asyncio.timeout(20):
+        while under_way < module.CALLS_OF_ACCOUNT_AT_ONCE:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    release.set()
+    for number in range(12):
+        await world.until(lambda status: status.told_s, f"deep-{number}")
+    assert most == module.CALLS_OF_ACCOUNT_AT_ONCE

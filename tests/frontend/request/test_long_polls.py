@@ -1,0 +1,292 @@
+"""Waiting receives: ended by a message, by the client's disconnect, and by a drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from backend.api import OverLimit, Receive, Received, Target
+from frontend.queues.payload import FORMAT, Payload, encode
+from frontend.request.long_polls import ClientGone, LongPolls
+from tests.frontend.fakes import FakeBackend, Service, sign
+from tests.frontend.request.test_throttle import limit
+
+MESSAGE = Received("m", "h", encode(Payload(FORMAT, "body", b"\0" * 16, "sender")), 1, 1, 1000, 1000)
+
+
+async def never() -> Any:
+    await asyncio.Future()
+
+
+async def gone() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+async def test_what_is_waited_for_is_returned() -> None:
+    polls = LongPolls()
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(polls.run(future, never, "nothing"))
+    await asyncio.sleep(0)
+    future.set_result("something")
+    assert await task == "something"
+
+
+async def test_a_drain_ends_the_wait_with_nothing() -> None:
+    polls = LongPolls()
+    tasks = [asyncio.create_task(polls.run(never(), never, "nothing")) for _ in range(3)]
+    await asyncio.sleep(0)
+    polls.drain()
+    assert await asyncio.gather(*tasks) == ["nothing"] * 3
+    assert polls.draining
+
+
+class Late:
+    """An awaitable that is past cancellation."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.cancelled = asyncio.Event()
+
+    async def __call__(self) -> str:
+        try:
+            return await asyncio.shield(self.result)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            return await self.result
+
+
+async def test_what_comes_in_spite_of_a_drain_is_returned() -> None:
+    polls, late = LongPolls(), Late()
+    task = asyncio.create_task(polls.run(late(), never, "nothing"))
+    await asyncio.sleep(0)
+    polls.drain()
+    await late.cancelled.wait()
+    late.result.set_result("something")
+    assert await task == "something"
+    assert task.cancelling() == 0
+
+
+async def test_what_comes_when_the_client_has_left_is_not_returned() -> None:
+    polls, late, receive = LongPolls(), Late(), Telling()
+    task = asyncio.create_task(polls.run(late(), receive, "nothing"))
+    await asyncio.sleep(0)
+    assert receive.tell is not None
+    receive.tell()
+    await late.cancelled.wait()
+    late.result.set_result("something")
+    with pytest.raises(ClientGone):
+        await task
+    assert task.cancelling() == 0
+
+
+async def test_a_client_that_leaves_ends_the_wait() -> None:
+    polls = LongPolls()
+    cancelled = asyncio.Event()
+
+    async def waiting() -> str:
+        try:
+            return await never()  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(ClientGone):
+        await polls.run(waiting(), gone, "nothing")
+    assert cancelled.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+class Telling:
+    """A ``receive`` of our own server."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[], None] | None = None
+
+    def __call__(self) -> Awaitable[Any]:
+        raise AssertionError("nobody has to receive")
+
+    def tell_when_gone(self, tell: Callable[[], None] | None) -> None:
+        self.tell = tell
+
+
+async def test_a_client_whose_leaving_is_told_ends_the_wait() -> None:
+    receive = Telling()
+    task = asyncio.create_task(LongPolls().run(never(), receive, "nothing"))
+    await asyncio.sleep(0)
+    assert receive.tell is not None
+    receive.tell()
+    with pytest.raises(ClientGone):
+        await task
+    assert receive.tell is None
+
+
+async def test_once_the_wait_is_over_nobody_has_to_tell() -> None:
+    receive = Telling()
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(LongPolls().run(future, receive, "nothing"))
+    await asyncio.sleep(0)
+    tell = receive.tell
+    assert tell is not None
+    future.set_result("something")
+    await asyncio.sleep(0)
+    tell()  # the client disconnects while its answer is being written
+    assert await task == "something"
+    assert receive.tell is None
+    assert task.cancelling() == 0
+
+
+async def test_a_cancellation_from_elsewhere_is_passed_on() -> None:
+    polls = LongPolls()
+    task = asyncio.create_task(polls.run(never(), never, "nothing"))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_an_error_of_what_is_waited_for_is_passed_on() -> None:
+    async def failing() -> str:
+        raise OverLimit
+
+    with pytest.raises(OverLimit):
+        await LongPolls().run(failing(), never, "nothing")
+
+
+class Waiting(FakeBackend):
+    """A backend whose receives wait for the test."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service.clock)
+        self.waiting = asyncio.Event()
+        self.result: asyncio.Future[list[Received]] = asyncio.get_running_loop().create_future()
+        self.short: list[Received] | Exception = []
+        self.commands: list[Receive] = []
+        self.released = False
+
+    async def receive(self, target: Target, command: Receive) -> list[Received]:
+        self._partition(target)
+        self.commands.append(Receive(command.most, command.visibility_seconds, command.wait_seconds))
+        if not command.wait_seconds:
+            if isinstance(self.short, Exception):
+                raise self.short
+            return self.short
+        self.waiting.set()
+        try:
+            return await self.result
+        except asyncio.CancelledError:
+            self.released = True
+            raise
+
+
+class Poll:
+    """A signed ReceiveMessage on a raw connection."""
+
+    def __init__(self, service: Service, url: str, **members: Any) -> None:
+        body = orjson.dumps({"QueueUrl": url, "WaitTimeSeconds": 20, **members})
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ReceiveMessage"}
+        signed = sign("POST", "/", body, headers, service.clock())
+        self.scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "raw_path": b"/",
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in signed.items()],
+            "scheme": "http",
+        }
+        self.body: bytes | None = body
+        self.left = asyncio.Event()
+        self.sent: list[Any] = []
+        send: Callable[[Any], Awaitable[None]] = self.send
+        self.task = asyncio.create_task(service.app(self.scope, self.receive, send))
+
+    async def receive(self) -> dict[str, Any]:
+        if self.body is not None:
+            body, self.body = self.body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def answer(self) -> Any:
+        await self.task
+        assert self.sent[0]["status"] == 200, self.sent
+        return orjson.loads(self.sent[1]["body"])
+
+
+async def waiting_backend(service: Service) -> tuple[Waiting, str]:
+    url = await service.make_queue("q")
+    backend = Waiting(service)
+    service.app.sqs.context.backend = backend
+    service.app.services.backend = backend
+    return backend, url
+
+
+async def test_a_poll_ends_with_the_first_message(service: Service) -> None:
+    backend, url = await waiting_backend(service)
+    poll = Poll(service, url, MaxNumberOfMessages=10)
+    await backend.waiting.wait()
+    backend.result.set_result([MESSAGE])
+    assert (await poll.answer())["Messages"][0]["Body"] == "body"
+    assert [command.wait_seconds for command in backend.commands] == [20]
+
+
+async def test_a_receive_from_a_queue_that_is_not_empty_is_none_that_waits(service: Service) -> None:
+    backend, url = await waiting_backend(service)
+    await limit(service, long_polls=0)
+    backend.short = [MESSAGE]
+    assert (await Poll(service, url).answer())["Messages"]
+    assert [command.wait_seconds for command in backend.commands] == [0]
+
+
+async def test_a_poll_at_the_limit_in_flight_waits_and_is_answered_with_nothing(service: Service) -> None:
+    backend, url = await waiting_backend(service)
+    await limit(service, long_polls=1)
+    backend.short = OverLimit()
+    poll = Poll(service, url)
+    await backend.waiting.wait()
+    backend.result.set_result([])
+    assert await poll.answer() == {}
+    answer = await service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 0})
+    assert (answer.status, answer.code) == (403, "OverLimit")
+    assert answer.message.startswith("Too many messages have been received without being deleted.")
+
+
+async def test_a_client_that_leaves_lets_its_claim_go(service: Service) -> None:
+    backend, url = await waiting_backend(service)
+    poll = Poll(service, url)
+    await backend.waiting.wait()
+    poll.left.set()
+    await poll.task
+    assert backend.released
+    assert poll.sent == []
+
+
+async def test_a_drain_answers_with_nothing(service: Service) -> None:
+    backend, url = await waiting_backend(service)
+    poll = Poll(service, url)
+    await backend.waiting.wait()
+    service.app.begin_drain()
+    assert await poll.answer() == {}
+    assert backend.released
+    backend.commands.clear()
+    assert await Poll(service, url).answer() == {}
+    assert [command.wait_seconds for command in backend.commands] == [0]
+
+
+async def test_the_queue_says_how_long_a_receive_waits(service: Service) -> None:
+    backend, url = await waiting_backend(service)
+    await service.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": {"ReceiveMessageWaitTimeSeconds": "7"}})
+    poll = Poll(service, url, WaitTimeSeconds=None)
+    await backend.waiting.wait()
+    assert backend.commands[-1].wait_seconds == 7
+    backend.result.set_result([])
+    assert await poll.answer() == {}

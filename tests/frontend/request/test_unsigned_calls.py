@@ -1,0 +1,122 @@
+"""Refused unsigned calls count against their address and the account that they name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from frontend.request.unsigned_calls import ACCOUNT_BURST, ADDRESS_BURST, COUNTED_MAX, Strangers
+from frontend.sqs.protocol.errors import SqsError
+from tests.auth.clock import Clock
+from tests.behaviour import wire
+from tests.behaviour.world import World, exchange
+from tests.frontend.access.parties import done, new_tenant, url
+
+ACCOUNT = "000000000001"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def strangers(clock: Clock) -> Strangers:
+    return Strangers(clock)
+
+
+def refused(strangers: Strangers, address: str, account: str = ACCOUNT) -> None:
+    with strangers.admit(address) as attempt:
+        attempt.at_account(account)
+
+
+def code_of(strangers: Strangers, address: str, account: str = ACCOUNT) -> str:
+    with pytest.raises(SqsError) as caught:
+        refused(strangers, address, account)
+    assert caught.value.retry_after_s is not None
+    return caught.value.kind.query_code
+
+
+def test_an_address_has_so_many_refused_calls(strangers: Strangers, clock: Clock) -> None:
+    for _ in range(int(ADDRESS_BURST)):
+        refused(strangers, "192.0.2.1")
+    assert code_of(strangers, "192.0.2.1") == "RequestThrottled"
+    refused(strangers, "192.0.2.2")
+    clock.now += 1
+    refused(strangers, "192.0.2.1")
+
+
+def test_an_ipv6_network_is_one_address(strangers: Strangers) -> None:
+    for number in range(int(ADDRESS_BURST)):
+        refused(strangers, f"2001:db8::{number:x}")
+    assert code_of(strangers, "2001:db8::ffff") == "RequestThrottled"
+
+
+def test_an_account_has_so_many_from_all_addresses(strangers: Strangers, clock: Clock) -> None:
+    for number in range(int(ACCOUNT_BURST)):
+        refused(strangers, f"192.0.{number % 250}.{number // 250}")
+    assert code_of(strangers, "198.51.100.1") == "RequestThrottled"
+    refused(strangers, "198.51.100.1", "000000000002")
+    clock.now += 1
+    refused(strangers, "198.51.100.1")
+
+
+def test_calls_that_are_let_in_do_not_count(strangers: Strangers) -> None:
+    for _ in range(2 * int(ACCOUNT_BURST)):
+        with strangers.admit("192.0.2.1") as attempt:
+            attempt.at_account(ACCOUNT)
+            attempt.let_in()
+    for _ in range(int(ADDRESS_BURST)):
+        refused(strangers, "192.0.2.1")
+
+
+def test_what_is_known_is_bounded(strangers: Strangers) -> None:
+    for number in range(COUNTED_MAX + 10):
+        refused(strangers, f"a{number}", f"b{number}")
+    assert len(strangers._addresses._meters) == len(strangers._accounts._meters) == COUNTED_MAX
+
+
+# --- at the endpoint ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World() as made:
+        made.app.sqs.strangers = Strangers(Clock())
+        yield made
+
+
+def test_refused_calls_of_strangers_are_bounded_and_nobody_else_is_hindered(world: World) -> None:
+    async def run() -> None:
+        account, owner = await new_tenant(world)
+        await done(world, owner, "CreateQueue", {"QueueName": "open"})
+        await done(world, owner, "CreateQueue", {"QueueName": "shut"})
+        statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statement})
+        queue = url(world, account, "open")
+        await done(world, owner, "SetQueueAttributes", {"QueueUrl": queue, "Attributes": {"Policy": policy}})
+        public = {"QueueUrl": queue, "MessageBody": "m"}
+        private = {"QueueUrl": url(world, account, "shut"), "MessageBody": "m"}
+        protocols: tuple[wire.Protocol, ...] = ("json", "query")
+        for protocol in protocols:
+            assert (await answer(protocol, public)).status == 200
+        for number in range(int(ADDRESS_BURST)):
+            refused = await answer(protocols[number % 2], private)
+            assert refused.status == 403
+            assert b"MissingAuthenticationToken" in refused.body
+        for protocol in protocols:
+            for params in (private, public):
+                throttled = await answer(protocol, params)
+                assert b"RequestThrottled" in throttled.body
+                assert int(throttled.headers["retry-after"]) >= 1
+        assert (await answer("json", public, client="192.0.2.7")).status == 200
+        assert await done(world, owner, "SendMessage", private)
+
+    async def answer(protocol: wire.Protocol, params: dict[str, str], client: str = "127.0.0.1") -> wire.Answer:
+        request = wire.encode(protocol, "SendMessage", params)
+        request.headers = dict(request.headers) | {"Host": world.host}
+        return await exchange(world.app, request, client=client)
+
+    world.run(run())

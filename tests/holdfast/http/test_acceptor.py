@@ -1,0 +1,165 @@
+"""Connections that one process accepts and several serve."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.http.acceptor import Dealer
+from holdfast.http.connection import Limits
+from holdfast.http.listener import CannotListen, bind
+from tests.holdfast.stub import Running, StubService
+
+
+class Hand:
+    """A server that is given connections, instead of a process.  Implements :class:`holdfast.http.acceptor.Seat`."""
+
+    def __init__(self) -> None:
+        self.service = StubService()
+        self.running = Running(self.service.app, [], Limits(100, 30, 300, drain_seconds=5), self.service.drain)
+        self.is_ready = True
+        self.load = 0
+        self.full = False
+
+    def give(self, accepted: socket.socket) -> bool:
+        if not self.full:
+            self.running.server.take(accepted.dup())
+        return not self.full
+
+    @property
+    def connections(self) -> int:
+        return len(self.running.server.hall.connections)
+
+
+class Listener(socket.socket):
+    """A listener that may fail to accept connections."""
+
+    refusals = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+class Table:
+    def __init__(self, hands: int) -> None:
+        self.hands = [Hand() for _ in range(hands)]
+        self.sockets = [Listener(fileno=bound.detach()) for bound in bind("127.0.0.1", 0)]
+        self.port = self.sockets[0].getsockname()[1]
+        self.dealer = Dealer(self.sockets, lambda: self.hands)
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def ask(self, path: str = "/") -> asyncio.StreamReader:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        writer.write(b"GET " + path.encode() + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+        return reader
+
+    async def get(self, path: str = "/") -> None:
+        assert await body(await self.ask(path)) == b"ok"
+
+
+async def body(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    return await reader.readexactly(2)
+
+
+@pytest.fixture
+async def table() -> AsyncIterator[Table]:
+    table = Table(2)
+    for hand in table.hands:
+        await hand.running.started()
+    table.dealer.start()
+    yield table
+    table.dealer.stop()
+    for writer in table.writers:
+        writer.close()
+    for hand in table.hands:
+        await hand.running.stop()
+
+
+async def test_connections_are_spread_evenly(table: Table) -> None:
+    for _ in range(10):
+        await table.get()
+    assert [hand.connections for hand in table.hands] == [5, 5]
+    assert [hand.service.answered for hand in table.hands] == [5, 5]
+
+
+async def test_who_has_fewer_gets_the_next_ones(table: Table) -> None:
+    table.hands[0].load = 4
+    for _ in range(6):
+        await table.get()
+    assert [hand.connections for hand in table.hands] == [1, 5]
+
+
+async def test_who_is_not_ready_gets_none_and_who_takes_none_is_passed_over(table: Table) -> None:
+    table.hands[0].is_ready = False
+    await table.get()
+    table.hands[0].is_ready = True
+    table.hands[0].full = True
+    await table.get()
+    assert [hand.connections for hand in table.hands] == [0, 2]
+
+
+@pytest.mark.parametrize("why", ["is_ready", "full"])
+async def test_while_nobody_takes_connections_they_wait(table: Table, why: str) -> None:
+    for hand in table.hands:
+        setattr(hand, why, why == "full")
+    asked = [await table.ask() for _ in range(5)]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asked[0].read(1), 0.05)
+    for hand in table.hands:
+        setattr(hand, why, why != "full")
+    for reader in asked:
+        assert await body(reader) == b"ok"
+
+
+async def test_who_has_connected_before_the_end_is_answered(table: Table) -> None:
+    asked = [await table.ask() for _ in range(20)]
+    table.dealer.stop()
+    for hand in table.hands:
+        await hand.running.stop()
+    for reader in asked:
+        assert await body(reader) == b"ok"
+    with pytest.raises(OSError, match=r"[Cc]onnect"):
+        await table.ask()
+
+
+async def test_without_room_for_connections_they_wait_and_the_log_says_it_once(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "holdfast")
+    table.sockets[0].refusals = 3
+    await table.get()
+    await table.get()
+    assert [record.message for record in caplog.records] == [
+        "connections cannot be accepted now error='Too many open files'",
+        "connections are accepted again",
+    ]
+
+
+async def test_a_client_that_is_gone_disturbs_nobody(table: Table) -> None:
+    for _ in range(20):
+        leaving = socket.create_connection(("127.0.0.1", table.port))
+        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        leaving.close()
+    await table.get()
+
+
+async def test_a_port_in_use_is_told() -> None:
+    """A port may be bound by two processes before either listens."""
+    (first,) = bind("127.0.0.1", 0)
+    (second,) = bind("127.0.0.1", first.getsockname()[1])
+    with first, second:
+        first.listen()
+        with pytest.raises(CannotListen, match="in use by another program"):
+            Dealer([second], list).start()

@@ -1,0 +1,1 @@
+"""Servers that tests start as processes, and helpers around them."""

@@ -1,0 +1,1 @@
+"""Clients, operators and sources of trouble in the simulated world."""

@@ -1,0 +1,1 @@
+"""The model and the histories that a run is checked against."""

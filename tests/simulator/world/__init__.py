@@ -1,0 +1,1 @@
+"""The simulated world: disks, networks, machines, stores, nodes and clusters."""

@@ -1,0 +1,203 @@
+"""boto3 against queues with several partitions, through two frontends: split under load, and drained back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auth.lookup import Credentials
+from backend.cluster.repartition import Splits
+from backend.rpc.address import Address
+from backend.rpc.client import RemoteBackend
+from frontend.queues.queues import Queues
+from frontend.request.settings import FrontendSettings
+from frontend.services import Services
+from holdfast.process.embedded import StoreResolver
+from holdfast.settings import Settings
+from metadata_service.clusters.partition_map import open_ones
+from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.sqlite.store import SQLiteStore
+from tests.servers.server import ACCOUNT, REGION
+from tests.servers.waiting import wait_until
+from tests.system.distributed.test_roles import SECRET, Backend, Frontend
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[Backend, Frontend, Frontend]]:
+    backend = Backend(tmp_path)
+    one, other = Frontend(backend, "one"), Frontend(backend, "other")
+    try:
+        backend.start()
+        one.start()
+        other.start()
+        yield backend, one, other
+    finally:
+        for process in (one, other, backend):
+            process.kill()
+
+
+def fifo_order(client: Any) -> None:
+    """Receive twelve groups over three partitions: each is in order, with any receiver."""
+    attributes = {
+        "FifoQueue": "true",
+        "DeduplicationScope": "messageGroup",
+        "FifoThroughputLimit": "perMessageGroupId",
+        "HoldfastPartitions": "3",
+    }
+    url = client.create_queue(QueueName="f.fifo", Attributes=attributes)["QueueUrl"]
+    groups = [f"g{place}" for place in range(10)]
+    for turn in range(6):
+        entries = [
+            {"Id": group, "MessageBody": str(turn), "MessageGroupId": group, "MessageDeduplicationId": f"{turn}{group}"}
+            for group in groups
+        ]
+        assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 10
+    got: dict[str, list[int]] = {group: [] for group in groups}
+    numbers: dict[str, list[str]] = {group: [] for group in groups}
+    while sum(map(len, got.values())) < 60:
+        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=5, AttributeNames=["All"])
+        assert answer.get("Messages"), "none is hidden"
+        for message in answer["Messages"]:
+            group = message["Attributes"]["MessageGroupId"]
+            got[group].append(int(message["Body"]))
+            numbers[group].append(message["Attributes"]["SequenceNumber"])
+            client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    for group in groups:
+        assert got[group] == list(range(6))
+        assert numbers[group] == sorted(numbers[group])
+
+
+def long_poll(one: Any, other: Any) -> None:
+    """Check that a poll at one frontend returns a message sent by the other one, in any partition."""
+    url = one.create_queue(QueueName="polled", Attributes={"HoldfastPartitions": "4"})["QueueUrl"]
+    there = other.get_queue_url(QueueName="polled")["QueueUrl"]
+    with ThreadPoolExecutor(1) as pool:
+        for turn in range(4):
+            polled = pool.submit(one.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+            if turn:  # it waits, or is about to: in both cases it gets the message
+                wait_until(polled.running, "the poll is under way")
+            began = time.monotonic()
+            other.send_message(QueueUrl=there, MessageBody=str(turn))
+            assert [message["Body"] for message in polled.result(30)["Messages"]] == [str(turn)]
+            assert time.monotonic() - began < 10
+
+
+class Traffic:
+    """Threads that send, repeat and receive at both frontends."""
+
+    def __init__(self, clients: list[Callable[[], Any]]) -> None:
+        self.sent: set[str] = set()
+        self.received: list[str] = []
+        self.repeats = 0
+        self._clients = clients
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(8)
+        self._running = [
+            self._pool.submit(work, place) for work in (self._send, self._receive) for place in range(len(clients))
+        ]
+
+    def _send(self, place: int) -> None:
+        both = [make() for make in self._clients]
+        urls = [client.get_queue_url(QueueName="hot")["QueueUrl"] for client in both]
+        for client in both:
+            client.meta.events.register("before-send.sqs", self._with_token)
+        while not self._stop.is_set():
+            body = f"{place}-{uuid.uuid4()}"
+            self._token.value = body
+            first = both[place].send_message(QueueUrl=urls[place], MessageBody=body)["MessageId"]
+            again = both[1 - place].send_message(QueueUrl=urls[1 - place], MessageBody=body)["MessageId"]
+            assert again == first, "a repeat was stored twice"
+            self.sent.add(body)
+            self.repeats += 1
+
+    _token = threading.local()
+
+    @classmethod
+    def _with_token(cls, request: Any, **_: Any) -> None:
+        request.headers["x-holdfast-client-token"] = cls._token.value
+
+    def _receive(self, place: int) -> None:
+        client = self._clients[place]()
+        url = client.get_queue_url(QueueName="hot")["QueueUrl"]
+        while not self._stop.is_set():
+            self._take(client, url, 1)
+
+    def _take(self, client: Any, url: str, seconds: int) -> int:
+        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=seconds)
+        messages = answer.get("Messages", [])
+        for message in messages:
+            client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            self.received.append(message["Body"])
+        return len(messages)
+
+    async def some(self, count: int) -> None:
+        """Wait until this many more were sent."""
+        enough = len(self.sent) + count
+        async with asyncio.timeout(40):
+            while len(self.sent) < enough:
+                for work in self._running:
+                    if work.done():
+                        work.result()
+                await asyncio.sleep(0.02)
+
+    def end(self) -> None:
+        """Stop, and receive the remaining messages."""
+        self._stop.set()
+        for work in self._running:
+            work.result(30)
+        self._pool.shutdown()
+        client = self._clients[0]()
+        url = client.get_queue_url(QueueName="hot")["QueueUrl"]
+        while self._take(client, url, 0):
+            pass
+
+
+async def split_and_drain(backend: Backend, traffic: Traffic) -> None:
+    store = SQLiteStore(Settings(data=backend.data).metadata_file)
+    wire = await RemoteBackend.connect(Address(path=str(backend.folder / "wire.sock")), secret=SECRET.encode())
+    try:
+        await wire.ready(10)
+        resolver = StoreResolver(store, REGION)
+        services = Services(FrontendSettings(region=REGION), Credentials(store), MetadataClient(store), wire)
+        resolver.queues.set_result(Queues(services))
+        splits = Splits(store, wire, resolver, lambda: int(time.time() * 1000))
+
+        async def finished() -> int:
+            queue = await store.get_queue(ACCOUNT, "hot")
+            async with asyncio.timeout(40):
+                while not await splits.finish(queue.queue_id, linger_seconds=0):
+                    await asyncio.sleep(0.05)
+            return len((await store.get_queue(ACCOUNT, "hot")).partitions)
+
+        await traffic.some(20)
+        await splits.split(await store.get_queue(ACCOUNT, "hot"), [0, 0, 0])
+        await traffic.some(20)
+        assert await finished() == 4
+        await traffic.some(20)
+        queue = await store.get_queue(ACCOUNT, "hot")
+        await splits.drain(queue, [one.id for one in open_ones(queue.partitions)[:3]])
+        await traffic.some(20)
+        assert await finished() == 1
+        await traffic.some(20)
+    finally:
+        await wire.close()
+        await store.close()
+
+
+def test_queues_with_several_partitions(service: tuple[Backend, Frontend, Frontend]) -> None:
+    backend, one, other = service
+    fifo_order(one.client())
+    long_poll(one.client(), other.client())
+    one.client().create_queue(QueueName="hot", Attributes={"VisibilityTimeout": "300"})
+    traffic = Traffic([one.client, other.client])
+    asyncio.run(split_and_drain(backend, traffic))
+    traffic.end()
+    assert sorted(traffic.received) == sorted(traffic.sent)
