@@ -60,6 +60,8 @@ SPECULATIVE_COPIES: Final = 2
 CONTROL_SECONDS: Final = 5.0
 """Timeout of the driver's control connection.  With the driver's default of 2 s, a busy node (during a garbage
 collection, for example) was taken for unreachable."""
+_VISIBLE_SECONDS = 5.0
+"""Time for which a statement on a table that a node does not serve yet is prepared again."""
 _DDL_SECONDS: Final = 60.0
 _ASK_TRIES: Final = 3
 _ASK_AGAIN_SECONDS: Final = 0.5
@@ -318,11 +320,16 @@ class CassandraConnection:
         ``serial``: for reads on which a decision depends.  ``everywhere``: requires all replicas in all data
         centres, whatever the scope, because Cassandra has no level for all replicas of one data centre.
         """
-        try:
-            statement = self.session.prepare(query)
-        except InvalidRequest:  # another process has just created the table, and this node does not know of it yet
-            self._agree()
-            statement = self.session.prepare(query)
+        deadline = time.monotonic() + _VISIBLE_SECONDS
+        while True:
+            try:
+                statement = self.session.prepare(query)
+                break
+            except InvalidRequest:  # another process has just created the table, and this node does not serve it yet
+                if time.monotonic() > deadline:
+                    raise
+                self._agree()
+                time.sleep(0.1)
         statement.consistency_level = self.scope.serial if serial else self.scope.quorum
         if everywhere:
             statement.consistency_level = ConsistencyLevel.ALL
