@@ -139,7 +139,7 @@ def test_an_earlier_handle_of_a_fifo_queue_is_not_taken() -> None:
 
 
 def test_several_deletes_of_one_message_say_nothing_of_its_handles() -> None:
-    """When one arrives late, or twice, the message is gone, and any handle is answered as done.  (Found by seed 211 of
+    """A call that arrives late, or twice, finds it gone, and any handle is answered as done.  (Found by seed 211 of
     the clocks, with two handles in one call, and by the ordinary seed 319, with a later call that was faster.)"""
     told = Told()
     told.sent(1, b"m000001.")
