@@ -15,7 +15,7 @@ class Rule(NamedTuple):
     node: tuple[str, ...] = ()
     """Mutations of one node.  Those of clusters name the rule themselves."""
     why_not: str = ""
-    """What of it has no mutation here, and why."""
+    """Part of it without a mutation here, and the reason."""
 
 
 RULES = (

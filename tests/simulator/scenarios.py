@@ -1,4 +1,4 @@
-"""What is more likely in some runs than in others, so that what rarely comes together does."""
+"""Scenarios: conditions made likely in some runs, so that rare combinations occur."""
 
 from __future__ import annotations
 

@@ -110,11 +110,11 @@ class Wire(Protocol):
 
     @property
     def late(self) -> float:
-        """How often a transaction whose caller gives up takes effect seconds later."""
+        """Probability that a transaction whose caller gives up takes effect seconds later."""
 
     @property
     def timed_out(self) -> float:
-        """How often a node answers that a transaction timed out, which took effect or not."""
+        """Probability that a node answers that a transaction timed out, which took effect or not."""
 
     def delay(self, name: str, *, back: bool) -> float | None:
         """Seconds on the way; None: it is lost."""

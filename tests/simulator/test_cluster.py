@@ -35,7 +35,7 @@ class Run:
         self.members: dict[str, Member] = {}
         self.sent: set[bytes] = set()
         self.stored: dict[bytes, str] = {}
-        """What was answered, with its id."""
+        """The answered message, with its id."""
         self.perhaps_deleted: set[bytes] = set()
         self.deleted: set[bytes] = set()
         self.over = False

@@ -120,7 +120,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.journal.append((record, self.now, self.position, size))
 
     def let_time_pass(self) -> None:
-        """What time alone does to the model."""
+        """Apply the effects of time alone to the model."""
         for message in list(self.messages.values()):
             if 0 < message.until <= self.now:
                 message.until = 0
@@ -128,7 +128,7 @@ class EngineMachine(RuleBasedStateMachine):
                 del self.messages[message.number]
 
     def visible(self, at: int = 0) -> list[Plain]:
-        """What may be received now, or at that time if nothing but time passes until then, in order of number."""
+        """Messages that may be received now, or at that time if only time passes until then, by number."""
         at = at or self.now
         blocked: set[str | None] = set()
         chosen = []
@@ -146,11 +146,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @staticmethod
     def ends(message: Plain) -> int:
-        """When it expires."""
+        """Time when it expires."""
         return -(-(message.sent + RETENTION_S * 1000) // STEP_MS) * STEP_MS
 
     def announced(self) -> None:
-        """What changes next by time alone is announced by ``due``, at that time at the latest.
+        """Check that ``due`` announces the next change by time alone, at that time at the latest.
 
         Of a FIFO queue: which groups may deliver.  One that may is not announced again for what follows in it.
         """
@@ -337,7 +337,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.let_time_pass()
 
     def in_order(self, visible: list[int], taken: list[int]) -> None:
-        """Of each group, what was taken is what was first, in order."""
+        """Check that the first messages of each group were taken, in order."""
         for group in {self.messages[number].group for number in taken}:
             mine = [number for number in taken if self.messages[number].group == group]
             assert mine == [number for number in visible if self.messages[number].group == group][: len(mine)]

@@ -1,4 +1,4 @@
-"""What the simulator has found, each reduced to the shortest case that shows it."""
+"""Faults that the simulator has found, each reduced to the shortest case that shows it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_move_task_numbers_its_transfers_once() -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_move_task_moves_what_receives_have_left(fifo: bool) -> None:
-    """What was chosen was looked for at the head of the candidates: receives had turned it on, and nothing moved."""
+    """Chosen messages were searched for at the head of the candidates, which receives had moved on: nothing moved."""
     fold, queue = plain_queue(fifo)
     for number in range(60):
         store(fold, queue, 1, f"group {number}")

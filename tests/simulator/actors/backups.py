@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.simulator.world.cluster import ClusterWorld
 
 NAME = "backup"
-"""Of the process."""
+"""Name of the process."""
 CLUSTER = BackendCluster("main", 0)
 
 
@@ -106,7 +106,7 @@ class Backups:
                 machine.store(("pieces", log_id, file), (number,), 1, data[at : at + CHUNK_BYTES])
 
     async def _check(self, machines: Machines, moment: Moment, told: Told) -> None:
-        """What clients were told at the moment is true of the copy."""
+        """Check the copy against the answers that clients had had at the moment of the backup."""
         journal = CassandraJournal(QuorumTables(machines))
         logs = [
             msgspec.structs.replace(log, state="sealed", sealed_seq=moment.seqs.get(log.log_id, log.sealed_seq))

@@ -28,7 +28,7 @@ REPEATS_SECONDS = 25.0
 AGAIN_SECONDS = 5.0
 """Safety margin, beyond the window of a deduplication id, before the id is used for another message."""
 REFUSED = (BackendError, StoreError, SqsError)
-"""What a frontend answers with an error."""
+"""Errors of a frontend's answers."""
 
 
 class Callers:
@@ -38,12 +38,12 @@ class Callers:
         self.pace = world.random.choice((0.08, 0.2))
         """Mean seconds between two calls of each of them."""
         self.weights: dict[str, float] = {"send": 40, "receive": 34, "delete": 30, "change": 6, "count": 4, "move": 2}
-        """How often each call is made."""
+        """Relative frequency of each call."""
         self.weights["purge"] = random.choice((0.0, 0.0, 0.5))
         self.visibility_seconds: tuple[int, ...] = (5, 15, 30)
-        """What is asked for in receives."""
+        """Visibility timeouts of receives."""
         self.tokens = 0.5
-        """How often a client means to repeat a send, and how often it does so by a retry token in a FIFO queue, too."""
+        """Share of sends that a client intends to repeat, and share of those with a retry token in a FIFO queue, too."""
         self.old_handles = 0.15
         """Share of the deletes that are asked for with handles of receives that others may have followed."""
         self.repeat_seconds = 3.0

@@ -56,7 +56,7 @@ class QueueGone(Exception):
 
 
 class Clients:
-    """What clients do.  Calls run beside each other in the loop of the present process."""
+    """Clients.  Their calls run concurrently in the loop of the present process."""
 
     def __init__(self, world: World, random: Random) -> None:
         self.world = world
@@ -149,7 +149,7 @@ class Clients:
         self.calls.clear()
 
     async def call(self, queue: QueueModel, action: Callable[[Target], Awaitable[T]]) -> T:
-        """What a frontend does around each call.  Raises :class:`QueueGone`."""
+        """Make a call as a frontend does.  Raises :class:`QueueGone`."""
         for _ in range(4):
             try:
                 return await action(Target(queue.pid, queue.settings.queue_id, queue.settings.version))

@@ -28,7 +28,7 @@ class Flip(NamedTuple):
     """``body``, ``record`` or ``frame`` of a row; ``checkpoint``."""
     partition: int = 0
     payload: bytes = b""
-    """Of the message whose body was hit."""
+    """Payload of the message whose body was hit."""
 
 
 def flip_a_bit(disk: SimDisk, random: Random, spared: set[str]) -> Flip | None:

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, and for how long."""
+"""Faults of a simulated cluster, and their durations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Troubles:
         self.pause = world.random.choice((0.0, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0))
         """Mean seconds between faults; 0: none."""
         self.faults: dict[str, float] = dict(LOCAL_FAULTS if world.local else QUORUM_FAULTS)
-        """How often each comes: the methods ``_fault_`` below."""
+        """Relative frequency of each fault: the methods ``_fault_`` below."""
         self.outage_seconds: tuple[float, ...] = (1.0, 4.0, 9.0)
         self.zombie_seconds = 8.0
         self.brittle = 0.0
-        """How often a process that has a change of the metadata made dies, at once or within a second."""
+        """Probability that a process dies when it has a change of the metadata made, at once or within a second."""
         self._zombie = False
         """There is one."""
         self._cascade = False

@@ -1,4 +1,4 @@
-"""What clients of a cluster were told, and when, and whether that can be.
+"""History of the answers to clients of a cluster, and the check that it is possible.
 
 The clients may use several frontends, calls may be answered late or never, and the clocks of the nodes may be wrong; so
 what is held against the answers is only what is promised to an observer with a clock of his own, and allows for the
@@ -118,16 +118,16 @@ class Msg:
     asked: float = 0.0
     """True time of the first one."""
     deleting_at: int = 1 << 62
-    """When a delete, or a purge, was first asked for."""
+    """Time of the first request for a delete or a purge."""
     endings: int = 0
     """Deletes and purges that were asked for, each entry of a batch counted: a call may arrive late, and twice."""
     deleted_at: int = 1 << 62
-    """When one was answered that must have hit it."""
+    """Time of the answer to a delete or purge that must have hit it."""
     claims: dict[Place, dict[int, Claim]] = field(default_factory=dict)
     """By place, and how often it had been received there."""
     changes: dict[Place, Changes] = field(default_factory=dict)
     deleted_in: dict[Place, int] = field(default_factory=dict)
-    """When a delete by one of its handles was answered, by the place that the handle is of."""
+    """Time of the answer to a delete by one of its handles, by the place of the handle."""
 
     @property
     def must(self) -> bool:
@@ -136,7 +136,7 @@ class Msg:
 
 
 class Told(NamedTuple):
-    """What is certain at some time, by payload."""
+    """Certain facts at some time, by payload."""
 
     stored: frozenset[bytes]
     deleted: frozenset[bytes]
@@ -437,7 +437,7 @@ class History:
     # --- backups ---
 
     def told(self) -> Told:
-        """What clients have been told until now."""
+        """Certain facts by the answers to clients so far."""
         messages = self.messages.items()
         return Told(
             frozenset(payload for payload, msg in messages if msg.must),
@@ -469,7 +469,7 @@ class History:
 
 
 def _place(queue: Queue, stored: Stored) -> Place | None:
-    """Where a message is; None: where it was sent, its id was made by somebody else."""
+    """Place of a message; None: the place where it was sent, with an id made elsewhere."""
     for partition in queue.partitions:
         if message_id(partition, stored.number, salt_of(queue.handle_key)) == stored.message_id:
             return partition, stored.number
@@ -477,7 +477,7 @@ def _place(queue: Queue, stored: Stored) -> Place | None:
 
 
 def _reach(queue: Queue) -> set[Queue]:
-    """Where messages of a queue may come to."""
+    """Queues that messages of a queue may reach."""
     found = {queue}
     while True:
         more = {one.dead_letter for one in found if one.dead_letter is not None}

@@ -35,7 +35,7 @@ LATE_SECONDS = 6.0
 
 
 class Ledger:
-    """What is stored, and the machines that it is stored on."""
+    """Stored rows and entries, and the machines that hold them."""
 
     def __init__(self, machines: Machines, net: Net) -> None:
         self.machines = machines
@@ -43,7 +43,7 @@ class Ledger:
         self.random = machines.random
         self.timeout_seconds = 1.0
         self.late = 0.0
-        """How often a transaction whose caller gives up takes effect, if it still can, seconds later."""
+        """Probability that a transaction whose caller gives up takes effect, if it still can, seconds later."""
         self.commits_awaited = True
         """A rule: the caller is told when a majority has the commit, not before."""
         self.conditions = True
@@ -57,7 +57,7 @@ class Ledger:
         self.rows = RecordTables()
         """The same, and more, as the product's own code has written it (:class:`SessionEntries`)."""
         self.timed_out = 0.0
-        """How often a node answers that a transaction timed out, which took effect or not."""
+        """Probability that a node answers that a transaction timed out, which took effect or not."""
         self.sealed: list[tuple[float, LogEntry]] = []
         """Logs that were sealed, and when."""
         self.when_sealed: Callable[[LogEntry], None] | None = None
@@ -78,7 +78,7 @@ class Ledger:
         self.holds_seen = True
         """A rule: whoever reads whether a log is open finds out that it is held."""
         self._changes = 0
-        """Of logs' entries, holds among them: the order in which machines get to know them."""
+        """Number of changes of logs' entries, including holds: the order in which machines learn of them."""
         self._uncommitted: dict[int, tuple[str, int]] = {}
 
     def quorum(self) -> bool:

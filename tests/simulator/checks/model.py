@@ -1,4 +1,4 @@
-"""What may happen to queues and their messages: the oracle that every answer is held against.
+"""Model of queues and their messages: the oracle that every answer is checked against.
 
 The model sees what a client sees: when a call was made, what was answered and when.  A message *must* be there when its
 send was answered and nothing that could have ended it was even asked for; it *may* be there until something is known
@@ -98,7 +98,7 @@ class Msg:
         self.cuts: dict[tuple[int, int], list[list[int]]] = {}
         """Visibility changes of a standard queue's message, by (partition, number), as :attr:`Claim.cuts`."""
         self.deleted: dict[tuple[int, int], int] = {}
-        """When a delete by one of its handles was answered (a tick), by the (partition, number) of the handle."""
+        """Tick of the answer to a delete by one of its handles, by the (partition, number) of the handle."""
         self.received = 0
         """Receives seen in ``home``."""
         self.unseen_at = home.unseen
@@ -140,7 +140,7 @@ class QueueModel:
         self.dead_letter = dead_letter
         self.max_receives = max_receives
         self.moved_to: set[QueueModel] = set()
-        """Where move tasks may have brought its messages."""
+        """Queues to which move tasks may have brought its messages."""
         self.retention_ms = [settings.retention_seconds * 1000] * 2
         """Least and most that was ever set."""
         self.delay_ms = [settings.delay_seconds * 1000] * 2
@@ -192,7 +192,7 @@ class QueueModel:
             known[0], known[1] = min(known[0], value), max(known[1], value)
 
     def reach(self) -> set[QueueModel]:
-        """Where its messages may be."""
+        """Queues in which its messages may be."""
         reached: set[QueueModel] = set()
         follow: list[QueueModel | None] = [self]
         while follow:
@@ -259,7 +259,7 @@ class Model:
 
     @staticmethod
     def _forgotten(queue: QueueModel, message: NewMessage, msg: Msg, now: int) -> bool:
-        """Whether the tokens of the first attempt to send this message may have been forgotten.
+        """True if the tokens of the first attempt to send this message may have been forgotten.
 
         A purge takes deduplication ids; retry tokens stay.
         """
@@ -401,7 +401,7 @@ class Model:
                 msg.gone("not stored, its send was refused")
 
     def unanswered(self, msgs: Sequence[Msg]) -> None:
-        """Whether this send has taken place is not known."""
+        """Record a send of unknown outcome."""
         if len(msgs) > 1 and all(msg.attempts == 1 for msg in msgs):
             self.batches.append(list(msgs))
 

@@ -18,7 +18,7 @@ from tests.simulator.world.cluster import ClusterWorld
 
 
 async def _looks_away(self: Collector, target: Target) -> None:
-    """What deleted queues have left is not looked for."""
+    """Remains of deleted queues are not searched for."""
 
 
 @mutation("Partitions 5", focus=focus.deletions)

@@ -1,4 +1,4 @@
-"""What a mutation needs to be found out, made likely: trouble at the point that its rule is there for.
+"""Conditions in which a mutation shows, made likely: faults at the point that its rule protects.
 
 Nothing here breaks a rule.  With the rule in its place a run that is focused so is as good as any other.
 """
@@ -180,8 +180,10 @@ def first_checkpoints(world: ClusterWorld) -> None:
 
 
 def stopped_recoverers(world: ClusterWorld) -> None:
-    """Who has read a log is stopped before it is sealed, and rows turn up before another one reads it.  It goes on when
-    clients were answered from those rows, and all but it die before there is a checkpoint of them."""
+    """A reader of a log is stopped before the log is sealed, and rows turn up before another one reads it.
+
+    It goes on when clients were answered from those rows, and all but it die before there is a checkpoint of them.
+    """
     stuck_rows(world)
     machines, nodes = world.machines, world.nodes
     machines.stuck_at, machines.stuck_seconds, machines.late, world.ledger.late = (-1,), 60.0, 0.0, 0.0
@@ -313,7 +315,7 @@ def late_changes(world: ClusterWorld) -> None:
 
 
 def changes_of_the_dead(world: ClusterWorld) -> None:
-    """Who commits a checkpoint dies of it; the change takes effect when its log is sealed, and others have swept."""
+    """A node dies committing a checkpoint; the change takes effect when its log is sealed and swept by others."""
     ledger = world.ledger
     world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
     world.callers.pace = 0.05
@@ -388,7 +390,7 @@ def late_gifts(world: ClusterWorld) -> None:
 
 
 def stopped_checkpointers(world: ClusterWorld) -> None:
-    """Who commits a checkpoint is stopped just before, for so long that others take over."""
+    """A node that commits a checkpoint is stopped just before, for so long that others take over."""
     world.nodes.checkpoint_segments, world.nodes.segment_bytes = 1, 4 << 10
     world.troubles.pause = 3.0
 
@@ -532,7 +534,7 @@ def moves(world: ClusterWorld) -> None:
 
 
 def dying_sources(world: ClusterWorld) -> None:
-    """Whose messages have just been taken dies, and some of its rows have not been written."""
+    """A node whose messages have just been taken dies, and some of its rows have not been written."""
     moves(world)
     world.machines.stuck, world.machines.repairs = 0.1, False
 
@@ -554,7 +556,7 @@ def dying_takers(world: ClusterWorld) -> None:
 
 
 def dying_givers(world: ClusterWorld) -> None:
-    """Who has given shards away dies, and some of its rows have not been written; calls are repeated soon."""
+    """A node that has given shards away dies, and some of its rows have not been written; calls are repeated soon."""
     world.machines.stuck, world.machines.stuck_at, world.machines.repairs = 0.03, (-1,), False
     world.callers.repeat_seconds = 0.5
     world.callers.pace = 0.05
@@ -680,7 +682,7 @@ def purges(world: ClusterWorld) -> None:
 
 
 def dying_purgers(world: ClusterWorld) -> None:
-    """Who is about to purge a queue dies, and the row with that reaches no machine."""
+    """A node that is about to purge a queue dies, and the row with that reaches no machine."""
     machines = world.machines
     world.callers.weights["purge"] = 2.0
     world.callers.pace = 0.05
@@ -696,7 +698,7 @@ def deletions(world: ClusterWorld) -> None:
 
 
 def dying_deleters(world: ClusterWorld) -> None:
-    """Who is about to drop a partition dies, and the row with that reaches no machine."""
+    """A node that is about to drop a partition dies, and the row with that reaches no machine."""
     machines = world.machines
     deletions(world)
     machines.stuck, machines.stuck_at, machines.stuck_kind, machines.stuck_seconds = 1.0, (-1,), Dropped.KIND, 60.0

@@ -20,7 +20,7 @@ from tests.simulator.world.machines import MESSAGE, HostTables
 
 @mutation("Ack levels", focus=focus.weak_answers)
 def deletes_answered_like_sends(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """Where sends are answered from the owner's memory, so are deletes."""
+    """Deletes are answered from the owner's memory where sends are."""
     real = Incarnation.delete
 
     async def delete(self: Incarnation, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:

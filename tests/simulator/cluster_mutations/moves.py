@@ -37,7 +37,7 @@ def taken_twice(world: ClusterWorld) -> AbstractContextManager[Any]:
 
 @mutation("Moves", focus=focus.moves)
 def marks_forgotten_in_checkpoints(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """What a destination has taken does not move with its shard."""
+    """The transfers that a destination has taken do not move with its shard."""
     real = snapshot.read
 
     async def read(*what: Any) -> Any:
@@ -75,7 +75,7 @@ def mark_raised_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
 
 @mutation("Moves", scenario="maps", focus=focus.maps_of_moves)
 def retired_destination_not_asked(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """What was on its way to a partition that has retired comes back, without that one saying what it has taken."""
+    """Transfers in progress to a partition that has retired come back, although it does not say which it has taken."""
 
     async def turn_back(self: Ferry, source: Partition, target: Any, settings: Any, back: list[int]) -> None:
         await self._node.write_all(source, lambda _: [records.TransferBack(target.partition, back)])

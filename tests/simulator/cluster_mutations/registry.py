@@ -1,4 +1,4 @@
-"""What a mutation is, and a run with one."""
+"""Mutations, and runs with one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Mutation(NamedTuple):
     scenario: str
     """In which of :data:`tests.simulator.scenarios.SCENARIOS` it shows soonest."""
     focus: Focus | None
-    """What makes it show sooner (:mod:`tests.simulator.cluster_mutations.focus`)."""
+    """Conditions that make it show sooner (:mod:`tests.simulator.cluster_mutations.focus`)."""
 
 
 SECONDS = 15.0
-"""Of each run."""
+"""Virtual time of each run."""
 
 MUTATIONS: dict[str, Mutation] = {}
 
@@ -36,7 +36,7 @@ MUTATIONS: dict[str, Mutation] = {}
 def mutation(
     rule: str, *, local: bool = False, scenario: str = "usual", focus: Focus | None = None
 ) -> Callable[[Make], object]:
-    """What the decorated function makes takes this rule out; its docstring says what that breaks."""
+    """Register a mutation: the function makes a patch that takes this rule out, and its docstring says the effect."""
 
     def register(make: Make) -> object:
         name = make.__name__

@@ -64,7 +64,7 @@ def floor_of_two_places(world: ClusterWorld) -> AbstractContextManager[Any]:
 
 @mutation("Segments 1", focus=focus.restarts)
 def candidates_after_the_entries(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """What may go is looked for after the entries were read: here those count that the sweep before has read."""
+    """Removable segments are computed from the entries that the sweep before has read."""
     real = Checkpointer._sweep
     read: dict[Checkpointer, list[ShardEntry]] = {}
 
@@ -142,7 +142,7 @@ def pieces_dropped_while_a_change_is_unsettled(world: ClusterWorld) -> AbstractC
 
 @mutation("Segments 1", focus=focus.late_gifts)
 def swept_logs_do_not_say_so(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """What goes of a sealed log is still asked for, where a shard is given to that log afterwards."""
+    """A swept log does not say so: its rows are still asked for where a shard is given to that log afterwards."""
 
     async def say(self: Checkpointer, log: LogEntry) -> LogEntry:
         return log
@@ -153,7 +153,7 @@ def swept_logs_do_not_say_so(world: ClusterWorld) -> AbstractContextManager[Any]
 @mutation("Segments 5", scenario="moving", focus=focus.clocks_set_back)
 @contextmanager
 def heartbeats_ordered_by_clocks(world: ClusterWorld) -> Iterator[None]:
-    """Of two heartbeats the one counts whose writer's clock says more."""
+    """The newer of two heartbeats is the one with the greater time by its writer's clock."""
     world.ledger.beat_order = lambda beat: beat.time_ms
     yield
 
@@ -161,7 +161,7 @@ def heartbeats_ordered_by_clocks(world: ClusterWorld) -> Iterator[None]:
 @mutation("Segments 6", focus=focus.restarts)
 @contextmanager
 def entries_read_as_they_were(world: ClusterWorld) -> Iterator[None]:
-    """What decides is not read at SERIAL: it may be what was, a while ago."""
+    """Deciding reads are not made at SERIAL: they may return an earlier state."""
     world.ledger.stale_seconds = 8.0
     yield
 

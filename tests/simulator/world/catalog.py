@@ -108,7 +108,7 @@ class Catalog:
 
 
 class Asks(Protocol):
-    """How a process has something decided by the metadata."""
+    """Function with which a process has the metadata decide something."""
 
     async def decided(self, decide: Callable[[], T], *, changes: bool) -> T: ...
 
@@ -154,13 +154,13 @@ class HostQueues:
 
 
 def queues_over(metadata: MetadataClient, backend: Peer, settings: FrontendSettings) -> Queues:
-    """What a frontend knows of queues: looked up there, called at this backend."""
+    """A frontend's view of queues: looked up in the metadata, called at this backend."""
     services = SimpleNamespace(settings=settings, metadata=metadata, backend=backend, naming=bytes(32))
     return Queues(cast(Services, services))
 
 
 def resolver_over(store: HostQueues, backend: Peer) -> Resolver:
-    """What a node asks of the metadata about queues."""
+    """A node's questions to the metadata about queues."""
     resolver = StoreResolver(cast(QueueStore, store), SETTINGS.region)
     resolver.queues.set_result(queues_over(MetadataClient(cast(QueueStore, store)), backend, store.settings))
     return resolver

@@ -57,11 +57,11 @@ from tests.simulator.world.world import Report, deterministic
 SHARDS = 16
 """Fewer than a real cluster has: each has more to go through."""
 SECONDS = 25.0
-"""Of a run, in virtual time, before everything is healed."""
+"""Virtual time of a run before everything is healed."""
 RESTS_SECONDS = 120.0
 """So long after the last fault everything works again."""
 DAMAGE = ("journal damage: ", "stopped: ")
-"""How a node begins when it says that something is lost."""
+"""Beginnings of the lines with which a node reports a loss."""
 
 
 class ClusterWorld:
@@ -120,12 +120,12 @@ class ClusterWorld:
         self.mapped: list[int] = []
         """Ids of the queues whose maps change."""
         self.spread = random.choice((0.0, 0.3))
-        """How many of them are such."""
+        """Probability that a queue is one of them."""
         self.chances = Random(f"chances of {seed}")
         self.deleted = self.chances.choice((0.0, 0.0, 0.3)) if focus is None else 0.0
-        """How many queues are deleted, of those that are nobody's dead-letter queues."""
+        """Share of the queues that are deleted, of those that are no dead-letter queues."""
         self.all_die = 0.5
-        """How often all nodes are killed in the end, and start again."""
+        """Probability that all nodes are killed in the end, and start again."""
         self.doomed: list[Queue] = []
         """They are."""
         self.fronts: list[Front] = []
@@ -135,7 +135,7 @@ class ClusterWorld:
         self.maps = Maps(self, Random(random.random()))
         self.troubles = Troubles(self)
         self.tasks: list[asyncio.Task[Any]] = []
-        """Of the world outside.  None is to fail."""
+        """Tasks of the world outside.  None may fail."""
         self.when_answering: Callable[[Server, str, tuple[Any, ...]], None] | None = None
         """Told of each answer that is about to leave a node."""
         self.weak_levels: tuple[AckLevel, ...] = (AckLevel.LEADER, AckLevel.NONE)
@@ -147,9 +147,9 @@ class ClusterWorld:
         self.haste = 1.0
         """Share of the usual time that faults last and failures take to be detected."""
         self.pairs: tuple[int, ...] = (2, 3)
-        """How many queues there may be, beside those that are of a kind of their own."""
+        """Possible numbers of queues, beside those of special kinds."""
         self.receives_max: tuple[int, ...] = (1, 2, 4)
-        """How often a message may be received before it is a dead letter, by queue."""
+        """Possible numbers of receives before a message is a dead letter, by queue."""
         self._stack = contextlib.ExitStack()
         SCENARIOS[self.scenario](self)
         if varied:
@@ -257,7 +257,7 @@ class ClusterWorld:
         return HostQueues(self.catalog, self.entries(name))
 
     def everywhere(self, payload: bytes) -> bool:
-        """Whether all replicas have, or had, this message."""
+        """True if all replicas have, or had, this message."""
         return self.local or self.machines.had_by_all(payload[:8])
 
     async def _begin_front(self, front: Front) -> None:

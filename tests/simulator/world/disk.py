@@ -32,9 +32,9 @@ class PowerCut(BaseException):
 class _File:
     def __init__(self) -> None:
         self.seen = bytearray()
-        """What a reader sees (page cache)."""
+        """Content for readers (page cache)."""
         self.synced = bytearray()
-        """What is on the disk for sure."""
+        """Durable content."""
         self.dirty: list[tuple[int, bytes]] = []
         """Writes since the last sync, in order."""
         self.resized = False
@@ -46,7 +46,7 @@ class _File:
         self.resized = False
 
     def settle(self, random: Random) -> bytearray:
-        """What a disk that loses power now is found with."""
+        """Content after a loss of power now."""
         size = len(self.seen) if self.resized and random.random() < 0.5 else len(self.synced)
         found = self.synced[:size].ljust(size, b"\0")
         for offset, data in self.dirty:
@@ -75,7 +75,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.latency_seconds = latency_seconds
         self.cold = cold
-        """How often a read finds nothing in the page cache."""
+        """Probability that a read finds nothing in the page cache."""
         self.failing_syncs = 0
         """So many syncs to come fail with EIO."""
         self.unreadable: set[str] = set()

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 NOW = 1_700_000_000
 READS = frozenset({"logs", "shards", "settings", "target", "heartbeats", "cluster"})
-"""What of the metadata changes nothing."""
+"""Calls of the metadata that change nothing."""
 
 
 class Process(SimDisk):
@@ -80,7 +80,7 @@ class Process(SimDisk):
         return future
 
     def never(self) -> asyncio.Future[Any]:
-        """What a dead process waits for.  It is kept, so that its tasks stay where they are."""
+        """Make a future that a dead process waits for.  It is kept, so that its tasks stay where they are."""
         future = asyncio.get_running_loop().create_future()
         self._kept.append(future)
         return future
@@ -178,7 +178,7 @@ class Fleet:
         return self.run(node.receive(target, Receive(10, seconds)))
 
     def all_bodies(self, node: Node, target: Target) -> list[bytes]:
-        """Of all that is visible; it is in flight afterwards."""
+        """Receive all visible messages; they are in flight afterwards."""
         found: list[bytes] = []
         while received := self.receive(node, target, 6000):
             found += [one.payload for one in received]

@@ -29,9 +29,9 @@ class Host:
         self.alive = True
         self.stopped = False
         self.held: list[HostHandle] = []
-        """What has been due since it was stopped."""
+        """Callbacks that have become due since it was stopped."""
         self.at_death: dict[object, Callable[[], object]] = {}
-        """What others notice of it: their connections break."""
+        """Callbacks at its death, by which others' connections break."""
         self.context = copy_context()
         self.context.run(HOST.set, self)
 
@@ -133,11 +133,11 @@ class Net:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.slow_seconds = 0.002
-        """How long a message is on its way at most, usually; a late one up to a hundred times as long."""
+        """Usual maximum transit time of a message; a late one takes up to a hundred times as long."""
         self.late = 0.0
         self.lost = 0.0
         self.twice = 0.0
-        """How often a message that may come twice does."""
+        """Probability that a message that may arrive twice does."""
         self.twice_seconds = 0.0
         """Longest time that the second copy is on its way, beside the usual."""
         self.send_seconds_max = float("inf")

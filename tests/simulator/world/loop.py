@@ -30,7 +30,7 @@ class Stuck(Exception):
 
 
 class SimHandle:
-    """What ``call_soon`` and ``call_at`` return."""
+    """Handle of ``call_soon`` and ``call_at``."""
 
     __slots__ = ("args", "callback", "due")
 
@@ -57,7 +57,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.random = random
         self.now = now
         self.lag = lag
-        """How often the loop is late, so that several timers are due together."""
+        """Probability that the loop is late, so that several timers are due together."""
         self.cost_seconds = 0.0
         """Time that a callback takes: timers come due while others are run, as they do in a real loop."""
         self.halted = False

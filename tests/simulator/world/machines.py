@@ -21,7 +21,7 @@ from tests.simulator.world.quorum import Key, Machine, Machines, QuorumTables
 RowKey = tuple[int, int, int]
 """(log, segment, row)"""
 MESSAGE = re.compile(rb"m\d{6}\.")
-"""What the payload of each message of a simulated client begins with."""
+"""Beginning of the payload of each message of a simulated client."""
 
 
 class NetMachine(Machine):
@@ -61,9 +61,9 @@ class NetMachines(Machines):
         self.far: Callable[[str, int], float] | None = None
         """Seconds more on the way between a client and a machine."""
         self.stuck = 0.0
-        """How often a row reaches one machine only, and the others when its log is sealed, or after a while."""
+        """Probability that a row reaches one machine only, and the others when its log is sealed, or after a while."""
         self.stuck_at: tuple[int, ...] = (-1, 0, 1, 2)
-        """Which machine that may be; -1: it reaches none."""
+        """Possible numbers of that machine; -1: it reaches none."""
         self.stuck_kind = 0
         """Only rows with records of this kind; 0: of any."""
         self.stuck_seconds = 3.0
@@ -99,11 +99,11 @@ class NetMachines(Machines):
         return number
 
     def holds(self, log_id: int) -> bool:
-        """Whether a row of a log is held back from some machine."""
+        """True if a row of a log is held back from some machine."""
         return any(key[0] == log_id for key in self._held)
 
     def let_go(self, log_id: int) -> None:
-        """What is held of a log is on its way."""
+        """Send the rows of a log that were held back."""
         for key in [key for key in self._held if key[0] == log_id]:
             self._let_go_in(self.random.random() * 0.3, key)
 
@@ -119,7 +119,7 @@ class NetMachines(Machines):
                 machine.store(("journal", log_id, segment), (row,), 1, data)
 
     def heal(self) -> None:
-        """What is slow is not slow any more, and what is held is on its way."""
+        """End slowness, and send the rows that were held back."""
         self.fence_seconds = self.news_seconds = self.scan_seconds = self.stuck = 0.0
         self.far = None
         for key in list(self._held):
@@ -142,7 +142,7 @@ class NetMachines(Machines):
         return found
 
     def had_by_all(self, message: bytes) -> bool:
-        """Whether each of them has, or had, a row with this message."""
+        """True if each of them has, or had, a row with this message."""
         return all(message in machine.had for machine in self.machines)
 
     def wipe(self, number: int) -> None:

@@ -33,11 +33,11 @@ class Maps:
         self._random = random
 
     def settled(self) -> bool:
-        """Whether all tokens are where they belong."""
+        """True if all tokens are where they belong."""
         return not any(changing(queue.partitions) for queue in self._queues())
 
     def finished(self) -> bool:
-        """Whether all that drained has retired, too."""
+        """True if all drained partitions have retired, too."""
         return self.settled() and all(one.state == "open" for queue in self._queues() for one in queue.partitions)
 
     def _queues(self) -> list[Queue]:

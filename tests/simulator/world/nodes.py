@@ -64,7 +64,7 @@ class Nodes:
         self.all_killed_at: float | None = None
         """The last time of that."""
         self.rates = {name: random.choice((1.0, 1.0, 0.99, 1.01)) for name in self.names}
-        """Of their monotonic clocks."""
+        """Rates of their monotonic clocks."""
         self.checkpoint_segments = random.choice((1, 2, 4))
         self.segment_bytes = random.choice((4, 16)) << 10
         rows = Random(f"rows of {world.seed}")
@@ -158,7 +158,7 @@ class Nodes:
         self.kill(process)
 
     async def _serve(self, process: NodeProcess) -> None:
-        """What the process of a node does."""
+        """Process of a node."""
         world, name, rate = self._world, process.name, self.rates[process.name]
         loop, store = world.loop, self.store_of(process)
 

@@ -26,7 +26,7 @@ class Machine:
         self.cells: dict[Key, dict[Key, tuple[int, Any]]] = {}
         """By partition and row: (timestamp, value)."""
         self.graves: dict[Key, int] = {}
-        """When a partition was deleted."""
+        """Time of the deletion of a partition."""
 
     def store(self, partition: Key, row: Key, timestamp: int, value: Any) -> None:
         cells = self.cells.setdefault(partition, {})
@@ -59,7 +59,7 @@ class Machines:
         self.lost = lost
         self.late = late
         self.repairs = repairs
-        """What a read has found of some machine it brings to the others."""
+        """Bring rows that a read has found on some machine to the others."""
         self.slow_seconds = 0.01
         self.timeout_seconds = 0.5
         self.statements = 0
@@ -70,23 +70,23 @@ class Machines:
             machine.up = number not in numbers
 
     def set_state(self, log_id: int, state: str, version: int) -> None:
-        """What a transaction does to a log's entry: once it is committed, a majority has it."""
+        """Apply a transaction to a log's entry: once it is committed, a majority has it."""
         for machine in self.random.sample(self.machines, self.majority):
             machine.store(("entry", log_id), (), version, state)
 
     def everywhere(self, partition: Key, row: Key) -> bool:
-        """Whether all machines have it."""
+        """True if all machines have it."""
         return all(row in machine.cells.get(partition, {}) for machine in self.machines)
 
     def cells(self, partition: Key) -> dict[Key, Any]:
-        """What any machine has."""
+        """Rows that any machine has."""
         found: dict[Key, tuple[int, Any]] = {}
         for machine in self.machines:
             found.update(machine.partition(partition))
         return {row: value for row, (_, value) in sorted(found.items())}
 
     def delay(self, client: QuorumTables, number: int, *, back: bool) -> float | None:
-        """How long a message is on its way between a client and a machine; None: it never arrives."""
+        """Transit time of a message between a client and a machine; None: it never arrives."""
         if self.random.random() < self.lost:
             return None
         return self.random.random() * self.slow_seconds * (100 if self.random.random() < self.late else 1)
@@ -108,7 +108,7 @@ class Machines:
         told = False
         self.statements += 1
         caller, outside = copy_context(), Context()
-        """What is on its way does not stop when the client does."""
+        """Messages in transit do not stop when the client does."""
 
         def tell(result: list[tuple[Machine, Any]] | Unanswered) -> None:
             nonlocal told
@@ -150,7 +150,7 @@ class QuorumTables:
         self.held_until = 0.0
         """Answers do not reach this client before: it stands still, or the way back to it is cut."""
         self.waits_until = 0.0
-        """What it sends does not arrive before."""
+        """Earliest time at which its messages arrive."""
         self._client = self
         self._needed: int | None = None
 
@@ -176,7 +176,7 @@ class QuorumTables:
         await future
 
     def _select(self, partition: Key, done: Callable[[dict[Key, Any] | Unanswered], None]) -> None:
-        """What a majority has, once a majority has all of it."""
+        """Rows that a majority has, once a majority has all of them."""
 
         def read(found: list[tuple[Machine, tuple[int, dict[Key, tuple[int, Any]]]]] | Unanswered) -> None:
             if isinstance(found, Unanswered):

@@ -27,7 +27,7 @@ class SimStore:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.failing = 0.0
-        """How often a call fails, with either outcome."""
+        """Probability that a call fails, with either outcome."""
         self.failures = 0
         self.when_sealed: Callable[[LogEntry], None] | None = None
         """Told of each log that is sealed, when it is."""

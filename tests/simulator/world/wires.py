@@ -30,7 +30,7 @@ class Server(Host):
 
 
 class Wiring(Protocol):
-    """Whom there is to call."""
+    """Servers that can be called."""
 
     net: Net
 
@@ -43,7 +43,7 @@ class Wiring(Protocol):
 
 
 def wire(wiring: Wiring) -> type:
-    """What stands in for :class:`backend.rpc.client.RemoteBackend`."""
+    """Class that replaces :class:`backend.rpc.client.RemoteBackend`."""
 
     class SimRemote:
         def __init__(self, address: str, limits: ClientLimits) -> None:

@@ -45,11 +45,11 @@ ROOT = "/journal"
 
 
 class Report(NamedTuple):
-    """What a run did."""
+    """Report of a run."""
 
     seed: int
     digest: str
-    """Of all calls and answers, in order."""
+    """Digest of all calls and answers, in order."""
     counts: Counter[str]
     seconds: float
     """Virtual time that passed."""
@@ -64,7 +64,7 @@ class World:
         """Flips bits, where the disk is to rot."""
         self.flips: list[Flip] = []
         self.reports: list[str] = []
-        """What the backend has said of errors."""
+        """Errors that the backend has logged."""
         self.random = Random(seed)
         self.counts: Counter[str] = Counter()
         self.events: list[str] | None = [] if trace else None
@@ -106,7 +106,7 @@ class World:
         self.pace = random.choice((0.0005, 0.002, 0.02))
         """Mean seconds between steps."""
         self.trouble = random.choice((0.0, 0.004, 0.01, 0.03))
-        """How often something goes wrong."""
+        """Probability of a fault, by step."""
         self._make_queues()
 
     # --- queues ---
@@ -364,7 +364,7 @@ class World:
                     msg.must, msg.relaxed = False, True
 
     def _check_damage(self) -> None:
-        """What is stopped was hit, and is said; what cannot be delivered any more was said."""
+        """Check that stopped partitions were hit by damage and are reported, and undeliverable messages too."""
         hit = {flip.path for flip in self.flips if flip.hit in ("record", "checkpoint")}
         for damage in self.node.damage:
             if not any(path in damage for path in hit):
@@ -413,7 +413,7 @@ class World:
         self.event("looked", len(found))
 
     async def _stored(self) -> dict[bytes, list[tuple[QueueModel, int, int]]]:
-        """Where each payload lies."""
+        """Places of each payload."""
         found: dict[bytes, list[tuple[QueueModel, int, int]]] = {}
         models = {queue.pid: queue for queue in self.queues}
         for partition in self.partitions():
@@ -452,7 +452,7 @@ class World:
         return found
 
     def look_and_recover(self) -> None:
-        """What is in memory and what recovery makes of the journal is the same."""
+        """Check that the state in memory and its recovery from the journal are the same."""
         self.look()
         self.loop.until(self.quiet, 900)
         before = self.partitions()
@@ -543,7 +543,7 @@ class World:
                 model.deleted(queue, held, outcomes, asked, self.now())
 
     def _check_leaks(self) -> None:
-        """Of a service whose queues are empty nothing is left in memory or on the disk."""
+        """Check that nothing is left in memory or on the disk when the queues are empty."""
         for partition in self.live():
             fold = partition.fold
             left = (fold.in_flight, fold.segments, fold.lane_names, partition.waiters)
@@ -592,7 +592,7 @@ _TROUBLE_WEIGHTS = list(_TROUBLE.values())
 
 
 def _state(fold: Fold, now: int) -> dict[str, Any]:
-    """What two recoveries of a partition have to agree on."""
+    """State that two recoveries of a partition have to agree on."""
     fold.advance(now)
     fold.tokens.expire(now)
     fold.retries.expire(now)
@@ -638,7 +638,7 @@ def _check_fold(partition: Partition) -> None:
 
 @contextlib.contextmanager
 def deterministic(random: Random, reports: list[str], tick_seconds: float = 0.0007) -> Iterator[None]:
-    """What the backend would ask of the machine comes from the seed.  And it is quiet, and no garbage is collected.
+    """Take all that the backend asks of the machine from the seed, without logs and garbage collection.
 
     Between two looks at the processor's clock ``tick_seconds`` have passed.
     """
