@@ -46,7 +46,7 @@ class Watch:
         self._looked_at: float | None = None
         self._first = True
 
-    def look(self, beats: Iterable[Heartbeat], logs: Iterable[int], now: float, own: int) -> None:
+    def record(self, beats: Iterable[Heartbeat], logs: Iterable[int], now: float, own: int) -> None:
         """Record the heartbeats of these logs.  ``now`` in seconds of a monotonic clock; ``own``: number of heartbeats
         that the watcher has stored.
 
@@ -239,3 +239,8 @@ class Clocks:
 def is_off(ahead_ms: float) -> bool:
     """Return whether clocks really differ, given their difference according to heartbeats."""
     return not -CLOCK_OFF_MS - SEEN_LATE_MS <= ahead_ms <= CLOCK_OFF_MS
+
+
+def correction_ms(ahead_ms: float) -> float:
+    """Offset that a clock has to follow: 0 unless clocks really differ."""
+    return ahead_ms if is_off(ahead_ms) else 0.0

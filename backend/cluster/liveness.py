@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from backend.cluster.failure_detector import Clocks, is_off
+from backend.cluster.failure_detector import Clocks, correction_ms, is_off
 from backend.serving.node_clock import SteadyClock
 from metadata_service.models import Heartbeat
 from metadata_service.store import ClusterStore, EntryStore
@@ -65,7 +65,7 @@ async def clock_at_start(
     went_by_ms = own.shard_time_ms - own.time_ms if own is not None and own.shard_time_ms else None
     ahead_ms = clocks.ahead_ms(others, went_by_ms)
     if ahead_ms is not None:
-        clock.follow(ahead_ms if is_off(ahead_ms) else 0)
+        clock.follow(correction_ms(ahead_ms))
     elif went_by_ms is not None and is_off(went_by_ms):
         clock.resume(went_by_ms)
 

@@ -22,7 +22,7 @@ import msgspec
 
 from backend.api import SHARDS, BackendError
 from backend.cluster.clock_bounds import ClockBounds
-from backend.cluster.failure_detector import BEAT_SECONDS, CLOCK_OFF_MS, GAP_SECONDS, Clocks, Watch, is_off
+from backend.cluster.failure_detector import BEAT_SECONDS, CLOCK_OFF_MS, GAP_SECONDS, Clocks, Watch, correction_ms
 from backend.cluster.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.cluster.load import Load
 from backend.cluster.reachability import Reach, sample
@@ -309,7 +309,7 @@ class Member:
         watched = {log_id for log_id, entry in logs.items() if entry.state != "sealed" and log_id in owners}
         watched |= {cluster.manager, *(beat.log_id for beat in beats)}
         if self._beaten_at is not None and now - self._beaten_at <= BEAT_SECONDS + GAP_SECONDS:
-            self._watch.look(beats, watched, now, self._stored)
+            self._watch.record(beats, watched, now, self._stored)
         live = {
             beat.node: beat
             for beat in beats
@@ -331,7 +331,7 @@ class Member:
         clock = self._node.clock
         about_ms = self._clocks.ahead_ms(others, clock.exact_ms() - clock.wall_ms())
         if about_ms is not None:  # otherwise the last known difference still applies
-            clock.follow(about_ms if is_off(about_ms) else 0)
+            clock.follow(correction_ms(about_ms))
         self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others, about_ms)  # no more than is proven
         if abs(ahead_ms) <= CLOCK_OFF_MS:
             self._complaints.settled("the clock")

@@ -75,7 +75,7 @@ class Watching:
                 self._at(now + LOOK_SECONDS, "read")
                 began = self._read_began
                 if self._beaten_at is not None and began - self._beaten_at <= BEAT_SECONDS + GAP_SECONDS:
-                    self._watch.look([Heartbeat("b", 2, 1, self._seen, 0)], [2], began, self._stored["own"])
+                    self._watch.record([Heartbeat("b", 2, 1, self._seen, 0)], [2], began, self._stored["own"])
                     if self._watch.dead(2):
                         return now
         return None
@@ -113,10 +113,10 @@ def test_a_watcher_whose_own_heartbeats_are_not_stored_takes_nobody_for_dead() -
     """Not even if it reads at its usual pace; nor for a long time that passed between two checks."""
     watch = Watch()
     for tick in range(40):
-        watch.look([Heartbeat("b", 2, 1, 1, 0)], [2], tick / 2, min(tick, OWN_BEATS_MIN - 1))
+        watch.record([Heartbeat("b", 2, 1, 1, 0)], [2], tick / 2, min(tick, OWN_BEATS_MIN - 1))
     assert not watch.dead(2)
     watch = Watch()
-    watch.look([Heartbeat("b", 2, 1, 1, 0)], [2], 0.0, 0)
-    watch.look([Heartbeat("b", 2, 1, 1, 0)], [2], 600.0, 1)
+    watch.record([Heartbeat("b", 2, 1, 1, 0)], [2], 0.0, 0)
+    watch.record([Heartbeat("b", 2, 1, 1, 0)], [2], 600.0, 1)
     assert not watch.dead(2)
     assert watch.still(2) == 1.0

@@ -634,7 +634,7 @@ def beats(**counts: int) -> list[Heartbeat]:
 def test_a_heartbeat_that_stands_still_for_four_seconds_is_dead() -> None:
     watch = Watch()
     for tick in range(20):
-        watch.look(beats(a=tick + 1, b=min(tick + 1, 5)), [97, 98, 99], tick / 2, tick)
+        watch.record(beats(a=tick + 1, b=min(tick + 1, 5)), [97, 98, 99], tick / 2, tick)
         assert watch.alive(97) == (tick > 0)
         assert watch.alive(98) == (0 < tick < 4 + 2 * DEAD_SECONDS)
         assert watch.dead(98) == (tick >= 4 + 2 * DEAD_SECONDS)
@@ -644,11 +644,11 @@ def test_a_heartbeat_that_stands_still_for_four_seconds_is_dead() -> None:
 
 def test_time_in_which_the_watcher_saw_nothing_does_not_count() -> None:
     watch = Watch()
-    watch.look(beats(a=1), [97], 0.0, 0)
+    watch.record(beats(a=1), [97], 0.0, 0)
     for tick in range(1, 40):
         watch.blind()
-        watch.look(beats(a=1), [97], tick, tick)
-    watch.look(beats(a=1), [97], 1000.0, 40)  # the process was suspended
+        watch.record(beats(a=1), [97], tick, tick)
+    watch.record(beats(a=1), [97], 1000.0, 40)  # the process was suspended
     assert not watch.dead(97)
     assert not watch.alive(97), "nor was it ever seen to move"
 

@@ -43,7 +43,7 @@ class Callers:
         self.visibility_seconds: tuple[int, ...] = (5, 15, 30)
         """Visibility timeouts of receives."""
         self.tokens = 0.5
-        """Share of sends that a client intends to repeat, and share of those with a retry token in a FIFO queue, too."""
+        """Share of sends that a client intends to repeat, and of those the share with a retry token in FIFO queues."""
         self.old_handles = 0.15
         """Share of the deletes that are asked for with handles of receives that others may have followed."""
         self.repeat_seconds = 3.0
