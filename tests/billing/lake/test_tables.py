@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_what_is_published_has_to_be_there(lake: Lake) -> None:
     with pytest.raises(LakeUnavailable, match="cannot be written"):
         tables.publish(STORAGE_HOURLY, FIRST, day)
     assert tables.days(STORAGE_HOURLY) == []
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_files_are_made_durable_unless_they_are(lake: Lake, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
+    day = written(lake, FIRST, "a")
+    synced: list[str] = []
+    sync = lake.sync
+
+    def note(paths: Sequence[str]) -> None:
+        synced.extend(paths)
+        sync(paths)
+
+    monkeypatch.setattr(lake, "sync", note)
+    Tables(lake).publish(STORAGE_HOURLY, FIRST, day, over=Tables(lake).day(STORAGE_HOURLY, FIRST), durable=durable)
+    assert (set(day.files) <= set(synced)) is not durable
 
 
 def test_files_that_no_pointer_names_are_swept_when_their_run_is_long_over(lake: Lake) -> None:
