@@ -325,11 +325,13 @@ class CassandraConnection:
             try:
                 statement = self.session.prepare(query)
                 break
-            except InvalidRequest:  # another process has just created the table, and this node does not serve it yet
+            except (InvalidRequest, NoHostAvailable):
+                # Another process has just created the table.  A node has it in its schema before it serves it, and
+                # answers that it does not exist, or with a server error, which the driver reports as no host.
                 if time.monotonic() > deadline:
                     raise
                 self._agree()
-                time.sleep(0.1)
+                time.sleep(_ASK_AGAIN_SECONDS)
         statement.consistency_level = self.scope.serial if serial else self.scope.quorum
         if everywhere:
             statement.consistency_level = ConsistencyLevel.ALL
