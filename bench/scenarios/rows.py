@@ -24,7 +24,7 @@ from bench.load import quantile
 from bench.run import Run, quiet_memory
 from bench.servers.cluster_server import HoldfastCluster
 from bench.servers.servers import Server
-from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings
+from metadata_service.cassandra.driver.connection import CassandraConnection, CassandraSettings
 from metadata_service.cassandra.store import CassandraStore
 
 CALLERS = 256

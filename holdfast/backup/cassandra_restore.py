@@ -27,9 +27,9 @@ from holdfast.backup.restore import CannotRestore, Tell, damaged_files
 from holdfast.backup.target import Target, TargetUnusable
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
-from metadata_service.cassandra.connection import CassandraConnection
 from metadata_service.cassandra.copy import Filling, close_to_all, fill, is_empty, open_to_all, restored_as, unfinished
-from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.driver.connection import CassandraConnection
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.store import StoreError
 

@@ -37,9 +37,9 @@ from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, Target
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
-from metadata_service.cassandra.connection import CassandraConnection
 from metadata_service.cassandra.copy import ClusterCopy, MetadataCopy, maps_are_settled, opened, put_together, read_all
-from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.driver.connection import CassandraConnection
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import LogEntry
 from metadata_service.store import StoreError

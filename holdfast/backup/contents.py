@@ -21,7 +21,7 @@ from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.restore import Tell, checked
 from holdfast.backup.target import Target
 from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy, cluster_filling, metadata_filling
-from metadata_service.cassandra.schema import METADATA as METADATA_TABLES
+from metadata_service.cassandra.schema.tables import METADATA as METADATA_TABLES
 from metadata_service.models import check_cluster_name, cluster_of
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from metadata_service.schema import RESTORE_AGAIN
 from metadata_service.store import MemberStore, MetadataStore, StoreError
 
 if TYPE_CHECKING:  # the driver is large, and not needed with metadata nodes only
-    from metadata_service.cassandra.connection import CassandraConnection
+    from metadata_service.cassandra.driver.connection import CassandraConnection
 
 SKEW_MS: Final = 2_000
 BEAT_MS: Final = 1_500
@@ -88,8 +88,8 @@ async def _look(settings: Settings) -> list[Finding]:
 async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
     """Examine Cassandra without creating anything; True if its contents can be examined."""
     from holdfast.runtime import schema_cassandra
-    from metadata_service.cassandra.connection import CassandraConnection
-    from metadata_service.cassandra.keyspace import CassandraKeyspace
+    from metadata_service.cassandra.driver.connection import CassandraConnection
+    from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 
     connection = await CassandraConnection.open(connection_settings(settings))
     try:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from backend.journal.cassandra.tables import JOURNAL
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
-from metadata_service.cassandra.connection import CassandraConnection
-from metadata_service.cassandra.keyspace import CassandraKeyspace
-from metadata_service.cassandra.part import Part
+from metadata_service.cassandra.driver.connection import CassandraConnection
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.records import Records
-from metadata_service.cassandra.schema import METADATA, has_tables
+from metadata_service.cassandra.schema.part import Part
+from metadata_service.cassandra.schema.tables import METADATA, has_tables
+from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
-from metadata_service.cassandra.versions import CassandraVersions
 from metadata_service.schema import CannotRollBack, Stored
 
 

@@ -23,7 +23,7 @@ from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MemberStore, MetadataStore
 
 if TYPE_CHECKING:  # the driver is large, and not needed without Cassandra
-    from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings
+    from metadata_service.cassandra.driver.connection import CassandraConnection, CassandraSettings
     from metadata_service.cassandra.store import CassandraStore
 
 COLLECT_SECONDS = 3600
@@ -120,7 +120,7 @@ class Stores:
     async def _connected(self) -> CassandraConnection:
         """Return a share of the connection."""
         if self._connection is None:
-            from metadata_service.cassandra.connection import CassandraConnection
+            from metadata_service.cassandra.driver.connection import CassandraConnection
 
             self._connection = await CassandraConnection.open(connection_settings(self._settings))
         return self._connection.share()
@@ -138,7 +138,7 @@ async def open_metadata(settings: Settings) -> MetadataStore:
     """
     if not settings.cassandra:
         return SQLiteStore(settings.metadata_file)
-    from metadata_service.cassandra.connection import CassandraConnection
+    from metadata_service.cassandra.driver.connection import CassandraConnection
     from metadata_service.cassandra.store import CassandraStore
 
     connection = await CassandraConnection.open(connection_settings(settings))
@@ -160,7 +160,7 @@ def cluster_keyspace(settings: Settings, cluster: str | None = None) -> str:
 
 def connection_settings(settings: Settings) -> CassandraSettings:
     """Return the settings of the Cassandra connection.  Raises :class:`SettingsError`."""
-    from metadata_service.cassandra.connection import CassandraSettings
+    from metadata_service.cassandra.driver.connection import CassandraSettings
 
     return CassandraSettings(
         contact_points=tuple(point.strip() for point in settings.cassandra.split(",") if point.strip()),

@@ -26,17 +26,17 @@ from auth.credentials import AccessKey, ApiKey, Tenant
 from auth.encryption.data_keys import DataKey
 from auth.encryption.named_keys import NamedKey
 from metadata_service.cassandra.alarms import ALARM_ACCOUNTS
-from metadata_service.cassandra.connection import ONCE, CassandraConnection
 from metadata_service.cassandra.credentials import ACCOUNTS
+from metadata_service.cassandra.driver.connection import ONCE, CassandraConnection
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.entries import ENTRY_SPACES, records_of
-from metadata_service.cassandra.keyspace import CassandraKeyspace
 from metadata_service.cassandra.named_keys import NAMED_KEY, SEALING_ACCOUNTS
-from metadata_service.cassandra.part import Part
 from metadata_service.cassandra.queues import NAMES, mark_of, queues_in, recomputed
 from metadata_service.cassandra.records import Records, Row, Writes, gather
-from metadata_service.cassandra.schema import METADATA, has_tables
+from metadata_service.cassandra.schema.part import Part
+from metadata_service.cassandra.schema.tables import METADATA, has_tables
+from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
-from metadata_service.cassandra.versions import CassandraVersions
 from metadata_service.models import ClusterEntry, LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import RESTORING

@@ -29,8 +29,8 @@ from typing import TypeVar
 
 import msgspec
 
-from metadata_service.cassandra.connection import HELD, Fence
 from metadata_service.cassandra.credentials import text
+from metadata_service.cassandra.driver.connection import HELD, Fence
 from metadata_service.cassandra.records import Records, Row, Writes, gather
 from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ManagerEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreError

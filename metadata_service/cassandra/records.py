@@ -34,8 +34,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from metadata_service.cassandra.connection import Unanswered
-from metadata_service.cassandra.keyspace import CassandraKeyspace, Deadline
+from metadata_service.cassandra.driver.connection import Unanswered
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace, Deadline
 from metadata_service.store import StoreUnavailable
 
 T = TypeVar("T")

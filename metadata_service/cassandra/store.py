@@ -1,7 +1,7 @@
 """Metadata store in Cassandra, shared by processes on several machines.
 
 :mod:`metadata_service.cassandra.records` explains how rows change safely,
-:mod:`metadata_service.cassandra.schema` lists the tables.
+:mod:`metadata_service.cassandra.schema.tables` lists the tables.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import msgspec
 
 from auth.encryption.data_keys import DataKey
 from metadata_service.cassandra.alarms import CassandraAlarms
-from metadata_service.cassandra.connection import CassandraConnection, Fence
 from metadata_service.cassandra.credentials import text
 from metadata_service.cassandra.documents import CassandraDocuments
+from metadata_service.cassandra.driver.connection import CassandraConnection, Fence
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.entries import CassandraEntries, fence
-from metadata_service.cassandra.keyspace import CassandraKeyspace
 from metadata_service.cassandra.named_keys import SEALING_ACCOUNTS, CassandraNamedKeys
-from metadata_service.cassandra.part import Part
 from metadata_service.cassandra.queues import CassandraQueues
 from metadata_service.cassandra.records import GONE, Records, Row, Writes, gather
 from metadata_service.cassandra.registry import CassandraRegistry
-from metadata_service.cassandra.versions import CassandraVersions, prepared
+from metadata_service.cassandra.schema.part import Part
+from metadata_service.cassandra.schema.versions import CassandraVersions, prepared
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreError, StoreUnavailable
 

@@ -8,11 +8,11 @@ import time
 import traceback
 from collections import Counter
 
-from tests.simulator.cluster_mutations import MUTATIONS, run_mutated
-from tests.simulator.cluster_mutations.registry import Focus
-from tests.simulator.focuses import focused
-from tests.simulator.ordinary import ORDINARY, SEEDS_MAX, first_to_notice
-from tests.simulator.rules import RULES
+from tests.simulator.mutations.cluster import MUTATIONS, run_mutated
+from tests.simulator.mutations.cluster.registry import Focus
+from tests.simulator.mutations.focuses import focused
+from tests.simulator.mutations.ordinary import ORDINARY, SEEDS_MAX, first_to_notice
+from tests.simulator.mutations.rules import RULES
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world.cluster import SECONDS, ClusterWorld
 from tests.simulator.world.world import World

@@ -23,14 +23,14 @@ from cassandra.cqltypes import Int32Type, ListType, LongType, UTF8Type, UUIDType
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import BatchStatement, PreparedStatement
 
-from metadata_service.cassandra.connection import (
+from metadata_service.cassandra.driver.connection import (
     ONCE,
     SPECULATIVE_COPIES,
     SPECULATIVE_SECONDS,
     CassandraConnection,
     CassandraSettings,
 )
-from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.records import Records
 
 PROTOCOL = 5
@@ -317,8 +317,8 @@ def records_over(wire: Wire, name: str, loop: asyncio.AbstractEventLoop) -> Reco
 def in_virtual_time(loop: asyncio.AbstractEventLoop, random: Random) -> dict[str, Any]:
     """Stand-ins, by name, for the clock and the chance that the product's own code uses."""
     return {
-        "metadata_service.cassandra.keyspace.time": mock.Mock(monotonic=loop.time),
-        "metadata_service.cassandra.keyspace.random": random,
+        "metadata_service.cassandra.driver.keyspace.time": mock.Mock(monotonic=loop.time),
+        "metadata_service.cassandra.driver.keyspace.random": random,
         "metadata_service.cassandra.records.uuid": mock.Mock(
             uuid4=lambda: uuid.UUID(int=random.getrandbits(128), version=4)
         ),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.mutations import MUTATIONS, NEED_ROT
+from tests.simulator.mutations.one_node import MUTATIONS, NEED_ROT
 from tests.simulator.world.world import simulate
 
 SEEDS = 104

@@ -29,9 +29,9 @@ from backend.journal.cassandra.table_interface import (
     Written,
     chunks_of,
 )
-from metadata_service.cassandra import connection as cassandra_connection
-from metadata_service.cassandra.connection import HELD, CassandraConnection, Fence, Rows
-from metadata_service.cassandra.part import Part
+from metadata_service.cassandra.driver import connection as cassandra_connection
+from metadata_service.cassandra.driver.connection import HELD, CassandraConnection, Fence, Rows
+from metadata_service.cassandra.schema.part import Part
 from metadata_service.schema import Schema, Step
 from metadata_service.store import StoreError
 
@@ -166,7 +166,7 @@ class CassandraTables:
         return self._connection.prepare(text)
 
     async def check(self) -> None:
-        """Raise :class:`~metadata_service.cassandra.connection.UnsafeCommitLog` in strict mode."""
+        """Raise :class:`~metadata_service.cassandra.driver.connection.UnsafeCommitLog` in strict mode."""
         await self._connection.check_commit_logs()
 
     # --- queries ------------------------------------------------------------------------------------------

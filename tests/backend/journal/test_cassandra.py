@@ -20,7 +20,13 @@ from backend.journal.cassandra.log import CassandraLogSettings
 from backend.journal.cassandra.table_interface import CHUNK_BYTES, PART_CHUNKS, put_row
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from bench.servers.cassandra_server import CassandraCluster
-from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings, Fence, Rows, UnsafeCommitLog
+from metadata_service.cassandra.driver.connection import (
+    CassandraConnection,
+    CassandraSettings,
+    Fence,
+    Rows,
+    UnsafeCommitLog,
+)
 from metadata_service.models import LogEntry
 from tests.backend.journal.conformance import Conformance, Writer, append, durable, taken_over
 from tests.backend.journal.support import numbers_in

@@ -13,7 +13,7 @@ from random import Random
 
 from tests.faults.campaign import steps
 from tests.faults.campaign.whole import QUARANTINED
-from tests.faults.out_of_files import no_free_files
+from tests.faults.processes.out_of_files import no_free_files
 from tests.faults.tools.hooks import Fault
 from tests.faults.tools.process import FaultyServer
 from tests.faults.tools.traffic import Traffic

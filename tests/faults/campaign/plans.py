@@ -12,14 +12,14 @@ from typing import Any
 from bench.cluster import LocalCluster
 from bench.servers.cassandra_server import QUICK_START, CassandraCluster
 from metadata_service.opening import CannotOpen
-from tests.faults.bad_block import BadBlock
 from tests.faults.campaign import quorum
 from tests.faults.campaign.distributed import Distributed
 from tests.faults.campaign.forms import Form, OneMachine
 from tests.faults.campaign.whole import FAULT_SECONDS, Fault, Row, campaign
-from tests.faults.heavy import HeavyMoves
-from tests.faults.out_of_files import OUT_SECONDS, no_free_files, out_of_files
-from tests.faults.restored import CLUSTERS, TwoClusters
+from tests.faults.clusters.heavy import HeavyMoves
+from tests.faults.clusters.restored import CLUSTERS, TwoClusters
+from tests.faults.disks.bad_block import BadBlock
+from tests.faults.processes.out_of_files import OUT_SECONDS, no_free_files, out_of_files
 from tests.faults.tools.proxy import Direction
 from tests.faults.tools.traffic import DEAD, ORDERS, WORK
 

@@ -22,7 +22,7 @@ from backend.journal.cassandra.log import CassandraLogSettings
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.node import Node, NodeSettings
 from bench.servers.cassandra_server import CassandraCluster, CassandraNode
-from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings
+from metadata_service.cassandra.driver.connection import CassandraConnection, CassandraSettings
 from metadata_service.cassandra.store import CassandraStore
 from tests.backend.nodes import Resolver
 

@@ -39,9 +39,9 @@ from holdfast.runtime import schema_cassandra
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
 from metadata_service.cassandra import copy
-from metadata_service.cassandra.connection import CassandraConnection
 from metadata_service.cassandra.copy import Filling
-from metadata_service.cassandra.keyspace import CassandraKeyspace
+from metadata_service.cassandra.driver.connection import CassandraConnection
+from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import BackupPin, Heartbeat, Queue, cluster_of
 from metadata_service.opening import CannotOpen

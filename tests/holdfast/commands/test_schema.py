@@ -17,9 +17,9 @@ from backend.journal.cassandra.tables import JOURNAL
 from bench.servers.cassandra_server import CassandraCluster
 from holdfast.commands.main import main
 from holdfast.runtime.data_folder import Claim
-from metadata_service.cassandra.schema import METADATA
+from metadata_service.cassandra.schema.tables import METADATA
 from metadata_service.sqlite.schema import SCHEMA, open_database, stored_version
-from tests.metadata_service.cassandra.test_versions import release_after
+from tests.metadata_service.cassandra.schema.test_versions import release_after
 from tests.servers.server import REPOSITORY, clean_environment
 
 AFTER = """

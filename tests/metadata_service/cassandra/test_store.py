@@ -19,9 +19,14 @@ from auth.tokens.service_keys import lasting_secret
 from bench.servers.cassandra_server import QUICK_START, CassandraCluster
 from metadata_service.cassandra import changes as cassandra_changes
 from metadata_service.cassandra import queues as cassandra_queues
-from metadata_service.cassandra.connection import CassandraConnection, CassandraSettings, ConnectionClosed, Unanswered
+from metadata_service.cassandra.driver.connection import (
+    CassandraConnection,
+    CassandraSettings,
+    ConnectionClosed,
+    Unanswered,
+)
 from metadata_service.cassandra.records import Records, Row, Writes
-from metadata_service.cassandra.schema import METADATA
+from metadata_service.cassandra.schema.tables import METADATA
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import LogEntry, Queue, ShardEntry, partition_id
 from metadata_service.opening import CannotOpen

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from metadata_service.cassandra.connection import HELD
+from metadata_service.cassandra.driver.connection import HELD
 from metadata_service.cassandra.entries import CassandraEntries
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, QueueNotFound, StoreError, StoreUnavailable

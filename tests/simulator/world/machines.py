@@ -14,7 +14,7 @@ from backend.journal.cassandra.rows import decode_row
 from backend.journal.cassandra.table_interface import StateRead, Unanswered, Written
 from backend.journal.cassandra.tables import CassandraTables
 from backend.journal.rows import RecordView
-from metadata_service.cassandra.connection import HELD
+from metadata_service.cassandra.driver.connection import HELD
 from tests.simulator.world.hosts import Net
 from tests.simulator.world.quorum import Key, Machine, Machines, QuorumTables
 

@@ -12,8 +12,8 @@ from cassandra import OperationTimedOut
 from backend.journal.cassandra import tables
 from backend.journal.cassandra.table_interface import Unanswered
 from backend.journal.cassandra.tables import CassandraTables
-from metadata_service.cassandra import connection
-from metadata_service.cassandra.connection import HELD, CassandraConnection, Fence
+from metadata_service.cassandra.driver import connection
+from metadata_service.cassandra.driver.connection import HELD, CassandraConnection, Fence
 
 LOG = 5
 MOST = 60.0

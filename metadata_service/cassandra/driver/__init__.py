@@ -1,0 +1,1 @@
+"""Connection to Cassandra, and the keyspace that statements run in."""

@@ -1,0 +1,1 @@
+"""Tables of the metadata store in Cassandra, and their versions."""

@@ -1,0 +1,1 @@
+"""Faults of several processes and machines: kills, transfers, restores and upgrades."""

@@ -1,0 +1,1 @@
+"""Faults of a disk below a backend: bad blocks, bit rot, no space, failing syncs."""

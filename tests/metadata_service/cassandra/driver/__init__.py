@@ -1,0 +1,1 @@
+"""Tests of :mod:`metadata_service.cassandra.driver`."""

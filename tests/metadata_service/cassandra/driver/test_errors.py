@@ -1,0 +1,50 @@
+"""Descriptions of the driver's errors."""
+
+from __future__ import annotations
+
+import pytest
+from cassandra import AuthenticationFailed, OperationTimedOut, ReadTimeout, Unavailable
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionShutdown
+
+from metadata_service.cassandra.driver.connection import Unanswered
+from metadata_service.cassandra.driver.errors import TEXT_MAX, describe
+
+HOST = "10.0.0.1:9042"
+TOO_FEW = Unavailable(f"from {HOST}", consistency=4, required_replicas=2, alive_replicas=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OperationTimedOut({HOST: "timeout"}, HOST), "Cassandra did not answer in time"),
+        (TOO_FEW, "too few nodes of Cassandra are there: 1 of the 2 replicas that are needed"),
+        (
+            ReadTimeout(f"from {HOST}", consistency=4, required_responses=2, received_responses=1),
+            "too few nodes of Cassandra answered in time: 1 of the 2 replicas that are needed",
+        ),
+        (NoHostAvailable("Unable", {HOST: ConnectionShutdown(HOST)}), "no node of Cassandra is reached"),
+        (
+            NoHostAvailable(
+                "Unable", {HOST: PermissionError(1, f"{HOST}: [SSL: CERTIFICATE_VERIFY_FAILED] for {HOST}")}
+            ),
+            "no node of Cassandra is reached: TLS fails, certificate verify failed",
+        ),
+        (
+            NoHostAvailable("Unable", {HOST: AuthenticationFailed(f"{HOST}: Bad credentials")}),
+            "no node of Cassandra is reached: the user name or the password is refused",
+        ),
+        (NoHostAvailable("Unable", {}), "no node of Cassandra is reached"),
+        (NoHostAvailable("Unable", {HOST: ConnectionShutdown(HOST), "other": TOO_FEW}), describe(TOO_FEW)),
+        (ConnectionShutdown(HOST), "the connection to Cassandra broke"),
+        (ValueError("odd"), "Cassandra failed: ValueError: odd"),
+    ],
+)
+def test_an_error_of_the_driver_is_a_clause_without_addresses(error: Exception, text: str) -> None:
+    assert describe(error) == text
+    assert str(Unanswered(error)) == text
+    assert HOST not in text
+
+
+def test_what_is_not_known_is_bounded() -> None:
+    assert len(describe(ValueError("x" * 100_000))) < TEXT_MAX + 50
