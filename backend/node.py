@@ -39,9 +39,10 @@ from backend.recovery.checkpointer import Checkpointer, Kept
 from backend.recovery.ownership import Ownership
 from backend.recovery.startup import start
 from backend.serving.background import Tasks
-from backend.serving.incarnation import Incarnation, Resolver
+from backend.serving.incarnation import Incarnation
 from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import Partition
+from backend.serving.resolver import Resolver
 from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)

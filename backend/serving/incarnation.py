@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from backend.api import (
     AckLevel,
@@ -61,6 +61,7 @@ from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, Partition, s
 from backend.serving.payload_cache import Windows
 from backend.serving.peek import look
 from backend.serving.queue_stats import measured, measured_of
+from backend.serving.resolver import Resolver
 from backend.serving.shards import Shard, Shards
 from backend.serving.token_import import Adoption
 from backend.serving.transfers import Ferry
@@ -88,19 +89,6 @@ the memory that a stalled disk or quorum fills.
 """
 CLAIMS_ROOM_BYTES = 64 << 10
 """Upper bound on the bytes of the records of one receive, delete or visibility change."""
-
-
-class Resolver(Protocol):
-    """Metadata lookups of a node."""
-
-    async def settings(self, target: Target) -> PartitionSettings | None:
-        """Return the settings of a queue's partition; None: the queue is deleted for good.
-
-        A partition that no longer belongs to the queue gets settings with the state RETIRED.
-        """
-
-    async def target(self, arn: str, group: str | None = None) -> Target | None:
-        """Return the target for a message to this queue, of this group if it has one; None: there is no such queue."""
 
 
 class Incarnation:

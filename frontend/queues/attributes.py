@@ -1,7 +1,7 @@
 """Queue attributes: settable names, canonical values, defaults, and consistency rules.
 
-The store holds the canonical values that were set; defaults are added when attributes are read.  This service's
-own attributes begin with ``Holdfast`` and are left out of ``All`` unless set.
+Names and defaults: :mod:`metadata_service.queue_settings`.  This service's own attributes are left out of ``All``
+unless set.
 """
 
 from __future__ import annotations
@@ -15,45 +15,39 @@ from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attribute_value
 from frontend.sqs.protocol.model import QUEUE_ATTRIBUTE_NAMES
 from metadata_service.clusters.partition_map import PARTITIONS_MOST
+from metadata_service.queue_settings import (
+    ACK_LEVEL,
+    DELIVERY_GUARANTEE,
+    MAXIMUM_BYTES,
+    MAXIMUM_DELAY,
+    MAXIMUM_MESSAGES,
+    NUMBER_DEFAULTS,
+    PARTITIONS,
+    number,
+)
 
-MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
-MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
-MAXIMUM_BYTES = "HoldfastMaximumBytes"
-"""Maximum size of the queue; 0: no limit."""
-DELIVERY_GUARANTEE = "HoldfastDeliveryGuarantee"
-ACK_LEVEL = "HoldfastAckLevel"
-PARTITIONS = "HoldfastPartitions"
-"""Number of partitions at creation.  Fixed afterwards: the service itself may change the number for a standard
-queue, which does not show here."""
 STORED_BYTES = "HoldfastStoredBytes"
 """A counter besides those of SQS; returned only if requested by name."""
 
 Attributes = dict[str, str]
 
 
-class _Number(NamedTuple):
+class _Bounds(NamedTuple):
     least: int
     most: int
-    default: int
 
 
 _NUMBERS = {
-    "DelaySeconds": _Number(0, limits.HOLDFAST_DELAY_SECONDS_MOST, 0),
-    "MaximumMessageSize": _Number(
-        limits.MESSAGE_BYTES_LEAST_SETTING, limits.MESSAGE_BYTES_MOST, limits.MESSAGE_BYTES_MOST
-    ),
-    "MessageRetentionPeriod": _Number(
-        limits.RETENTION_SECONDS_LEAST, limits.RETENTION_SECONDS_MOST, limits.RETENTION_SECONDS_DEFAULT
-    ),
-    "ReceiveMessageWaitTimeSeconds": _Number(0, limits.WAIT_SECONDS_MOST, 0),
-    "VisibilityTimeout": _Number(0, limits.VISIBILITY_SECONDS_MOST, limits.VISIBILITY_SECONDS_DEFAULT),
-    "KmsDataKeyReusePeriodSeconds": _Number(
-        limits.KMS_REUSE_SECONDS_LEAST, limits.KMS_REUSE_SECONDS_MOST, limits.KMS_REUSE_SECONDS_DEFAULT
-    ),
-    MAXIMUM_DELAY: _Number(limits.DELAY_SECONDS_MOST, limits.HOLDFAST_DELAY_SECONDS_MOST, limits.DELAY_SECONDS_MOST),
-    MAXIMUM_MESSAGES: _Number(0, limits.HOLDFAST_LENGTH_MOST, 0),
-    MAXIMUM_BYTES: _Number(0, limits.HOLDFAST_LENGTH_MOST, 0),
-    PARTITIONS: _Number(1, PARTITIONS_MOST, 1),
+    "DelaySeconds": _Bounds(0, limits.HOLDFAST_DELAY_SECONDS_MOST),
+    "MaximumMessageSize": _Bounds(limits.MESSAGE_BYTES_LEAST_SETTING, limits.MESSAGE_BYTES_MOST),
+    "MessageRetentionPeriod": _Bounds(limits.RETENTION_SECONDS_LEAST, limits.RETENTION_SECONDS_MOST),
+    "ReceiveMessageWaitTimeSeconds": _Bounds(0, limits.WAIT_SECONDS_MOST),
+    "VisibilityTimeout": _Bounds(0, limits.VISIBILITY_SECONDS_MOST),
+    "KmsDataKeyReusePeriodSeconds": _Bounds(limits.KMS_REUSE_SECONDS_LEAST, limits.KMS_REUSE_SECONDS_MOST),
+    MAXIMUM_DELAY: _Bounds(limits.DELAY_SECONDS_MOST, limits.HOLDFAST_DELAY_SECONDS_MOST),
+    MAXIMUM_MESSAGES: _Bounds(0, limits.HOLDFAST_LENGTH_MOST),
+    MAXIMUM_BYTES: _Bounds(0, limits.HOLDFAST_LENGTH_MOST),
+    PARTITIONS: _Bounds(1, PARTITIONS_MOST),
 }
 _CHOICES = {
     "FifoQueue": ("true", "false"),
@@ -68,14 +62,14 @@ _REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 """Attributes that are removed by setting them to an empty string."""
 SETTABLE = (*_NUMBERS, *_CHOICES, *_REMOVABLE)
 
-_DEFAULTS_ALL = {
-    "VisibilityTimeout": str(limits.VISIBILITY_SECONDS_DEFAULT),
-    "MaximumMessageSize": str(limits.MESSAGE_BYTES_MOST),
-    "MessageRetentionPeriod": str(limits.RETENTION_SECONDS_DEFAULT),
-    "DelaySeconds": "0",
-    "ReceiveMessageWaitTimeSeconds": "0",
-    "SqsManagedSseEnabled": "true",
-}
+_SHOWN_DEFAULTS = (
+    "VisibilityTimeout",
+    "MaximumMessageSize",
+    "MessageRetentionPeriod",
+    "DelaySeconds",
+    "ReceiveMessageWaitTimeSeconds",
+)
+_DEFAULTS_ALL = {name: str(NUMBER_DEFAULTS[name]) for name in _SHOWN_DEFAULTS} | {"SqsManagedSseEnabled": "true"}
 _DEFAULTS_FIFO = {
     "FifoQueue": "true",
     "ContentBasedDeduplication": "false",
@@ -89,18 +83,12 @@ COUNTERS = (
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """Attributes unknown to standard queues, both to set and to read (observed)."""
-OWN = {name: str(_NUMBERS[name].default) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES, PARTITIONS)} | {
+OWN = {name: str(NUMBER_DEFAULTS[name]) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES, PARTITIONS)} | {
     DELIVERY_GUARANTEE: "at-least-once",
     ACK_LEVEL: "quorum",
 }
 """Settable attributes that SQS does not have, with their defaults."""
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
-
-
-def number(stored: Mapping[str, str], name: str) -> int:
-    """Value of a numeric attribute, or its default."""
-    value = stored.get(name)
-    return _NUMBERS[name].default if value is None else int(value)
 
 
 def effective(stored: Mapping[str, str], *, encryption: bool = True) -> Attributes:
@@ -163,7 +151,7 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
         result["SqsManagedSseEnabled"] = "false"
     if result.get("SqsManagedSseEnabled") == "true" and "KmsMasterKeyId" in result:
         raise _both_encryptions()
-    if result.get("KmsDataKeyReusePeriodSeconds") == str(limits.KMS_REUSE_SECONDS_DEFAULT):
+    if result.get("KmsDataKeyReusePeriodSeconds") == str(NUMBER_DEFAULTS["KmsDataKeyReusePeriodSeconds"]):
         del result["KmsDataKeyReusePeriodSeconds"]
     if int(result.get("DelaySeconds", 0)) > number(result, MAXIMUM_DELAY):
         raise invalid_attribute_value("DelaySeconds")
@@ -198,7 +186,7 @@ def first_difference(stored: Mapping[str, str], values: Mapping[str, str], *, en
     """Name of the first of the canonical ``values`` that differs from the queue's."""
     current = effective(stored, encryption=encryption)
     for name, value in values.items():
-        default = OWN.get(name) or (str(_NUMBERS[name].default) if name in _NUMBERS else "")
+        default = OWN.get(name) or (str(NUMBER_DEFAULTS[name]) if name in _NUMBERS else "")
         if current.get(name, default) != value:
             return name
     return None

@@ -13,7 +13,6 @@ nothing).  Waiting receives share one such watch per partition (:mod:`frontend.q
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -73,10 +72,6 @@ class Spread:
         self._full: dict[int, tuple[float, list[int]]] = {}
         """Partitions with messages by queue, next one first, and the time until which this is assumed."""
         self._arrivals = Arrivals(services.backend)
-
-    def any_open(self, view: QueueView) -> Part:
-        """A random open partition, for messages from another queue."""
-        return random.choice(view.open_parts)
 
     def of_group(self, view: QueueView, group: str) -> Part:
         """The partition for a message group of a FIFO queue."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from auth.policies.policies import NOBODY, Policy, PolicyError, compile_policy
-from frontend.queues import arn
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import OVER_LIMIT, SqsError, invalid_attribute_value, invalid_value
 from frontend.sqs.protocol.model import ACTIONS
+from metadata_service import arn
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")

@@ -26,16 +26,17 @@ from backend.api import (
     Target,
 )
 from backend.engine.receipt_handles import Handles, partition_of
-from backend.partition_map import routing_of
-from frontend.queues import arn, attributes, policies
-from frontend.queues.arn import QueueArn
+from backend.partition_settings import partition_settings, target_for_message, target_of
+from frontend.queues import attributes, policies
 from frontend.queues.partitioned import Spread
 from frontend.services import Services
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
 from frontend.sqs.protocol.limits import QUEUE_URL_LENGTH_MAX
 from frontend.sqs.protocol.validation import is_queue_name
+from metadata_service import arn
 from metadata_service.clusters.partition_map import open_ones, received_from
 from metadata_service.models import Queue
+from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
 
 _P = ParamSpec("_P")
@@ -307,22 +308,6 @@ class Queues:
         if failed is not None:
             raise failed
 
-    def settings_of(self, queue: Queue, partition: int) -> PartitionSettings:
-        """Settings of a partition, also of a retired one."""
-        view = self.view(queue)
-        part = view.part(partition)
-        if part is not None:
-            return part.settings
-        return msgspec.structs.replace(view.settings, partition=partition, routing=routing_of(queue, partition))
-
-    def target_of(self, view: QueueView, group: str | None = None) -> Target:
-        """Target for a message that is moved from another queue."""
-        if not view.spread:
-            return view.target
-        if view.fifo:
-            return self._spread.of_group(view, group or "").target
-        return self._spread.any_open(view).target
-
     async def dead_letter(self, view: QueueView) -> DeadLetter | None:
         """Destination of dead letters; None: messages stay, because the target does not exist or is the queue
         itself."""
@@ -332,30 +317,32 @@ class Queues:
         target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
         if target is None or target.queue.queue_id == view.queue.queue_id:
             return None
-        return DeadLetter(redrive.max_receives, self.target_of(target), target.fifo)
+        destination = target_for_message(target.queue, None) if target.spread else target.target
+        return DeadLetter(redrive.max_receives, destination, target.fifo)
 
     def _make_view(self, queue: Queue) -> QueueView:
         stored = queue.attributes
         settings = self._services.settings
-        fifo = stored.get("FifoQueue") == "true"
         redrive = stored.get("RedrivePolicy")
         policy = stored.get("Policy")
-        queue_arn = str(QueueArn(settings.region, queue.account, queue.name))
-        parts = self._parts(queue, queue_arn, fifo)
+        settings_by_id = partition_settings(queue, settings.partition_defaults)
+        by_id = {
+            one.id: Part(one.id, one.slot, target_of(queue, one.id), settings_by_id[one.id]) for one in queue.partitions
+        }
+        parts = tuple(by_id.values())
         open_ids = [one.id for one in open_ones(queue.partitions)]
         receive_ids = {one.id for one in received_from(queue)}
-        by_id = {part.id: part for part in parts}
         first = by_id[open_ids[0]]
         return QueueView(
             queue=queue,
-            arn=queue_arn,
-            fifo=fifo,
+            arn=first.settings.arn,
+            fifo=first.settings.fifo,
             content_based=stored.get("ContentBasedDeduplication") == "true",
             scope_is_group=stored.get("DeduplicationScope") == "messageGroup",
-            delay_most=attributes.number(stored, attributes.MAXIMUM_DELAY),
-            message_bytes_most=attributes.number(stored, "MaximumMessageSize"),
-            visibility_seconds=attributes.number(stored, "VisibilityTimeout"),
-            wait_seconds=attributes.number(stored, "ReceiveMessageWaitTimeSeconds"),
+            delay_most=number(stored, MAXIMUM_DELAY),
+            message_bytes_most=number(stored, "MaximumMessageSize"),
+            visibility_seconds=number(stored, "VisibilityTimeout"),
+            wait_seconds=number(stored, "ReceiveMessageWaitTimeSeconds"),
             redrive=policies.stored_redrive_policy(redrive) if redrive else None,
             sealed=settings.encryption and attributes.is_encrypted(stored),
             key_name=key_name(stored.get("KmsMasterKeyId", ""), settings.region, queue.account),
@@ -368,38 +355,6 @@ class Queues:
             parts=parts,
             open_parts=tuple(by_id[partition] for partition in open_ids),
             receive_parts=tuple(part for part in parts if part.id in receive_ids),
-        )
-
-    def _parts(self, queue: Queue, queue_arn: str, fifo: bool) -> tuple[Part, ...]:
-        """Build the partitions; the limits of the queue are divided among the open ones."""
-        stored, settings = queue.attributes, self._services.settings
-        shares = len(open_ones(queue.partitions))
-        whole = PartitionSettings(
-            partition=0,
-            queue_id=queue.queue_id,
-            version=queue.version,
-            arn=queue_arn,
-            handle_key=queue.handle_key,
-            fifo=fifo,
-            retention_seconds=attributes.number(stored, "MessageRetentionPeriod"),
-            delay_seconds=attributes.number(stored, "DelaySeconds"),
-            in_flight_limit=-(-settings.in_flight_limit // shares),
-            token_window_seconds=settings.deduplication_window_seconds,
-            purge_id=queue.purge_id,
-            retry_window_seconds=settings.send_retry_window_seconds,
-            messages_most=-(-attributes.number(stored, attributes.MAXIMUM_MESSAGES) // shares),
-            bytes_most=-(-attributes.number(stored, attributes.MAXIMUM_BYTES) // shares),
-            at_most_once=stored.get(attributes.DELIVERY_GUARANTEE) == "at-most-once",
-            ack_level=AckLevel[stored.get(attributes.ACK_LEVEL, "quorum").upper()],
-        )
-        return tuple(
-            Part(
-                one.id,
-                one.slot,
-                Target(one.id, queue.queue_id, queue.version),
-                msgspec.structs.replace(whole, partition=one.id, routing=routing_of(queue, one.id)),
-            )
-            for one in queue.partitions
         )
 
 

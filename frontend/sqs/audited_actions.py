@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from auth.audit import Act, AuditLog, Outcome
-from frontend.queues.arn import QueueArn
 from frontend.queues.queues import locate
 from frontend.request.call import Call, Members, client_address
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, SqsError
+from metadata_service.arn import QueueArn
 
 if TYPE_CHECKING:
     from frontend.services import Services

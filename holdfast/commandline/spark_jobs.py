@@ -12,7 +12,7 @@ from typing import NamedTuple
 from billing.metering.where import environment_of
 from holdfast.commandline.progress import Progress
 from holdfast.process.parent_death import die_with_parent
-from holdfast.process.python import python
+from holdfast.runtime.python import python
 
 _STANDARD_ERROR = 2
 

@@ -135,12 +135,12 @@ def _metadata(settings: Settings) -> int:
 
 def _backend(settings: Settings) -> int:
     if is_distributed(settings):
-        from holdfast.process import distributed
+        from holdfast.process import distributed_backend
 
-        return _started(lambda: distributed.backend(settings))
-    from holdfast.process import standalone
+        return _started(lambda: distributed_backend.backend(settings))
+    from holdfast.process import standalone_backend
 
-    return _started(lambda: standalone.backend(settings))
+    return _started(lambda: standalone_backend.backend(settings))
 
 
 def _manager(settings: Settings) -> int:
@@ -162,17 +162,17 @@ def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
             address = Address.parse(parsed.backend)
         except ValueError as error:
             raise SettingsError(str(error)) from None
-        from holdfast.process import standalone
+        from holdfast.process import standalone_frontend
 
-        return _started(lambda: standalone.frontend(settings, address))
+        return _started(lambda: standalone_frontend.frontend(settings, address))
     if parsed.backend is not None:
         raise SettingsError(
             "--backend is for a backend on this machine, with which the data folder is shared; with cassandra or "
             "metadata_nodes a frontend finds the backends by itself"
         )
-    from holdfast.process import distributed
+    from holdfast.process import distributed_frontend
 
-    return _started(lambda: distributed.frontend(settings))
+    return _started(lambda: distributed_frontend.frontend(settings))
 
 
 def _show_keys(settings: Settings) -> int:

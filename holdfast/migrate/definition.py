@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from auth.encryption.named_keys import MANAGED_NAME
-from frontend.queues import arn, attributes, policies
-from frontend.queues.arn import QueueArn
+from frontend.queues import attributes, policies
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import check_new_queue_name
+from metadata_service import arn
+from metadata_service.arn import QueueArn
+from metadata_service.queue_settings import MAXIMUM_DELAY, number
 
 BOUND = ("RedrivePolicy", "RedriveAllowPolicy", "Policy")
 """Attributes that name other queues or accounts, in the order in which they are set: RedriveAllowPolicy comes
@@ -57,11 +59,11 @@ class Definition:
 
     @property
     def bytes_most(self) -> int:
-        return attributes.number(self.attributes, "MaximumMessageSize")
+        return number(self.attributes, "MaximumMessageSize")
 
     @property
     def delay_most(self) -> int:
-        return attributes.number(self.attributes, attributes.MAXIMUM_DELAY)
+        return number(self.attributes, MAXIMUM_DELAY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from frontend.queues import attributes
-from frontend.queues.arn import parse
 from holdfast.commandline.client import NOT_FOUND, NOT_PERMITTED, REFUSED, UNREACHABLE, USAGE, CommandFailed
 from holdfast.migrate.definition import Definition
 from holdfast.migrate.messages import Message
 from holdfast.migrate.target import settable
+from metadata_service.arn import parse
 
 _PAGE = 1_000
 _READ_SECONDS = 40

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from frontend.queues import attributes
-from frontend.queues.arn import QueueArn, parse
 from holdfast.commandline.client import NOT_FOUND, UNREACHABLE, Client, CommandFailed, persistently
 from holdfast.migrate.definition import BOUND, Definition, Way, differences
 from holdfast.migrate.messages import BATCH_BYTES_MOST, BATCH_MOST, Message
+from metadata_service.arn import QueueArn, parse
 
 _T = TypeVar("_T")
 

@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from auth.lookup import Credentials
 from backend.cluster import metrics
 from backend.cluster.liveness import WATCH_SECONDS
 from backend.cluster.load import Load
@@ -25,11 +24,10 @@ from backend.node import Node
 from backend.rpc.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
 from backend.rpc.server import BackendServer, serve_backend
-from frontend.queues.queues import Queues
-from frontend.services import Services
+from backend.serving.resolver import StoreResolver
 from holdfast import __version__
-from holdfast.process.embedded import StoreResolver, frontend_settings, meter_storage, now_ms, open_node
 from holdfast.process.manager import Managing, rule_of
+from holdfast.process.node import meter_storage, now_ms, open_node, partition_defaults
 from holdfast.process.serve import CannotStart, settle
 from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.observability import Observed
@@ -37,7 +35,6 @@ from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings
 from metadata_service.clusters.directory import Fleet
 from metadata_service.models import FIRST_CLUSTER
-from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MemberStore
 
@@ -194,12 +191,9 @@ async def run_backend(
         nodes = nodes_of(store, Sockets(settings.data).reach)
         elsewhere = await ClusterBackend.connect(nodes, secret=secret, name=backend.name)
         stack.push_async_callback(elsewhere.close)
-        frontend = frontend_settings(settings)
-        resolver = StoreResolver(store, frontend.region)
+        resolver = StoreResolver(store, partition_defaults(settings))
         node = await open_node(settings, store, resolver, name=backend.node, nodes=backend.nodes, elsewhere=elsewhere)
         stack.push_async_callback(node.close)
-        services = Services(frontend, Credentials(store), MetadataClient(store), node)
-        resolver.queues.set_result(Queues(services))
         storage = meter_storage(settings, node, store)
         if storage is not None:
             stack.push_async_callback(storage.close)

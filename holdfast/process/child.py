@@ -101,8 +101,10 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
     # Slow imports are done before the parameters arrive; a frontend gets them when the backend is ready.
-    import holdfast.process.backend
-    import holdfast.process.frontend  # noqa: F401
+    if sys.argv[1].startswith("frontend"):
+        import holdfast.process.frontend
+    else:
+        import holdfast.process.backend  # noqa: F401
     from auth.encryption.master_keys import KeyringError
     from holdfast.http.certificate import CertificateUnusable
     from holdfast.process.serve import CannotStart, allow_open_files

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
@@ -16,16 +14,13 @@ from auth.encryption.encrypted_store import sealed
 from auth.encryption.keyring import Keyring
 from auth.limits import parse_limits
 from auth.lookup import Credentials
-from backend.api import SHARDS, BackendError, PartitionSettings, Peer, Target
+from backend.api import SHARDS
 from backend.cluster import metrics
 from backend.cluster.load import Load
 from backend.cluster.storage_meter import StorageMeter
-from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
-from backend.journal.local.segments import LogInUse
-from backend.node import Node, NodeSettings
-from backend.recovery.replay import JournalDamaged
-from billing.lake.uploader import Sealer
+from backend.node import Node
+from backend.serving.resolver import StoreResolver
 from billing.metering.meter import Meter
 from billing.metering.spool import waiting
 from billing.reports.reader import Reader
@@ -33,26 +28,25 @@ from frontend.alarms.alarms import Alarms
 from frontend.alarms.keeper import Keeper
 from frontend.alarms.webhooks import Webhooks
 from frontend.app import FrontendApp, create_app
-from frontend.queues.arn import parse as parse_arn
-from frontend.queues.queues import Queues
 from frontend.request.settings import FrontendSettings
 from frontend.rest.document_jobs import Documents
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
 from holdfast import __version__
 from holdfast.http.proxies import parse_networks
-from holdfast.process.python import python
+from holdfast.process.node import meter_storage, open_node
 from holdfast.process.serve import CannotStart
-from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.frontend_metrics import tell_frontend
 from holdfast.runtime.keyring import naming_secret
-from holdfast.runtime.observability import tell_frontend
+from holdfast.runtime.python import python
 from holdfast.runtime.tracing import start_tracing
+from holdfast.runtime.usage_upload import start_sealer
 from holdfast.settings import Settings
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
-from metadata_service.store import AlarmStore, ConditionFailed, DocumentStore, EntryStore, QueueNotFound, QueueStore
+from metadata_service.store import AlarmStore, DocumentStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
 from telemetry.metrics import Registry
@@ -61,9 +55,6 @@ if TYPE_CHECKING:
     from auth.tokens.oidc import Oidc
 
 logger = logging.getLogger("holdfast.usage")
-
-TRIES: Final = 3
-"""Number of attempts to start a node while others start."""
 
 
 class Embedded:
@@ -100,7 +91,7 @@ class Embedded:
 async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> Embedded:
     """Recover the journal and start the frontend on it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
-    resolver = StoreResolver(store, frontend.region)
+    resolver = StoreResolver(store, frontend.partition_defaults)
     credentials = Credentials(sealed(store, keyring))
     naming = await naming_secret(credentials.store)
     node = await open_node(settings, store, resolver)
@@ -124,7 +115,6 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         alone=Alone(node, settings.journal_folder).report,
     )
     keep_alarms(services, settings, store)
-    resolver.queues.set_result(Queues(services))
     try:
         services.tracing = await start_tracing(settings)
         count_usage(services, settings, store)
@@ -174,68 +164,6 @@ class Alone:
             homeless=SHARDS - shards,
             busy=self._load.busy,
         )
-
-
-async def open_node(
-    settings: Settings,
-    store: SQLiteStore,
-    resolver: StoreResolver,
-    *,
-    name: str = NODE,
-    nodes: Sequence[str] = (NODE,),
-    elsewhere: Peer | None = None,
-) -> Node:
-    """Recover the journal.  Raises :class:`CannotStart`.
-
-    ``nodes``: all nodes that exist on this machine while this one runs.  The first of them takes over the shards of
-    former nodes, and, if it is the only one, those that never had an owner.
-    """
-    tries = 1 if len(nodes) == 1 else TRIES
-    while True:
-        tries -= 1
-        try:
-            settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
-            return await Node.start(
-                RealDisk(),
-                str(settings.journal_folder),
-                store,
-                resolver,
-                settings=NodeSettings(
-                    name,
-                    log=LogSettings(segment_bytes=settings.segment_bytes),
-                    memory_bytes=-(-settings.memory_limit // len(nodes)),
-                    shards=await _given(name, nodes, store),
-                ),
-                elsewhere=elsewhere,
-            )
-        except JournalDamaged as error:
-            raise CannotStart(
-                f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}"
-            ) from error
-        except (LogInUse, ConditionFailed) as error:  # lost a race against the others' manager: read again
-            if not tries:
-                raise CannotStart(_unopened(settings, error)) from error
-        except (OSError, BackendError) as error:
-            raise CannotStart(_unopened(settings, error)) from error
-
-
-def _unopened(settings: Settings, error: Exception) -> str:
-    return f"the journal in {settings.journal_folder} cannot be opened: {error}"
-
-
-async def _given(name: str, nodes: Sequence[str], entries: EntryStore) -> Collection[int]:
-    """Shards that none of these nodes owns; they are given to the first one."""
-    if len(nodes) == 1:
-        return range(SHARDS)
-    if name != nodes[0]:
-        return ()
-    ours = {entry.log_id for entry in await entries.logs() if entry.node in nodes}
-    return {entry.shard for entry in await entries.shards() if entry.owner_log not in ours}
-
-
-def now_ms() -> int:
-    """Return the machine's clock, in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def open_audit(settings: Settings) -> AuditLog:
@@ -292,30 +220,6 @@ def keep_alarms(services: Services, settings: Settings, store: AlarmStore) -> No
     services.keeper = Keeper(services, services.alarms, name, seconds=settings.alarm_seconds)
 
 
-def start_sealer(settings: Settings) -> Sealer:
-    """Start the upload of all usage recorded in the data folder, by this process and others, to the lake."""
-    sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
-    sealer.start()
-    return sealer
-
-
-def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageMeter | None:
-    """Start metering the node's storage, if the settings enable it.  Raises :class:`CannotStart`."""
-    if settings.usage == "off":
-        return None
-
-    async def tags(queue_id: int) -> Mapping[str, str] | None:
-        queue = await store.get_queue_by_id(queue_id)
-        return None if queue is None else queue.tags
-
-    try:
-        meter = StorageMeter(node, settings.usage_folder, os.uname().nodename, tags)
-    except OSError as error:
-        raise CannotStart(f"storage cannot be recorded in {settings.usage_folder}: {error.strerror}") from error
-    meter.run()
-    return meter
-
-
 def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSettings:
     """Return the settings of one of ``processes`` frontends."""
     return FrontendSettings(
@@ -353,33 +257,3 @@ def oidc_of(settings: Settings) -> Oidc | None:
     from auth.tokens.oidc import Oidc, oidc_client  # loads an HTTP client, which nothing else needs
 
     return Oidc(trusted, oidc_client(), clock=time.monotonic)
-
-
-class StoreResolver:
-    """A node's access to the metadata: always the store, uncached, because the node's decisions cannot be undone.
-
-    The node starts before the frontend, which computes a partition's settings from a queue's attributes; calls wait
-    until ``queues`` has a result.
-    """
-
-    def __init__(self, store: QueueStore, region: str) -> None:
-        self.queues: asyncio.Future[Queues] = asyncio.get_running_loop().create_future()
-        self._store = store
-        self._region = region
-
-    async def settings(self, target: Target) -> PartitionSettings | None:
-        """Return the settings of a queue's partition; None: the queue is permanently deleted."""
-        queues = await self.queues
-        queue = await self._store.get_queue_by_id(target.queue_id)
-        return None if queue is None else queues.settings_of(queue, target.partition)
-
-    async def target(self, arn: str, group: str | None = None) -> Target | None:
-        """Return the target of a message for this queue; None: the queue does not exist."""
-        queues = await self.queues
-        parsed = parse_arn(arn)
-        if parsed is None or parsed.region != self._region:
-            return None
-        try:
-            return queues.target_of(queues.view(await self._store.get_queue(parsed.account, parsed.name)), group)
-        except QueueNotFound:
-            return None

@@ -28,8 +28,9 @@ from holdfast.http.listener import Server
 from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
 from holdfast.process.serve import CannotStart, server_of, settle
 from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.frontend_metrics import tell_frontend
 from holdfast.runtime.keyring import naming_secret, read_keyring
-from holdfast.runtime.observability import Observed, tell_frontend, tell_server
+from holdfast.runtime.observability import Observed, tell_server
 from holdfast.runtime.root_tenant import operators_key
 from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings

@@ -10,7 +10,8 @@ import asyncio
 
 from backend.api import BackendError, Peer
 from backend.cluster.repartition import LINGER_SECONDS, Splits
-from holdfast.process.embedded import StoreResolver, now_ms
+from backend.serving.resolver import Resolver
+from holdfast.process.node import now_ms
 from holdfast.process.serve import log
 from holdfast.settings import Settings
 from metadata_service.clusters.directory import Fleet
@@ -28,7 +29,7 @@ class Managing:
         metadata: MetadataStore,
         fleet: Fleet,
         peer: Peer,
-        resolver: StoreResolver,
+        resolver: Resolver,
         name: str,
         rule: SplitRule | None,
     ) -> None:

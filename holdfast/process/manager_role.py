@@ -8,23 +8,19 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 
-from auth.lookup import Credentials
 from backend.rpc.address import Address
 from backend.rpc.cluster_client import ReadNodes
 from backend.rpc.cluster_router import ClusterRouter
-from frontend.queues.queues import Queues
-from frontend.services import Services
+from backend.serving.resolver import StoreResolver
 from holdfast import __version__, logs
-from holdfast.process.embedded import StoreResolver, frontend_settings
 from holdfast.process.manager import Managing, rule_of
-from holdfast.process.serve import log, settle
-from holdfast.process.standalone import run, stop_of_signals
+from holdfast.process.node import partition_defaults
+from holdfast.process.serve import log, run, settle, stop_of_signals
 from holdfast.runtime.observability import Observed
 from holdfast.runtime.peer_tls import PeerTls, peer_tls
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, SettingsError, cluster_secret, is_distributed
 from metadata_service.clusters.directory import Fleet
-from metadata_service.nodes.cached_client import MetadataClient
 
 
 def manager(settings: Settings) -> int:
@@ -61,10 +57,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
             tls=tls.client,
         )
         closing.push_async_callback(router.close)
-        frontend = frontend_settings(settings)
-        resolver = StoreResolver(metadata, frontend.region)
-        services = Services(frontend, Credentials(metadata), MetadataClient(metadata), router)
-        resolver.queues.set_result(Queues(services))
+        resolver = StoreResolver(metadata, partition_defaults(settings))
         managing = Managing(metadata, fleet, router, resolver, name, rule_of(settings))
         closing.push_async_callback(managing.close)
         await managing.start()

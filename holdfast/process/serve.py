@@ -9,8 +9,9 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import uvloop
 
@@ -244,3 +245,31 @@ def allow_open_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         log.warning("open files are limited %s", logs.facts(allowed=allowed, connections_limit=connections))
+
+
+def run(role: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(role)
+
+
+def stop_of_signals() -> asyncio.Event:
+    """Make an event that the first signal sets; the second signal ends the process."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop_or_quit, stop, number)
+    return stop
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Closable)
+
+
+class Closing(AsyncExitStack):
+    """Closes opened resources in reverse order."""
+
+    def later(self, opened: _T) -> _T:
+        self.push_async_callback(opened.close)
+        return opened

@@ -32,11 +32,11 @@ from holdfast.http.acceptor import Dealer
 from holdfast.http.listener import LINGER_SECONDS, bind
 from holdfast.process import child
 from holdfast.process.child import Orders
-from holdfast.process.python import python
 from holdfast.process.serve import CannotStart, Prepared, certificate_of, greet, prepare, publish_endpoint
 from holdfast.runtime.data_folder import NODE, Claim
 from holdfast.runtime.endpoint_file import EndpointFile
 from holdfast.runtime.observability import Observed
+from holdfast.runtime.python import python
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
 from telemetry.metrics import Family

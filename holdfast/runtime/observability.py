@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from auth.signatures.sigv4 import signers_known
-from backend import instruments as backend_instruments
-from billing.metering.spool import Waiting, waiting
-from frontend.request import instruments as frontend_instruments
 from holdfast import __version__
 from holdfast.http.certificate import Certificate
 from holdfast.runtime.health import Health, serve_health
 from holdfast.settings import Settings
-from telemetry import caches, process
-from telemetry.metrics import Family, Readings, Registry, joined
+from telemetry import process
+from telemetry.metrics import Family, Registry, joined
 from telemetry.prometheus import text
 from telemetry.traces import CALLS_PASSED_OVER, SPANS_LOST
 
 if TYPE_CHECKING:
-    from frontend.services import Services
     from holdfast.http.listener import Server
 
 SERVICE: Final = "holdfast"
@@ -102,43 +96,6 @@ class Observed:
         return await asyncio.to_thread(text, families)
 
 
-def tell_frontend(registry: Registry, services: Services, settings: Settings) -> None:
-    """Register the metrics of a frontend."""
-    frontend_instruments.tell(registry)
-    registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
-    registry.tell(
-        "holdfast_signing_key_lookups_total",
-        "Looks for the signing key of a signature, by whether it was there (hit) or had to be made (miss).",
-        _signing_keys,
-        labels=("result",),
-        most=2,
-    )
-    if services.sealer is not None:
-        tell_usage(registry, settings)
-
-
-def tell_usage(registry: Registry, settings: Settings) -> None:
-    """Register the amount of usage records that wait for upload."""
-    found = Waiting(0, 0, 0)
-
-    async def look() -> None:
-        nonlocal found
-        found = await asyncio.to_thread(waiting, settings.usage_folder)
-
-    registry.before(look)
-    registry.tell(
-        "holdfast_usage_waiting_files",
-        "Files of usage records that are not in the lake yet, those that are written to included.",
-        lambda: found.files,
-    )
-    registry.tell("holdfast_usage_waiting_bytes", "Size of these files.", lambda: found.size_bytes)
-    registry.tell(
-        "holdfast_usage_waiting_seconds",
-        "For how long the one has waited that was written to first.",
-        lambda: max(0.0, time.time() - found.oldest_s) if found.files else 0.0,
-    )
-
-
 def tell_server(registry: Registry, server: Server, certificate: Certificate | None) -> None:
     """Register the metrics of a listener."""
     hall = server.hall
@@ -153,8 +110,3 @@ def tell_server(registry: Registry, server: Server, certificate: Certificate | N
             "When the certificate that clients are shown expires, Unix time.",
             lambda: certificate.valid_until_s,
         )
-
-
-def _signing_keys() -> Readings:
-    hits, misses = signers_known()
-    return {("hit",): hits, ("miss",): misses}

@@ -22,12 +22,11 @@ from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
 from backend.serving.node_clock import SteadyClock
+from backend.serving.resolver import StoreResolver
 from frontend.app import FrontendApp, create_app
-from frontend.queues.queues import Queues
 from frontend.request.settings import FrontendSettings
 from frontend.request.unsigned_calls import Strangers
 from frontend.services import Services
-from holdfast.process.embedded import StoreResolver
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from tests.behaviour.clockwork import Clockwork
@@ -75,7 +74,7 @@ class World:
         clockwork = self._clockwork
         self._store = SQLiteStore(self._folder / "metadata.db")
         metadata = MetadataClient(self._store)
-        resolver = StoreResolver(self._store, self.region)
+        resolver = StoreResolver(self._store, self._settings.partition_defaults)
         self._node = await Node.start(
             RealDisk(),
             str(self._folder / "journal"),
@@ -87,7 +86,6 @@ class World:
         keyring = Keyring(self._store, LocalMasterKeys([new_master_key()]), clock=clockwork.wall)
         self.credentials = Credentials(sealed(self._store, keyring), clock=clockwork.monotonic)
         services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall, keyring=keyring)
-        resolver.queues.set_result(Queues(services))
         self.app = create_app(services)
         # A minute between any two failures: many cases are about errors, and the limits on guessing have tests of their
         # own.

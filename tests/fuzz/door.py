@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 from xml.etree import ElementTree as ET
 
-from frontend.queues.attributes import MAXIMUM_BYTES, MAXIMUM_MESSAGES
 from frontend.sqs.protocol.errors import REGISTRY
 from frontend.sqs.protocol.limits import HOLDFAST_LENGTH_MOST
+from metadata_service.queue_settings import MAXIMUM_BYTES, MAXIMUM_MESSAGES
 from tests.behaviour import wire
 from tests.behaviour.clockwork import real_seconds
 from tests.behaviour.runner import Caller

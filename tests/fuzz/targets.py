@@ -20,12 +20,13 @@ from auth.errors import AuthError
 from auth.signatures.sigv4 import Verifier
 from backend.api import HandleOutcome
 from backend.engine.receipt_handles import Handles
-from frontend.queues import arn, attributes, policies
+from frontend.queues import attributes, policies
 from frontend.queues.queues import locate
 from frontend.sqs.protocol import json, validation
 from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.model import ACTIONS
+from metadata_service import arn
 from tests.fuzz import large as large_inputs
 from tests.fuzz.grammar import Draws
 

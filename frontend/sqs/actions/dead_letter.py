@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from auth.principal import Principal
-from frontend.queues import arn, policies
+from frontend.queues import policies
 from frontend.queues.queues import QueueView
 from frontend.request.access import check_credential, in_prefixes
 from frontend.request.call import Call, Members
 from frontend.sqs.actions import paging
 from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol.errors import invalid_value
+from metadata_service import arn
 
 
 async def check_target(

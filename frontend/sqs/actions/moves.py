@@ -7,7 +7,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import orjson
 
 from backend.api import MoveTask, MoveTaskRefused, MoveTaskUnknown
-from frontend.queues import arn
 from frontend.queues.queues import QueueView
 from frontend.request.access import check_credential
 from frontend.request.call import Call, Members
@@ -21,6 +20,7 @@ from frontend.sqs.protocol.errors import (
     invalid_value,
     missing_parameter,
 )
+from metadata_service import arn
 
 _RUNNING = "RUNNING"
 

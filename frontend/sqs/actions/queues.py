@@ -10,7 +10,6 @@ from auth.lookup import not_active
 from auth.principal import Principal
 from backend.api import BackendError
 from frontend.queues import attributes
-from frontend.queues.arn import QueueArn
 from frontend.queues.queues import QueueView, Update
 from frontend.request.access import check_credential, listed_prefixes
 from frontend.request.call import Call, Members
@@ -30,8 +29,10 @@ from frontend.sqs.protocol.errors import (
     too_many_queues,
 )
 from frontend.sqs.protocol.validation import check_new_queue_name
+from metadata_service.arn import QueueArn
 from metadata_service.clusters.policy import NoCluster
 from metadata_service.models import Queue
+from metadata_service.queue_settings import PARTITIONS, number
 from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound, TooManyQueues
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -89,7 +90,7 @@ async def ensure_queue(
             now_ms=context.services.now_ms(),
             hold_seconds=settings.queue_name_hold_seconds,
             queues_most=queues_most,
-            clusters=await _clusters_for(context, account, name, attributes.number(stored, attributes.PARTITIONS)),
+            clusters=await _clusters_for(context, account, name, number(stored, PARTITIONS)),
         )
     except QueueExists as error:
         different = attributes.first_difference(error.queue.attributes, values, encryption=encryption)

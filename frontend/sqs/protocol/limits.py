@@ -30,7 +30,6 @@ NUMBER_EXPONENT_MOST = 126
 
 RETENTION_SECONDS_LEAST = 60
 RETENTION_SECONDS_MOST = 1_209_600
-RETENTION_SECONDS_DEFAULT = 345_600
 """MessageRetentionPeriod [api]."""
 DELAY_SECONDS_MOST = 900
 """DelaySeconds of a queue and of a message [api]."""
@@ -39,7 +38,6 @@ HOLDFAST_DELAY_SECONDS_MOST = 1_209_600
 HOLDFAST_LENGTH_MOST = 10**15
 """Maximum of HoldfastMaximumMessages and HoldfastMaximumBytes: more than a queue can hold [own]."""
 VISIBILITY_SECONDS_MOST = 43_200
-VISIBILITY_SECONDS_DEFAULT = 30
 """VisibilityTimeout [api]."""
 WAIT_SECONDS_MOST = 20
 """Wait time of a long poll [api]."""
@@ -53,7 +51,6 @@ IN_FLIGHT_MOST = 120_000
 """Messages in flight per queue [guide]."""
 KMS_REUSE_SECONDS_LEAST = 60
 KMS_REUSE_SECONDS_MOST = 86_400
-KMS_REUSE_SECONDS_DEFAULT = 300
 """KmsDataKeyReusePeriodSeconds [api]."""
 
 MAX_RECEIVE_COUNT_MOST = 1_000

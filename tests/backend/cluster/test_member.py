@@ -17,7 +17,7 @@ from backend.cluster.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.cluster.view import View
 from backend.node import Node
 from backend.serving.shards import shard_of
-from holdfast.process.embedded import TRIES
+from holdfast.process.node import TRIES
 from metadata_service.models import (
     BackendCluster,
     BusyPartition,

@@ -33,7 +33,7 @@ from backend.api import (
 from backend.cluster.repartition import Splits
 from backend.engine.token_slots import is_slot_of_token, slot_of_name, slot_of_token
 from backend.node import Node
-from backend.partition_map import routing_of
+from backend.partition_settings import PartitionDefaults, settings_of_partition
 from backend.rpc.client import RemoteBackend
 from backend.rpc.server import BackendServer, serve_backend
 from backend.serving import token_import
@@ -67,16 +67,7 @@ class Maps:
 
 
 def settings_of(queue: Queue, partition: int) -> PartitionSettings:
-    return PartitionSettings(
-        partition,
-        queue.queue_id,
-        queue.version,
-        f"arn:aws:sqs:us-east-1:{ACCOUNT}:{queue.name}",
-        queue.handle_key,
-        fifo=queue.attributes.get("FifoQueue") == "true",
-        purge_id=queue.purge_id,
-        routing=routing_of(queue, partition),
-    )
+    return settings_of_partition(queue, partition, PartitionDefaults("us-east-1", 120_000, 300, 60))
 
 
 class Everywhere:

@@ -6,18 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from auth.lookup import Credentials
 from backend.api import BackendError
 from backend.cluster.repartition import Splits
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
-from frontend.queues.queues import Queues
-from frontend.services import Services
-from holdfast.process.embedded import StoreResolver, frontend_settings, now_ms
+from backend.serving.resolver import StoreResolver
+from holdfast.process.node import now_ms, partition_defaults
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.clusters.partition_map import NotPossible, changing, open_ones
 from metadata_service.models import Queue
-from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.opening import CannotOpen
 from metadata_service.store import MetadataStore, StoreError
 
@@ -69,10 +66,7 @@ class Splitter:
             metadata, entries = await stores.metadata(), await stores.entries()
             peer = ClusterBackend.begin(nodes_of(entries), secret=cluster_secret(self._settings), name="splitter")
             try:
-                frontend = frontend_settings(self._settings)
-                resolver = StoreResolver(metadata, frontend.region)
-                services = Services(frontend, Credentials(metadata), MetadataClient(metadata), peer)
-                resolver.queues.set_result(Queues(services))
+                resolver = StoreResolver(metadata, partition_defaults(self._settings))
                 hands = _Hands(metadata, Splits(metadata, peer, resolver, now_ms))
                 await asyncio.gather(*(self._until(hands, name, count, self._begun) for name, count in wanted.items()))
                 await asyncio.to_thread(meanwhile)

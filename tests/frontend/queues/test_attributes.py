@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from frontend.queues import attributes, policies
-from frontend.queues.attributes import MAXIMUM_DELAY
 from frontend.sqs.protocol.errors import SqsError
+from metadata_service.queue_settings import MAXIMUM_BYTES, MAXIMUM_DELAY, MAXIMUM_MESSAGES
 
 ARN = "arn:aws:sqs:us-east-1:123456789012:dlq"
 
@@ -34,8 +34,8 @@ def refused(fifo: bool = False, stored: dict[str, str] | None = None, **given: A
         ("VisibilityTimeout", 0, 43_200),
         ("KmsDataKeyReusePeriodSeconds", 60, 86_400),
         (MAXIMUM_DELAY, 900, 1_209_600),
-        (attributes.MAXIMUM_MESSAGES, 0, 10**15),
-        (attributes.MAXIMUM_BYTES, 0, 10**15),
+        (MAXIMUM_MESSAGES, 0, 10**15),
+        (MAXIMUM_BYTES, 0, 10**15),
     ],
 )
 def test_numbers(name: str, least: int, most: int) -> None:

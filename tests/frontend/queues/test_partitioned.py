@@ -26,11 +26,11 @@ from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
 from backend.serving import token_import
+from backend.serving.resolver import StoreResolver
 from frontend.app import create_app
 from frontend.queues.queues import Queues, QueueView
 from frontend.request.settings import FrontendSettings
 from frontend.services import Services
-from holdfast.process.embedded import StoreResolver
 from metadata_service.clusters import partition_map as maps
 from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import MetadataClient
@@ -47,7 +47,7 @@ class Spread:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = SQLiteStore(folder / "metadata.sqlite")
-        self.resolver = StoreResolver(self.store, REGION)
+        self.resolver = StoreResolver(self.store, FrontendSettings(region=REGION).partition_defaults)
         self.node: Node
         self.one: Service
         self.other: Service
@@ -79,9 +79,7 @@ class Spread:
             keyring=Keyring(self.store, LocalMasterKeys([MASTER]), clock=clock),
             naming=NAMING,
         )
-        if not self.resolver.queues.done():
-            self.queues = Queues(services)
-            self.resolver.queues.set_result(self.queues)
+        self.queues = Queues(services)
         app = create_app(services)
         client = await stack.enter_async_context(httpx.AsyncClient(transport=httpx.ASGITransport(app=app)))
         return Service(app, self.node, clock, client, self.store, audit_file)  # type: ignore[arg-type]

@@ -16,16 +16,15 @@ from typing import Protocol, TypeVar, cast
 import msgspec
 
 from backend.api import Peer
-from backend.serving.incarnation import Resolver
-from frontend.queues.arn import QueueArn
+from backend.serving.resolver import Resolver, StoreResolver
 from frontend.queues.queues import Queues
 from frontend.request.settings import FrontendSettings
 from frontend.services import Services
-from holdfast.process.embedded import StoreResolver
+from metadata_service.arn import QueueArn
 from metadata_service.clusters.partition_map import with_partitions
 from metadata_service.models import Partition, Queue
 from metadata_service.nodes.cached_client import MetadataClient
-from metadata_service.store import ConditionFailed, QueueNotFound, QueueStore
+from metadata_service.store import ConditionFailed, QueueNotFound
 
 T = TypeVar("T")
 
@@ -159,8 +158,6 @@ def queues_over(metadata: MetadataClient, backend: Peer, settings: FrontendSetti
     return Queues(cast(Services, services))
 
 
-def resolver_over(store: HostQueues, backend: Peer) -> Resolver:
-    """A node's questions to the metadata about queues."""
-    resolver = StoreResolver(cast(QueueStore, store), SETTINGS.region)
-    resolver.queues.set_result(queues_over(MetadataClient(cast(QueueStore, store)), backend, store.settings))
-    return resolver
+def resolver_over(store: HostQueues) -> Resolver:
+    """A node's lookups of queues in the metadata."""
+    return StoreResolver(store, store.settings.partition_defaults)

@@ -319,7 +319,7 @@ class ClusterWorld:
             "backend.journal.cassandra.retrying_tables.random": random.random,
             "backend.journal.cassandra.journal.secrets": mock.Mock(randbits=random.getrandbits),
             **in_virtual_time(self.loop, random),
-            "frontend.queues.partitioned.random": random,
+            "backend.partition_settings.random": random,
             "frontend.queues.partitioned.uuid": mock.Mock(uuid4=lambda: UUID(int=random.getrandbits(128))),
         }
         logger = logging.getLogger("backend")

@@ -35,7 +35,7 @@ class Front(Host):
         store = self._store
         self.backend = backend
         self.queues = queues_over(self._metadata, backend, store.settings)
-        self.splits = Splits(store, backend, resolver_over(store, backend), lambda: 0)
+        self.splits = Splits(store, backend, resolver_over(store), lambda: 0)
 
     async def stored(self, queue_id: int) -> Queue:
         """A queue as the metadata have it now."""

@@ -174,7 +174,7 @@ class Nodes:
             return {beat.node: beat.address for beat in await store.heartbeats()}
 
         elsewhere = await ClusterBackend.connect(nodes, secret=bytes(16), name=name, limits=world.limits)
-        resolver = resolver_over(world.queues_for(name), elsewhere)
+        resolver = resolver_over(world.queues_for(name))
         settings = NodeSettings(
             name,
             LogSettings(segment_bytes=max(16 << 10, self.segment_bytes), row_bytes=self.row_bytes, low_water_bytes=0),

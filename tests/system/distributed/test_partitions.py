@@ -13,17 +13,13 @@ from typing import Any
 
 import pytest
 
-from auth.lookup import Credentials
 from backend.cluster.repartition import Splits
 from backend.rpc.address import Address
 from backend.rpc.client import RemoteBackend
-from frontend.queues.queues import Queues
+from backend.serving.resolver import StoreResolver
 from frontend.request.settings import FrontendSettings
-from frontend.services import Services
-from holdfast.process.embedded import StoreResolver
 from holdfast.settings import Settings
 from metadata_service.clusters.partition_map import open_ones
-from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from tests.servers.server import ACCOUNT, REGION
 from tests.servers.waiting import wait_until
@@ -165,9 +161,7 @@ async def split_and_drain(backend: Backend, traffic: Traffic) -> None:
     wire = await RemoteBackend.connect(Address(path=str(backend.folder / "wire.sock")), secret=SECRET.encode())
     try:
         await wire.ready(10)
-        resolver = StoreResolver(store, REGION)
-        services = Services(FrontendSettings(region=REGION), Credentials(store), MetadataClient(store), wire)
-        resolver.queues.set_result(Queues(services))
+        resolver = StoreResolver(store, FrontendSettings(region=REGION).partition_defaults)
         splits = Splits(store, wire, resolver, lambda: int(time.time() * 1000))
 
         async def finished() -> int:

@@ -1,7 +1,4 @@
-"""``holdfast backend`` and ``holdfast frontend``: parts of the service, each run by a process manager.
-
-They are on one machine and share the data folder: the backend owns it, and the frontends use its metadata.
-"""
+"""``holdfast frontend`` beside a backend of the same machine, whose data folder it uses for the metadata."""
 
 from __future__ import annotations
 
@@ -9,57 +6,26 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Coroutine
-from typing import Any
-
-import uvloop
 
 from backend.rpc.address import Address
 from backend.rpc.client import RemoteBackend
 from holdfast import __version__, logs
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import bind
-from holdfast.process.backend import BackendRole, alone, run_backend
 from holdfast.process.frontend import Connect, Frontend, run_frontend
-from holdfast.process.serve import allow_open_files, certificate_of, log, prepare, publish_endpoint, stop_or_quit
-from holdfast.runtime.data_folder import Claim, Use
+from holdfast.process.serve import (
+    allow_open_files,
+    certificate_of,
+    log,
+    publish_endpoint,
+    run,
+    stop_of_signals,
+)
+from holdfast.runtime.data_folder import Use
 from holdfast.runtime.endpoint_file import EndpointFile
 from holdfast.runtime.observability import Observed
-from holdfast.runtime.peer_tls import listening
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite.store import SQLiteStore
-
-
-def backend(settings: Settings) -> int:
-    """Serve the journal until a signal; returns the exit code.  Raises as :func:`holdfast.process.serve.serve`."""
-    secret = cluster_secret(settings)
-    listen = listening(settings)
-    logs.set_up(settings, "backend")
-    claim = Claim(settings.data)
-    try:
-        return run(_backend(settings, listen, secret))
-    finally:
-        claim.release()
-
-
-async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
-    store = SQLiteStore(settings.metadata_file)
-    try:
-        await prepare(settings, store)
-    finally:
-        await store.close()
-
-    def started(role: BackendRole) -> None:
-        facts = logs.facts(version=__version__, address=role.address, data=settings.data, pid=os.getpid())
-        log.info("started %s", facts)
-
-    observed = await Observed.start(settings, "backend")
-    try:
-        code = await run_backend(settings, alone(listen), secret, stop_of_signals(), started, observed)
-    finally:
-        await observed.close()
-    log.info("stopped")
-    return code
 
 
 def frontend(settings: Settings, backend: Address) -> int:
@@ -112,16 +78,3 @@ async def _serve(
         endpoint_file.remove()
     log.info("stopped")
     return code
-
-
-def run(role: Coroutine[Any, Any, int]) -> int:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(role)
-
-
-def stop_of_signals() -> asyncio.Event:
-    """Make an event that the first signal sets; the second signal ends the process."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop_or_quit, stop, number)
-    return stop

@@ -1,0 +1,102 @@
+"""Settings of a queue's partitions, computed from the queue's record.  Pure, but for the choice of a random partition.
+
+Frontends, nodes and managers compute them in the same way: a frontend sends them to the node, and a node that has not
+heard of a partition yet reads the queue from the metadata.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from backend.api import AckLevel, PartitionSettings, PartitionState, Routing, Target
+from backend.engine.token_slots import slot_of_name
+from metadata_service.arn import QueueArn
+from metadata_service.clusters.partition_map import open_ones
+from metadata_service.models import Queue
+from metadata_service.queue_settings import (
+    ACK_LEVEL,
+    DELIVERY_GUARANTEE,
+    MAXIMUM_BYTES,
+    MAXIMUM_MESSAGES,
+    is_fifo,
+    number,
+)
+
+
+class PartitionDefaults(msgspec.Struct, frozen=True):
+    """Settings of the service that hold for every queue."""
+
+    region: str
+    in_flight_limit: int
+    """Maximum number of messages in flight per queue."""
+    deduplication_window_seconds: int
+    send_retry_window_seconds: int
+
+
+def partition_settings(queue: Queue, defaults: PartitionDefaults) -> dict[int, PartitionSettings]:
+    """Return the settings of the queue's partitions by id; the queue's limits are divided among the open ones."""
+    shared = _shared_settings(queue, defaults)
+    return {one.id: _of_partition(shared, queue, one.id) for one in queue.partitions}
+
+
+def settings_of_partition(queue: Queue, partition: int, defaults: PartitionDefaults) -> PartitionSettings:
+    """Return the settings of one partition; one that is no longer in the map is RETIRED."""
+    return _of_partition(_shared_settings(queue, defaults), queue, partition)
+
+
+def routing_of(queue: Queue, partition: int) -> Routing | None:
+    """Return a partition's routing for its settings; one that is no longer in the map is RETIRED."""
+    if len(queue.partitions) == 1 and not queue.map_version and queue.partitions[0].id == partition:
+        return None
+    slots = tuple(one.slot for one in open_ones(queue.partitions))
+    for one in queue.partitions:
+        if one.id == partition:
+            state = PartitionState.OPEN if one.state == "open" else PartitionState.DRAINING
+            return Routing(queue.map_version, one.slot, slots, state, one.awaits)
+    return Routing(queue.map_version, 0, slots, PartitionState.RETIRED)
+
+
+def target_for_message(queue: Queue, group: str | None) -> Target:
+    """Return the target for a message from another queue: the partition of its group, or a random open one."""
+    ids = {one.slot: one.id for one in open_ones(queue.partitions)}
+    if len(queue.partitions) == 1:
+        partition = queue.partitions[0].id
+    elif is_fifo(queue):
+        partition = ids[slot_of_name(group or "", list(ids))]
+    else:
+        partition = random.choice(list(ids.values()))
+    return target_of(queue, partition)
+
+
+def target_of(queue: Queue, partition: int) -> Target:
+    return Target(partition, queue.queue_id, queue.version)
+
+
+def _shared_settings(queue: Queue, defaults: PartitionDefaults) -> PartitionSettings:
+    """Settings that all partitions of the queue have in common, with the id 0."""
+    stored = queue.attributes
+    shares = len(open_ones(queue.partitions))
+    return PartitionSettings(
+        partition=0,
+        queue_id=queue.queue_id,
+        version=queue.version,
+        arn=str(QueueArn(defaults.region, queue.account, queue.name)),
+        handle_key=queue.handle_key,
+        fifo=is_fifo(queue),
+        retention_seconds=number(stored, "MessageRetentionPeriod"),
+        delay_seconds=number(stored, "DelaySeconds"),
+        in_flight_limit=-(-defaults.in_flight_limit // shares),
+        token_window_seconds=defaults.deduplication_window_seconds,
+        purge_id=queue.purge_id,
+        retry_window_seconds=defaults.send_retry_window_seconds,
+        messages_most=-(-number(stored, MAXIMUM_MESSAGES) // shares),
+        bytes_most=-(-number(stored, MAXIMUM_BYTES) // shares),
+        at_most_once=stored.get(DELIVERY_GUARANTEE) == "at-most-once",
+        ack_level=AckLevel[stored.get(ACK_LEVEL, "quorum").upper()],
+    )
+
+
+def _of_partition(shared: PartitionSettings, queue: Queue, partition: int) -> PartitionSettings:
+    return msgspec.structs.replace(shared, partition=partition, routing=routing_of(queue, partition))

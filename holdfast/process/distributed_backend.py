@@ -1,0 +1,143 @@
+"""``holdfast backend`` on many machines: a node of its cluster (:mod:`backend.cluster.member`), all state in Cassandra.
+
+It is assigned shards, and hands them over before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from backend.api import BackendError
+from backend.cluster import metrics
+from backend.cluster.liveness import clock_at_start, living, recovered_by_others
+from backend.cluster.load import Load
+from backend.cluster.reporter import Reporter
+from backend.journal.cassandra.table_interface import Unanswered
+from backend.node import Node, NodeSettings
+from backend.recovery.replay import JournalDamaged
+from backend.rpc.address import Address
+from backend.rpc.cluster_client import nodes_of
+from backend.rpc.cluster_router import ClusterRouter
+from backend.rpc.fleet_addresses import FleetAddresses
+from backend.serving.node_clock import SteadyClock
+from backend.serving.resolver import StoreResolver
+from holdfast import __version__, logs
+from holdfast.process.backend import BackendRole
+from holdfast.process.node import TRIES, meter_storage, now_ms, partition_defaults
+from holdfast.process.serve import CannotStart, Closing, log, run, settle, stop_of_signals
+from holdfast.runtime.observability import Observed
+from holdfast.runtime.peer_tls import PeerTls, advertised, listening, peer_tls
+from holdfast.runtime.stores import Stores
+from holdfast.runtime.tracing import start_tracing
+from holdfast.runtime.usage_upload import start_sealer, tell_usage
+from holdfast.settings import Settings, SettingsError, cluster_secret
+from metadata_service.clusters.directory import Fleet
+from metadata_service.store import ConditionFailed
+
+
+def backend(settings: Settings) -> int:
+    """Run a node of the cluster until a signal; returns the exit code: 3 if it cannot continue.
+
+    Raises as :func:`holdfast.process.serve.serve`.
+    """
+    secret = cluster_secret(settings)
+    if not settings.cassandra:
+        raise SettingsError("a backend of a cluster keeps its journal in Cassandra: cassandra has to say where that is")
+    if settings.backend_node is None:
+        raise SettingsError("backend_node has to name this backend among those of its cluster")
+    listen = listening(settings)
+    if listen.path:
+        raise SettingsError("a backend of a cluster is reached from other machines: listen has to be host:port")
+    address = advertised(settings, listen)
+    logs.set_up(settings, "backend", settings.backend_node)
+    tls = peer_tls(settings)
+    return run(_backend(settings, settings.backend_node, listen, address, secret, tls))
+
+
+async def _backend(
+    settings: Settings, name: str, listen: Address, address: Address, secret: bytes, tls: PeerTls
+) -> int:
+    stop = stop_of_signals()
+    async with Closing() as closing:
+        observed = closing.later(await Observed.start(settings, "backend", name))
+        health = observed.health
+        tracing = await start_tracing(settings)
+        if tracing is not None:
+            closing.later(tracing)
+        stores = closing.later(Stores(settings, tls))
+        metadata, entries = await stores.metadata(), await stores.entries()
+        clock = SteadyClock()
+        alive, _ = await asyncio.gather(living(entries, name), clock_at_start(entries, name, clock))
+        if name in alive:
+            raise CannotStart(
+                f"another process is backend {name} of cluster {settings.cluster}, and lives: give each a backend_node "
+                "of its own (two of the same name would take each other's shards away)"
+            )
+        own = (await metadata.register_cluster(settings.cluster)).number
+        fleet = closing.later(Fleet(metadata))
+        await fleet.start()
+        addresses = FleetAddresses(fleet)
+        nodes = nodes_of(entries)
+        elsewhere = closing.later(
+            ClusterRouter(
+                lambda number: nodes if number == own else addresses.of(number),
+                addresses.numbers,
+                secret=secret,
+                name=name,
+                tls=tls.client,
+            )
+        )
+        resolver = StoreResolver(metadata, partition_defaults(settings))
+        journal = await stores.journal()
+        for left in reversed(range(TRIES)):
+            try:
+                node = closing.later(
+                    await Node.start_on(
+                        journal,
+                        entries,
+                        resolver,
+                        clock=clock,
+                        settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=(), cluster=own),
+                        elsewhere=elsewhere,
+                    )
+                )
+                break
+            except (BackendError, JournalDamaged, Unanswered, ConditionFailed) as error:
+                if not left or not isinstance(error, ConditionFailed):
+                    raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
+                await recovered_by_others(entries, name)
+        storage = meter_storage(settings, node, metadata)
+        if storage is not None:
+            closing.later(storage)
+            closing.later(start_sealer(settings))
+            tell_usage(observed.registry, settings)
+        role = await BackendRole.start(
+            name,
+            node,
+            entries,
+            listen=listen,
+            secret=secret,
+            reached=str(address),
+            tls=tls.server,
+            load=Load(node),
+            reporter=Reporter(metadata, settings.cluster, now_ms),
+            tracing=tracing,
+        )
+        metrics.tell(observed.registry, node)
+        metrics.tell_member(observed.registry, role.member)
+        told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
+        log.info("started %s", told)
+        logs.say(f"Backend {name} of cluster {settings.cluster} is at {address}.")
+        settle()
+        health.status = "ready"
+        health.hindered = lambda: "" if node.ready else "recovering"
+        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting[0].cancel()
+        health.status = "draining"
+        await role.close(settings.drain_seconds, hand_over=not node.lost.done())
+        code = 3 if node.lost.done() else 0
+    log.info("stopped")
+    return code

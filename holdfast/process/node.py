@@ -1,0 +1,115 @@
+"""Opening of a backend node: on a journal in the data folder, with metering of its storage."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from backend.api import SHARDS, BackendError, Peer
+from backend.cluster.storage_meter import StorageMeter
+from backend.journal.local.disk import RealDisk
+from backend.journal.local.log import LogSettings
+from backend.journal.local.segments import LogInUse
+from backend.node import Node, NodeSettings
+from backend.partition_settings import PartitionDefaults
+from backend.recovery.replay import JournalDamaged
+from backend.serving.resolver import Resolver
+from holdfast.process.serve import CannotStart
+from holdfast.runtime.data_folder import NODE
+from holdfast.settings import Settings
+from metadata_service.sqlite.store import SQLiteStore
+from metadata_service.store import ConditionFailed, EntryStore, QueueStore
+
+TRIES: Final = 3
+"""Number of attempts to start a node while others start."""
+
+
+async def open_node(
+    settings: Settings,
+    store: SQLiteStore,
+    resolver: Resolver,
+    *,
+    name: str = NODE,
+    nodes: Sequence[str] = (NODE,),
+    elsewhere: Peer | None = None,
+) -> Node:
+    """Recover the journal.  Raises :class:`CannotStart`.
+
+    ``nodes``: all nodes that exist on this machine while this one runs.  The first of them takes over the shards of
+    former nodes, and, if it is the only one, those that never had an owner.
+    """
+    tries = 1 if len(nodes) == 1 else TRIES
+    while True:
+        tries -= 1
+        try:
+            settings.journal_folder.mkdir(mode=0o700, exist_ok=True)
+            return await Node.start(
+                RealDisk(),
+                str(settings.journal_folder),
+                store,
+                resolver,
+                settings=NodeSettings(
+                    name,
+                    log=LogSettings(segment_bytes=settings.segment_bytes),
+                    memory_bytes=-(-settings.memory_limit // len(nodes)),
+                    shards=await _given(name, nodes, store),
+                ),
+                elsewhere=elsewhere,
+            )
+        except JournalDamaged as error:
+            raise CannotStart(
+                f"the journal is damaged, {error}; see: holdfast damage --data {settings.data}"
+            ) from error
+        except (LogInUse, ConditionFailed) as error:  # lost a race against the others' manager: read again
+            if not tries:
+                raise CannotStart(_unopened(settings, error)) from error
+        except (OSError, BackendError) as error:
+            raise CannotStart(_unopened(settings, error)) from error
+
+
+def _unopened(settings: Settings, error: Exception) -> str:
+    return f"the journal in {settings.journal_folder} cannot be opened: {error}"
+
+
+async def _given(name: str, nodes: Sequence[str], entries: EntryStore) -> Collection[int]:
+    """Shards that none of these nodes owns; they are given to the first one."""
+    if len(nodes) == 1:
+        return range(SHARDS)
+    if name != nodes[0]:
+        return ()
+    ours = {entry.log_id for entry in await entries.logs() if entry.node in nodes}
+    return {entry.shard for entry in await entries.shards() if entry.owner_log not in ours}
+
+
+def now_ms() -> int:
+    """Return the machine's clock, in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageMeter | None:
+    """Start metering the node's storage, if the settings enable it.  Raises :class:`CannotStart`."""
+    if settings.usage == "off":
+        return None
+
+    async def tags(queue_id: int) -> Mapping[str, str] | None:
+        queue = await store.get_queue_by_id(queue_id)
+        return None if queue is None else queue.tags
+
+    try:
+        meter = StorageMeter(node, settings.usage_folder, os.uname().nodename, tags)
+    except OSError as error:
+        raise CannotStart(f"storage cannot be recorded in {settings.usage_folder}: {error.strerror}") from error
+    meter.run()
+    return meter
+
+
+def partition_defaults(settings: Settings) -> PartitionDefaults:
+    """Return the settings of partitions that hold for every queue."""
+    return PartitionDefaults(
+        region=settings.region,
+        in_flight_limit=settings.in_flight_limit,
+        deduplication_window_seconds=settings.deduplication_window_seconds,
+        send_retry_window_seconds=settings.send_retry_window_seconds,
+    )

@@ -1,0 +1,41 @@
+"""Upload of recorded usage to the lake, and metrics of what waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from billing.lake.uploader import Sealer
+from billing.metering.spool import Waiting, waiting
+from holdfast.runtime.python import python
+from holdfast.settings import Settings
+from telemetry.metrics import Registry
+
+
+def start_sealer(settings: Settings) -> Sealer:
+    """Start the upload of all usage recorded in the data folder, by this process and others, to the lake."""
+    sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
+    sealer.start()
+    return sealer
+
+
+def tell_usage(registry: Registry, settings: Settings) -> None:
+    """Register the amount of usage records that wait for upload."""
+    found = Waiting(0, 0, 0)
+
+    async def look() -> None:
+        nonlocal found
+        found = await asyncio.to_thread(waiting, settings.usage_folder)
+
+    registry.before(look)
+    registry.tell(
+        "holdfast_usage_waiting_files",
+        "Files of usage records that are not in the lake yet, those that are written to included.",
+        lambda: found.files,
+    )
+    registry.tell("holdfast_usage_waiting_bytes", "Size of these files.", lambda: found.size_bytes)
+    registry.tell(
+        "holdfast_usage_waiting_seconds",
+        "For how long the one has waited that was written to first.",
+        lambda: max(0.0, time.time() - found.oldest_s) if found.files else 0.0,
+    )
