@@ -13,7 +13,7 @@ import msgspec
 
 from auth.credentials import AccessKey, ApiKey, Tenant, TenantRole
 from auth.errors import ExpiredToken, InvalidClientTokenId
-from auth.lookup import Credentials, Known, not_active
+from auth.lookup import CachedKey, Credentials, not_active
 from auth.principal import EVERY_SCOPE, Principal, Role, Scope, held
 
 
@@ -98,7 +98,7 @@ class Granted:
         base = self.grant.base
         if not base:
             return None
-        known: Known[AccessKey] | Known[ApiKey] | None
+        known: CachedKey[AccessKey] | CachedKey[ApiKey] | None
         if base.startswith("hf_"):
             known = await credentials.find_api_key(base[3:])
         else:

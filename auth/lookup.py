@@ -26,7 +26,7 @@ FLUSH_SECONDS = 5.0
 log = logging.getLogger("holdfast.auth")
 
 
-class Known(Generic[K]):
+class CachedKey(Generic[K]):
     """A key with its tenant."""
 
     __slots__ = ("expires_s", "key", "principal", "recorded_s", "tenant", "usable")
@@ -95,11 +95,11 @@ class Credentials:
         self._flush_due: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
 
-    async def find(self, access_key_id: str) -> Known[AccessKey] | None:
+    async def find(self, access_key_id: str) -> CachedKey[AccessKey] | None:
         """Find the access key, active or not; None if there is none.  Raises the store's errors."""
         return await self.access_keys.find(access_key_id) if is_key_id(access_key_id) else None
 
-    async def find_api_key(self, key_id: str) -> Known[ApiKey] | None:
+    async def find_api_key(self, key_id: str) -> CachedKey[ApiKey] | None:
         """Find the API key, active or not; None if there is none.  Raises the store's errors."""
         return await self.api_keys.find(key_id) if is_key_id(key_id) else None
 
@@ -217,15 +217,15 @@ class Credentials:
 
     # --- lookups ---
 
-    async def _access_key(self, access_key_id: str) -> Known[AccessKey] | None:
+    async def _access_key(self, access_key_id: str) -> CachedKey[AccessKey] | None:
         key = await self.store.get_access_key(access_key_id)
         tenant = None if key is None else await self.store.get_tenant(key.account)
-        return None if key is None or tenant is None else Known(key, tenant)
+        return None if key is None or tenant is None else CachedKey(key, tenant)
 
-    async def _api_key(self, key_id: str) -> Known[ApiKey] | None:
+    async def _api_key(self, key_id: str) -> CachedKey[ApiKey] | None:
         key = await self.store.get_api_key(key_id)
         tenant = None if key is None else await self.store.get_tenant(key.account)
-        return None if key is None or tenant is None else Known(key, tenant)
+        return None if key is None or tenant is None else CachedKey(key, tenant)
 
     async def _role(self, role: str) -> TenantRole | None:
         account, _, name = role.partition("/")

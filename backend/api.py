@@ -236,7 +236,7 @@ class NewMessage(msgspec.Struct, array_like=True):
     """
 
 
-class Stored(msgspec.Struct, array_like=True):
+class SendResult(msgspec.Struct, array_like=True):
     """The answer to one :class:`NewMessage`, also to a repeated one."""
 
     message_id: str
@@ -266,7 +266,7 @@ class Receive(msgspec.Struct, array_like=True):
     """The caller also asks other partitions of the queue, so an empty answer does not count as an empty receive."""
 
 
-class Received(msgspec.Struct, array_like=True):
+class ReceivedMessage(msgspec.Struct, array_like=True):
     """One claimed message."""
 
     message_id: str
@@ -463,7 +463,7 @@ class Backend(Protocol):
         Retry tokens stay: a send that was answered before the purge and is repeated after it stores nothing.
         """
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
         """Store messages; if refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
         :class:`PartitionOpening` and :class:`TokenReused`.
 
@@ -471,7 +471,7 @@ class Backend(Protocol):
         If a crash interrupts a call before its answer, the first messages may be stored and the rest not.
         """
 
-    async def receive(self, target: Target, command: Receive) -> list[Received]:
+    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         """Claim messages; wait up to ``wait_seconds`` for the first one.
 
         Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`. A caller that is

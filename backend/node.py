@@ -24,9 +24,9 @@ from backend.api import (
     Peeked,
     Peer,
     Receive,
-    Received,
+    ReceivedMessage,
+    SendResult,
     StorageFull,
-    Stored,
     Target,
     Transfer,
     Unavailable,
@@ -35,13 +35,13 @@ from backend.journal.interface import Journal
 from backend.journal.local.disk import Disk
 from backend.journal.local.journal import LocalJournal
 from backend.journal.local.log import LogSettings
-from backend.recovery.checkpointer import Checkpointer, Kept
+from backend.recovery.checkpointer import Checkpointer, RetainedSegments
 from backend.recovery.ownership import Ownership
 from backend.recovery.startup import start
 from backend.serving.background import Tasks
 from backend.serving.incarnation import Incarnation
 from backend.serving.node_clock import SteadyClock
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from backend.serving.resolver import Resolver
 from metadata_service.store import MemberStore, StoreError
 
@@ -256,7 +256,7 @@ class Node:
         return incarnation is not None and incarnation.log.room() and not incarnation.memory.full
 
     @property
-    def partitions(self) -> Mapping[int, Partition]:
+    def partitions(self) -> Mapping[int, OpenPartition]:
         """Served partitions, by id."""
         return {} if self._incarnation is None else self._incarnation.partitions
 
@@ -273,7 +273,7 @@ class Node:
         return 0 if self._incarnation is None else self._incarnation.log.unsynced_bytes
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> RetainedSegments | None:
         """Remains of the journal after the last checkpoint; None: none was taken since the start."""
         return None if self._checkpointer is None else self._checkpointer.kept
 
@@ -359,10 +359,10 @@ class Node:
     def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
         return self._serving().purge(target, purge_id)
 
-    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[SendResult]]:
         return self._serving().send(target, messages)
 
-    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[ReceivedMessage]]:
         return self._serving().receive(target, command)
 
     def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:

@@ -13,17 +13,17 @@ from pathlib import Path
 import uvloop
 
 from bench.peers.peers import JetStream, RabbitMq
-from bench.plan import FULL, QUICK, Plan
-from bench.report import FORMAT, Book, Report, table, verdicts, write
-from bench.run import Run
+from bench.plan import FULL, QUICK, BenchPlan
+from bench.report import FORMAT, BenchReport, Book, table, verdicts, write
+from bench.run import BenchRun
 from bench.scenarios import SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
 from bench.servers import proc
 from bench.servers.cluster_server import HoldfastCluster
-from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, Server, missing
+from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, ServerProcess, missing
 from bench.targets import targets
 
-SERVERS: dict[str, type[Server]] = {
+SERVERS: dict[str, type[ServerProcess]] = {
     each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream, HoldfastCluster)
 }
 RESULTS = Path(__file__).parent / "results"
@@ -42,7 +42,7 @@ def main() -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     facts = proc.machine(WORK)
     book = Book()
-    run = Run(plan, book)
+    run = BenchRun(plan, book)
     names = _available(options.server, chosen, book)
     failed = 0
     try:
@@ -84,7 +84,7 @@ def _available(wanted: list[str] | None, chosen: list[Scenario], book: Book) -> 
     return names
 
 
-def _all_on(run: Run, kind: type[Server], chosen: list[Scenario]) -> int:
+def _all_on(run: BenchRun, kind: type[ServerProcess], chosen: list[Scenario]) -> int:
     """Run the scenarios on servers of one kind; return the number that failed."""
     failed = 0
     shared = [scenario for scenario in chosen if scenario.shares_server]
@@ -102,7 +102,9 @@ def _all_on(run: Run, kind: type[Server], chosen: list[Scenario]) -> int:
 
 
 @contextmanager
-def _started(run: Run, kind: type[Server], environment: Mapping[str, str]) -> Iterator[Server | None]:
+def _started(
+    run: BenchRun, kind: type[ServerProcess], environment: Mapping[str, str]
+) -> Iterator[ServerProcess | None]:
     """Yield a server of this kind; None if it does not start, which fails its scenarios and no others."""
     with ExitStack() as stack:
         try:
@@ -115,7 +117,7 @@ def _started(run: Run, kind: type[Server], environment: Mapping[str, str]) -> It
             yield server
 
 
-def _one(run: Run, scenario: Scenario, server: Server | None) -> int:
+def _one(run: BenchRun, scenario: Scenario, server: ServerProcess | None) -> int:
     if server is None:
         return 1
     run.say(f"{scenario.name} on {server.name}")
@@ -128,13 +130,13 @@ def _one(run: Run, scenario: Scenario, server: Server | None) -> int:
     return 0
 
 
-async def _measure(run: Run, scenario: Scenario, server: Server) -> None:
+async def _measure(run: BenchRun, scenario: Scenario, server: ServerProcess) -> None:
     await scenario.measure(run, server)
 
 
-def _report(plan: Plan, facts: proc.Machine, book: Book, names: list[str]) -> Report:
+def _report(plan: BenchPlan, facts: proc.MachineInfo, book: Book, names: list[str]) -> BenchReport:
     held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
-    return Report(
+    return BenchReport(
         format=FORMAT,
         plan=plan.name,
         machine=facts,

@@ -30,7 +30,7 @@ from pyarrow import parquet
 from bench.servers import proc
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, PublishedDay
 from billing.metering.usage import COUNTS
 from billing.pricing.rated import Rated
 
@@ -108,7 +108,7 @@ def _together(lake: Lake, folder: str, columns: list[str]) -> pa.Table:
 
 def sums_of_tables(lake: Lake, first: date, last: date) -> tuple[int, int, dict[str, int], int]:
     """Return the same sums, from the tables' rows and the counts of records read in their pointers."""
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     count = sum(day.read.records for day in days(lake, USAGE_HOURLY))
     repeated = sum(day.read.repeated for day in days(lake, USAGE_HOURLY))
     usage = tables.read(USAGE_HOURLY, first, last, columns=COUNTS)
@@ -117,9 +117,9 @@ def sums_of_tables(lake: Lake, first: date, last: date) -> tuple[int, int, dict[
     return count, repeated, sums, int(pc.sum(storage["byte_milliseconds"]).as_py())
 
 
-def days(lake: Lake, name: str) -> list[Day]:
+def days(lake: Lake, name: str) -> list[PublishedDay]:
     """Return the pointers of all published days."""
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     return [found for found in (tables.day(name, day) for day in tables.days(name)) if found is not None]
 
 
@@ -134,7 +134,7 @@ def units_rated(lake: Lake, month: Month) -> tuple[int, tuple[int, int, int]]:
     return rated.lines.num_rows, (units["requests"], units["bytes_out"], units["storage"])
 
 
-class Measured(NamedTuple):
+class BillingResult(NamedTuple):
     """A size, with its results."""
 
     records: int
@@ -154,7 +154,7 @@ class Measured(NamedTuple):
     """Invoice lines of the rating."""
 
 
-def measure(folder: Path, records: int, month: Month) -> Measured:
+def measure(folder: Path, records: int, month: Month) -> BillingResult:
     """Measure one size.  Raises :class:`RuntimeError` if tables and records differ, or too much memory was used."""
     shutil.rmtree(folder, ignore_errors=True)
     lake = Lake(str(folder))
@@ -178,7 +178,7 @@ def measure(folder: Path, records: int, month: Month) -> Measured:
             raise RuntimeError(f"the {what} took {took.rss_mib:,.0f} MiB of memory, more than {MEMORY_MIB:,}")
     usage, storage = days(lake, USAGE_HOURLY), days(lake, STORAGE_HOURLY)
     published = {path for day in usage + storage for path in day.files}
-    return Measured(
+    return BillingResult(
         records=records,
         stored=sum(day.read.records for day in storage),
         raw_mib=sum(file.size_bytes for kind in ("usage", "storage") for file in lake.files(kind)) / MIB,
@@ -192,7 +192,7 @@ def measure(folder: Path, records: int, month: Month) -> Measured:
     )
 
 
-def table(measured: Sequence[Measured]) -> str:
+def table(measured: Sequence[BillingResult]) -> str:
     """Return the results as a table, with a line for each size."""
     head = (
         "records of calls, and of storage",
@@ -256,9 +256,9 @@ def fit(points: Sequence[tuple[float, float]]) -> FittedCost:
     return FittedCost(fixed, slope)
 
 
-def costs(measured: Sequence[Measured]) -> dict[str, FittedCost]:
+def costs(measured: Sequence[BillingResult]) -> dict[str, FittedCost]:
     """Fit seconds and CPU seconds of the batch and of the rating.  Raises :class:`statistics.StatisticsError`."""
-    values: dict[str, Callable[[Measured], float]] = {
+    values: dict[str, Callable[[BillingResult], float]] = {
         "batch, s": lambda one: one.batch.seconds,
         "batch, CPU s": lambda one: one.batch.cpu_s,
         "rating, s": lambda one: one.rated.seconds,
@@ -273,7 +273,7 @@ def fixed_and_growing(found: Mapping[str, FittedCost]) -> str:
     return _markdown(("cost", "fixed, for a run over a month", "growing, for a million records more"), lines)
 
 
-def sizing(measured: Sequence[Measured], batch: FittedCost, days: int) -> str:
+def sizing(measured: Sequence[BillingResult], batch: FittedCost, days: int) -> str:
     """Return the estimated needs of more records.  ``batch``: its CPU seconds for a month of ``days``.
 
     The fixed part is paid once, whatever the month contains, so only the growing part is projected; bytes are those of
@@ -300,7 +300,7 @@ def sizing(measured: Sequence[Measured], batch: FittedCost, days: int) -> str:
     return _markdown(head, lines)
 
 
-def _millions(one: Measured) -> float:
+def _millions(one: BillingResult) -> float:
     return (one.records + one.stored) / 1e6
 
 
@@ -324,7 +324,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(".cache/billing"), help="for the lakes (%(default)s)")
     options = parser.parse_args()
     facts = proc.machine(Path("."))
-    measured: list[Measured] = []
+    measured: list[BillingResult] = []
     for millions in options.millions:
         folder = options.folder / f"{millions:g}"
         measured.append(measure(folder, int(millions * 1e6), options.month))

@@ -29,7 +29,7 @@ from typing import Literal, Self
 from auth.credentials import new_access_key
 from bench.servers.cassandra_server import CassandraCluster, free_ports
 from bench.servers.redis_server import RedisServer
-from bench.servers.started import Started
+from bench.servers.started import ServerContext
 from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -185,7 +185,7 @@ class Process:
             self._keeper = None
 
 
-class LocalCluster(Started):
+class LocalCluster(ServerContext):
     """Used as a context: started on entry, ended and removed on exit."""
 
     def __init__(

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bench.cluster import ClusterFailed, LocalCluster
-from bench.load import Answer, LoadError, parse_answer
+from bench.load import LoadAnswer, LoadError, parse_answer
 from bench.servers.cassandra_server import CassandraFailed, CassandraMissing
-from bench.signing import Credentials, Signer
+from bench.signing import RequestSigner, SigningCredentials
 from holdfast.runtime.stores import Stores
 
 QUEUES = 24
@@ -51,15 +51,15 @@ Each line is an act: backends come or go while clients send and receive.
 """Legend of the table's columns."""
 
 
-class Client:
+class DemoClient:
     """One connection to a frontend, one call at a time.
 
     A call is repeated, byte for byte, until it is answered: with the same invocation id, so that a send counts once.
     """
 
-    def __init__(self, address: str, credentials: Credentials, noticed: Callable[[], Noticed]) -> None:
+    def __init__(self, address: str, credentials: SigningCredentials, noticed: Callable[[], Noticed]) -> None:
         self._address = address
-        self._signer = Signer(address, credentials, invocation_ids=True)
+        self._signer = RequestSigner(address, credentials, invocation_ids=True)
         self._noticed = noticed
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -82,7 +82,7 @@ class Client:
         decoded: dict[str, Any] = json.loads(answer.body) if answer.body else {}
         return decoded
 
-    async def _once(self, request: bytes) -> Answer:
+    async def _once(self, request: bytes) -> LoadAnswer:
         if self._streams is None:
             host, _, port = self._address.rpartition(":")
             self._streams = await asyncio.open_connection(host, int(port))
@@ -117,7 +117,7 @@ class Noticed:
         self.longest_seconds = max(self.longest_seconds, seconds)
 
 
-class Load:
+class DemoClients:
     """Clients that send and receive all the time."""
 
     def __init__(self, cluster: LocalCluster, rate: float) -> None:
@@ -125,9 +125,11 @@ class Load:
         self.acknowledged: set[str] = set()
         self.received: Counter[str] = Counter()
         self._rate = rate
-        credentials = Credentials(cluster.key.access_key_id, cluster.key.secret)
+        credentials = SigningCredentials(cluster.key.access_key_id, cluster.key.secret)
         frontends = itertools.cycle([process.address for process in cluster.of("frontend")])
-        self._clients = [Client(next(frontends), credentials, lambda: self.noticed) for _ in range(SENDERS + RECEIVERS)]
+        self._clients = [
+            DemoClient(next(frontends), credentials, lambda: self.noticed) for _ in range(SENDERS + RECEIVERS)
+        ]
         self._urls: list[str] = []
         self._bodies = itertools.count(1)
         self._sending = True
@@ -166,7 +168,7 @@ class Load:
         if not self._sending and self.acknowledged <= self.received.keys():
             self._all_received.set()
 
-    async def _send(self, client: Client, queues: Iterator[str]) -> None:
+    async def _send(self, client: DemoClient, queues: Iterator[str]) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while self._sending:
@@ -176,7 +178,7 @@ class Load:
             due = max(due + SENDERS / self._rate, loop.time() - 1)
             await asyncio.sleep(due - loop.time())
 
-    async def _receive(self, client: Client, urls: list[str]) -> None:
+    async def _receive(self, client: DemoClient, urls: list[str]) -> None:
         while True:
             for url in urls:
                 answer = await client.call(
@@ -193,7 +195,7 @@ class Load:
                     await client.call("DeleteMessageBatch", QueueUrl=url, Entries=entries)
 
 
-class Spread(NamedTuple):
+class ShardOwners(NamedTuple):
     """Owners of the shards."""
 
     owners: dict[int, str]
@@ -206,7 +208,7 @@ class Spread(NamedTuple):
         """Return the ratio of the largest number of shards of a node to the mean."""
         return max(self.counts.values()) * nodes / len(self.owners)
 
-    def moved(self, before: Spread) -> int:
+    def moved(self, before: ShardOwners) -> int:
         return sum(self.owners[shard] != owner for shard, owner in before.owners.items())
 
 
@@ -216,7 +218,7 @@ class Demo:
     def __init__(self, cluster: LocalCluster, rate: float, told: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._told = told
-        self._load = Load(cluster, rate)
+        self._load = DemoClients(cluster, rate)
         self._stores = Stores(cluster.settings())
 
     async def run(self) -> bool:
@@ -255,7 +257,7 @@ class Demo:
         for process in leaving:
             self._cluster.forget(process)
 
-    async def _act(self, name: str, before: Spread, nodes: int, act: Callable[[], Any]) -> Spread:
+    async def _act(self, name: str, before: ShardOwners, nodes: int, act: Callable[[], Any]) -> ShardOwners:
         self._load.noticed = Noticed()
         began = time.monotonic()
         await act()
@@ -263,7 +265,7 @@ class Demo:
         self._line(name, time.monotonic() - began, before, after, nodes)
         return after
 
-    def _line(self, name: str, seconds: float, before: Spread, after: Spread, nodes: int) -> None:
+    def _line(self, name: str, seconds: float, before: ShardOwners, after: ShardOwners, nodes: int) -> None:
         noticed = self._load.noticed
         # The minimum that can move: the shards of removed nodes, and the shares of added nodes.
         gone = sum(count for node, count in before.counts.items() if node not in after.counts)
@@ -274,7 +276,7 @@ class Demo:
             f"{noticed.calls:>8}{noticed.held:>9}{noticed.longest_seconds:>8.2f}s {errors}"
         )
 
-    async def _balanced(self, nodes: int) -> Spread:
+    async def _balanced(self, nodes: int) -> ShardOwners:
         """Wait until ``nodes`` backends have all shards, each its share."""
         deadline = time.monotonic() + BALANCED_SECONDS_MOST
         while True:
@@ -288,10 +290,10 @@ class Demo:
                 raise ClusterFailed(f"the shards are not balanced after {BALANCED_SECONDS_MOST:.0f} s: {reports}")
             await asyncio.sleep(0.2)
 
-    async def _spread(self) -> Spread:
+    async def _spread(self) -> ShardOwners:
         entries = await self._stores.entries()
         names = {entry.log_id: entry.node for entry in await entries.logs()}
-        return Spread({entry.shard: names[entry.owner_log] for entry in await entries.shards()})
+        return ShardOwners({entry.shard: names[entry.owner_log] for entry in await entries.shards()})
 
 
 def result(acknowledged: int, lost: int, twice: int) -> str:

@@ -10,8 +10,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from bench.load import Answer, Call, Job, JobFailed, Jobs
-from bench.signing import Signer
+from bench.load import BenchJobFailed, Call, Job, Jobs, LoadAnswer
+from bench.signing import RequestSigner
 
 BODY_BYTES = 256
 BATCH = 10
@@ -54,16 +54,16 @@ Extra = Groups | Standard
 """Generates the members of a message in addition to its body."""
 
 
-def _checked(answer: Answer) -> bytes:
+def _checked(answer: LoadAnswer) -> bytes:
     if answer.status == 200 and _FAILED.search(answer.body):
-        raise JobFailed(repr(answer.body[:300]))
+        raise BenchJobFailed(repr(answer.body[:300]))
     return answer.body
 
 
 class Sqs:
     """Generates jobs for the queues of one server."""
 
-    def __init__(self, signer: Signer, extra: Extra | None = None) -> None:
+    def __init__(self, signer: RequestSigner, extra: Extra | None = None) -> None:
         self._signer = signer
         self._bodies = Bodies()
         self._extra: Extra = extra or Standard()

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self, cast
 Call = tuple[str, bytes]
 """The action, for the statistics, and the request's bytes."""
 
-Job = Generator[Call, "Answer", int]
+Job = Generator[Call, "LoadAnswer", int]
 """Yields calls, is sent answers, returns the number of messages moved."""
 
 Jobs = Callable[[], Job | None]
@@ -39,7 +39,7 @@ TICK_SECONDS = 0.001
 """Resolution of the event loop's timers, and so of paced arrivals."""
 
 
-class Answer(NamedTuple):
+class LoadAnswer(NamedTuple):
     """One HTTP answer."""
 
     status: int
@@ -50,7 +50,7 @@ class LoadError(Exception):
     """The server closed a connection, violated HTTP, or gave an answer that the scenario does not allow."""
 
 
-class JobFailed(Exception):
+class BenchJobFailed(Exception):
     """Raised by a job whose answer has status 200 but reports a failure."""
 
 
@@ -78,7 +78,7 @@ class Window:
         self.samples: dict[str, Samples] = {}
         self._cpu_began = time.process_time()
 
-    def record(self, action: str, since: float, now: float, answer: Answer) -> None:
+    def record(self, action: str, since: float, now: float, answer: LoadAnswer) -> None:
         self.calls += 1
         samples = self.samples.get(action)
         if samples is None:
@@ -112,7 +112,7 @@ def quantile(ordered: array[float], q: float) -> float:
     return ordered[max(0, int(rank) - 1)]
 
 
-def parse_answer(data: bytes) -> Answer | None:
+def parse_answer(data: bytes) -> LoadAnswer | None:
     """Return one complete HTTP/1.1 answer, or None when more bytes are needed."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
@@ -128,10 +128,10 @@ def parse_answer(data: bytes) -> Answer | None:
             return None
         if len(body) > length:
             raise LoadError("more bytes than Content-Length in an answer")
-        return Answer(status, body)
+        return LoadAnswer(status, body)
     if b"\r\ntransfer-encoding: chunked" in head:
         chunked = _chunks(data[end + 4 :])
-        return None if chunked is None else Answer(status, chunked)
+        return None if chunked is None else LoadAnswer(status, chunked)
     raise LoadError(f"an answer without a length: {head[:200]!r}")
 
 
@@ -152,10 +152,10 @@ def _chunks(data: bytes) -> bytes | None:
         at = stop
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One keep-alive connection with at most one call in progress."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadGenerator) -> None:
         self._load = load
         self._transport: asyncio.WriteTransport | None = None
         self._partial = b""
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         self._partial = b""
         self.answered(answer)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: LoadAnswer) -> None:
         """Record the answer of the call in progress, and continue its job."""
         job = self._job
         if job is None:
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             call = job.send(answer)
         except StopIteration as end:
             window.messages += end.value
-        except JobFailed as error:
+        except BenchJobFailed as error:
             window.fail(f"{self._action}: {error}")
         else:
             self._write(call, None)
@@ -231,12 +231,12 @@ def _nothing() -> None:
     """Return no job."""
 
 
-Connect = Callable[["Load"], Coroutine[Any, Any, Connection]]
+Connect = Callable[["LoadGenerator"], Coroutine[Any, Any, LoadConnection]]
 """Opens one connection of a load."""
 
 
-class Load:
-    """A set of connections to one server, used as ``async with Load(...) as load``."""
+class LoadGenerator:
+    """A set of connections to one server, used as ``async with LoadGenerator(...) as load``."""
 
     def __init__(
         self, host: str, ports: int | Sequence[int], connections: int = 32, connect: Connect | None = None
@@ -244,10 +244,10 @@ class Load:
         """``ports``: to be connected to in turn.  ``connect``: for servers with a protocol other than HTTP."""
         self._host = host
         self._ports = itertools.cycle([ports] if isinstance(ports, int) else ports)
-        self._connect = connect or Load._by_http
+        self._connect = connect or LoadGenerator._by_http
         self._count = connections
-        self._all: list[Connection] = []
-        self._free: list[Connection] = []
+        self._all: list[LoadConnection] = []
+        self._free: list[LoadConnection] = []
         self._due: deque[float] = deque()
         self._jobs: Jobs = _nothing
         self._paced = False
@@ -263,9 +263,9 @@ class Load:
         self._free = list(self._all)
         return self
 
-    async def _by_http(self) -> Connection:
+    async def _by_http(self) -> LoadConnection:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: Connection(self), self._host, next(self._ports))
+        _, connection = await loop.create_connection(lambda: LoadConnection(self), self._host, next(self._ports))
         return connection
 
     async def __aexit__(
@@ -330,7 +330,7 @@ class Load:
         self.window = Window()
         return window
 
-    def idle(self, connection: Connection) -> None:
+    def idle(self, connection: LoadConnection) -> None:
         """Handle that a connection has finished its job."""
         if self._paced:
             if self._due and self._run_next(connection, self._due.popleft()):
@@ -347,7 +347,7 @@ class Load:
             self._failure = self._failure or error
             self._quiet.set()
 
-    def _run_next(self, connection: Connection, since: float | None) -> bool:
+    def _run_next(self, connection: LoadConnection, since: float | None) -> bool:
         job = self._jobs()
         if job is None:
             return False

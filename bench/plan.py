@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Plan(msgspec.Struct, frozen=True):
+class BenchPlan(msgspec.Struct, frozen=True):
     """Sizes and durations.  Seconds unless the name says otherwise."""
 
     name: str
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Messages that wait for the consumers of the other brokers; more than they take in a window."""
 
 
-FULL = Plan(
+FULL = BenchPlan(
     name="full",
     warm_up_s=3,
     measure_s=12,
@@ -71,7 +71,7 @@ FULL = Plan(
     peer_backlog=200_000,
 )
 
-QUICK = Plan(
+QUICK = BenchPlan(
     name="quick",
     warm_up_s=1,
     measure_s=4,

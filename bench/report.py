@@ -9,13 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from bench.load import Window, quantile
-from bench.servers.proc import Machine
+from bench.servers.proc import MachineInfo
 
 FORMAT = 1
 """Format version of the JSON files; raised when a meaning changes."""
 
 
-class Row(msgspec.Struct):
+class LoadMeasurement(msgspec.Struct):
     """One load on one server."""
 
     scenario: str
@@ -49,7 +49,9 @@ class Figure(msgspec.Struct):
     unit: str
 
 
-def row_of(scenario: str, server: str, connections: int, windows: list[Window], cpu_s: float, rss_mib: float) -> Row:
+def row_of(
+    scenario: str, server: str, connections: int, windows: list[Window], cpu_s: float, rss_mib: float
+) -> LoadMeasurement:
     """Summarize windows of the same load."""
     seconds = sum(window.seconds for window in windows)
     calls = sum(window.calls for window in windows)
@@ -59,7 +61,7 @@ def row_of(scenario: str, server: str, connections: int, windows: list[Window], 
         ordered.extend(window.latencies())
     if len(windows) > 1:
         ordered = type(ordered)("d", sorted(ordered))
-    return Row(
+    return LoadMeasurement(
         scenario=scenario,
         server=server,
         connections=connections,
@@ -85,11 +87,11 @@ class Book:
     """All measurements of a run so far."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[LoadMeasurement] = []
         self.figures: list[Figure] = []
         self.notes: list[str] = []
 
-    def row(self, scenario: str, server: str = "holdfast") -> Row | None:
+    def row(self, scenario: str, server: str = "holdfast") -> LoadMeasurement | None:
         return next((row for row in self.rows if (row.scenario, row.server) == (scenario, server)), None)
 
     def figure(self, scenario: str, name: str, server: str = "holdfast") -> float | None:
@@ -97,7 +99,7 @@ class Book:
         return next((f.value for f in self.figures if (f.scenario, f.server, f.name) == wanted), None)
 
 
-class Target(NamedTuple):
+class PerformanceTarget(NamedTuple):
     """One target of Holdfast, and the function that takes its figure from the measurements."""
 
     text: str
@@ -107,7 +109,7 @@ class Target(NamedTuple):
     take: Callable[[Book], float | None]
 
 
-class Verdict(msgspec.Struct):
+class TargetVerdict(msgspec.Struct):
     """A target with its measurement; ``met`` is None if it was not measured."""
 
     target: str
@@ -117,30 +119,30 @@ class Verdict(msgspec.Struct):
     met: bool | None
 
 
-def verdicts(book: Book, targets: list[Target]) -> list[Verdict]:
+def verdicts(book: Book, targets: list[PerformanceTarget]) -> list[TargetVerdict]:
     found = []
     for target in targets:
         value = target.take(book)
         met = None if value is None else (value >= target.bound if target.at_least else value <= target.bound)
         text = f"{target.text}: at {'least' if target.at_least else 'most'} {target.bound:g} {target.unit}".rstrip()
-        found.append(Verdict(text, target.bound, target.unit, None if value is None else round(value, 3), met))
+        found.append(TargetVerdict(text, target.bound, target.unit, None if value is None else round(value, 3), met))
     return found
 
 
-class Report(msgspec.Struct):
+class BenchReport(msgspec.Struct):
     """One JSON file."""
 
     format: int
     plan: str
-    machine: Machine
+    machine: MachineInfo
     servers: dict[str, str]
-    rows: list[Row]
+    rows: list[LoadMeasurement]
     figures: list[Figure]
-    targets: list[Verdict]
+    targets: list[TargetVerdict]
     notes: list[str]
 
 
-def write(report: Report, folder: Path) -> Path:
+def write(report: BenchReport, folder: Path) -> Path:
     """Write the report to a file named after its date and plan."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = report.machine.date.replace("-", "").replace(":", "").partition("+")[0]
@@ -149,7 +151,7 @@ def write(report: Report, folder: Path) -> Path:
     return path
 
 
-_COLUMNS: list[tuple[str, int, Callable[[Row], str]]] = [
+_COLUMNS: list[tuple[str, int, Callable[[LoadMeasurement], str]]] = [
     ("scenario", -30, lambda row: row.scenario),
     ("server", -9, lambda row: row.server),
     ("calls/s", 8, lambda row: f"{row.calls_per_s:.0f}"),
@@ -167,7 +169,7 @@ def _cell(text: str, width: int) -> str:
     return text.ljust(-width) if width < 0 else text.rjust(width)
 
 
-def table(report: Report) -> str:
+def table(report: BenchReport) -> str:
     """Return the report as text."""
     machine = report.machine
     changed = " with changes" if machine.uncommitted else ""

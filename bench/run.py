@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 
 from bench.jobs import Sqs
-from bench.load import Jobs, Load, Window
-from bench.plan import Plan
-from bench.report import Book, Figure, Row, row_of
-from bench.servers.servers import HOST, Meter, Server
+from bench.load import Jobs, LoadGenerator, Window
+from bench.plan import BenchPlan
+from bench.report import Book, Figure, LoadMeasurement, row_of
+from bench.servers.servers import HOST, CpuMeter, ServerProcess
 
 CONNECTIONS = 32
 
@@ -21,21 +21,21 @@ def again(url: str) -> Iterator[str]:
     return itertools.repeat(url)
 
 
-class Run:
+class BenchRun:
     """One run of the bench."""
 
-    def __init__(self, plan: Plan, book: Book) -> None:
+    def __init__(self, plan: BenchPlan, book: Book) -> None:
         self.plan = plan
         self.book = book
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def figure(self, scenario: str, server: Server, name: str, value: float, unit: str) -> None:
+    def figure(self, scenario: str, server: ServerProcess, name: str, value: float, unit: str) -> None:
         self.book.figures.append(Figure(scenario, server.name, name, round(value, 3), unit))
         self.say(f"  {scenario} {server.name}: {name} {value:.4g} {unit}")
 
-    def add(self, row: Row) -> Row:
+    def add(self, row: LoadMeasurement) -> LoadMeasurement:
         self.book.rows.append(row)
         self.say(
             f"  {row.scenario} {row.server}: {row.calls_per_s:.0f} calls/s, {row.messages_per_s:.0f} messages/s, "
@@ -44,10 +44,10 @@ class Run:
         return row
 
     async def closed(
-        self, scenario: str, server: Server, jobs: Jobs, *, by_part: bool = False, connections: int = CONNECTIONS
-    ) -> Row:
+        self, scenario: str, server: ServerProcess, jobs: Jobs, *, by_part: bool = False, connections: int = CONNECTIONS
+    ) -> LoadMeasurement:
         """Load the server as fast as it answers.  ``by_part``: also report CPU by role."""
-        meter = Meter(server)
+        meter = CpuMeter(server)
         parts: list[dict[str, float]] = []
 
         def mark() -> None:
@@ -55,7 +55,7 @@ class Run:
             if by_part:
                 parts.append(server.parts())
 
-        async with Load(HOST, server.ports, connections) as load:
+        async with LoadGenerator(HOST, server.ports, connections) as load:
             with quiet_memory():
                 window = await load.closed(jobs, self.plan.warm_up_s, self.plan.measure_s, mark)
         for part, cpu_s in sorted(parts[1].items()) if parts else ():
@@ -63,26 +63,26 @@ class Run:
             self.figure(scenario, server, f"CPU of the {part}, a message", used * 1e6, "µs")
         return self.add(row_of(scenario, server.name, connections, [window], meter.cpu_s, server.rss_mib()))
 
-    async def paced(self, scenario: str, server: Server, jobs: Jobs, rate: float, seconds: float) -> Window:
+    async def paced(self, scenario: str, server: ServerProcess, jobs: Jobs, rate: float, seconds: float) -> Window:
         """Load the server at a given rate of jobs, on 32 connections."""
-        meter = Meter(server)
-        async with Load(HOST, server.ports, CONNECTIONS) as load:
+        meter = CpuMeter(server)
+        async with LoadGenerator(HOST, server.ports, CONNECTIONS) as load:
             with quiet_memory():
                 window = await load.paced(jobs, rate, self.plan.warm_up_s, seconds, meter.mark)
         self.add(row_of(scenario, server.name, CONNECTIONS, [window], meter.cpu_s, server.rss_mib()))
         return window
 
-    async def fill(self, server: Server, sqs: Sqs, url: str, messages: int) -> Window:
+    async def fill(self, server: ServerProcess, sqs: Sqs, url: str, messages: int) -> Window:
         """Send this number of messages in batches."""
-        async with Load(HOST, server.ports, CONNECTIONS) as load:
+        async with LoadGenerator(HOST, server.ports, CONNECTIONS) as load:
             window = await load.drain(sqs.send_batch(again(url), messages))
         if window.errors:
             raise RuntimeError(f"filling a queue failed {window.errors} times: {window.first_error}")
         return window
 
     async def receive_rounds(
-        self, scenario: str, server: Server, sqs: Sqs, url: str, waiting: int, depth: int, size: int, rounds: int
-    ) -> Row:
+        self, scenario: str, server: ServerProcess, sqs: Sqs, url: str, waiting: int, depth: int, size: int, rounds: int
+    ) -> LoadMeasurement:
         """Receive and delete ``size`` messages, ``rounds`` times, with the queue filled to ``depth`` before each.
 
         ``waiting`` messages are there at the beginning, and ``depth - size`` (about) at the end.  One additional round
@@ -90,8 +90,8 @@ class Run:
         """
         windows = []
         cpu_s = 0.0
-        meter = Meter(server)
-        async with Load(HOST, server.ports, CONNECTIONS) as load:
+        meter = CpuMeter(server)
+        async with LoadGenerator(HOST, server.ports, CONNECTIONS) as load:
             for number in range(rounds + 1):
                 if waiting < depth:
                     waiting += (await load.drain(sqs.send_batch(again(url), depth - waiting))).messages

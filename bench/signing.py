@@ -17,7 +17,7 @@ CONTENT_TYPE = "application/x-amz-json-1.0"
 SIGNED_HEADERS = "content-type;host;x-amz-date;x-amz-target"
 
 
-class Credentials(NamedTuple):
+class SigningCredentials(NamedTuple):
     """Credentials and region for signatures."""
 
     access_key_id: str
@@ -25,7 +25,7 @@ class Credentials(NamedTuple):
     region: str = "us-east-1"
 
 
-class Signer:
+class RequestSigner:
     """Builds complete HTTP/1.1 requests, ready to be written to a socket.
 
     A request costs about 7 µs: the signing key is cached for the day, the date for the second.
@@ -34,7 +34,7 @@ class Signer:
     def __init__(
         self,
         host: str,
-        credentials: Credentials,
+        credentials: SigningCredentials,
         clock: Callable[[], float] = time.time,
         *,
         invocation_ids: bool = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.report import Book, Target
+from bench.report import Book, PerformanceTarget
 
 Take = Callable[[Book], float | None]
 
@@ -50,11 +50,11 @@ def _guards(book: Book) -> float | None:
     return added / least.cpu_us_per_call if added is not None and least else None
 
 
-def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[Target]:
+def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[PerformanceTarget]:
     found = []
     for depth in depths[1:]:
         found.append(
-            Target(
+            PerformanceTarget(
                 f"RSS with {depth:,} messages waiting ({kind})",
                 round(200 + bytes_a_message * depth / 2**20, 1),
                 False,
@@ -63,7 +63,7 @@ def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[T
             )
         )
         found.append(
-            Target(
+            PerformanceTarget(
                 f"receiving with {depth:,} waiting, against {depths[0]:,} ({kind})",
                 1.25,
                 False,
@@ -74,74 +74,82 @@ def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[T
     return found
 
 
-def _takeover(scenario: str, server: str, leaving: str, journal: str) -> list[Target]:
+def _takeover(scenario: str, server: str, leaving: str, journal: str) -> list[PerformanceTarget]:
     return [
-        Target(
+        PerformanceTarget(
             f"kill -9 of a queue's owner with many messages waiting, until it is served ({journal})",
             10,
             False,
             "s",
             _figure(scenario, "served again after kill -9 of the owner", server),
         ),
-        Target(
+        PerformanceTarget(
             f"a shard is handed over as planned ({journal})",
             2,
             False,
             "s",
             _figure(scenario, "longest wait at a hand-over", server),
         ),
-        Target(f"a whole node is ({journal})", 20, False, "s", _figure(scenario, leaving, server)),
+        PerformanceTarget(f"a whole node is ({journal})", 20, False, "s", _figure(scenario, leaving, server)),
     ]
 
 
-def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_queues: int) -> list[Target]:
+def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_queues: int) -> list[PerformanceTarget]:
     """Return all targets, for a run of these sizes."""
     return [
-        Target("SendMessage, server CPU a call", 70, False, "µs", _per_call("send")),
-        Target(
+        PerformanceTarget("SendMessage, server CPU a call", 70, False, "µs", _per_call("send")),
+        PerformanceTarget(
             "SendMessage, over a raw ASGI call under uvicorn (70 µs where that costs 17)",
             4.1,
             False,
             "times",
             _ratio("send", "trivial", below_server="uvicorn"),
         ),
-        Target("SendMessage, ElasticMQ's CPU over Holdfast's", 4, True, "times", _ratio("send", "send", "elasticmq")),
-        Target("SendMessage at half load, p99", 10, False, "ms", _p99("half-load")),
-        Target("SendMessageBatch of 10, server CPU a message", 15, False, "µs", _per_message("send-batch")),
-        Target("ReceiveMessage of 10 with DeleteMessageBatch, a message", 20, False, "µs", _per_message("receive")),
-        Target("FIFO SendMessage, 1,000 groups, against standard", 1.5, False, "times", _ratio("fifo-send", "send")),
-        Target("FIFO receive, 1,000 groups, against standard", 1.5, False, "times", _ratio("fifo-receive", "receive")),
-        Target(
+        PerformanceTarget(
+            "SendMessage, ElasticMQ's CPU over Holdfast's", 4, True, "times", _ratio("send", "send", "elasticmq")
+        ),
+        PerformanceTarget("SendMessage at half load, p99", 10, False, "ms", _p99("half-load")),
+        PerformanceTarget("SendMessageBatch of 10, server CPU a message", 15, False, "µs", _per_message("send-batch")),
+        PerformanceTarget(
+            "ReceiveMessage of 10 with DeleteMessageBatch, a message", 20, False, "µs", _per_message("receive")
+        ),
+        PerformanceTarget(
+            "FIFO SendMessage, 1,000 groups, against standard", 1.5, False, "times", _ratio("fifo-send", "send")
+        ),
+        PerformanceTarget(
+            "FIFO receive, 1,000 groups, against standard", 1.5, False, "times", _ratio("fifo-receive", "receive")
+        ),
+        PerformanceTarget(
             "SendMessage, 1,000 queues in turn against one", 1.2, False, "times", _ratio("send-1000-queues", "send")
         ),
-        Target(
+        PerformanceTarget(
             "SendMessage: encryption, rate limits and safe retries together, added to a call",
             15,
             False,
             "µs",
             _figure("send-guarded", "added to a SendMessage"),
         ),
-        Target(
+        PerformanceTarget(
             "the same, over a raw ASGI call under uvicorn (15 µs where that costs 17)", 0.88, False, "times", _guards
         ),
-        Target(
+        PerformanceTarget(
             "SendMessage: metrics that are read and traces at their usual ratio, added to a call",
             5,
             False,
             "%",
             _figure("send-observed", "added to a SendMessage"),
         ),
-        Target(
+        PerformanceTarget(
             "SendMessage with everything switched on, server CPU a call", 90, False, "µs", _per_call("send-everything")
         ),
-        Target(
+        PerformanceTarget(
             "the same, over a raw ASGI call under uvicorn in turn (90 µs where that costs 17)",
             5.3,
             False,
             "times",
             _figure("send-everything", "over a raw ASGI call"),
         ),
-        Target(
+        PerformanceTarget(
             "a rate that three processes share through Redis, off over 10 s",
             5,
             False,
@@ -149,7 +157,7 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             lambda book: book.figure("shared-limit", "three processes on one Redis, off the rate", "nothing"),
         ),
         *(
-            Target(
+            PerformanceTarget(
                 f"a hop from frontend to backend, {side}",
                 20,
                 False,
@@ -160,64 +168,64 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
         ),
         *_backlog("standard", depths, 40),
         *_backlog("fifo", depths, 80),
-        Target(
+        PerformanceTarget(
             "p99 while a checkpoint is written, against the usual",
             2,
             False,
             "times",
             _figure("backlog-standard", "p99 in checkpoints over p99 outside"),
         ),
-        Target(
+        PerformanceTarget(
             f"kill -9 with {restart_depth:,} waiting, until a message is received",
             15,
             False,
             "s",
             _figure("backlog-standard", "restart after kill -9"),
         ),
-        Target(
+        PerformanceTarget(
             f"{long_polls:,} idle long polls while all wait",
             3,
             False,
             "% of a core",
             _figure("long-polls", "CPU while all wait"),
         ),
-        Target(
+        PerformanceTarget(
             f"{long_polls:,} idle long polls, each renewed every 20 s",
             3,
             False,
             "% of a core",
             _figure("long-polls", "CPU with renewals"),
         ),
-        Target(f"{empty_queues:,} empty queues, RSS", 1024, False, "MiB", _figure("empty-queues", "RSS")),
-        Target(
+        PerformanceTarget(f"{empty_queues:,} empty queues, RSS", 1024, False, "MiB", _figure("empty-queues", "RSS")),
+        PerformanceTarget(
             "ListQueues, the slowest of first, middle and last page against the fastest",
             1.5,
             False,
             "times",
             _figure("empty-queues", "slowest page over fastest"),
         ),
-        Target(
+        PerformanceTarget(
             "SendMessage to `serve --backends`, 1,000 queues in turn against one",
             1.5,
             False,
             "times",
             _ratio("backends send, many queues", "backends send"),
         ),
-        Target(
+        PerformanceTarget(
             "SendMessage to a cluster on Cassandra, 1,000 queues in turn against one",
             1.5,
             False,
             "times",
             _ratio("cluster send, many queues", "cluster send", "cluster", "cluster"),
         ),
-        Target(
+        PerformanceTarget(
             "a node on Cassandra, CPU a message with 1,000 queues against one",
             1.5,
             False,
             "times",
             _figure("rows", "CPU a message, many queues over one", "cluster"),
         ),
-        Target(
+        PerformanceTarget(
             "a rate that three frontends share through Redis, off over 10 s",
             5,
             False,

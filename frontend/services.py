@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from auth.audit import AuditLog
 from auth.encryption.keyring import Keyring
 from auth.lookup import Credentials
-from auth.tokens.jwts import Tokens
+from auth.tokens.jwts import TokenIssuer
 from auth.tokens.service_keys import ServiceKeys
 from auth.tokens.sessions import Sessions
 from backend.api import Backend
@@ -20,7 +20,7 @@ from billing.reports.reader import Reader
 from frontend.request.bodies import Room
 from frontend.request.long_polls import LongPolls
 from frontend.request.settings import FrontendSettings
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.models import ClusterReport
 from metadata_service.nodes.cached_client import MetadataClient
 from ratelimit.limiter import BaseLimiter, Limiter
@@ -69,7 +69,7 @@ class Services:
     """Jobs that make documents of invoices; None: usage is not metered."""
     tracing: Tracing | None = None
     """Creates spans of calls; None: tracing is off."""
-    fleet: Fleet | None = None
+    fleet: ClusterDirectory | None = None
     """Directory of backend clusters, over which new queues are distributed; None: there is just one."""
     alone: Callable[[], Awaitable[ClusterReport]] | None = None
     """Report of the backend if it is in this process."""
@@ -78,12 +78,12 @@ class Services:
     keeper: Keeper | None = None
     """Evaluates alarms, unless another process does."""
     sessions: Sessions = field(init=False)
-    tokens: Tokens = field(init=False)
+    tokens: TokenIssuer = field(init=False)
 
     def __post_init__(self) -> None:
         store = self.credentials.store
         self.sessions = Sessions(ServiceKeys(store, "session", clock=self.clock))
-        self.tokens = Tokens(ServiceKeys(store, "token", clock=self.clock))
+        self.tokens = TokenIssuer(ServiceKeys(store, "token", clock=self.clock))
 
     async def close(self) -> None:
         """Write pending data and release everything except the backend and the metadata."""

@@ -24,14 +24,14 @@ from xml.sax.saxutils import escape
 from auth.credentials import TenantRole
 from auth.errors import AuthError, ExpiredToken, InvalidClientTokenId, IssuerUnreachable
 from auth.grants import Grant, NothingLeft, narrowed
-from auth.lookup import Known
+from auth.lookup import CachedKey
 from auth.principal import Principal, Scope
 from auth.tokens.sessions import SECONDS_LEAST, SECONDS_MOST, Session
 from frontend.request.authenticator import Authenticator, Caller, Outside, Presented
 from frontend.request.call import Call
 from frontend.request.throttle import Throttle
 from frontend.services import Services
-from frontend.sqs.audited_actions import Acts
+from frontend.sqs.audited_actions import AuditedActions
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
 from frontend.sqs.protocol.query import Parameters
 from telemetry.texts import shown
@@ -64,7 +64,7 @@ T = TypeVar("T")
 class Sts:
     """Answers the calls of version 2011-06-15."""
 
-    def __init__(self, services: Services, acts: Acts, throttle: Throttle) -> None:
+    def __init__(self, services: Services, acts: AuditedActions, throttle: Throttle) -> None:
         self._services = services
         self._acts = acts
         self._throttle = throttle
@@ -232,7 +232,7 @@ def _asked(parameters: Parameters) -> tuple[str, str, str, int | None]:
 def _may_assume(caller: Caller, role: TenantRole) -> bool:
     """True for a key of the role's account, or of one that it trusts; false for sessions and tokens."""
     account = caller.principal.account
-    return isinstance(caller, Known) and (account == role.account or account in role.trusted_accounts)
+    return isinstance(caller, CachedKey) and (account == role.account or account in role.trusted_accounts)
 
 
 def _denied(who: str, action: str, account: str, name: str) -> SqsError:

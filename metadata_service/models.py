@@ -292,7 +292,7 @@ class ClusterReport(msgspec.Struct, frozen=True):
     busy: tuple[BusyPartition, ...] = ()
 
 
-class Decision(msgspec.Struct, frozen=True):
+class ManagerDecision(msgspec.Struct, frozen=True):
     """A decision of the out-cluster manager, or its outcome."""
 
     time_ms: int
@@ -328,7 +328,7 @@ class ManagerEntry(msgspec.Struct, frozen=True):
     """Name of the process; empty: none."""
     start: str = ""
     """Random id of the process's start."""
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[ManagerDecision, ...] = ()
     """Latest decisions, oldest first."""
     pins: tuple[Pin, ...] = ()
     """Queues whose number of partitions an operator has set; changed on the operator's behalf."""

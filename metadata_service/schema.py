@@ -49,7 +49,7 @@ class Step(NamedTuple):
     """Oldest version whose programs can use data with this step; None: unchanged."""
 
 
-class Stored(NamedTuple):
+class SchemaState(NamedTuple):
     """Schema state of stored data."""
 
     version: int
@@ -78,18 +78,18 @@ class Schema:
         """Version of this program."""
         return len(self.steps)
 
-    def stored(self, version: int) -> Stored:
+    def stored(self, version: int) -> SchemaState:
         """State of stored data that has taken these steps."""
         oldest = min(version, self.first)
         for step in self.steps[:version]:
             oldest = step.oldest or oldest
-        return Stored(version, oldest)
+        return SchemaState(version, oldest)
 
-    def missing(self, stored: Stored) -> Iterator[tuple[int, Step]]:
+    def missing(self, stored: SchemaState) -> Iterator[tuple[int, Step]]:
         """Steps to run, each with the version that it leads to."""
         return enumerate(self.steps[stored.version :], stored.version + 1)
 
-    def check(self, stored: Stored, where: str) -> None:
+    def check(self, stored: SchemaState, where: str) -> None:
         """Raise :class:`CannotOpen`, unless this program may use the data stored ``where``, after the missing
         steps."""
         if stored.restoring:
@@ -106,7 +106,7 @@ class Schema:
                 "was begun and has not ended: run holdfast schema rollback again, or start the release before"
             )
 
-    def way_back(self, stored: Stored, to: int | None, where: str) -> Iterator[tuple[int, Step]]:
+    def way_back(self, stored: SchemaState, to: int | None, where: str) -> Iterator[tuple[int, Step]]:
         """Steps to undo, each with the version that it leads back to; empty if that is the version already.
 
         ``to``: a version, or None: one less than this program's.  Repeating it therefore goes no further.

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from ratelimit.meter import Meter
+from ratelimit.meter import BucketMeter
 
-M = TypeVar("M", bound=Meter)
+M = TypeVar("M", bound=BucketMeter)
 
 
 class BaseLimiter(Generic[M]):
@@ -96,7 +96,7 @@ class BaseLimiter(Generic[M]):
         raise NotImplementedError
 
 
-class Limiter(BaseLimiter[Meter]):
+class Limiter(BaseLimiter[BucketMeter]):
     """Limits of this process alone: every answer is synchronous."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, processes: int = 1) -> None:
@@ -104,22 +104,22 @@ class Limiter(BaseLimiter[Meter]):
         super().__init__(clock)
         self._processes = processes
 
-    async def admit(self, meters: Sequence[Meter], cost: float = 1.0) -> float:
+    async def admit(self, meters: Sequence[BucketMeter], cost: float = 1.0) -> float:
         answer = self.admit_now(meters, cost)
         assert answer is not None
         return answer
 
-    def _make(self, key: str, per_second: float, burst: float) -> Meter:
-        return Meter(key, per_second / self._processes, max(1.0, burst / self._processes), self._clock())
+    def _make(self, key: str, per_second: float, burst: float) -> BucketMeter:
+        return BucketMeter(key, per_second / self._processes, max(1.0, burst / self._processes), self._clock())
 
-    def _set(self, meter: Meter, per_second: float, burst: float) -> None:
+    def _set(self, meter: BucketMeter, per_second: float, burst: float) -> None:
         now = self._clock()
         fresh = self._make(meter.key, per_second, burst)
         meter.level, meter.at = meter.level_at(now), now
         meter.rate, meter.burst = fresh.rate, fresh.burst
 
-    def _short(self, meters: Sequence[Meter], cost: float, now: float) -> float:
+    def _short(self, meters: Sequence[BucketMeter], cost: float, now: float) -> float:
         return max(meter.wait(now, cost) for meter in meters)
 
-    def _drained(self, meter: Meter, now: float) -> bool:
+    def _drained(self, meter: BucketMeter, now: float) -> bool:
         return meter.level_at(now) == 0.0

@@ -16,7 +16,7 @@ SLACK = 1e-6
 """Tolerance in calls: rounding errors of many small drains must not refuse a call that is exactly on time."""
 
 
-class Meter:
+class BucketMeter:
     """The part of a limit that this process may admit by itself.  Times are seconds of one clock, costs are
     calls.
 

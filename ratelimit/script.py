@@ -46,11 +46,11 @@ for i, key in ipairs(KEYS) do
 end
 return answer
 """
-"""Keys: the buckets.  Arguments for each: rate, burst, and :class:`Order`'s last three.  The result has three
+"""Keys: the buckets.  Arguments for each: rate, burst, and :class:`BucketRequest`'s last three.  The result has three
 texts for each: calls granted, seconds until ``least`` would fit, level."""
 
 
-class Order(NamedTuple):
+class BucketRequest(NamedTuple):
     """A request for tokens of one bucket."""
 
     key: str
@@ -65,7 +65,7 @@ class Order(NamedTuple):
     """Unused tokens drawn before, returned first."""
 
 
-class Grant(NamedTuple):
+class BucketGrant(NamedTuple):
     """A bucket's answer."""
 
     granted: float
@@ -74,10 +74,10 @@ class Grant(NamedTuple):
     level: float
 
 
-def arguments(orders: Iterable[Order]) -> list[str]:
+def arguments(orders: Iterable[BucketRequest]) -> list[str]:
     return [repr(float(number)) for order in orders for number in order[1:]]
 
 
-def grants(answer: Sequence[bytes | str]) -> list[Grant]:
+def grants(answer: Sequence[bytes | str]) -> list[BucketGrant]:
     numbers = [float(text) for text in answer]
-    return [Grant(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
+    return [BucketGrant(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]

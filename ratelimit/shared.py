@@ -36,8 +36,8 @@ from redis.exceptions import RedisError
 
 from ratelimit.address import check_url, shown
 from ratelimit.limiter import BaseLimiter
-from ratelimit.meter import SLACK, Meter
-from ratelimit.script import SCRIPT, Grant, Order, arguments, grants
+from ratelimit.meter import SLACK, BucketMeter
+from ratelimit.script import SCRIPT, BucketGrant, BucketRequest, arguments, grants
 
 LEASE_SECONDS = 0.1
 TIMEOUT_SECONDS = 0.25
@@ -58,7 +58,7 @@ ROUNDS_MOST = 16
 _log = logging.getLogger("holdfast.limits")
 
 
-class SharedMeter(Meter):
+class SharedMeter(BucketMeter):
     """A lease, or while Redis is down a bucket with this process's share."""
 
     __slots__ = ("flight", "full_burst", "full_rate", "most", "refused_until", "spare", "waiting", "want")
@@ -200,7 +200,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         """Switch to a bucket with this process's share."""
         share = 1 / self.processes
         now = self._clock()
-        own = Meter(meter.key, meter.full_rate * share, max(1.0, meter.full_burst * share), now)
+        own = BucketMeter(meter.key, meter.full_rate * share, max(1.0, meter.full_burst * share), now)
         if meter.rate:
             own.level = meter.level_at(now)
         else:
@@ -241,7 +241,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             else:
                 meter.want = min(meter.most, 2 * meter.want)
                 want, back = min(meter.want, meter.most - left), 0.0
-            orders.append(Order(meter.key, meter.full_rate, meter.full_burst, want, least, back))
+            orders.append(BucketRequest(meter.key, meter.full_rate, meter.full_burst, want, least, back))
         flight = asyncio.ensure_future(self._fetch(meters, orders))
         self._flights.add(flight)
         flight.add_done_callback(self._flights.discard)
@@ -249,7 +249,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             meter.flight = flight
         return flight
 
-    async def _fetch(self, meters: Sequence[SharedMeter], orders: Sequence[Order]) -> None:
+    async def _fetch(self, meters: Sequence[SharedMeter], orders: Sequence[BucketRequest]) -> None:
         try:
             answers = await self._ask(orders)
         except (RedisError, OSError, TimeoutError) as error:
@@ -263,7 +263,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             for meter, order, grant in zip(meters, orders, answers, strict=True):
                 self._take(meter, order, grant, now)
 
-    def _take(self, meter: SharedMeter, order: Order, grant: Grant, now: float) -> None:
+    def _take(self, meter: SharedMeter, order: BucketRequest, grant: BucketGrant, now: float) -> None:
         if grant.granted:
             left = max(0.0, meter.burst - meter.level) if now < meter.until else 0.0
             meter.burst, meter.level, meter.at = left + grant.granted, 0.0, now
@@ -275,7 +275,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             hold = min(HOLD_SECONDS_MOST, meter.full_burst / meter.full_rate / 4)
             meter.refused_until = now + max(grant.wait_s, hold)
 
-    async def _ask(self, orders: Sequence[Order]) -> list[Grant]:
+    async def _ask(self, orders: Sequence[BucketRequest]) -> list[BucketGrant]:
         async with asyncio.timeout(self._timeout_seconds), self._asks:
             answer = await self._script(keys=[self._prefixed(order.key) for order in orders], args=arguments(orders))
         return grants(answer)
@@ -328,7 +328,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
                 pipeline.zcard(key)
                 pipeline.expire(key, int(kept) + 1)
                 count = (await pipeline.execute())[2]
-            await self._ask([Order("probe", 1.0, 1.0, 0.0, 0.0)])
+            await self._ask([BucketRequest("probe", 1.0, 1.0, 0.0, 0.0)])
         except (RedisError, OSError, TimeoutError) as error:
             self._lost(error)
         else:

@@ -21,7 +21,7 @@ from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import RateLimiter
 
 from ratelimit.meter import SLACK
-from ratelimit.script import SCRIPT, Grant, Order, arguments, grants
+from ratelimit.script import SCRIPT, BucketGrant, BucketRequest, arguments, grants
 
 _SWEEP_HITS = 1_000
 _NANO = 1_000_000_000
@@ -86,7 +86,7 @@ class _MemoryBuckets:
         self._lock = threading.Lock()
         self._hits = 0
 
-    def ask(self, order: Order) -> Grant:
+    def ask(self, order: BucketRequest) -> BucketGrant:
         with self._lock:
             now = self._clock()
             now_ns = int(now * _NANO)
@@ -94,7 +94,7 @@ class _MemoryBuckets:
             level = (drained_ns - now_ns) / _NANO * order.rate
             over = level + order.least - order.burst
             if over > SLACK:
-                return Grant(0.0, over / order.rate, level)
+                return BucketGrant(0.0, over / order.rate, level)
             if order.want:
                 level += order.want
                 drained_ns += round(order.want / order.rate * _NANO)
@@ -103,7 +103,7 @@ class _MemoryBuckets:
                 self._hits += 1
                 if self._hits % _SWEEP_HITS == 0:
                     self._sweep(now)
-            return Grant(order.want, 0.0, level)
+            return BucketGrant(order.want, 0.0, level)
 
     def _sweep(self, now: float) -> None:
         """Remove expired entries, which the library does only when its own strategies are used."""
@@ -116,13 +116,13 @@ class _RedisBuckets:
         self._storage = storage
         self._script = storage.get_connection().register_script(SCRIPT.encode())
 
-    def ask(self, order: Order) -> Grant:
+    def ask(self, order: BucketRequest) -> BucketGrant:
         return grants(self._script(keys=[self._storage.prefixed_key(order.key)], args=arguments([order])))[0]
 
 
-def _order(item: RateLimitItem, identifiers: tuple[str, ...], want: float, least: float) -> Order:
+def _order(item: RateLimitItem, identifiers: tuple[str, ...], want: float, least: float) -> BucketRequest:
     burst = item.burst if isinstance(item, LeakyBucketItem) else item.amount
-    return Order(_key(item, identifiers), item.amount / item.get_expiry(), burst, want, least)
+    return BucketRequest(_key(item, identifiers), item.amount / item.get_expiry(), burst, want, least)
 
 
 def _key(item: RateLimitItem, identifiers: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.pricing.estimate import Prices
 from billing.pricing.forecast import DAYS_MOST, METHOD, Outlook, outlook, since_first_use
 from billing.pricing.plans import Meter
@@ -257,7 +257,7 @@ def analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices
 def _analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices: Prices | None) -> Analysis:
     first, last = month.first, month.next.first - timedelta(1)
     before = first - timedelta(DAYS_MOST)
-    over = [day for day in Tables(lake).days(USAGE_HOURLY) if before <= day <= last and day < now.date()]
+    over = [day for day in LakeTables(lake).days(USAGE_HOURLY) if before <= day <= last and day < now.date()]
     calls = published(spark, lake, USAGE_HOURLY, before, last).where(F.to_date("hour").isin(over))
     storage = published(spark, lake, STORAGE_HOURLY, before, last).where(F.to_date("hour").isin(over))
     series = series_of((row.asDict() for row in daily(calls, storage).toLocalIterator()), over)
@@ -308,7 +308,7 @@ def published(spark: SparkSession, lake: Lake, name: str, first: date, last: dat
     Raises :class:`~billing.lake.lake.LakeUnavailable`.
     """
     nothing = spark.createDataFrame(SCHEMAS[name].empty_table())
-    files = Tables(lake).files(name, first, last)
+    files = LakeTables(lake).files(name, first, last)
     if not files:
         return nothing
     return read_files(spark, lake, files, nothing.schema)
@@ -330,7 +330,7 @@ def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
     """The size of what is read, as it is now.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     month: Month = options.month
     first, last = month.first, month.next.first - timedelta(1)
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     return bytes_of_tables(tables, days_of(first - timedelta(DAYS_MOST), last)) + bytes_of_storage(
         tables, days_of(first, last)
     )

@@ -28,7 +28,16 @@ from pyspark.sql.types import StructType
 from billing.lake.billing_days import days_to_sum_up
 from billing.lake.compact import PREFIX
 from billing.lake.lake import Lake, LakeFile
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of, new_run
+from billing.lake.tables import (
+    SCHEMAS,
+    STORAGE_HOURLY,
+    USAGE_HOURLY,
+    DayInput,
+    LakeTables,
+    PublishedDay,
+    days_of,
+    new_run,
+)
 from billing.metering.usage import COUNTS
 from billing.pricing.invoices import Invoices
 from spark_analytics import records
@@ -71,7 +80,7 @@ class Done(NamedTuple):
 
     name: str
     day: date
-    published: Day
+    published: PublishedDay
     made: bool
     """Else nothing new had come, and it is as it was."""
     seconds: float
@@ -80,7 +89,7 @@ class Done(NamedTuple):
 class Listed(NamedTuple):
     """State of a day of a table in the lake before it is made."""
 
-    there: Day | None
+    there: PublishedDay | None
     """The published day, if there is one."""
     found: Sequence[LakeFile]
     """Its records."""
@@ -134,7 +143,7 @@ def make_days(
     :class:`billing.lake.tables.Outrun` and
     :class:`billing.lake.lake.LakeUnavailable`; what was published before stays.
     """
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     run = new_run(work.at)
     for name in _SOURCES:
         tables.sweep(name, work.at)
@@ -176,14 +185,14 @@ def _make(
     day: date,
     run: str,
     at: datetime,
-    beside: Day | None,
+    beside: PublishedDay | None,
     account: str | None,
     found: Sequence[LakeFile],
-) -> Day:
+) -> PublishedDay:
     """A day of a table, written: all of it, or one tenant's rows ``beside`` those of the others that are published."""
     source = _SOURCES[name]
     if not found:
-        return Day(run, (), 0, dict.fromkeys(source.sums, "0"), Read(0, 0, 0, digest_of(found), at))
+        return PublishedDay(run, (), 0, dict.fromkeys(source.sums, "0"), DayInput(0, 0, 0, digest_of(found), at))
     raw = records.read(spark, lake, found, source.schema, None if beside is None else account)
     rows = source.hourly(source.once(raw))
     if beside is not None and beside.files:
@@ -191,7 +200,7 @@ def _make(
         rows = rows.unionByName(others.where(F.col("account") != account), allowMissingColumns=True)
     seen = Observation()
     observed = rows.observe(seen, F.count_if(F.to_date("hour") != F.lit(day)).alias("astray"), *_counts_of(name))
-    _in_order(observed, name).write.parquet(url_of(lake, Tables.folder(name, run, day)), mode="overwrite")
+    _in_order(observed, name).write.parquet(url_of(lake, LakeTables.folder(name, run, day)), mode="overwrite")
     if seen.get["astray"]:
         raise JobFailed(
             f"{seen.get['astray']} rows of {name} are of other days than {day}: files in {source.folder}/date={day} "
@@ -226,9 +235,11 @@ def _rows_together(spark: SparkSession, lake: Lake, name: str, work: Work) -> di
     return {(name, day): found.filter(pc.equal(dates, pa.scalar(day))) for day in days}
 
 
-def _store(lake: Lake, name: str, day: date, run: str, at: datetime, found: Sequence[LakeFile], rows: pa.Table) -> Day:
+def _store(
+    lake: Lake, name: str, day: date, run: str, at: datetime, found: Sequence[LakeFile], rows: pa.Table
+) -> PublishedDay:
     """A day of a table, written: one of those of :func:`_rows_together`."""
-    lake.write_table(f"{Tables.folder(name, run, day)}/part-0.parquet", rows.select(SCHEMAS[name].names))
+    lake.write_table(f"{LakeTables.folder(name, run, day)}/part-0.parquet", rows.select(SCHEMAS[name].names))
     counts = {column: pc.sum(rows[column]).as_py() for column in ("records", "copies", *_SOURCES[name].sums)}
     return _written(lake, name, day, run, at, found, {"rows": rows.num_rows, **counts}, None)
 
@@ -254,16 +265,16 @@ def _written(
     at: datetime,
     found: Sequence[LakeFile],
     counts: Mapping[str, Any],
-    beside: Day | None,
-) -> Day:
+    beside: PublishedDay | None,
+) -> PublishedDay:
     """A day that a run has written, by what its rows come to (:func:`_counts_of`)."""
     if beside is None:
         count, copies = counts["records"] or 0, counts["copies"] or 0
-        read = Read(len(found), count, copies - count, digest_of(found), at)
+        read = DayInput(len(found), count, copies - count, digest_of(found), at)
     else:  # late records of the others are still to be read
         read = msgspec.structs.replace(beside.read, at=beside.read_at)
     sums = {column: str(int(counts[column] or 0)) for column in _SOURCES[name].sums}
-    return Day(run, tuple(lake.paths(Tables.folder(name, run, day))), counts["rows"], sums, read)
+    return PublishedDay(run, tuple(lake.paths(LakeTables.folder(name, run, day))), counts["rows"], sums, read)
 
 
 def digest_of(found: Sequence[LakeFile]) -> str:
@@ -334,7 +345,7 @@ def work_of(
 def _listed(
     lake: Lake, name: str, day: date, account: str | None, again: bool, found: Sequence[LakeFile] | None = None
 ) -> Listed:
-    there = Tables(lake).day(name, day)
+    there = LakeTables(lake).day(name, day)
     if found is None:
         found = records.files(lake, _SOURCES[name].folder, day, day)
     same = there is not None and there.read.digest == digest_of(found)

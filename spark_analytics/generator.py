@@ -33,7 +33,7 @@ SKEW: Final = 3.0
 Part = Literal["all", "punctual", "late"]
 
 
-class Month(NamedTuple):
+class GeneratorParameters(NamedTuple):
     """Parameters of the generated records."""
 
     first: date
@@ -63,7 +63,7 @@ class Month(NamedTuple):
         return max(1, self.records * 60 // (20 * self.minutes))
 
 
-def usage(spark: SparkSession, month: Month) -> DataFrame:
+def usage(spark: SparkSession, month: GeneratorParameters) -> DataFrame:
     """The records of calls, and whether they are ``late`` and ``repeated``."""
     chance = _Chance(month.seed)
     number = F.col("id")
@@ -117,7 +117,7 @@ def usage(spark: SparkSession, month: Month) -> DataFrame:
     )
 
 
-def storage(spark: SparkSession, month: Month) -> DataFrame:
+def storage(spark: SparkSession, month: GeneratorParameters) -> DataFrame:
     """The records of storage: of queues that change each minute, and of some that only keep what they have."""
     chance = _Chance(month.seed)
     number = F.col("id")
@@ -156,7 +156,7 @@ def storage(spark: SparkSession, month: Month) -> DataFrame:
     return stored.select(*(F.col(field.name).cast(field.dataType) for field in STORAGE))
 
 
-def generate(spark: SparkSession, lake: Lake, month: Month, part: Part = "all") -> None:
+def generate(spark: SparkSession, lake: Lake, month: GeneratorParameters, part: Part = "all") -> None:
     """Bring the month to the lake: all of it, or first what is ``punctual``, and ``late`` what comes later.
 
     Raises :class:`JobFailed` if the lake has records already, which would be counted with these.
@@ -199,7 +199,7 @@ class _Chance:
         return self.of(1 << 30, what, *of) / F.lit(1 << 30)
 
 
-def _queue(month: Month, chance: _Chance, place: Column, is_send: Column) -> list[Column]:
+def _queue(month: GeneratorParameters, chance: _Chance, place: Column, is_send: Column) -> list[Column]:
     """The columns that are a queue's, by its place among all."""
     tenant = _floor(F.pow(chance.share(30, place), F.lit(2.0)) * month.tenants)
     flavour = chance.of(10, 31, place)
@@ -220,12 +220,12 @@ def _floor(number: Column) -> Column:
     return F.floor(number).cast("long")
 
 
-def _time(month: Month, minute: Column) -> Column:
+def _time(month: GeneratorParameters, minute: Column) -> Column:
     start = int(datetime(month.first.year, month.first.month, month.first.day, tzinfo=UTC).timestamp())
     return F.timestamp_seconds(minute * 60 + start)
 
 
-def _tasks(records: int, month: Month) -> int:
+def _tasks(records: int, month: GeneratorParameters) -> int:
     """As many as each make a few files: of hours of their own."""
     return max(1, min(month.minutes // 60, records // RECORDS_OF_A_FILE))
 
@@ -253,7 +253,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} has to be at least 1")
     first, last = period_of(options)
-    month = Month(first, last, options.records, options.tenants, options.queues, options.seed)
+    month = GeneratorParameters(first, last, options.records, options.tenants, options.queues, options.seed)
     spark = session("holdfast generate", lake, master=options.master, memory=options.memory)
     begun = datetime.now(UTC)
     generate(spark, lake, month, options.part)

@@ -13,7 +13,7 @@ from typing import Final, TypeGuard
 
 from billing.lake.billing_days import TABLES
 from billing.lake.lake import LakeFile
-from billing.lake.tables import STORAGE_HOURLY, Tables
+from billing.lake.tables import STORAGE_HOURLY, LakeTables
 
 MIB: Final = 1 << 20
 SMALL_BYTES: Final = 8 * MIB
@@ -75,19 +75,19 @@ def bytes_of_files(files: Iterable[LakeFile]) -> int:
     return sum(max(file.size_bytes - FOOTER_BYTES, RECORD_BYTES) for file in files)
 
 
-def rows_of_tables(tables: Tables, days: Iterable[date]) -> int:
+def rows_of_tables(tables: LakeTables, days: Iterable[date]) -> int:
     """Rows of these days of all tables, as far as they are published.  Raises
     :class:`billing.lake.lake.LakeUnavailable`."""
     found = [tables.day(name, day) for day in days for name in TABLES]
     return sum(day.rows for day in found if day is not None)
 
 
-def bytes_of_tables(tables: Tables, days: Iterable[date]) -> int:
+def bytes_of_tables(tables: LakeTables, days: Iterable[date]) -> int:
     """Bytes to read for :func:`rows_of_tables`."""
     return RECORD_BYTES * rows_of_tables(tables, days)
 
 
-def bytes_of_storage(tables: Tables, days: Iterable[date]) -> int:
+def bytes_of_storage(tables: LakeTables, days: Iterable[date]) -> int:
     """The records of storage that these days were made of.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     found = [tables.day(STORAGE_HOURLY, day) for day in days]
     return RECORD_BYTES * sum(day.read.records for day in found if day is not None)

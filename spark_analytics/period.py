@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from billing.lake.months import Month
-from billing.pricing.plans import Book, Customers, load_book, load_customers
+from billing.pricing.plans import Customers, PriceBook, load_book, load_customers
 
 DAYS_MOST = 3660
 """Ten years: more is a slip."""
@@ -65,7 +65,7 @@ def month_of(text: str) -> Month:
         raise argparse.ArgumentTypeError(f"{text!r} is no month: write it like {this}, or this, or last") from None
 
 
-def load_prices(plan: Path, accounts: Path | None) -> tuple[Book, Customers]:
+def load_prices(plan: Path, accounts: Path | None) -> tuple[PriceBook, Customers]:
     """The price book and the customers in these files.  Raises :class:`ValueError`."""
     try:
         book = load_book(plan)

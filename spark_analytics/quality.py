@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from billing.lake.billing_days import EVERYBODY_ELSE, TABLES, batch_command
 from billing.lake.lake import Lake, LakeFile
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.metering.usage import COUNTS
 from billing.pricing.invoices import Invoices
 from billing.pricing.rated import Rated, RatedMonth, Rating
@@ -52,7 +52,7 @@ Sums = Mapping[str, Mapping[str, int]]
 Verdict = Literal["equal", "within", "behind", "breach"]
 
 
-class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClientCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts by clients of one account."""
 
     calls: int
@@ -70,7 +70,7 @@ class Difference(NamedTuple):
     after: int
 
 
-class Finding(NamedTuple):
+class StageComparison(NamedTuple):
     """Outcome of one comparison."""
 
     between: str
@@ -83,7 +83,7 @@ class Finding(NamedTuple):
 # --- comparing ----------------------------------------------------------------------------------------------
 
 
-def compare_answered(answered: Mapping[str, Answered], lake: Sums) -> Finding:
+def compare_answered(answered: Mapping[str, ClientCounts], lake: Sums) -> StageComparison:
     """Compare the answered calls with those in the lake, apart from calls of unknown outcome."""
     short, more, within = [], [], []
     for account, known in sorted(answered.items()):
@@ -108,11 +108,13 @@ def compare_answered(answered: Mapping[str, Answered], lake: Sums) -> Finding:
             advice.append(
                 "more calls are in the lake than were answered or in doubt: see who else calls with these accounts"
             )
-        return Finding(between, "breach", short + more, "; ".join(advice) + ".")
-    return Finding(between, "within" if within else "equal", within, "")
+        return StageComparison(between, "breach", short + more, "; ".join(advice) + ".")
+    return StageComparison(between, "within" if within else "equal", within, "")
 
 
-def compare(between: str, before: Sums, after: Sums, names: Sequence[str], *, same_read: bool, run: str) -> Finding:
+def compare(
+    between: str, before: Sums, after: Sums, names: Sequence[str], *, same_read: bool, run: str
+) -> StageComparison:
     """Compare the sums of two stages.
 
     ``same_read``: the later one was made of all that is in the earlier one now.  ``run``: what makes it anew.
@@ -124,10 +126,10 @@ def compare(between: str, before: Sums, after: Sums, names: Sequence[str], *, sa
         if (left := before.get(account, {}).get(name, 0)) != (right := after.get(account, {}).get(name, 0))
     ]
     if not differences:
-        return Finding(between, "equal", [], "")
+        return StageComparison(between, "equal", [], "")
     if not same_read:
-        return Finding(between, "behind", differences, f"there is more since: {run}.")
-    return Finding(
+        return StageComparison(between, "behind", differences, f"there is more since: {run}.")
+    return StageComparison(
         between,
         "breach",
         differences,
@@ -207,7 +209,7 @@ def _together(usage: DataFrame, storage: DataFrame) -> Sums:
     return found
 
 
-def _behind(lake: Lake, tables: Tables, days: Iterable[date]) -> list[date]:
+def _behind(lake: Lake, tables: LakeTables, days: Iterable[date]) -> list[date]:
     """The days (UTC) whose tables were not made of all files that there are now."""
     found = []
     for day in days:
@@ -227,8 +229,8 @@ _FOLDERS: Final = {USAGE_HOURLY: records.USAGE_FOLDER, STORAGE_HOURLY: records.S
 
 
 def check(
-    spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, Answered] | None
-) -> tuple[dict[str, Sums], list[Finding]]:
+    spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, ClientCounts] | None
+) -> tuple[dict[str, Sums], list[StageComparison]]:
     """Sums of the month at each existing stage, and the differences between the stages.
 
     Raises :class:`~billing.lake.lake.LakeUnavailable`.
@@ -249,9 +251,9 @@ def _days(lake: Lake, month: Month) -> list[date]:
 
 
 def _check(
-    spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, Answered] | None
-) -> tuple[dict[str, Sums], list[Finding]]:
-    tables = Tables(lake)
+    spark: SparkSession, lake: Lake, month: Month, answered: Mapping[str, ClientCounts] | None
+) -> tuple[dict[str, Sums], list[StageComparison]]:
+    tables = LakeTables(lake)
     stages: dict[str, Sums] = {}
     findings = []
     first, last = month.first, month.next.first - timedelta(1)
@@ -302,7 +304,7 @@ def _check(
     return stages, findings
 
 
-def report(month: Month, stages: Mapping[str, Sums], findings: Iterable[Finding]) -> str:
+def report(month: Month, stages: Mapping[str, Sums], findings: Iterable[StageComparison]) -> str:
     """For people."""
     names = ("calls", "chunks", "messages", "bytes_out", STORED)
     rows: list[tuple[str, ...]] = [("stage", *names)]
@@ -339,13 +341,13 @@ _SAID: Final[Mapping[Verdict, str]] = {
 }
 
 
-def load_answered(path: Path) -> dict[str, Answered]:
+def load_answered(path: Path) -> dict[str, ClientCounts]:
     """Counts by clients, by account: ``{"000000000001": {"calls": 120, "in_doubt": 2}}``.
 
     Raises :class:`ValueError`.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Answered])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, ClientCounts])
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
@@ -365,7 +367,7 @@ def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
     """The size of what is read, as it is now.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     days = _days(lake, options.month)
     files = (file for folder in _FOLDERS.values() for file in records.files(lake, folder, days[0], days[-1]))
-    return bytes_of_files(files) + bytes_of_tables(Tables(lake), days)
+    return bytes_of_files(files) + bytes_of_tables(LakeTables(lake), days)
 
 
 def run(options: argparse.Namespace, lake: Lake) -> int:

@@ -46,11 +46,11 @@ from billing.lake.billing_days import (
 )
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, new_run
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, new_run
 from billing.pricing.charges import RATED
 from billing.pricing.invoices import Closed, Invoices
 from billing.pricing.money import BASIS_POINTS, PRICE_PLACES
-from billing.pricing.plans import METERS, Book, Customers
+from billing.pricing.plans import METERS, Customers, PriceBook
 from billing.pricing.rated import FewerHours, Rated, Rating, check_hours, folder_of
 from spark_analytics.input_size import bytes_of_tables, rows_of_tables
 from spark_analytics.period import load_prices, month_of
@@ -129,7 +129,7 @@ class Rates(NamedTuple):
     """By what a month is rated."""
 
     month: Month
-    book: Book
+    book: PriceBook
     customers: Customers
     begins: Mapping[str, datetime] = MappingProxyType({})
     """The beginnings of accounts' months that do not begin with their plan's
@@ -331,7 +331,7 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
     hours = hours_in_order(units, rates, named, by).persist()
     try:
-        few = 2 * rows_of_tables(Tables(lake), by.days()) <= _BROADCAST_ROWS  # a row is units of two meters at most
+        few = 2 * rows_of_tables(LakeTables(lake), by.days()) <= _BROADCAST_ROWS  # a row is units of two meters at most
         few = few or spans_of(hours).count() <= _BROADCAST_ROWS
         lines = lines_of(placed(units, hours, few), rates, named, by)
         seen = Observation()
@@ -349,7 +349,7 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
 
 def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetime]:
     """The runs of the batch whose tables are there, by table and day, and until when they have all usage."""
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     read: dict[str, dict[str, str]] = {}
     covers = by.ends()
     for name in TABLES:
@@ -368,7 +368,7 @@ def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetim
 def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
     """The rows of the month's published days."""
     days = by.days()
-    files = Tables(lake).files(name, days[0], days[-1])
+    files = LakeTables(lake).files(name, days[0], days[-1])
     schema = SCHEMAS[name]
     if not files:
         return frame_of(spark, [], schema)
@@ -419,7 +419,7 @@ def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
     """
     asked = Rates(options.period, *load_prices(options.plan, options.accounts))
     months = to_rate(lake, asked) or [asked]
-    return bytes_of_tables(Tables(lake), sorted({day for by in months for day in by.days()}))
+    return bytes_of_tables(LakeTables(lake), sorted({day for by in months for day in by.days()}))
 
 
 def run(options: argparse.Namespace, lake: Lake) -> int:

@@ -39,7 +39,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from billing.lake import live
 from billing.lake.compact import PREFIX
 from billing.lake.lake import Lake, LakeUnavailable
-from billing.lake.live import DAYS, LATE, MINUTES, Fold, WrongCheckpoint
+from billing.lake.live import DAYS, LATE, MINUTES, BillingFold, WrongCheckpoint
 from billing.lake.months import Month
 from billing.metering.usage import COUNTS
 from billing.pricing import budgets as budgeting
@@ -107,7 +107,7 @@ def is_late(late_after_seconds: int) -> Column:
     return (behind > late_after_seconds) | (behind < -AHEAD_SECONDS)
 
 
-def fold_of(batch: DataFrame, late_after_seconds: int) -> Fold:
+def fold_of(batch: DataFrame, late_after_seconds: int) -> BillingFold:
     """Rows that a batch adds to the live tables: sums, as many as there are tenants, actions and busy queues."""
     late = is_late(late_after_seconds)
     sums = (
@@ -128,7 +128,7 @@ def fold_of(batch: DataFrame, late_after_seconds: int) -> Fold:
     )
     names = {"arrived": "arrived_max", "records": "records_sum", "calls": "calls_sum"}
     by_account = pa.table([missed_by_account[names.get(name, name)] for name in LATE.names], names=LATE.names)
-    return Fold(_cast(days, DAYS), _cast(minutes, MINUTES), _cast(by_account, LATE))
+    return BillingFold(_cast(days, DAYS), _cast(minutes, MINUTES), _cast(by_account, LATE))
 
 
 def _sums() -> list[Column]:
@@ -142,7 +142,7 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
-class Folder:
+class BatchFolder:
     """Folds the batches of a query into the live tables."""
 
     def __init__(self, spark: SparkSession, lake: Lake, late_after_seconds: int, clock: Callable[[], datetime]) -> None:
@@ -176,7 +176,7 @@ def start(
     spark: SparkSession,
     lake: Lake,
     checkpoint: str,
-    folder: Folder,
+    folder: BatchFolder,
     late_after_seconds: int,
     every_seconds: int | None,
     *,
@@ -230,7 +230,7 @@ def used(
     return accounts
 
 
-class Watch:
+class BudgetWatch:
     """Looks whether budgets are passed, and tells."""
 
     def __init__(self, lake: Lake, budgets: list[Budget], receivers: list[Receiver], prices: Prices | None) -> None:
@@ -300,7 +300,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         time.sleep(LOOK_SECONDS)
     spark = session("holdfast stream", lake, master=options.master, memory=options.memory)
     checkpoint = options.checkpoint or url_of(lake, CHECKPOINT)
-    folder = Folder(spark, lake, options.late_after, _now)
+    folder = BatchFolder(spark, lake, options.late_after, _now)
     every = None if options.once else options.every
     query = start(
         spark,
@@ -323,7 +323,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         query.stop()
 
 
-def _watch(options: argparse.Namespace, lake: Lake) -> Watch:
+def _watch(options: argparse.Namespace, lake: Lake) -> BudgetWatch:
     """Raises :class:`ValueError`."""
     prices = Prices.load(options.plan, options.accounts) if options.plan else None
     try:
@@ -338,7 +338,7 @@ def _watch(options: argparse.Namespace, lake: Lake) -> Watch:
         receivers.append(Webhook(webhook))
     if options.alerts is not None:
         receivers.append(Lines(options.alerts))
-    return Watch(lake, budgets, receivers, prices)
+    return BudgetWatch(lake, budgets, receivers, prices)
 
 
 def webhook_of(options: argparse.Namespace, variables: Mapping[str, str]) -> str | None:
@@ -346,7 +346,7 @@ def webhook_of(options: argparse.Namespace, variables: Mapping[str, str]) -> str
     return options.webhook or variables.get(WEBHOOK_VARIABLE) or None
 
 
-def _follow(query: StreamingQuery, folder: Folder, watch: Watch) -> int:
+def _follow(query: StreamingQuery, folder: BatchFolder, watch: BudgetWatch) -> int:
     """Until the query ends: look after alerts, and say what Spark itself has passed over."""
     told = -1
     looked = -math.inf

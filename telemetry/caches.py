@@ -15,13 +15,13 @@ LOOKUPS: Final = Counter(
 counts: Final = LOOKUPS.counts
 
 
-class Places(NamedTuple):
+class CounterIndexes(NamedTuple):
     """Indexes in :data:`counts` of one cache's counters."""
 
     hit: int
     miss: int
 
 
-def places(cache: str) -> Places:
+def places(cache: str) -> CounterIndexes:
     """Indexes for the caches with this name."""
-    return Places(LOOKUPS.place(cache, "hit"), LOOKUPS.place(cache, "miss"))
+    return CounterIndexes(LOOKUPS.place(cache, "hit"), LOOKUPS.place(cache, "miss"))

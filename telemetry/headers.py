@@ -28,7 +28,7 @@ _root = re.compile(rb"1-([0-9a-fA-F]{8})-([0-9a-fA-F]{24})").fullmatch
 _segment = re.compile(rb"[0-9a-fA-F]{16}").fullmatch
 
 
-class Place(NamedTuple):
+class RemoteSpan(NamedTuple):
     """A reference to a span of another process."""
 
     trace_id: int
@@ -57,17 +57,17 @@ class Place(NamedTuple):
         return f"Root=1-{trace[:8]}-{trace[8:]};Parent={self.span_id:016x};Sampled={1 if self.sampled else 0}"
 
 
-def unpack(packed: bytes) -> Place | None:
-    """Decode the result of :meth:`Place.pack`; None if malformed."""
+def unpack(packed: bytes) -> RemoteSpan | None:
+    """Decode the result of :meth:`RemoteSpan.pack`; None if malformed."""
     if len(packed) < PACKED_BYTES_LEAST:
         return None
     trace_id, span_id = int.from_bytes(packed[:16], "big"), int.from_bytes(packed[16:24], "big")
     if not trace_id or not span_id:
         return None
-    return Place(trace_id, span_id, bool(packed[24] & 1), read_state(packed[25:]))
+    return RemoteSpan(trace_id, span_id, bool(packed[24] & 1), read_state(packed[25:]))
 
 
-def read_parent(value: bytes) -> Place | None:
+def read_parent(value: bytes) -> RemoteSpan | None:
     """Parse a ``traceparent``, without the state."""
     found = _parent(value.strip())
     if found is None:
@@ -75,7 +75,7 @@ def read_parent(value: bytes) -> Place | None:
     version, trace_id, span_id, flags, rest = found.groups()
     if version == b"ff" or (version == b"00" and rest is not None):
         return None
-    place = Place(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1))
+    place = RemoteSpan(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1))
     return place if place.trace_id and place.span_id else None
 
 
@@ -91,7 +91,7 @@ def read_state(value: bytes) -> str:
     return b",".join(members).decode("ascii")
 
 
-def read_xray(value: bytes) -> Place | None:
+def read_xray(value: bytes) -> RemoteSpan | None:
     """Parse an ``X-Amzn-Trace-Id`` or ``AWSTraceHeader``; None unless it names a parent."""
     if _xray(value) is None:
         return None
@@ -100,11 +100,11 @@ def read_xray(value: bytes) -> Place | None:
     if root is None or _segment(parent) is None:
         return None
     sampled = {b"1": True, b"0": False}.get(parts.get(b"Sampled", b""))
-    place = Place(int(root[1] + root[2], 16), int(parent, 16), sampled)
+    place = RemoteSpan(int(root[1] + root[2], 16), int(parent, 16), sampled)
     return place if place.trace_id and place.span_id else None
 
 
-def read(headers: Mapping[bytes, bytes]) -> Place | None:
+def read(headers: Mapping[bytes, bytes]) -> RemoteSpan | None:
     """Parent span of a call by its headers, W3C's first; None if there is none."""
     parent = headers.get(TRACEPARENT)
     if parent is not None:
@@ -116,7 +116,7 @@ def read(headers: Mapping[bytes, bytes]) -> Place | None:
     return None if given is None else read_xray(given)
 
 
-def for_messages(headers: Mapping[bytes, bytes], span: Place | None) -> str | None:
+def for_messages(headers: Mapping[bytes, bytes], span: RemoteSpan | None) -> str | None:
     """``AWSTraceHeader`` for the messages of a sending call that set none; None: no header.
 
     As in SQS, the sender's ``X-Amzn-Trace-Id`` is passed on unchanged.  A ``traceparent`` is converted to

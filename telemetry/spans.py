@@ -36,7 +36,7 @@ from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.util.types import AttributeValue
 
 from telemetry import headers
-from telemetry.headers import Place
+from telemetry.headers import RemoteSpan
 from telemetry.traces import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
 
 logger = logging.getLogger("holdfast.telemetry")
@@ -64,7 +64,7 @@ class Span:
         self._span = span
         self.ended = False
         made = span.get_span_context()
-        self.place = Place(made.trace_id, made.span_id, True, made.trace_state.to_header())
+        self.place = RemoteSpan(made.trace_id, made.span_id, True, made.trace_state.to_header())
 
     @property
     def trace_id(self) -> str:
@@ -92,7 +92,7 @@ class Span:
     def tell(self, attributes: Attributes) -> None:
         self._span.set_attributes(dict(attributes))
 
-    def link(self, place: Place, message_id: str) -> None:
+    def link(self, place: RemoteSpan, message_id: str) -> None:
         """Link the span to the sending of a message that it handles."""
         self._span.add_link(_context(place), {"messaging.message.id": message_id})
 
@@ -150,11 +150,13 @@ class Tracing:
         place = headers.unpack(packed)
         return None if place is None else self._start(name, SpanKind.SERVER, place)
 
-    def of_delivery(self, name: str, links: Sequence[tuple[Place, str]]) -> Span:
+    def of_delivery(self, name: str, links: Sequence[tuple[RemoteSpan, str]]) -> Span:
         """Create the span of an unsampled receive that returns messages whose sends were sampled."""
         return self._start(name, SpanKind.SERVER, None, links)
 
-    def _start(self, name: str, kind: SpanKind, parent: Place | None, links: Sequence[tuple[Place, str]] = ()) -> Span:
+    def _start(
+        self, name: str, kind: SpanKind, parent: RemoteSpan | None, links: Sequence[tuple[RemoteSpan, str]] = ()
+    ) -> Span:
         context = _NO_CONTEXT
         if parent is not None:
             context = set_span_in_context(NonRecordingSpan(_context(parent)), context)
@@ -278,7 +280,7 @@ class _Delivery(SpanExporter):
         self._exporter.shutdown()
 
 
-def _context(place: Place) -> SpanContext:
+def _context(place: RemoteSpan) -> SpanContext:
     """The SDK's context for a remote span."""
     return SpanContext(
         place.trace_id,

@@ -7,7 +7,7 @@ OpenTelemetry loaded, only for sampled calls (:mod:`telemetry.spans`, which is n
 is configured).
 
 The current span is passed on implicitly: to the call's tasks by :data:`current`, to other processes and to
-messages packed (:meth:`telemetry.headers.Place.pack`).
+messages packed (:meth:`telemetry.headers.RemoteSpan.pack`).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class _Scheme(NamedTuple):
     """The scope as a line of the string to sign, with the line ends around it."""
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
+class SignatureClaim(msgspec.Struct, frozen=True, gc=False):
     """Claimed signer of a request, with its signature."""
 
     access_key_id: str
@@ -118,7 +118,7 @@ class Verifier:
         self._place = f"{region}/{service}/{_TERMINATOR}"
         self._schemes: dict[bytes, _Scheme] = {}
 
-    def claim(self, headers: Headers, query: bytes) -> Claim:
+    def claim(self, headers: Headers, query: bytes) -> SignatureClaim:
         """Extract the signer's claim from the header or the query string.  Raises :class:`~auth.errors.AuthError`."""
         authorization = headers.get(b"authorization")
         if authorization is not None:
@@ -131,7 +131,7 @@ class Verifier:
 
     def check(
         self,
-        claim: Claim,
+        claim: SignatureClaim,
         secret: str,
         *,
         method: bytes,
@@ -171,7 +171,7 @@ class Verifier:
                 return
         raise SignatureDoesNotMatch
 
-    def _header_claim(self, authorization: bytes, headers: Headers) -> Claim:
+    def _header_claim(self, authorization: bytes, headers: Headers) -> SignatureClaim:
         common, _, signature = authorization.rpartition(b"Signature=")
         usual = _HEX64.match(signature) is not None
         scheme = self._schemes.get(common) if usual else None
@@ -189,16 +189,16 @@ class Verifier:
         sent = headers.get(b"x-amz-date")
         if sent is not None:
             stamp = sent.decode("latin-1").strip()
-            return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
+            return SignatureClaim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
         sent = headers.get(b"date")
         if sent is None or b"date" not in names:
             raise IncompleteSignature(
                 "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
             )
         stamp = _stamp_of_date_header(sent.decode("latin-1"))
-        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
+        return SignatureClaim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), None, session_token)
 
-    def _query_claim(self, query: bytes, headers: Headers) -> Claim:
+    def _query_claim(self, query: bytes, headers: Headers) -> SignatureClaim:
         found: dict[str, str] = {}
         if query.count(b"&") >= QUERY_PARAMETERS_MAX:
             raise IncompleteSignature(f"A query string can have at most {QUERY_PARAMETERS_MAX} parameters.")
@@ -232,9 +232,11 @@ class Verifier:
         stamp = found["X-Amz-Date"]
         token = found.get("X-Amz-Security-Token")
         session_token = headers.get(b"x-amz-security-token") if token is None else token.encode("latin-1")
-        return Claim(scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), int(expires), session_token)
+        return SignatureClaim(
+            scheme.access_key_id, scheme, signature, stamp, _seconds(stamp), int(expires), session_token
+        )
 
-    def _refuse_scope(self, claim: Claim) -> NoReturn:
+    def _refuse_scope(self, claim: SignatureClaim) -> NoReturn:
         scheme = claim.scheme
         if scheme.region != self.region:
             raise SignatureDoesNotMatch(
@@ -347,7 +349,7 @@ def _scheme(credential: str, signed: str) -> _Scheme:
     )
 
 
-def _check_time(claim: Claim, now: float) -> None:
+def _check_time(claim: SignatureClaim, now: float) -> None:
     signed_at = claim.signed_at
     if claim.expires_seconds is not None:
         if now > signed_at + claim.expires_seconds:

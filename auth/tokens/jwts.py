@@ -34,7 +34,7 @@ _OPEN_MOST = 10_000
 _CLAIMS = ["iss", "aud", "exp", "nbf", "jti", "grant"]
 
 
-class Tokens:
+class TokenIssuer:
     """Issues and verifies tokens."""
 
     def __init__(self, keys: ServiceKeys) -> None:

@@ -33,7 +33,7 @@ BEAT_SECONDS = 1.0
 """Pause between the end of a heartbeat and the start of the next."""
 
 
-class Watch:
+class FailureDetector:
     """Failure detector: time since the last new heartbeat of each log."""
 
     def __init__(self) -> None:

@@ -22,7 +22,14 @@ import msgspec
 
 from backend.api import SHARDS, BackendError
 from backend.cluster.clock_bounds import ClockBounds
-from backend.cluster.failure_detector import BEAT_SECONDS, CLOCK_OFF_MS, GAP_SECONDS, Clocks, Watch, correction_ms
+from backend.cluster.failure_detector import (
+    BEAT_SECONDS,
+    CLOCK_OFF_MS,
+    GAP_SECONDS,
+    Clocks,
+    FailureDetector,
+    correction_ms,
+)
 from backend.cluster.load import LOOK_SECONDS as LOAD_SECONDS
 from backend.cluster.load import Load
 from backend.cluster.reachability import Reach, sample
@@ -67,7 +74,7 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
         owner, wanted = view.owner(shard), view.wanted(shard)
         present[shard] = wanted or owner
         moving += wanted is not None and owner != wanted
-    nodes = [shard_placement.Node(name, draining=view.leaving(name)) for name in view.live]
+    nodes = [shard_placement.LiveNode(name, draining=view.leaving(name)) for name in view.live]
     # Otherwise no node can take shards.
     limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0
     planned = shard_placement.plan(present, nodes, limit=limit)
@@ -129,7 +136,7 @@ class Member:
         """The live nodes and their addresses, as of the last step."""
         self._news = asyncio.Event()
         """Set: the next report is due at once."""
-        self._watch = Watch()
+        self._watch = FailureDetector()
         self._clocks = Clocks()
         self._clock_bounds = ClockBounds()
         self._sealed: dict[int, LogEntry] = {}

@@ -30,9 +30,9 @@ import msgspec
 
 from backend.api import BackendError, PartitionSettings
 from backend.node import Node
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from billing.metering.storage import BYTE_MS_MOST, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey
-from billing.metering.storage_file import Entry, StorageFile
+from billing.metering.storage_file import StorageEntry, StorageFile
 from metadata_service.store import StoreError
 
 logger = logging.getLogger("holdfast.usage")
@@ -71,7 +71,7 @@ class _Metered:
 
     __slots__ = ("first_s", "last", "most", "next", "partition")
 
-    def __init__(self, partition: Partition, minute_s: int) -> None:
+    def __init__(self, partition: OpenPartition, minute_s: int) -> None:
         self.partition = partition
         self.first_s = minute_s if partition.made_here else minute_s + MINUTE_SECONDS
         """The first minute that this node records."""
@@ -103,7 +103,7 @@ class StorageMeter:
         """The last minute that was recorded, or had nothing to record."""
         self._done_ms = 0
         """The node's time at the end of that minute."""
-        self._partitions: Mapping[int, Partition] = {}
+        self._partitions: Mapping[int, OpenPartition] = {}
         """Partitions of the metered incarnation of the node."""
         self._metered: dict[int, _Metered] = {}
         self._left: list[_Metered] = []
@@ -183,7 +183,7 @@ class StorageMeter:
             for number in [number for number in self._metered if number not in partitions]:
                 self._left.append(self._metered.pop(number))
 
-    def _back(self, partition: Partition) -> _Metered | None:
+    def _back(self, partition: OpenPartition) -> _Metered | None:
         """Return a partition's meter if it was about to be handed over, and stays after all."""
         for at, metered in enumerate(self._left):
             if metered.partition is partition:
@@ -223,8 +223,8 @@ class StorageMeter:
         if minute_s // HOUR_SECONDS != self._done_s // HOUR_SECONDS:
             self._forget_tags()
         left, staying = list(self._left), list(self._metered.values())
-        entries: list[Entry] = []
-        unknown: dict[int, Partition] = {}
+        entries: list[StorageEntry] = []
+        unknown: dict[int, OpenPartition] = {}
         for count, metered in enumerate((*left, *staying), 1):
             if metered.first_s <= minute_s:
                 gone = count <= len(left)
@@ -261,7 +261,7 @@ class StorageMeter:
         del self._left[: len(left)]
         self._done_s, self._done_ms = minute_s, end_ms
 
-    def _entry(self, metered: _Metered, late_ms: int, *, gone: bool, whole: bool) -> Entry | None:
+    def _entry(self, metered: _Metered, late_ms: int, *, gone: bool, whole: bool) -> StorageEntry | None:
         """Return the entry to record for a partition; None: it would repeat its last entry in this file.
 
         ``late_ms``: milliseconds since the minute ended.  ``whole``: the partition was here for exactly a minute, to
@@ -286,7 +286,7 @@ class StorageMeter:
         most = max(metered.most, messages, before.messages if before is not None else 0)
         if not (stored or most) or (same and self._file is not None):
             return None
-        return Entry(
+        return StorageEntry(
             partition=partition.id,
             queue_id=_settings(partition).queue_id,
             epoch=partition.epoch,
@@ -320,7 +320,7 @@ class StorageMeter:
 
     # --- state of queues ------------------------------------------------------------------------------------
 
-    def _key(self, partition: Partition) -> StorageKey:
+    def _key(self, partition: OpenPartition) -> StorageKey:
         settings = _settings(partition)
         name = settings.arn.rpartition(":")[2]
         tags = self._known_tags.get(settings.queue_id, ())
@@ -346,7 +346,7 @@ class StorageMeter:
         """Return whether the last minute is missing from the file."""
         return self._file is not None and self._file.through_s != self._done_s
 
-    def _append(self, minute_s: int, keys: list[StorageKey], entries: list[Entry]) -> None:
+    def _append(self, minute_s: int, keys: list[StorageKey], entries: list[StorageEntry]) -> None:
         if self._file is None:
             self._files += 1
             self._file = StorageFile.create(self._folder, self._boot, self._files, self._machine)
@@ -364,7 +364,7 @@ class StorageMeter:
                 logger.error("storage in %s may not outlive a loss of power: %s", file.path.name, error)
 
 
-def _settings(partition: Partition) -> PartitionSettings:
+def _settings(partition: OpenPartition) -> PartitionSettings:
     settings = partition.fold.settings
     assert settings is not None
     return settings

@@ -12,7 +12,7 @@ from backend.engine.timers import NEVER
 from backend.engine.tokens import Tokens
 
 
-class Adopted:
+class ImportedTokens:
     """Imported tokens of a partition."""
 
     __slots__ = ("complete", "retries", "tokens")

@@ -22,7 +22,7 @@ from typing import Any
 
 from backend.api import MoveTask, PartitionSettings
 from backend.engine import records
-from backend.engine.adopted import Adopted
+from backend.engine.adopted import ImportedTokens
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block
 from backend.engine.ids import COUNTER_BITS, first_number
 from backend.engine.lanes import Lane
@@ -30,7 +30,7 @@ from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.state import Attempt, Claim, State
 from backend.engine.timers import NEVER
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Tokens
-from backend.engine.transfers import Outgoing, Taken
+from backend.engine.transfers import IncomingTransfers, Outgoing
 
 ATTEMPT_WINDOW_MS = 300_000
 """A ReceiveRequestAttemptId is remembered for five minutes."""
@@ -142,7 +142,7 @@ class Fold(State):
             self.emptied_ms = 0
             taken = self.taken.get(record.source)
             if taken is None:
-                taken = self.taken[record.source] = Taken()
+                taken = self.taken[record.source] = IncomingTransfers()
             taken.take(record.transfer, record.below)
 
     def _transfer_in(self, record: records.TransferIn, now: int, position: int, size: int) -> None:
@@ -150,7 +150,7 @@ class Fold(State):
         block = self.blocks[record.number >> BLOCK_BITS]
         block.carry(record.number - block.base, record.receives, record.first_received_ms)
 
-    def _answered(self, record: records.Answered, now: int, position: int, size: int) -> None:
+    def _answered(self, record: records.RetryAnswered, now: int, position: int, size: int) -> None:
         if not record.partition:
             self._remember_retry(record.retry, record.number, now)
             return
@@ -184,7 +184,7 @@ class Fold(State):
         segment = position >> SEGMENT_SHIFT
         self.segments[segment] = self.segments.get(segment, 0) + 1
 
-    def _received(self, record: records.Received, now: int, position: int, size: int) -> None:
+    def _received(self, record: records.MessagesReceived, now: int, position: int, size: int) -> None:
         until, attempt = record.until_ms, record.attempt
         blocks, lanes, claimed, in_flight = self.blocks, self.lanes, self.order.claimed, self.in_flight
         counts = []
@@ -465,13 +465,13 @@ class Fold(State):
             self.awaiting = ()
             return
         if self.adopted is None:
-            self.adopted = Adopted()
+            self.adopted = ImportedTokens()
         complete = self.adopted.complete
         self.awaiting = tuple(one for one in routing.awaits if complete.get(one, 0) < routing.map_version)
 
     def _adopted(self, record: records.Adopted, now: int, position: int, size: int) -> None:
         if self.adopted is None:
-            self.adopted = Adopted()
+            self.adopted = ImportedTokens()
         by_origin = self.adopted.retries if record.retry else self.adopted.tokens
         window = by_origin.setdefault(record.origin, Tokens())
         numbers, expires = array("Q", record.numbers), array("Q", record.expires)
@@ -482,7 +482,7 @@ class Fold(State):
 
     def _handed_over(self, record: records.HandedOver, now: int, position: int, size: int) -> None:
         if self.adopted is None:
-            self.adopted = Adopted()
+            self.adopted = ImportedTokens()
         self.adopted.complete[record.source] = record.map_version
         if self.fifo:
             self.next_number = max(self.next_number, record.next_number)
@@ -623,8 +623,8 @@ class Fold(State):
             block.oldest = min(block.oldest, block.sent[index])
             self.order.returned(number, self._lane(block, index), block, now)
 
-    def _never(self, record: records.Never, now: int, position: int, size: int) -> None:
-        taken = self.taken.setdefault(record.source, Taken())
+    def _never(self, record: records.TransfersRejected, now: int, position: int, size: int) -> None:
+        taken = self.taken.setdefault(record.source, IncomingTransfers())
         for transfer in record.transfers:
             taken.refuse(transfer, record.below)
 
@@ -635,12 +635,12 @@ class Fold(State):
                 del self.outgoing[partition]
             self.taken.pop(partition, None)
 
-    def _move_started(self, record: records.MoveStarted, now: int, position: int, size: int) -> None:
+    def _move_started(self, record: records.MoveTaskStarted, now: int, position: int, size: int) -> None:
         task = MoveTask(record.task_id, "RUNNING", now, record.rate_per_second, record.destination_arn, record.total)
         self.tasks.insert(0, task)
         del self.tasks[TASKS_KEPT:]
 
-    def _move_ended(self, record: records.MoveEnded, now: int, position: int, size: int) -> None:
+    def _move_ended(self, record: records.MoveTaskEnded, now: int, position: int, size: int) -> None:
         for task in self.tasks:
             if task.task_id == record.task_id:
                 task.status = record.status
@@ -651,7 +651,7 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.Message: Fold._message,
     records.TransferIn: Fold._transfer_in,
     records.Copied: Fold._copied,
-    records.Received: Fold._received,
+    records.MessagesReceived: Fold._received,
     records.VisibilityChanged: Fold._visibility_changed,
     records.Deleted: Fold._deleted,
     records.Purged: Fold._purged,
@@ -660,12 +660,12 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.TransferOut: Fold._transfer_out,
     records.TransferDone: Fold._transfer_done,
     records.TransferBack: Fold._transfer_back,
-    records.MoveStarted: Fold._move_started,
-    records.MoveEnded: Fold._move_ended,
+    records.MoveTaskStarted: Fold._move_started,
+    records.MoveTaskEnded: Fold._move_ended,
     records.Quarantined: Fold._quarantined,
-    records.Answered: Fold._answered,
+    records.RetryAnswered: Fold._answered,
     records.Forgotten: Fold._forgotten,
-    records.Never: Fold._never,
+    records.TransfersRejected: Fold._never,
     records.Adopted: Fold._adopted,
     records.HandedOver: Fold._handed_over,
     records.Emptied: Fold._emptied,

@@ -28,7 +28,7 @@ from backend.api import (
     PartitionState,
     QueueFull,
     Receive,
-    Stored,
+    SendResult,
     Target,
     TokenColumns,
     TokenReused,
@@ -65,7 +65,7 @@ class Claimed(msgspec.Struct, gc=False):
     """Receives in earlier queues, if this is a dead letter."""
 
 
-class Queue:
+class QueueCommands:
     """The commands of one partition, over its fold."""
 
     __slots__ = ("fold", "handles", "id_salt")
@@ -80,7 +80,7 @@ class Queue:
 
     def send(
         self, messages: Sequence[NewMessage], now: int
-    ) -> tuple[list[tuple[records.Message | records.Answered, bytes]], list[Stored]]:
+    ) -> tuple[list[tuple[records.Message | records.RetryAnswered, bytes]], list[SendResult]]:
         """Return records with their bodies, and an answer for each message.
 
         A repeated retry token yields no record, a repeated deduplication id at most one without a body.  Raises
@@ -97,8 +97,8 @@ class Queue:
         if adopted is not None:
             self._check_awaiting(messages)
             adopted.expire(now)
-        written: list[tuple[records.Message | records.Answered, bytes]] = []
-        answers: list[Stored] = []
+        written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
+        answers: list[SendResult] = []
         fresh: dict[bytes, int] = {}
         for message in messages:
             retry = message.retry
@@ -107,13 +107,13 @@ class Queue:
                 if first is not None:
                     if first[1] != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")
-                    answers.append(Stored(message_id(partition, first[0], salt), first[0], True))
+                    answers.append(SendResult(message_id(partition, first[0], salt), first[0], True))
                     continue
                 if adopted is not None and (before := adopted.retry(retry[:TOKEN_BYTES], now)) is not None:
                     origin, there, digest = before
                     if digest != retry[TOKEN_BYTES:]:
                         raise TokenReused("the retry token came before, with another call")
-                    answers.append(Stored(message_id(origin, there, salt), there, True))
+                    answers.append(SendResult(message_id(origin, there, salt), there, True))
                     continue
             token = message.token
             if token is not None:
@@ -124,8 +124,8 @@ class Queue:
                 if earlier is not None:
                     if retry is not None:
                         # The deduplication id may be forgotten before the call is repeated, by time or by a purge.
-                        written.append((records.Answered(earlier, retry), b""))
-                    answers.append(Stored(message_id(partition, earlier, salt), earlier, True))
+                        written.append((records.RetryAnswered(earlier, retry), b""))
+                    answers.append(SendResult(message_id(partition, earlier, salt), earlier, True))
                     continue
                 if adopted is not None:
                     twin = adopted.message(token, now)
@@ -133,8 +133,8 @@ class Queue:
                         twin = adopted.message(message.also, now)
                     if twin is not None:
                         if retry is not None:
-                            written.append((records.Answered(twin[1], retry, twin[0]), b""))
-                        answers.append(Stored(message_id(*twin, salt), twin[1], True))
+                            written.append((records.RetryAnswered(twin[1], retry, twin[0]), b""))
+                        answers.append(SendResult(message_id(*twin, salt), twin[1], True))
                         continue
                 fresh[token] = number
             delay = message.delay_seconds
@@ -147,7 +147,7 @@ class Queue:
             if message.message_id is not None:
                 record.message_id = message.message_id
             written.append((record, message.payload))
-            answers.append(Stored(message_id(partition, number, salt), number))
+            answers.append(SendResult(message_id(partition, number, salt), number))
             number += 1
         if fold.limited:
             self._check_length(written, settings)
@@ -161,7 +161,7 @@ class Queue:
             raise PartitionOpening(f"partition {self.fold.partition} awaits the tokens of {self.fold.awaiting}")
 
     def _check_length(
-        self, written: Sequence[tuple[records.Message | records.Answered, bytes]], settings: PartitionSettings
+        self, written: Sequence[tuple[records.Message | records.RetryAnswered, bytes]], settings: PartitionSettings
     ) -> None:
         """Check the queue's limits on messages and bytes, and that the partition takes sends.
 
@@ -239,7 +239,7 @@ class Queue:
         if leaving and dead_letter is not None:
             written.append(self.transfer_out(leaving, dead_letter.target, redrive=False))
         if numbers:
-            written.append(records.Received(numbers, until, command.attempt))
+            written.append(records.MessagesReceived(numbers, until, command.attempt))
         return written, claims
 
     def _repeat(self, key: str, until: int, now: int) -> tuple[list[records.Record], list[Claimed]]:
@@ -527,7 +527,7 @@ class Queue:
         """Return the record that rejects the transfers not accepted yet, for good."""
         taken = self.fold.taken.get(source)
         open_ = [transfer for transfer in transfers if taken is None or not taken.has(transfer)]
-        return [records.Never(source, open_, below)] if open_ else []
+        return [records.TransfersRejected(source, open_, below)] if open_ else []
 
     def refused(self, source: int, transfers: Sequence[int]) -> list[int]:
         """Return those of the decided transfers that were rejected."""
@@ -545,13 +545,13 @@ class Queue:
             raise MoveTaskRefused(
                 "There is already a task running. Only one active task is allowed for a source queue."
             )
-        return [records.MoveStarted(task_id, rate_per_second, destination_arn, fold.visible)]
+        return [records.MoveTaskStarted(task_id, rate_per_second, destination_arn, fold.visible)]
 
     def cancel_move(self, task_id: str) -> list[records.Record]:
         task = self.fold.running_task
         if task is None or task.task_id != task_id or task.status != "RUNNING":
             raise MoveTaskUnknown(task_id)
-        return [records.MoveEnded(task_id, "CANCELLING")]
+        return [records.MoveTaskEnded(task_id, "CANCELLING")]
 
     def movable(self, most: int, now: int) -> list[tuple[int, int]]:
         """Return (number, position) of the next messages that a task may move."""

@@ -53,7 +53,7 @@ class Copied(Message, array_like=True, gc=False):
     KIND: ClassVar[int] = 2
 
 
-class Received(msgspec.Struct, array_like=True, gc=False):
+class MessagesReceived(msgspec.Struct, array_like=True, gc=False):
     """Messages were claimed until a time."""
 
     KIND: ClassVar[int] = 3
@@ -125,7 +125,7 @@ class TransferBack(msgspec.Struct, array_like=True, gc=False):
     transfers: list[int]
 
 
-class MoveStarted(msgspec.Struct, array_like=True, gc=False):
+class MoveTaskStarted(msgspec.Struct, array_like=True, gc=False):
     KIND: ClassVar[int] = 12
     task_id: str
     rate_per_second: int
@@ -133,7 +133,7 @@ class MoveStarted(msgspec.Struct, array_like=True, gc=False):
     total: int
 
 
-class MoveEnded(msgspec.Struct, array_like=True, gc=False):
+class MoveTaskEnded(msgspec.Struct, array_like=True, gc=False):
     """A move task reached its final state, or was cancelled (CANCELLING)."""
 
     KIND: ClassVar[int] = 13
@@ -149,7 +149,7 @@ class Quarantined(msgspec.Struct, array_like=True, gc=False):
     numbers: list[int]
 
 
-class Answered(msgspec.Struct, array_like=True, gc=False):
+class RetryAnswered(msgspec.Struct, array_like=True, gc=False):
     """A send was answered with an earlier message: its retry token gives that answer from now on."""
 
     KIND: ClassVar[int] = 15
@@ -166,7 +166,7 @@ class Forgotten(msgspec.Struct, array_like=True, gc=False):
     partitions: list[int]
 
 
-class Never(msgspec.Struct, array_like=True, gc=False):
+class TransfersRejected(msgspec.Struct, array_like=True, gc=False):
     """These transfers from another queue are rejected for good: their source keeps the messages."""
 
     KIND: ClassVar[int] = 17
@@ -206,7 +206,7 @@ class Emptied(msgspec.Struct, array_like=True, gc=False):
 
 Record = (
     Message
-    | Received
+    | MessagesReceived
     | VisibilityChanged
     | Deleted
     | Purged
@@ -215,12 +215,12 @@ Record = (
     | TransferOut
     | TransferDone
     | TransferBack
-    | MoveStarted
-    | MoveEnded
+    | MoveTaskStarted
+    | MoveTaskEnded
     | Quarantined
-    | Answered
+    | RetryAnswered
     | Forgotten
-    | Never
+    | TransfersRejected
     | Adopted
     | HandedOver
     | Emptied
@@ -229,7 +229,7 @@ _KINDS: tuple[type[Any], ...] = (
     Message,
     TransferIn,
     Copied,
-    Received,
+    MessagesReceived,
     VisibilityChanged,
     Deleted,
     Purged,
@@ -238,12 +238,12 @@ _KINDS: tuple[type[Any], ...] = (
     TransferOut,
     TransferDone,
     TransferBack,
-    MoveStarted,
-    MoveEnded,
+    MoveTaskStarted,
+    MoveTaskEnded,
     Quarantined,
-    Answered,
+    RetryAnswered,
     Forgotten,
-    Never,
+    TransfersRejected,
     Adopted,
     HandedOver,
     Emptied,

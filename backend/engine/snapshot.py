@@ -17,14 +17,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backend.api import MoveTask, PartitionSettings
-from backend.engine.adopted import Adopted
+from backend.engine.adopted import ImportedTokens
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block, Ref
 from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
 from backend.engine.state import Attempt, Claim
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, Tokens
-from backend.engine.transfers import Outgoing, Taken
+from backend.engine.transfers import IncomingTransfers, Outgoing
 
 Add: TypeAlias = Callable[[bytes], Ref]
 """Adds a chunk to the checkpoint being written and returns its reference."""
@@ -234,7 +234,7 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
         out.next = following
         out.pending.update((transfer, (number, redrive)) for transfer, number, redrive in pending)
     for source, below, above in piece.taken:
-        taken = fold.taken[source] = Taken()
+        taken = fold.taken[source] = IncomingTransfers()
         taken.below = below
         taken.above = set(above)
     for source, refused in piece.refused:
@@ -244,7 +244,7 @@ async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
         heappush(fold.attempts_order, (expires, key))
     windows = [(fold.tokens, piece.chunks), (fold.retries, piece.retries)]
     if piece.adopted or piece.complete:
-        fold.adopted = Adopted()
+        fold.adopted = ImportedTokens()
         fold.adopted.complete.update(piece.complete)
         for origin, retry, refs in piece.adopted:
             window = (fold.adopted.retries if retry else fold.adopted.tokens)[origin] = Tokens()

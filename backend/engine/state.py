@@ -10,13 +10,13 @@ from bisect import bisect_right
 import msgspec
 
 from backend.api import AckLevel, Counters, MoveTask, PartitionSettings
-from backend.engine.adopted import Adopted
+from backend.engine.adopted import ImportedTokens
 from backend.engine.blocks import BLOCK_BITS, DEAD, WAITING, Block
 from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.timers import NEVER, Timers
 from backend.engine.tokens import TOKEN_MEMORY_BYTES, Tokens
-from backend.engine.transfers import Outgoing, Taken
+from backend.engine.transfers import IncomingTransfers, Outgoing
 
 FOLD_BYTES = 5_000
 MESSAGE_BYTES = 41
@@ -136,7 +136,7 @@ class State:
         """Deduplication ids of a FIFO queue."""
         self.retries = Tokens()
         """Retry tokens of calls, each with a digest."""
-        self.adopted: Adopted | None = None
+        self.adopted: ImportedTokens | None = None
         """Tokens imported from other partitions; None: there never were any."""
         self.awaiting: tuple[int, ...] = ()
         """Partitions that have not yet handed over the tokens that this one waits for."""
@@ -146,7 +146,7 @@ class State:
         self.attempts_order: list[tuple[int, str]] = []
         """A heap by expiry."""
         self.outgoing: dict[int, Outgoing] = {}
-        self.taken: dict[int, Taken] = {}
+        self.taken: dict[int, IncomingTransfers] = {}
         self.tasks: list[MoveTask] = []
         self.segments: dict[int, int] = {}
         """Number of live messages in each segment of the journal."""

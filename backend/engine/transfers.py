@@ -29,7 +29,7 @@ class Outgoing:
         return next(iter(self.pending), self.next)
 
 
-class Taken:
+class IncomingTransfers:
     """The destination's side of one pair."""
 
     __slots__ = ("above", "below", "refused")

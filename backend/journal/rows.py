@@ -40,7 +40,7 @@ def position_of(log_id: int, segment: int, offset: int) -> int:
     return log_id << 44 | segment << 24 | offset >> 3
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """The parts of a position."""
 
     log_id: int
@@ -48,8 +48,8 @@ class Place(NamedTuple):
     offset: int
 
 
-def place_of(position: int) -> Place:
-    return Place(position >> 44, position >> 24 & SEGMENT_MAX, (position & 0xFFFFFF) << 3)
+def place_of(position: int) -> LogPosition:
+    return LogPosition(position >> 44, position >> 24 & SEGMENT_MAX, (position & 0xFFFFFF) << 3)
 
 
 def segment_key(log_id: int, segment: int) -> int:

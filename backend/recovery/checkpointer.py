@@ -70,7 +70,7 @@ encode_manifest = msgspec.msgpack.Encoder().encode
 decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
 
 
-class Kept(NamedTuple):
+class RetainedSegments(NamedTuple):
     """Remains of the journal after a sweep: the segments of the own log and of sealed ones."""
 
     size_bytes: int
@@ -118,7 +118,7 @@ class Checkpointer:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.entry = entry
-        self.kept: Kept | None = None
+        self.kept: RetainedSegments | None = None
         """Remains as of the last sweep."""
         self._node = node
         self._entries = entries
@@ -561,7 +561,7 @@ def pins_of(own: int, entry: LogEntry | None, known: dict[int, LogEntry], shards
 
 def _kept(
     own: int, current: int, pins: Pins, segments: dict[int, list[tuple[int, int]]], dropped: set[Segment]
-) -> Kept:
+) -> RetainedSegments:
     left = [(log_id, number, size) for log_id, found in segments.items() for number, size in found]
     left = [one for one in left if one[:2] not in dropped]
     pinned_by: dict[str, int] = {}
@@ -573,6 +573,6 @@ def _kept(
         pinned_by[holder] = pinned_by.get(holder, 0) + 1
         if log_id == own:
             behind[holder] = max(behind.get(holder, 0), current - number)
-    return Kept(
+    return RetainedSegments(
         sum(size for _, _, size in left), pinned_by, behind, len({log_id for log_id, _, _ in left if log_id != own})
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied
 from backend.journal.rows import segment_key
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 
 if TYPE_CHECKING:
     from backend.serving.incarnation import Incarnation
@@ -70,7 +70,7 @@ class Cleaner:
                     await self._copy_from(partition, key)
         await self._node.durable()
 
-    async def _copy_from(self, partition: Partition, key: int) -> None:
+    async def _copy_from(self, partition: OpenPartition, key: int) -> None:
         node, fold = self._node, partition.fold
         wanted: list[tuple[int, int]] = []
         for count, block in enumerate(list(fold.blocks.values()), 1):

@@ -35,7 +35,7 @@ LOG_IDS_SPARE = LOG_ID_LIMIT // 8
 """Number of remaining log ids below which each start logs an error."""
 
 
-class Started(NamedTuple):
+class RecoveryResult(NamedTuple):
     """Result of a recovery."""
 
     entry: LogEntry
@@ -54,7 +54,7 @@ async def start(
     clock: SteadyClock,
     on_failure: Callable[[BaseException], None],
     cluster: int = 0,
-) -> Started:
+) -> RecoveryResult:
     """Recover, and begin a new incarnation of the node ``name``.
 
     It owns the shards that its earlier logs own, and the ``given`` shards, whose owners must have ended.
@@ -97,7 +97,7 @@ async def start(
         if number not in wanted and entry.owner_log in names
     }
     logger.info("recovered %d partitions, %d records replayed", len(replay.folds), replay.replayed)
-    return Started(mine, log, shards, replay.time_ms)
+    return RecoveryResult(mine, log, shards, replay.time_ms)
 
 
 def time_of_node(replay: Replay, earlier: Iterable[LogEntry], last_beat: Heartbeat | None) -> int:

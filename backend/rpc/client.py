@@ -33,14 +33,14 @@ from backend.api import (
     PartitionSettings,
     Peeked,
     Receive,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendResult,
     Target,
     Transfer,
 )
 from backend.rpc.address import Address, ClientTls
-from backend.rpc.connection import Call, Link, NotSent
-from backend.rpc.handshake import Caller, Refused, check_secret
+from backend.rpc.connection import Link, NotSent, PendingCall
+from backend.rpc.handshake import CallerSide, HandshakeRefused, check_secret
 from backend.rpc.wire import (
     HEARTBEAT_SECONDS,
     TRACED_KINDS,
@@ -111,7 +111,7 @@ class RemoteBackend:
         """Done when there is a connection, or the reason for its absence is known; then a new future replaces it."""
         self._parted = asyncio.Event()
         self._why = "no connection has been made yet"
-        self._refusal: Refused | None = None
+        self._refusal: HandshakeRefused | None = None
         self._closed = False
         self._keeper: asyncio.Task[None] | None = None
 
@@ -133,7 +133,7 @@ class RemoteBackend:
     async def ready(self, seconds: float) -> None:
         """Wait for a connection.
 
-        Raises :class:`backend.rpc.handshake.Refused` if the server rejects this client, and
+        Raises :class:`backend.rpc.handshake.HandshakeRefused` if the server rejects this client, and
         :class:`~backend.api.Unavailable` if there is no connection in time.
         """
         deadline = self._loop.time() + seconds
@@ -147,7 +147,7 @@ class RemoteBackend:
         return self._link is not None
 
     @property
-    def refusal(self) -> Refused | None:
+    def refusal(self) -> HandshakeRefused | None:
         """Reason for which the server rejected the last attempt; None: it did not."""
         return self._refusal
 
@@ -172,7 +172,7 @@ class RemoteBackend:
             self._parted.clear()
             try:
                 link = await self._connect()
-            except (OSError, UnicodeError, Refused) as error:
+            except (OSError, UnicodeError, HandshakeRefused) as error:
                 why = f"{self.address} cannot be reached: {str(error) or type(error).__name__}"
                 no_tls = isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
                 if self._tls is not None and (no_tls or isinstance(error, ConnectionError)):
@@ -180,7 +180,7 @@ class RemoteBackend:
                 if why != self._why:
                     logger.warning("the backend at %s", why)
                 self._why = why
-                self._refusal = error if isinstance(error, Refused) else None
+                self._refusal = error if isinstance(error, HandshakeRefused) else None
                 self._tell()
                 await asyncio.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, PAUSE_SECONDS_MOST)
@@ -217,8 +217,8 @@ class RemoteBackend:
             raise ConnectionError("the connection was lost at once")
         return link
 
-    def _caller(self, binding: bytes) -> Caller:
-        return Caller(self._secret, self._name, binding)
+    def _caller(self, binding: bytes) -> CallerSide:
+        return CallerSide(self._secret, self._name, binding)
 
     def _ended(self, link: Link) -> None:
         """Stop using this connection for new calls."""
@@ -280,7 +280,7 @@ class RemoteBackend:
             except NotSent:
                 continue
 
-    async def _end_wait(self, link: Link, call: Call, cancelled: asyncio.CancelledError) -> Any:
+    async def _end_wait(self, link: Link, call: PendingCall, cancelled: asyncio.CancelledError) -> Any:
         """End a receive's wait; return what it has already claimed, or raise ``cancelled`` if nothing."""
         answer = link.end_wait(call)
         try:
@@ -300,10 +300,10 @@ class RemoteBackend:
     def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
         return self._call(Purge.KIND, (target, purge_id), self._limits.call_seconds)
 
-    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[SendResult]]:
         return self._call(Send.KIND, (target, messages), self._limits.call_seconds)
 
-    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[ReceivedMessage]]:
         seconds = self._limits.call_seconds + command.wait_seconds
         return self._call(ReceiveCall.KIND, (target, command), seconds)
 

@@ -37,8 +37,8 @@ from backend.api import (
     Peeked,
     Peer,
     Receive,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendResult,
     Target,
     Transfer,
     Unavailable,
@@ -46,7 +46,7 @@ from backend.api import (
 from backend.rpc.address import Address, ClientTls
 from backend.rpc.client import LIMITS, ClientLimits, RemoteBackend
 from backend.rpc.connection import NotSent
-from backend.rpc.handshake import Refused
+from backend.rpc.handshake import HandshakeRefused
 from backend.serving.background import Complaints
 from backend.serving.queue_stats import merged
 from backend.serving.shards import shard_of
@@ -192,14 +192,14 @@ class ClusterBackend:
     async def ready(self, seconds: float) -> None:
         """Wait until a node is connected.
 
-        Raises :class:`backend.rpc.handshake.Refused` if all nodes reject this client, and :class:`NotSent` if none can
-        be reached in time.
+        Raises :class:`backend.rpc.handshake.HandshakeRefused` if all nodes reject this client, and
+        :class:`NotSent` if none can be reached in time.
         """
         deadline = self._loop.time() + seconds
         while not self.connected:
             refusals = [member.backend.refusal for member in self._members.values()]
             if refusals and all(refusals):
-                raise cast(Refused, refusals[0])
+                raise cast(HandshakeRefused, refusals[0])
             if self._loop.time() > deadline:
                 raise NotSent("no node of the cluster can be asked")
             await asyncio.sleep(PAUSE_SECONDS_FIRST)
@@ -318,11 +318,11 @@ class ClusterBackend:
     def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
         return self._plain(target, lambda node: node.purge(target, purge_id))
 
-    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[SendResult]]:
         return self._plain(target, lambda node: node.send(target, messages))
 
-    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
-        def ask(node: Peer, taken_seconds: float) -> Awaitable[list[Received]]:
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[ReceivedMessage]]:
+        def ask(node: Peer, taken_seconds: float) -> Awaitable[list[ReceivedMessage]]:
             if not command.wait_seconds or taken_seconds < PAUSE_SECONDS_FIRST:
                 return node.receive(target, command)
             left = max(0.0, command.wait_seconds - taken_seconds)

@@ -30,8 +30,8 @@ from backend.api import (
     PartitionSettings,
     Peeked,
     Receive,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendResult,
     Target,
     Transfer,
 )
@@ -39,7 +39,7 @@ from backend.rpc.address import ClientTls
 from backend.rpc.client import LIMITS, ClientLimits
 from backend.rpc.cluster_client import ClusterBackend, ReadNodes
 from backend.rpc.connection import NotSent
-from backend.rpc.handshake import Refused
+from backend.rpc.handshake import HandshakeRefused
 from backend.serving.queue_stats import merged
 from metadata_service.models import SERIAL_BITS
 
@@ -84,19 +84,19 @@ class ClusterRouter:
     async def ready(self, seconds: float) -> None:
         """Wait until a node is connected.
 
-        Raises :class:`backend.rpc.handshake.Refused` if all clusters reject this client, and
+        Raises :class:`backend.rpc.handshake.HandshakeRefused` if all clusters reject this client, and
         :class:`~backend.rpc.connection.NotSent` if no node can be reached in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
-            refusals: list[Refused] = []
+            refusals: list[HandshakeRefused] = []
             clusters = [self._cluster(number) for number in self._numbers()]
             for cluster in clusters:
                 try:
                     await cluster.ready(0)
                     return
-                except Refused as error:
+                except HandshakeRefused as error:
                     refusals.append(error)
                 except NotSent:
                     pass
@@ -129,10 +129,10 @@ class ClusterRouter:
     def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
         return self._of(target.partition).purge(target, purge_id)
 
-    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[SendResult]]:
         return self._of(target.partition).send(target, messages)
 
-    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[Received]]:
+    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[ReceivedMessage]]:
         return self._of(target.partition).receive(target, command)
 
     def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:

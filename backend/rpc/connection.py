@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from backend.api import Receive, Unavailable
 from backend.rpc.address import digest_of_peer
-from backend.rpc.handshake import Caller, Refused, said_goodbye
+from backend.rpc.handshake import CallerSide, HandshakeRefused, said_goodbye
 from backend.rpc.wire import (
     ALIVE,
     ANSWER,
@@ -48,7 +48,7 @@ class NotSent(Unavailable):
     has_effect = False
 
 
-class Call:
+class PendingCall:
     """A call in progress."""
 
     __slots__ = ("abandoned", "arguments", "deadline", "future", "method", "number", "weight")
@@ -76,7 +76,7 @@ class Link(asyncio.Protocol):
     """A connection.  Calls may be made after :attr:`welcomed` is done, until :attr:`leaving` is set."""
 
     def __init__(
-        self, make_caller: Callable[[bytes], Caller], heartbeat_seconds: float, on_end: Callable[[Link], None]
+        self, make_caller: Callable[[bytes], CallerSide], heartbeat_seconds: float, on_end: Callable[[Link], None]
     ) -> None:
         """``make_caller`` gets the binding of the proofs.  ``on_end`` is called once, when this connection accepts no
         more calls, though some may still be answered.
@@ -86,11 +86,11 @@ class Link(asyncio.Protocol):
         self._heartbeat_seconds = heartbeat_seconds
         self._on_end = on_end
         self._transport: asyncio.Transport
-        self._caller: Caller
+        self._caller: CallerSide
         self._frames = Frames()
         self._out: list[bytes] = []
         """Frames to be sent at the end of this turn of the loop."""
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._last = 0
         self._quiet = True
         """Nothing was written since the last heartbeat."""
@@ -103,7 +103,7 @@ class Link(asyncio.Protocol):
         self.under_way_bytes = 0
         self.leaving = False
         self.welcomed: asyncio.Future[None] = self._loop.create_future()
-        """Done when calls can be made.  Raises :class:`Refused` or :class:`ConnectionError`."""
+        """Done when calls can be made.  Raises :class:`HandshakeRefused` or :class:`ConnectionError`."""
         self.welcomed.add_done_callback(lambda welcomed: welcomed.cancelled() or welcomed.exception())
         self.lost: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is closed."""
@@ -152,7 +152,7 @@ class Link(asyncio.Protocol):
         except WireError as error:
             logger.warning("the connection to %s is cut: it sent %s", self.peer or "somebody unknown", error)
             self.cut(f"the other side sent {error}")
-        except Refused as refusal:
+        except HandshakeRefused as refusal:
             self._refused(refusal)
 
     # --- received frames ------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Link(asyncio.Protocol):
         else:
             raise WireError(f"a frame of kind {kind} where none belongs")
 
-    def _finished(self, number: int) -> Call:
+    def _finished(self, number: int) -> PendingCall:
         call = self._calls.pop(number, None)
         if call is None:
             raise WireError(f"an answer to call {number}, which nobody made")
@@ -204,7 +204,7 @@ class Link(asyncio.Protocol):
             self._make_room()
         return call
 
-    def _refused(self, refusal: Refused) -> None:
+    def _refused(self, refusal: HandshakeRefused) -> None:
         if not self.welcomed.done():
             self.welcomed.set_exception(refusal)
         self.cut(str(refusal))
@@ -216,7 +216,7 @@ class Link(asyncio.Protocol):
         """True if so many bytes are in progress that further calls have to wait."""
         return self.under_way_bytes >= self._under_way_most
 
-    def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> Call:
+    def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> PendingCall:
         """Make a call; it is sent at the end of this turn of the loop.  Raises
         :class:`backend.rpc.wire.FrameTooLarge`."""
         number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
@@ -224,12 +224,14 @@ class Link(asyncio.Protocol):
             number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
         data = frame(method, number, encode(arguments))
         weight = len(data) - HEAD.size + CALL_OVERHEAD_BYTES
-        call = self._calls[number] = Call(self._loop.create_future(), number, method, arguments, weight, deadline)
+        call = self._calls[number] = PendingCall(
+            self._loop.create_future(), number, method, arguments, weight, deadline
+        )
         self.under_way_bytes += weight
         self._say(data)
         return call
 
-    def abandon(self, call: Call) -> None:
+    def abandon(self, call: PendingCall) -> None:
         """Cancel the call: what it has claimed, or will claim, is released."""
         call.abandoned = True
         future = call.future
@@ -239,14 +241,14 @@ class Link(asyncio.Protocol):
         elif call.method == ReceiveCall.KIND and not future.cancelled() and future.exception() is None:
             self._give_back(call, future.result())
 
-    def end_wait(self, call: Call) -> asyncio.Future[Any]:
+    def end_wait(self, call: PendingCall) -> asyncio.Future[Any]:
         """End a receive's wait but keep what it has claimed; the call's future may have been cancelled."""
         if self._calls.get(call.number) is call:
             call.future = self._loop.create_future()
             self._say(frame(CANCEL, call.number))
         return call.future
 
-    def _give_back(self, call: Call, messages: list[Any]) -> None:
+    def _give_back(self, call: PendingCall, messages: list[Any]) -> None:
         """Release the messages of a receive whose caller was gone before the answer arrived."""
         target, command = call.arguments[:2]
         assert isinstance(command, Receive)

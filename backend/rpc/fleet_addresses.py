@@ -6,7 +6,7 @@ import asyncio
 
 from backend.rpc.address import Address
 from backend.rpc.cluster_client import ReadNodes
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 
 LOOK_SECONDS = 0.5
 """Minimum time between two reads of the backend clusters' reports."""
@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.5
 class FleetAddresses:
     """Addresses of the backend clusters' nodes, from the clusters' reports."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ClusterDirectory) -> None:
         self._fleet = fleet
         self._looked_at = 0.0
 

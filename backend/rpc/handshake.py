@@ -39,7 +39,7 @@ _PROOF_BYTES: Final = 32
 _T = TypeVar("_T")
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The handshake failed: wrong secret, no common version, or no capacity.  The text says which."""
 
 
@@ -86,8 +86,8 @@ def goodbye(reason: str) -> bytes:
     return frame(GOODBYE, 0, encode(Goodbye(reason)))
 
 
-def said_goodbye(payload: memoryview) -> Refused:
-    return Refused(_read(Goodbye, payload).reason)
+def said_goodbye(payload: memoryview) -> HandshakeRefused:
+    return HandshakeRefused(_read(Goodbye, payload).reason)
 
 
 class _Side:
@@ -123,13 +123,13 @@ class _Side:
 
     def _check(self, who: bytes, proof: bytes) -> None:
         if not hmac.compare_digest(self._proof(who), proof):
-            raise Refused(
+            raise HandshakeRefused(
                 "the other side has another shared secret"
                 + (", or somebody is between the two" if self._binding else "")
             )
 
 
-class Caller(_Side):
+class CallerSide(_Side):
     """The side that connects."""
 
     def begin(self) -> bytes:
@@ -137,11 +137,11 @@ class Caller(_Side):
         return frame(HELLO, 0, self._hello)
 
     def challenged(self, payload: memoryview) -> bytes:
-        """Return the answer to a challenge.  Raises :class:`Refused`."""
+        """Return the answer to a challenge.  Raises :class:`HandshakeRefused`."""
         self._challenge = bytes(payload)
         challenge = _read(Challenge, payload)
         if not self._lowest <= challenge.version <= self._highest:
-            raise Refused(
+            raise HandshakeRefused(
                 f"the other side chose version {challenge.version} of the protocol, "
                 f"here {_versions(self._lowest, self._highest)}"
             )
@@ -150,27 +150,27 @@ class Caller(_Side):
         return frame(PROOF, 0, encode(Proof(self._proof(b"client"))))
 
     def welcomed(self, payload: memoryview) -> Welcome:
-        """Check the server's proof and return its welcome.  Raises :class:`Refused`."""
+        """Check the server's proof and return its welcome.  Raises :class:`HandshakeRefused`."""
         if not self._challenge:
-            raise Refused("the other side skipped its challenge")
+            raise HandshakeRefused("the other side skipped its challenge")
         welcome = _read(Welcome, payload)
         self._check(b"server", welcome.proof)
         return welcome
 
 
-class Answerer(_Side):
+class AnswererSide(_Side):
     """The side that accepts the connection."""
 
     def greeted(self, payload: memoryview) -> bytes:
-        """Return the challenge for a client's greeting.  Raises :class:`Refused`."""
+        """Return the challenge for a client's greeting.  Raises :class:`HandshakeRefused`."""
         if self._hello:
-            raise Refused("the other side greeted twice")
+            raise HandshakeRefused("the other side greeted twice")
         self._hello = bytes(payload)
         hello = _read(Hello, payload)
         _check_nonce(hello.nonce)
         self.version = min(self._highest, hello.highest)
         if self.version < max(self._lowest, hello.lowest):
-            raise Refused(
+            raise HandshakeRefused(
                 f"no common version of the protocol: the caller {_versions(hello.lowest, hello.highest)}, "
                 f"the server {_versions(self._lowest, self._highest)}"
             )
@@ -179,9 +179,9 @@ class Answerer(_Side):
         return frame(CHALLENGE, 0, self._challenge)
 
     def proved(self, payload: memoryview, under_way_bytes: int) -> bytes:
-        """Check the client's proof and return the welcome.  Raises :class:`Refused`."""
+        """Check the client's proof and return the welcome.  Raises :class:`HandshakeRefused`."""
         if not self._challenge:
-            raise Refused("the other side proved before it was asked")
+            raise HandshakeRefused("the other side proved before it was asked")
         self._check(b"client", _read(Proof, payload).proof)
         return frame(WELCOME, 0, encode(Welcome(self._proof(b"server"), under_way_bytes)))
 
@@ -190,12 +190,12 @@ def _read(kind: type[_T], payload: memoryview) -> _T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
     except msgspec.MsgspecError as error:
-        raise Refused(f"the other side's greeting cannot be read: {error}") from error
+        raise HandshakeRefused(f"the other side's greeting cannot be read: {error}") from error
 
 
 def _check_nonce(nonce: bytes) -> None:
     if len(nonce) != _NONCE_BYTES:
-        raise Refused(f"a nonce of {len(nonce)} bytes, it takes {_NONCE_BYTES}")
+        raise HandshakeRefused(f"a nonce of {len(nonce)} bytes, it takes {_NONCE_BYTES}")
 
 
 def _versions(lowest: int, highest: int) -> str:

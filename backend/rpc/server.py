@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from backend.api import BackendError, Peer, Unavailable
 from backend.rpc.address import Address, ServerTls, check_path
-from backend.rpc.handshake import Answerer, Refused, check_secret, goodbye
+from backend.rpc.handshake import AnswererSide, HandshakeRefused, check_secret, goodbye
 from backend.rpc.wire import (
     ALIVE,
     ANSWER,
@@ -154,7 +154,7 @@ class BackendServer:
         self.backend = backend
         self.limits = limits
         self.tracing = tracing
-        self.connections: set[Connection] = set()
+        self.connections: set[CallerConnection] = set()
         self.draining = False
         self._secret = secret
         self._name = name
@@ -169,14 +169,14 @@ class BackendServer:
         """Names of the connected callers that have proved that they know the secret."""
         return {connection.peer for connection in self.connections if connection.peer}
 
-    def make(self) -> Connection:
-        return Connection(self, Answerer(self._secret, self._name, self._binding))
+    def make(self) -> CallerConnection:
+        return CallerConnection(self, AnswererSide(self._secret, self._name, self._binding))
 
-    def came(self, connection: Connection) -> None:
+    def came(self, connection: CallerConnection) -> None:
         self.connections.add(connection)
         self._empty.clear()
 
-    def went(self, connection: Connection, ending: Iterable[asyncio.Task[None]]) -> None:
+    def went(self, connection: CallerConnection, ending: Iterable[asyncio.Task[None]]) -> None:
         """Remove a closed connection; its calls are being cancelled."""
         self.connections.discard(connection)
         for task in ending:
@@ -216,12 +216,12 @@ class BackendServer:
                 pass
 
 
-class Connection(asyncio.Protocol):
+class CallerConnection(asyncio.Protocol):
     """Connection of one peer."""
 
-    def __init__(self, server: BackendServer, greeting: Answerer) -> None:
+    def __init__(self, server: BackendServer, greeting: AnswererSide) -> None:
         self._server = server
-        self._greeting: Answerer | None = greeting
+        self._greeting: AnswererSide | None = greeting
         """Handshake in progress; None: the peer is authenticated."""
         self._backend = server.backend
         self._loop = asyncio.get_running_loop()
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             logger.warning("a connection of %s is cut: it sent %s", self.peer or "somebody unknown", error)
             self.cut()
-        except Refused as refusal:
+        except HandshakeRefused as refusal:
             logger.warning("a connection is refused: %s", refusal)
             self._part(str(refusal))
 
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         greeting = self._greeting
         assert greeting is not None
         if data.startswith(TLS_BEGINS):
-            raise Refused("the caller speaks TLS, and this side does not")
+            raise HandshakeRefused("the caller speaks TLS, and this side does not")
         for kind, _, payload in self._frames.feed(data):
             if kind == HELLO:
                 self._transport.write(greeting.greeted(payload))

@@ -49,8 +49,8 @@ from backend.api import (
     Peeked,
     Peer,
     Receive,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendResult,
     Target,
     Transfer,
 )
@@ -190,11 +190,11 @@ class Purge(Request, array_like=True, gc=False):
 
 class Send(Request, array_like=True, gc=False):
     KIND: ClassVar[int] = 35
-    ANSWER: ClassVar[Any] = list[Stored]
+    ANSWER: ClassVar[Any] = list[SendResult]
     target: Target
     messages: list[NewMessage]
     trace: bytes | None = None
-    """The caller's span (:class:`telemetry.headers.Place`, packed) if it is sampled, otherwise omitted; as in all
+    """The caller's span (:class:`telemetry.headers.RemoteSpan`, packed) if it is sampled, otherwise omitted; as in all
     :data:`TRACED`.
     """
 
@@ -204,7 +204,7 @@ class Send(Request, array_like=True, gc=False):
 
 class ReceiveCall(Request, array_like=True, gc=False):
     KIND: ClassVar[int] = 36
-    ANSWER: ClassVar[Any] = list[Received]
+    ANSWER: ClassVar[Any] = list[ReceivedMessage]
     target: Target
     command: Receive
     trace: bytes | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 
 KEPT_SECONDS = 0.5
 """Maximum age of the sums, without the time to compute them."""
@@ -18,10 +18,10 @@ AT_ONCE = 5_000
 """Partitions summed before other tasks get a turn: about half a millisecond."""
 
 
-class Usage:
+class AccountUsage:
     """The sums of all accounts."""
 
-    def __init__(self, partitions: Mapping[int, Partition]) -> None:
+    def __init__(self, partitions: Mapping[int, OpenPartition]) -> None:
         self._partitions = partitions
         self._sums: dict[str, int] = {}
         self._due = 0.0

@@ -36,9 +36,9 @@ from backend.api import (
     Peeked,
     Peer,
     Receive,
-    Received,
+    ReceivedMessage,
+    SendResult,
     StorageFull,
-    Stored,
     Target,
     Transfer,
     Unavailable,
@@ -47,17 +47,17 @@ from backend.engine import records
 from backend.engine.blocks import MOVING
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
-from backend.engine.queue import Claimed, Queue
-from backend.engine.records import Answered, Message, Record, encode_head
+from backend.engine.queue import Claimed, QueueCommands
+from backend.engine.records import Message, Record, RetryAnswered, encode_head
 from backend.engine.timers import NEVER
 from backend.journal.interface import Log
 from backend.journal.rows import encode_record
-from backend.serving.account_usage import Usage
+from backend.serving.account_usage import AccountUsage
 from backend.serving.background import Tasks
 from backend.serving.memory_limit import Memory
 from backend.serving.node_clock import SLEW_MOST
-from backend.serving.orphan_collector import Collector
-from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, Partition, size_of_transfer
+from backend.serving.orphan_collector import OrphanCollector
+from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, OpenPartition, size_of_transfer
 from backend.serving.payload_cache import Windows
 from backend.serving.peek import look
 from backend.serving.queue_stats import measured, measured_of
@@ -113,8 +113,8 @@ class Incarnation:
         self.partitions = shards.partitions
         self.ferry = Ferry(self)
         self.adoption = Adoption(self)
-        self._collector = Collector(self)
-        self._usage = Usage(self.partitions)
+        self._collector = OrphanCollector(self)
+        self._usage = AccountUsage(self.partitions)
         self.memory = Memory(self.partitions, memory_bytes)
         self.loop = asyncio.get_running_loop()
         self.windows = Windows(log, window_bytes, self._quarantine)
@@ -130,7 +130,7 @@ class Incarnation:
         if self.memory.most_bytes:
             self.tasks.start(self.memory.watch(), "the watch over the memory")
 
-    def opened(self, partitions: Sequence[Partition]) -> None:
+    def opened(self, partitions: Sequence[OpenPartition]) -> None:
         """Start serving these partitions: resume everything that was in progress in them."""
         for partition in partitions:
             self.ferry.kick(partition)
@@ -140,7 +140,7 @@ class Incarnation:
 
     # --- common to all commands -------------------------------------------------------------------------
 
-    def _find(self, target: Target) -> Partition:
+    def _find(self, target: Target) -> OpenPartition:
         partition = self.partitions.get(target.partition)
         if partition is None:
             damage = self.shards.damage_of(target.partition)
@@ -150,7 +150,9 @@ class Incarnation:
         partition.check(target)
         return partition
 
-    def write(self, partition: Partition, record: Record, now: int, body: bytes = b"", *, reserve: bool = True) -> None:
+    def write(
+        self, partition: OpenPartition, record: Record, now: int, body: bytes = b"", *, reserve: bool = True
+    ) -> None:
         """Append one record and apply it.  Raises :class:`StorageFull` or :class:`Unavailable`, having changed nothing.
 
         Never raises them after :meth:`Log.check_room` has accepted its size.
@@ -166,7 +168,7 @@ class Incarnation:
             self.tasks.failed(f"a record of partition {partition.id}", error)
             raise
 
-    async def write_all(self, partition: Partition, decide: Callable[[int], Sequence[Record]]) -> None:
+    async def write_all(self, partition: OpenPartition, decide: Callable[[int], Sequence[Record]]) -> None:
         """Append and apply records without a body, all or none, and wait until they are durable.
 
         ``decide`` returns the records for a given time; it is called again after a wait for room.  Raises
@@ -198,7 +200,7 @@ class Incarnation:
         if barrier is not None:
             await (barrier if traces.current.get() is None else _timed(barrier))
 
-    def changed(self, partition: Partition) -> None:
+    def changed(self, partition: OpenPartition) -> None:
         """Handle a change of the partition: wake waiting receives, and set an alarm for its next timeout."""
         if partition.waiters:
             self._wake(partition)
@@ -209,7 +211,7 @@ class Incarnation:
             partition.alarm = due
             self._set_alarm(partition)
 
-    def _set_alarm(self, partition: Partition) -> None:
+    def _set_alarm(self, partition: OpenPartition) -> None:
         """Set the timer for the partition's alarm in its shard's time, or somewhat earlier (:func:`_seconds_until`)."""
         rings_at = self.loop.time() + _seconds_until(partition)
         partition.rings_at = rings_at
@@ -221,7 +223,7 @@ class Incarnation:
         if rings_at < self._timer_at:
             self._set_timer(rings_at)
 
-    def _wake(self, partition: Partition) -> None:
+    def _wake(self, partition: OpenPartition) -> None:
         if partition.claimable:
             # Wakes one receive.  It wakes the next if messages are left after its claims.
             while partition.waiters:
@@ -266,7 +268,7 @@ class Incarnation:
 
     # --- sending ----------------------------------------------------------------------------------------
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
         while True:
             partition = self._find(target)
             now = partition.clock()
@@ -297,7 +299,7 @@ class Incarnation:
             await (barrier if traces.current.get() is None else _timed(barrier))
         return answers
 
-    async def _acknowledged(self, partition: Partition, level: AckLevel, answers: Sequence[Stored]) -> None:
+    async def _acknowledged(self, partition: OpenPartition, level: AckLevel, answers: Sequence[SendResult]) -> None:
         """Wait until a send may be answered at a level other than QUORUM.
 
         At ALL, a repeat also waits until every replica has the original message, whoever wrote it; except if the
@@ -309,7 +311,7 @@ class Incarnation:
         elif self.log.unsynced_bytes > UNSYNCED_BYTES_MOST:
             await self.durable()
 
-    def _store(self, partition: Partition, written: list[tuple[Message | Answered, bytes]], now: int) -> int:
+    def _store(self, partition: OpenPartition, written: list[tuple[Message | RetryAnswered, bytes]], now: int) -> int:
         """Append the records; return the number of messages among them."""
         if len(written) > 1:
             self.log.check_room(_size(written))
@@ -329,7 +331,7 @@ class Incarnation:
 
     # --- receiving --------------------------------------------------------------------------------------
 
-    async def receive(self, target: Target, command: Receive) -> list[Received]:
+    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         deadline = self.loop.time() + command.wait_seconds if command.wait_seconds else 0.0
         while True:
             partition = self._find(target)
@@ -385,7 +387,7 @@ class Incarnation:
                 return False
             await self._wait(partition, remaining, looks_only=True)
 
-    async def _wait(self, partition: Partition, seconds: float, *, looks_only: bool = False) -> None:
+    async def _wait(self, partition: OpenPartition, seconds: float, *, looks_only: bool = False) -> None:
         """Wait until a message may be available or the time is over."""
         waiter = self.loop.create_future()
         partition.waiters[waiter] = looks_only
@@ -401,7 +403,7 @@ class Incarnation:
             timeout.cancel()
             partition.waiters.pop(waiter, None)
 
-    def _release(self, partition: Partition, claims: Sequence[Claimed]) -> None:
+    def _release(self, partition: OpenPartition, claims: Sequence[Claimed]) -> None:
         if partition.fold.dropped or partition.closed:
             return
         now = partition.clock()
@@ -413,8 +415,8 @@ class Incarnation:
         self.changed(partition)
 
     async def _deliver(
-        self, partition: Partition, claims: Sequence[Claimed], left: records.TransferOut | None
-    ) -> list[Received]:
+        self, partition: OpenPartition, claims: Sequence[Claimed], left: records.TransferOut | None
+    ) -> list[ReceivedMessage]:
         """Return the claimed messages with payloads, once the claim is durable and dead letters have arrived."""
         if left is not None:
             await self.ferry.brought(partition, left)
@@ -433,7 +435,7 @@ class Incarnation:
             record, payload = entry
             number = claim.number
             answer.append(
-                Received(
+                ReceivedMessage(
                     message_id(partition.id, number, salt)
                     if record.message_id is None
                     else unpack_id(record.message_id),
@@ -456,7 +458,7 @@ class Incarnation:
         return answer
 
     async def _delete_delivered(
-        self, partition: Partition, claims: Sequence[Claimed], found: Sequence[Entry | None]
+        self, partition: OpenPartition, claims: Sequence[Claimed], found: Sequence[Entry | None]
     ) -> list[Entry | None]:
         """Delete the messages about to be delivered, and return the entries that may be delivered.
 
@@ -487,7 +489,7 @@ class Incarnation:
             self.changed(partition)
             return kept
 
-    def _quarantine(self, partition: Partition, numbers: list[int]) -> None:
+    def _quarantine(self, partition: OpenPartition, numbers: list[int]) -> None:
         partition.check_open()
         self.write(partition, records.Quarantined(numbers), partition.clock())
 
@@ -498,15 +500,15 @@ class Incarnation:
         await self.write_all(partition, lambda now: partition.queue.release(handles, now))
 
     async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
-        return await self._settle_claims(target, Queue.delete, handles)
+        return await self._settle_claims(target, QueueCommands.delete, handles)
 
     async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
-        return await self._settle_claims(target, Queue.change_visibility, changes)
+        return await self._settle_claims(target, QueueCommands.change_visibility, changes)
 
     async def _settle_claims(
         self,
         target: Target,
-        decide: Callable[[Queue, Sequence[T], int], tuple[list[Record], list[HandleOutcome]]],
+        decide: Callable[[QueueCommands, Sequence[T], int], tuple[list[Record], list[HandleOutcome]]],
         asked: Sequence[T],
     ) -> list[HandleOutcome]:
         while True:
@@ -554,7 +556,7 @@ class Incarnation:
             stale = MapStale(f"the queue of partition {partition.id} has a map of version {settings.map_version}")
             _send_away(partition, stale)
 
-    def _open(self, settings: PartitionSettings) -> Partition:
+    def _open(self, settings: PartitionSettings) -> OpenPartition:
         """Create a partition that has never been written to; its first record is known to fit."""
         shard = self.shards.of(settings.partition)
         fold = Fold(settings.partition)
@@ -755,13 +757,13 @@ class Incarnation:
             _send_away(partition, error)
 
 
-def _seconds_until(partition: Partition) -> float:
+def _seconds_until(partition: OpenPartition) -> float:
     """Return the seconds until the partition's alarm is due at the earliest: shard time may run a tenth faster."""
     seconds = max(0.0, (partition.alarm - partition.clock()) / 1000)
     return seconds if seconds <= NEAR_SECONDS else max(NEAR_SECONDS, seconds / (1 + SLEW_MOST))
 
 
-def _send_away(partition: Partition, error: Exception | None = None) -> None:
+def _send_away(partition: OpenPartition, error: Exception | None = None) -> None:
     """End long polls at this partition, with an error, or without one to make them check once more."""
     for waiter in partition.waiters:
         _settle(waiter, error)
@@ -797,7 +799,7 @@ def _size_of_heads(written: Sequence[Record]) -> int:
     return sum(len(encode_head(record)) + 64 for record in written)
 
 
-def _size(written: Sequence[tuple[Message | Answered, bytes]]) -> int:
+def _size(written: Sequence[tuple[Message | RetryAnswered, bytes]]) -> int:
     """Return an upper bound on the bytes of these records."""
     return sum(
         len(payload) + RECORD_OVERHEAD_BYTES + (4 * len(record.group or "") if isinstance(record, Message) else 0)

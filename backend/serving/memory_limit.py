@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 
 from backend.api import StorageFull
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ AGAIN_PERCENT = 95
 class Memory:
     """Memory used by the partitions of a node."""
 
-    def __init__(self, partitions: Mapping[int, Partition], most_bytes: int) -> None:
+    def __init__(self, partitions: Mapping[int, OpenPartition], most_bytes: int) -> None:
         """``most_bytes``: the limit; 0: no limit."""
         self._partitions = partitions
         self.most_bytes = most_bytes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from backend.api import BackendError, NotOwner, PartitionGone, PartitionState, Target
 from backend.engine.records import Forgotten
 from backend.serving.background import Complaints
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PAUSE_SECONDS = 0.01
 RETRY_SECONDS = 5.0
 
 
-class Collector:
+class OrphanCollector:
     """Collection of orphans of one incarnation, in the background."""
 
     def __init__(self, incarnation: Incarnation) -> None:
@@ -99,7 +99,7 @@ class Collector:
                 except BackendError:
                     return  # the next start finds it
 
-    async def _forget(self, partition: Partition, gone: list[int]) -> None:
+    async def _forget(self, partition: OpenPartition, gone: list[int]) -> None:
         fold = partition.fold
         known = [
             peer

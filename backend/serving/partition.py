@@ -19,7 +19,7 @@ from backend.api import (
 )
 from backend.engine.fold import Fold
 from backend.engine.ids import salt_of
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
 from backend.engine.records import Message
 from backend.engine.timers import NEVER
@@ -31,7 +31,7 @@ RECORD_OVERHEAD_BYTES = 192
 """Upper bound on the bytes of a message's record beside its payload, group and id."""
 
 
-class Partition:
+class OpenPartition:
     """One open partition."""
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Partition:
         self.clock = clock
         self.fold = fold
         key = fold.settings.handle_key
-        self.queue = Queue(fold, Handles(fold.partition, key), salt_of(key))
+        self.queue = QueueCommands(fold, Handles(fold.partition, key), salt_of(key))
         self.waiters: OrderedDict[asyncio.Future[None], bool] = OrderedDict()
         """Long polls, the longest waiting first; the value is True for those that only watch and claim nothing."""
         self.window: dict[int, Entry] = {}

@@ -16,11 +16,11 @@ from backend.api import Unavailable
 from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
 from backend.engine.fold import Fold
 from backend.engine.queue import Claimed
-from backend.engine.records import Answered, Message, decode_head
+from backend.engine.records import Message, RetryAnswered, decode_head
 from backend.journal.interface import Log
 from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
-from backend.serving.partition import Entry, Partition
+from backend.serving.partition import Entry, OpenPartition
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ PREFETCH_MESSAGES = 64
 class Windows:
     """The windows of all partitions of an incarnation, and reads of messages that are not in them."""
 
-    def __init__(self, log: Log, budget_bytes: int, quarantine: Callable[[Partition, list[int]], None]) -> None:
+    def __init__(self, log: Log, budget_bytes: int, quarantine: Callable[[OpenPartition, list[int]], None]) -> None:
         self.bytes_left = budget_bytes
         self._log = log
         self._quarantine = quarantine
         """Called with messages that are permanently unreadable."""
-        self._used: OrderedDict[int, Partition] = OrderedDict()
+        self._used: OrderedDict[int, OpenPartition] = OrderedDict()
         """Partitions that may have entries in their window, the least recently used first."""
 
     # --- cached entries -----------------------------------------------------------------------------------
 
-    def keep(self, partition: Partition, written: Sequence[tuple[Message | Answered, bytes]]) -> None:
+    def keep(self, partition: OpenPartition, written: Sequence[tuple[Message | RetryAnswered, bytes]]) -> None:
         """Cache messages that have just been sent, for a receive soon."""
         if partition.fold.visible - len(written) >= WINDOW_MESSAGES or not self._has_room(partition):
             return
@@ -54,7 +54,7 @@ class Windows:
                 self.bytes_left -= len(payload) + ENTRY_BYTES
                 window[record.number] = (record, payload)
 
-    def take(self, partition: Partition, numbers: Sequence[int]) -> list[Entry | None]:
+    def take(self, partition: OpenPartition, numbers: Sequence[int]) -> list[Entry | None]:
         """Remove the messages' entries from the window and return them; None for those not in it."""
         pop = partition.window.pop
         found, freed_bytes = [], 0
@@ -66,28 +66,28 @@ class Windows:
         self.bytes_left += freed_bytes
         return found
 
-    def forget(self, partition: Partition, numbers: Sequence[int]) -> None:
+    def forget(self, partition: OpenPartition, numbers: Sequence[int]) -> None:
         """Remove the entries of deleted messages."""
         if partition.window:
             self.take(partition, numbers)
 
-    def trim(self, partition: Partition) -> None:
+    def trim(self, partition: OpenPartition) -> None:
         """Remove entries of messages that expired."""
         if len(partition.window) > partition.fold.visible + partition.fold.delayed:
             self.take(partition, [number for number in partition.window if partition.fold.locate(number) is None])
 
-    def clear(self, partition: Partition) -> None:
+    def clear(self, partition: OpenPartition) -> None:
         """Remove all entries of a partition."""
         for _, payload in partition.window.values():
             self.bytes_left += len(payload) + ENTRY_BYTES
         partition.window.clear()
 
-    def remove(self, partition: Partition) -> None:
+    def remove(self, partition: OpenPartition) -> None:
         """Remove a dropped or closed partition."""
         self.clear(partition)
         self._used.pop(partition.id, None)
 
-    def _has_room(self, partition: Partition) -> bool:
+    def _has_room(self, partition: OpenPartition) -> bool:
         """Return whether the partition may cache more; clears the least recently used windows for it."""
         used = self._used
         used[partition.id] = partition
@@ -100,7 +100,7 @@ class Windows:
     # --- reads from the journal -----------------------------------------------------------------------------
 
     async def fill(
-        self, partition: Partition, claims: Sequence[Claimed], found: list[Entry | None]
+        self, partition: OpenPartition, claims: Sequence[Claimed], found: list[Entry | None]
     ) -> list[Entry | None]:
         """Complete the result of :meth:`take` for the claims with reads from the journal, which also read ahead."""
         missing = [(claim.number, claim.position) for claim, entry in zip(claims, found, strict=True) if entry is None]
@@ -132,7 +132,7 @@ class Windows:
         ]
 
     async def _load_with(
-        self, partition: Partition, missing: list[tuple[int, int]], ahead: list[tuple[int, int]]
+        self, partition: OpenPartition, missing: list[tuple[int, int]], ahead: list[tuple[int, int]]
     ) -> dict[int, Entry]:
         """Load missing messages with the read-ahead; if that fails, load them alone."""
         try:
@@ -142,7 +142,7 @@ class Windows:
                 raise
         return await self.load(partition, missing)
 
-    def _neighbours(self, partition: Partition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _neighbours(self, partition: OpenPartition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return waiting messages just behind these, which also follow them on the disk.
 
         In a FIFO queue these mostly belong to other groups, whose turn comes next.
@@ -161,7 +161,7 @@ class Windows:
                     chosen[place] = positions[place - number - 1]
         return list(chosen.items())
 
-    async def load(self, partition: Partition, wanted: Sequence[tuple[int, int]]) -> dict[int, Entry]:
+    async def load(self, partition: OpenPartition, wanted: Sequence[tuple[int, int]]) -> dict[int, Entry]:
         """Return heads and payloads by number, for (number, position).  Corrupt messages are quarantined and omitted.
 
         Raises :class:`Unavailable` when they cannot be read now.

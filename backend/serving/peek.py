@@ -17,7 +17,7 @@ from backend.engine.order import FifoOrder
 from backend.engine.records import Message, decode_head
 from backend.journal.interface import Log
 from backend.journal.rows import RecordView
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 
 _BYTES_UNKNOWN = 1 << 20
 """Assumed size of a message for which an old checkpoint has no size."""
@@ -36,7 +36,7 @@ class _Seen(NamedTuple):
     first_received_ms: int
 
 
-async def look(log: Log, partition: Partition, most: int, after: int) -> list[Peeked]:
+async def look(log: Log, partition: OpenPartition, most: int, after: int) -> list[Peeked]:
     """Return the oldest ``most`` messages with numbers above ``after``, in any state; the fold was advanced to now.
 
     Returns fewer if they exceed the byte limit of a peek; none only if there is none.
@@ -49,7 +49,7 @@ async def look(log: Log, partition: Partition, most: int, after: int) -> list[Pe
         after = seen[-1].number  # these were deleted while they were read
 
 
-async def _looked_up(log: Log, partition: Partition, seen: list[_Seen]) -> list[Peeked]:
+async def _looked_up(log: Log, partition: OpenPartition, seen: list[_Seen]) -> list[Peeked]:
     found = {message.number: entry for message in seen if (entry := partition.window.get(message.number)) is not None}
     for _ in range(_READS_MOST):
         missing = [message.number for message in seen if message.number not in found]
@@ -95,7 +95,7 @@ def _seen(fold: Fold, block: Block, index: int, state: int) -> _Seen:
     return _Seen(number, shown, due, sent, receives, block.first_received_of(index))
 
 
-async def _read(log: Log, partition: Partition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:
+async def _read(log: Log, partition: OpenPartition, numbers: list[int]) -> dict[int, tuple[Message, bytes]]:
     """Return heads and payloads of messages that are readable at the positions that the fold has now."""
     positions = {}
     for number in numbers:
@@ -112,7 +112,7 @@ async def _read(log: Log, partition: Partition, numbers: list[int]) -> dict[int,
     return found
 
 
-def _peeked(partition: Partition, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
+def _peeked(partition: OpenPartition, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
     record, payload = entry if entry is not None else (None, None)
     packed = record.message_id if record is not None else None
     return Peeked(

@@ -1,8 +1,8 @@
 """Statistics of queues: their size, and the operations since this node owns them.
 
 Counting costs a command one or two additions to integers of the partition
-(:class:`~backend.serving.partition.Partition`). They are neither journaled nor handed over, so they start at zero when
-a partition gets another owner: readers must use differences, and :attr:`~backend.api.Measures.since_ms`.
+(:class:`~backend.serving.partition.OpenPartition`). They are neither journaled nor handed over, so they start at zero
+when a partition gets another owner: readers must use differences, and :attr:`~backend.api.Measures.since_ms`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from backend.api import Measures
 from backend.engine.order import QUIET_AFTER_MS
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 
 GROUPS_MOST: Final = 5_000
 """Maximum number of message groups counted for one queue: a quarter of a millisecond."""
@@ -23,7 +23,7 @@ MEASURED_AT_ONCE: Final = 200
 """Partitions measured before other tasks get a turn."""
 
 
-def measured(partition: Partition) -> Measures:
+def measured(partition: OpenPartition) -> Measures:
     """Return the partition's statistics now; the caller has advanced its time."""
     fold = partition.fold
     counters = fold.counters()
@@ -49,14 +49,14 @@ def measured(partition: Partition) -> Measures:
     )
 
 
-def name_of(partition: Partition) -> str:
+def name_of(partition: OpenPartition) -> str:
     """Return the name of the partition's queue."""
     settings = partition.fold.settings
     assert settings is not None
     return settings.arn.rpartition(":")[2]
 
 
-def _groups(partition: Partition) -> tuple[int | None, int | None, int]:
+def _groups(partition: OpenPartition) -> tuple[int | None, int | None, int]:
     """Count groups: FIFO: with messages in flight; otherwise noisy groups, and their waiting messages."""
     fold = partition.fold
     if len(fold.lanes) > GROUPS_MOST:
@@ -70,14 +70,14 @@ def _groups(partition: Partition) -> tuple[int | None, int | None, int]:
 
 
 async def measured_of(
-    partitions: Mapping[int, Partition],
+    partitions: Mapping[int, OpenPartition],
     account: str,
     prefixes: tuple[str, ...],
     after: str,
     most: int,
 ) -> list[Measures]:
     """Return statistics of the account's first ``most`` queues by name (:meth:`backend.api.Backend.measures_of`)."""
-    found: list[tuple[str, Partition]] = []
+    found: list[tuple[str, OpenPartition]] = []
     last: str | None = None
     for count, partition in enumerate(list(partitions.values()), 1):
         if partition.account == account and not partition.fold.dropped:
@@ -99,7 +99,7 @@ async def measured_of(
     return told
 
 
-def _first(found: list[tuple[str, Partition]], most: int) -> tuple[list[tuple[str, Partition]], str | None]:
+def _first(found: list[tuple[str, OpenPartition]], most: int) -> tuple[list[tuple[str, OpenPartition]], str | None]:
     """Return the entries of the first ``most`` names, in order, and the last name; None: there are fewer names."""
     found.sort(key=_name)
     names, last = 0, None
@@ -112,7 +112,7 @@ def _first(found: list[tuple[str, Partition]], most: int) -> tuple[list[tuple[st
     return found, last if names == most else None
 
 
-def _name(one: tuple[str, Partition]) -> str:
+def _name(one: tuple[str, OpenPartition]) -> str:
     return one[0]
 
 

@@ -17,7 +17,7 @@ from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.timers import NEVER
 from backend.serving.node_clock import SteadyClock
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from backend.serving.shard_clock import ShardClock
 from metadata_service.models import PieceRef, ShardEntry, StoppedPartition, cluster_of
 
@@ -54,7 +54,7 @@ class Shard:
         self.entry = entry
         self.number = entry.shard
         self.clock = clock
-        self.partitions: dict[int, Partition] = {}
+        self.partitions: dict[int, OpenPartition] = {}
         self.pieces: Pieces = {}
         """References to the chunks of the last checkpoint."""
         self.changed = False
@@ -109,7 +109,7 @@ class Shards:
         self.owned: dict[int, Shard] = {}
         self.owners: Mapping[int, str] = {}
         """Shard → name of the node that owns it, as far as known, for shards not owned here."""
-        self.partitions: dict[int, Partition] = {}
+        self.partitions: dict[int, OpenPartition] = {}
         """Served partitions, by id."""
         self.damage: dict[int, str] = {}
         """Stopped partition → description of its damage."""
@@ -131,15 +131,15 @@ class Shards:
         shard = self.owned.get(shard_of(partition))
         return shard is not None and not shard.leaving and cluster_of(partition) == self.cluster
 
-    def add(self, fold: Fold) -> Partition:
+    def add(self, fold: Fold) -> OpenPartition:
         """Start serving a partition."""
         shard = self.of(fold.partition)
-        partition = Partition(fold, shard.number, shard.epoch, shard.clock)
+        partition = OpenPartition(fold, shard.number, shard.epoch, shard.clock)
         self.partitions[fold.partition] = shard.partitions[fold.partition] = partition
         shard.changed = True
         return partition
 
-    def open(self, entries: Iterable[ShardEntry], replay: Replay, time_ms: ShardTime) -> list[Partition]:
+    def open(self, entries: Iterable[ShardEntry], replay: Replay, time_ms: ShardTime) -> list[OpenPartition]:
         """Own these shards in the state folded by ``replay``; serve their partitions and return these.
 
         Their time continues as ``time_ms`` returns, but not before the last journaled time.  Damage is logged only
@@ -167,7 +167,7 @@ class Shards:
                 opened.append(self.add(fold))
         return opened
 
-    def remove(self, partition: Partition) -> None:
+    def remove(self, partition: OpenPartition) -> None:
         shard = self.owned[partition.shard]
         del self.partitions[partition.id]
         del shard.partitions[partition.id]
@@ -175,7 +175,7 @@ class Shards:
 
     # --- shards in hand-over ----------------------------------------------------------------------------
 
-    def close(self, shard: Shard) -> list[Partition]:
+    def close(self, shard: Shard) -> list[OpenPartition]:
         """Stop serving a shard for its hand-over.  Returns its partitions."""
         shard.leaving = True
         for partition in shard.partitions.values():
@@ -183,7 +183,7 @@ class Shards:
             del self.partitions[partition.id]
         return list(shard.partitions.values())
 
-    def reopen(self, shard: Shard) -> list[Partition]:
+    def reopen(self, shard: Shard) -> list[OpenPartition]:
         """Serve a shard again whose hand-over failed.  Returns its partitions."""
         shard.leaving = False
         for partition in shard.partitions.values():

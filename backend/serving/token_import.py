@@ -30,7 +30,7 @@ from backend.api import (
 )
 from backend.engine import records
 from backend.serving.background import Complaints
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from backend.serving.shards import shard_of
 from metadata_service.store import StoreError
 
@@ -51,12 +51,12 @@ class Adoption:
         self._node = incarnation
         self._complaints = Complaints()
 
-    def kick(self, partition: Partition) -> None:
+    def kick(self, partition: OpenPartition) -> None:
         """Start the import if the partition waits for tokens."""
         if partition.fold.awaiting and partition.adoption is None:
             partition.adoption = self._node.tasks.start(self._adopt(partition), f"the tokens for {partition.id}")
 
-    async def wait(self, partition: Partition) -> bool:
+    async def wait(self, partition: OpenPartition) -> bool:
         """Wait for the import; return whether the tokens are here, or so many have arrived that a retry may succeed."""
         self.kick(partition)
         if partition.adoption is None:
@@ -64,7 +64,7 @@ class Adoption:
         done, _ = await asyncio.wait([partition.adoption], timeout=WAIT_SECONDS)
         return bool(done) and not partition.fold.awaiting
 
-    async def _adopt(self, partition: Partition) -> None:
+    async def _adopt(self, partition: OpenPartition) -> None:
         try:
             while partition.fold.awaiting and not partition.fold.dropped:
                 stuck = False
@@ -89,13 +89,13 @@ class Adoption:
         finally:
             partition.adoption = None
 
-    async def _still(self, partition: Partition, source: int) -> bool:
+    async def _still(self, partition: OpenPartition, source: int) -> bool:
         """Return whether the queue, whose tokens the partition waits for, still exists."""
         settings = partition.fold.settings
         assert settings is not None
         return await self._node.resolver.settings(Target(source, settings.queue_id)) is not None
 
-    async def _adopt_from(self, partition: Partition, source: int) -> None:
+    async def _adopt_from(self, partition: OpenPartition, source: int) -> None:
         """Fetch and journal all tokens of one source partition."""
         node, settings = self._node, partition.fold.settings
         assert settings is not None
@@ -128,6 +128,6 @@ class Adoption:
             return await there.hand_over(target, slot, part)
 
 
-def _same_map(partition: Partition, settings: PartitionSettings) -> bool:
+def _same_map(partition: OpenPartition, settings: PartitionSettings) -> bool:
     now = partition.fold.settings
     return now is not None and now.map_version == settings.map_version

@@ -34,7 +34,7 @@ from backend.api import (
 from backend.engine import records
 from backend.engine.records import Message, Record
 from backend.serving.background import Complaints
-from backend.serving.partition import Entry, Partition, size_of_transfer
+from backend.serving.partition import Entry, OpenPartition, size_of_transfer
 from backend.serving.shards import shard_of
 from metadata_service.store import StoreError
 
@@ -65,7 +65,7 @@ class Ferry:
         self._node = incarnation
         self._complaints = Complaints()
 
-    def kick(self, partition: Partition) -> None:
+    def kick(self, partition: OpenPartition) -> None:
         """Start the loops for which the partition has work."""
         if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
             partition.ferry = self._node.tasks.start(self._transfer_all(partition), f"transfers from {partition.id}")
@@ -74,7 +74,7 @@ class Ferry:
 
     # --- transfers --------------------------------------------------------------------------------------
 
-    async def _transfer_all(self, source: Partition) -> None:
+    async def _transfer_all(self, source: OpenPartition) -> None:
         try:
             while not source.fold.dropped:
                 destinations = [to for to, out in source.fold.outgoing.items() if out.pending]
@@ -101,7 +101,7 @@ class Ferry:
             source.ferry = None
             _end_round(source, 0, False)
 
-    async def brought(self, source: Partition, left: records.TransferOut) -> None:
+    async def brought(self, source: OpenPartition, left: records.TransferOut) -> None:
         """Wait until messages that have just left have arrived, if their destination is a partition of this node.
 
         So a dead letter can be received as soon as the receive that moved it is answered.  Returns early when the
@@ -120,7 +120,7 @@ class Ferry:
             if not ended.done() or ended.result() == (destination, False):
                 return
 
-    async def _transfer(self, source: Partition, destination: int) -> None:
+    async def _transfer(self, source: OpenPartition, destination: int) -> None:
         """Transfer pending messages to one destination, or back if it is gone for good or the task was cancelled."""
         node, outgoing = self._node, source.fold.outgoing[destination]
         target = Target(destination, outgoing.queue_id)
@@ -171,7 +171,9 @@ class Ferry:
             node.changed(source)
         await node.durable()
 
-    async def _turn_back(self, source: Partition, target: Target, settings: PartitionSettings, back: list[int]) -> None:
+    async def _turn_back(
+        self, source: OpenPartition, target: Target, settings: PartitionSettings, back: list[int]
+    ) -> None:
         """Take back from a retired destination what it has not accepted; those messages are sent elsewhere."""
         node = self._node
         try:
@@ -187,7 +189,9 @@ class Ferry:
                 source, lambda _: [records.TransferBack(target.partition, back), records.Forgotten([target.partition])]
             )
 
-    def _hand_over(self, source: Partition, target: Partition, leaving: dict[int, tuple[Message, bytes]]) -> None:
+    def _hand_over(
+        self, source: OpenPartition, target: OpenPartition, leaving: dict[int, tuple[Message, bytes]]
+    ) -> None:
         """Write that the destination has the messages and that the source drops them, with no record in between."""
         node = self._node
         outgoing = source.fold.outgoing[target.id]
@@ -209,7 +213,7 @@ class Ferry:
 
     async def _carry(
         self,
-        source: Partition,
+        source: OpenPartition,
         target: Target,
         settings: PartitionSettings,
         leaving: dict[int, tuple[Message, bytes]],
@@ -232,7 +236,9 @@ class Ferry:
         await self._settle(source, target.partition, taken, refused)
         node.windows.forget(source, numbers)
 
-    async def _call_back(self, source: Partition, here: Partition | None, target: Target, back: list[int]) -> None:
+    async def _call_back(
+        self, source: OpenPartition, here: OpenPartition | None, target: Target, back: list[int]
+    ) -> None:
         """Take back the messages of a cancelled task, except those that the destination has already accepted."""
         node, destination = self._node, target.partition
         below = source.fold.outgoing[destination].below
@@ -262,7 +268,7 @@ class Ferry:
         except Unavailable as error:  # it is not this node's journal that fails
             raise NotReached(str(error)) from error
 
-    async def _settle(self, source: Partition, destination: int, taken: list[int], refused: list[int]) -> None:
+    async def _settle(self, source: OpenPartition, destination: int, taken: list[int], refused: list[int]) -> None:
         """Journal the destination's durable answer: transfers accepted and those rejected for good."""
 
         def decide(_: int) -> list[Record]:
@@ -276,7 +282,7 @@ class Ferry:
 
     # --- move tasks -------------------------------------------------------------------------------------
 
-    async def _move(self, source: Partition) -> None:
+    async def _move(self, source: OpenPartition) -> None:
         try:
             while (task := source.fold.running_task) is not None and not source.fold.dropped:
                 try:
@@ -291,7 +297,7 @@ class Ferry:
         finally:
             source.mover = None
 
-    async def _move_some(self, source: Partition, task: MoveTask) -> None:
+    async def _move_some(self, source: OpenPartition, task: MoveTask) -> None:
         """Move a batch, or end the task when nothing is left to move."""
         node = self._node
         under_way = sum(redrive for out in source.fold.outgoing.values() for _, redrive in out.pending.values())
@@ -303,7 +309,7 @@ class Ferry:
                 await self._settled(source)
                 return
             status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"
-            await node.write_all(source, lambda _: [records.MoveEnded(task.task_id, status)])
+            await node.write_all(source, lambda _: [records.MoveTaskEnded(task.task_id, status)])
             return
         began = source.clock()
         loaded = await node.windows.load(source, movable)
@@ -319,7 +325,7 @@ class Ferry:
             target = targets[arn, group] if arn is not None else None
             if target is None:
                 failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
-                ended = records.MoveEnded(task.task_id, "FAILED", failure)
+                ended = records.MoveTaskEnded(task.task_id, "FAILED", failure)
                 await node.write_all(source, lambda _, ended=ended: [ended])  # type: ignore[misc]
                 return
             chosen.append((number, target))
@@ -329,7 +335,7 @@ class Ferry:
             elapsed = (source.clock() - began) / 1000
             await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
 
-    async def _settled(self, source: Partition) -> None:
+    async def _settled(self, source: OpenPartition) -> None:
         """Wait until the transfers in progress from this source have finished."""
         self.kick(source)
         if source.ferry is not None:
@@ -340,14 +346,14 @@ NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 """FailureReason of a task whose destination does not exist."""
 
 
-def _end_round(source: Partition, destination: int, brought: bool) -> None:
+def _end_round(source: OpenPartition, destination: int, brought: bool) -> None:
     """Notify the waiter of :meth:`Ferry.brought`."""
     if source.ferry_round is not None:
         source.ferry_round.set_result((destination, brought))
         source.ferry_round = None
 
 
-def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:
+def _readable(source: OpenPartition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:
     """Return loaded messages in order, up to the first stored one that was not loaded: later ones may be of its group.
 
     Raises :class:`NotReached` if that leaves none.
@@ -363,12 +369,12 @@ def _readable(source: Partition, wanted: Iterable[int], loaded: Mapping[int, Ent
     return readable
 
 
-def _is_leaving(source: Partition, destination: int, transfer: int) -> bool:
+def _is_leaving(source: OpenPartition, destination: int, transfer: int) -> bool:
     """Return whether a transfer is still pending: it was not finished, and its message not deleted."""
     pending = source.fold.outgoing[destination].pending
     return transfer in pending and source.fold.locate(pending[transfer][0]) is not None
 
 
-def _is_cancelled(source: Partition) -> bool:
+def _is_cancelled(source: OpenPartition) -> bool:
     task = source.fold.running_task
     return task is not None and task.status == "CANCELLING"

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from bench.jobs import BATCH, BODY_BYTES, Bodies, counted
-from bench.load import Answer, Job, Jobs, LoadError
+from bench.load import Job, Jobs, LoadAnswer, LoadError
 from bench.peers.load import dial
 
 METHOD, HEADER, BODY = 1, 2, 3
@@ -45,7 +45,7 @@ _PUBLISHED = struct.pack(">HH", *_PUBLISH) + bytes(3)
 """Start of a publish method's frame; no body of the bench contains it."""
 
 
-class Frames:
+class AmqpFrames:
     """Splits received data into frames."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Frames:
         self._rest = data[at:]
 
 
-def _read_method(frames: Frames, stream: socket.socket, method: tuple[int, int]) -> bytes:
+def _read_method(frames: AmqpFrames, stream: socket.socket, method: tuple[int, int]) -> bytes:
     """Return the arguments of the next method, which must be ``method``.  Blocks."""
     while True:
         data = stream.recv(65536)
@@ -80,9 +80,9 @@ def _read_method(frames: Frames, stream: socket.socket, method: tuple[int, int])
                 return payload[4:]
 
 
-def greet(host: str, port: int) -> tuple[socket.socket, Frames]:
+def greet(host: str, port: int) -> tuple[socket.socket, AmqpFrames]:
     """Open a connection with one channel.  Blocks."""
-    stream, frames = dial(host, port), Frames()
+    stream, frames = dial(host, port), AmqpFrames()
     stream.sendall(b"AMQP\x00\x00\x09\x01")
     _read_method(frames, stream, (10, 10))
     stream.sendall(
@@ -112,7 +112,7 @@ def declare(host: str, port: int, queue: str) -> None:
 class Confirms:
     """A codec: complete when all published messages are confirmed."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: AmqpFrames) -> None:
         self.replies = bytearray()
         self._frames = frames
         self._published = 0
@@ -124,7 +124,7 @@ class Confirms:
             self._open.add(self._published)
         return data
 
-    def heard(self, data: bytes) -> Answer | None:
+    def heard(self, data: bytes) -> LoadAnswer | None:
         for kind, payload in self._frames.feed(data):
             if kind != METHOD:
                 continue
@@ -137,14 +137,14 @@ class Confirms:
             else:
                 self._open.discard(tag)
             if not self._open:
-                return Answer(200, b"")
+                return LoadAnswer(200, b"")
         return None
 
 
 class Deliveries:
     """A codec: complete when ten messages have arrived, which are acknowledged at once."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: AmqpFrames) -> None:
         self.replies = bytearray()
         self._frames = frames
         self._tags: list[int] = []
@@ -154,7 +154,7 @@ class Deliveries:
         self._waiting = True
         return data
 
-    def heard(self, data: bytes) -> Answer | None:
+    def heard(self, data: bytes) -> LoadAnswer | None:
         for kind, payload in self._frames.feed(data):
             if kind != METHOD:
                 continue
@@ -168,7 +168,7 @@ class Deliveries:
         self.replies += _method(_ACK, struct.pack(">QB", self._tags[BATCH - 1], 1))
         del self._tags[:BATCH]
         self._waiting = False
-        return Answer(200, b"")
+        return LoadAnswer(200, b"")
 
 
 class Amqp:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
-from bench.load import Answer, Connect, Connection, Load, LoadError
+from bench.load import Connect, LoadAnswer, LoadConnection, LoadError, LoadGenerator
 
 TIMEOUT_SECONDS = 30.0
 
@@ -25,14 +25,14 @@ class Codec(Protocol):
     def say(self, data: bytes) -> bytes:
         """Return the bytes to write to the socket for a job's data."""
 
-    def heard(self, data: bytes) -> Answer | None:
+    def heard(self, data: bytes) -> LoadAnswer | None:
         """Return the answer to the last sent data, once it is complete.  Raises :class:`~bench.load.LoadError`."""
 
 
-class PeerConnection(Connection):
+class PeerConnection(LoadConnection):
     """A connection with at most one call of a job in progress."""
 
-    def __init__(self, load: Load, codec: Codec) -> None:
+    def __init__(self, load: LoadGenerator, codec: Codec) -> None:
         super().__init__(load)
         self.codec = codec
 
@@ -62,7 +62,7 @@ class PeerConnection(Connection):
 def connect_by(greet: Callable[[], tuple[socket.socket, Codec]]) -> Connect:
     """Return a function that opens connections by ``greet``, which blocks until one can be used."""
 
-    async def connect(load: Load) -> Connection:
+    async def connect(load: LoadGenerator) -> LoadConnection:
         stream, codec = await asyncio.to_thread(greet)
         stream.setblocking(False)
         loop = asyncio.get_running_loop()

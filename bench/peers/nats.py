@@ -11,7 +11,7 @@ import socket
 import msgspec
 
 from bench.jobs import BATCH, Bodies, counted
-from bench.load import Answer, Job, Jobs, LoadError
+from bench.load import Job, Jobs, LoadAnswer, LoadError
 from bench.peers.load import dial
 
 _NEXT = b'{"batch":%d,"expires":60000000000}' % BATCH
@@ -71,7 +71,7 @@ class Replies:
         self._came = []
         return data.replace(INBOX, self._inbox)
 
-    def heard(self, data: bytes) -> Answer | None:
+    def heard(self, data: bytes) -> LoadAnswer | None:
         self._came += self._messages.feed(data)
         if self._messages.pinged:
             self._messages.pinged = False
@@ -82,7 +82,7 @@ class Replies:
         for reply, payload in self._came:
             if not reply and b'"error"' in payload:
                 raise LoadError(f"JetStream says {payload[:300]!r}")
-        return Answer(200, b" ".join(reply for reply, _ in self._came))
+        return LoadAnswer(200, b" ".join(reply for reply, _ in self._came))
 
 
 class Nats:

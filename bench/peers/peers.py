@@ -16,12 +16,12 @@ from pathlib import Path
 from bench.load import LoadError
 from bench.peers.amqp import greet
 from bench.peers.nats import Nats
-from bench.servers.servers import CACHE, HOST, Server, ServerError, ServerMissing, free_port
+from bench.servers.servers import CACHE, HOST, ServerError, ServerMissing, ServerProcess, free_port
 
 NATS_VERSION = "v2.10.22"
 
 
-class RabbitMq(Server):
+class RabbitMq(ServerProcess):
     """RabbitMQ of Debian, one node with its default settings and no plugins."""
 
     name = "rabbitmq"
@@ -94,7 +94,7 @@ class RabbitMq(Server):
         partial.rename(cls.root)
 
 
-class JetStream(Server):
+class JetStream(ServerProcess):
     """NATS with JetStream on files, each write synced before it is confirmed."""
 
     name = "nats"

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.run import Run
+from bench.run import BenchRun
 from bench.scenarios import (
     backlog,
     cluster,
@@ -23,7 +23,7 @@ from bench.scenarios import (
     rows,
     takeover,
 )
-from bench.servers.servers import Server
+from bench.servers.servers import ServerProcess
 
 HOLDFAST = frozenset({"holdfast"})
 PEERS = frozenset({"rabbitmq", "nats"})
@@ -35,7 +35,7 @@ class Scenario(NamedTuple):
     """One measurement.  Scenarios that share a server run one after the other on the same process."""
 
     name: str
-    measure: Callable[[Run, Server], Awaitable[None]]
+    measure: Callable[[BenchRun, ServerProcess], Awaitable[None]]
     servers: frozenset[str] = BOTH
     shares_server: bool = False
     environment: Mapping[str, str] = MappingProxyType({})

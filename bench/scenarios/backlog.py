@@ -11,10 +11,10 @@ from pathlib import Path
 
 from bench.jobs import Groups, Sqs
 from bench.load import Job, Jobs, Window, quantile
-from bench.run import Run, again
+from bench.run import BenchRun, again
 from bench.scenarios.core import GROUPS
 from bench.servers import proc
-from bench.servers.servers import Holdfast, Server
+from bench.servers.servers import Holdfast, ServerProcess
 
 PIECE = "ckpt"
 """Part of the name of each file of checkpoint chunks."""
@@ -23,16 +23,16 @@ ROUND = 5_000
 """Messages received in one round: half of the smallest depth, so that all depths are measured alike."""
 
 
-async def standard(run: Run, server: Server) -> None:
+async def standard(run: BenchRun, server: ServerProcess) -> None:
     await _backlog(run, server, "backlog-standard", server.create_queue("backlog"), Sqs(server.signer))
 
 
-async def fifo(run: Run, server: Server) -> None:
+async def fifo(run: BenchRun, server: ServerProcess) -> None:
     sqs = Sqs(server.signer, Groups(GROUPS))
     await _backlog(run, server, "backlog-fifo", server.create_queue("backlog.fifo"), sqs)
 
 
-async def _backlog(run: Run, server: Server, scenario: str, url: str, sqs: Sqs) -> None:
+async def _backlog(run: BenchRun, server: ServerProcess, scenario: str, url: str, sqs: Sqs) -> None:
     plan = run.plan
     waiting = 0
     for depth in plan.depths if server.name == "holdfast" else plan.rival_depths:
@@ -48,14 +48,14 @@ async def _backlog(run: Run, server: Server, scenario: str, url: str, sqs: Sqs) 
             waiting = _waiting(server, url)
 
 
-def _waiting(server: Server, url: str) -> int:
+def _waiting(server: ServerProcess, url: str) -> int:
     answer = server.call(
         "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["ApproximateNumberOfMessages"]}, timeout_s=300
     )
     return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
 
-def _restart(run: Run, server: Server, scenario: str, url: str, name: str) -> None:
+def _restart(run: BenchRun, server: ServerProcess, scenario: str, url: str, name: str) -> None:
     server.kill()
     began = time.perf_counter()
     server.start()
@@ -67,7 +67,7 @@ def _restart(run: Run, server: Server, scenario: str, url: str, name: str) -> No
     run.figure(scenario, server, f"RSS after a restart with {name}", proc.rss_mib(server.pid), "MiB")
 
 
-async def _checkpoints(run: Run, server: Holdfast, scenario: str, url: str, sqs: Sqs) -> None:
+async def _checkpoints(run: BenchRun, server: Holdfast, scenario: str, url: str, sqs: Sqs) -> None:
     """Measure latencies at half load, of calls during which a checkpoint was written, and of the others."""
     traffic = _traffic(sqs, url)
     most = await run.closed(f"{scenario} traffic", server, traffic)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 from bench.jobs import Sqs
-from bench.load import Load
-from bench.run import CONNECTIONS, Run, again
+from bench.load import LoadGenerator
+from bench.run import CONNECTIONS, BenchRun, again
 from bench.servers.redis_server import RedisServer
-from bench.servers.servers import HOST, Holdfast, Server
+from bench.servers.servers import HOST, Holdfast, ServerProcess
 
 BACKENDS = 2
 FRONTENDS = 2
@@ -24,17 +24,17 @@ RATE = 400
 BURST = 200
 
 
-async def backends(run: Run, server: Server) -> None:
+async def backends(run: BenchRun, server: ServerProcess) -> None:
     """Measure ``holdfast serve --backends``: SendMessage to one queue, and to many; ReceiveMessage with its deletes."""
     await _traffic(run, server, "backends")
 
 
-async def cassandra(run: Run, server: Server) -> None:
+async def cassandra(run: BenchRun, server: ServerProcess) -> None:
     """Measure the same with separate roles, and the journal on three nodes of Cassandra."""
     await _traffic(run, server, "cluster")
 
 
-async def _traffic(run: Run, server: Server, name: str) -> None:
+async def _traffic(run: BenchRun, server: ServerProcess, name: str) -> None:
     url = server.create_queue(f"{name}-one")
     await run.closed(f"{name} send", server, Sqs(server.signer).send(again(url)), by_part=True)
     many = await _queues(run, server, url, f"{name}-many-")
@@ -53,29 +53,29 @@ async def _traffic(run: Run, server: Server, name: str) -> None:
     await run.receive_rounds(f"{name} receive", server, Sqs(server.signer), drained, 0, size + size // 4, size, 2)
 
 
-async def _queues(run: Run, server: Server, url: str, prefix: str) -> list[str]:
+async def _queues(run: BenchRun, server: ServerProcess, url: str, prefix: str) -> list[str]:
     """Create many queues.  On Cassandra each takes several transactions, and those of one account wait for each
     other.
     """
     names = [f"{prefix}{number}" for number in range(run.plan.cluster_queues)]
     for _ in range(CREATE_TRIES):
-        async with Load(HOST, server.ports, CREATE_CONNECTIONS) as load:
+        async with LoadGenerator(HOST, server.ports, CREATE_CONNECTIONS) as load:
             made = await load.drain(Sqs(server.signer).create_queues(iter(names)))
         if not made.errors:
             return [f"{url.rpartition('/')[0]}/{name}" for name in names]
     raise RuntimeError(f"{made.errors} queues could not be created: {made.first_error}")
 
 
-async def _warm_up(server: Server, urls: list[str]) -> None:
+async def _warm_up(server: ServerProcess, urls: list[str]) -> None:
     """Call each queue through each frontend, so that queues in use are measured, not their first lookup."""
     for port in server.ports:
-        async with Load(HOST, [port], CONNECTIONS) as load:
+        async with LoadGenerator(HOST, [port], CONNECTIONS) as load:
             sent = await load.drain(Sqs(server.signer).send(iter(urls)))
         if sent.errors:
             raise RuntimeError(f"{sent.errors} queues could not be called: {sent.first_error}")
 
 
-async def limit(run: Run, server: Server) -> None:
+async def limit(run: BenchRun, server: ServerProcess) -> None:
     """Measure one rate of a tenant, over three real frontends that share it through a Redis; ``server`` is not used."""
     with RedisServer() as redis:
         settings = {
@@ -85,7 +85,7 @@ async def limit(run: Run, server: Server) -> None:
         }
         with Holdfast(settings) as limited:
             url = limited.create_queue("limited")
-            async with Load(HOST, limited.ports, CONNECTIONS) as load:
+            async with LoadGenerator(HOST, limited.ports, CONNECTIONS) as load:
                 jobs = Sqs(limited.signer).send(again(url))
                 window = await load.closed(jobs, run.plan.warm_up_s, run.plan.limit_s, lambda: None)
             off = abs(window.messages / window.seconds / RATE - 1) * 100

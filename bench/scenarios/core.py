@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 
 from bench.jobs import Groups, Sqs
-from bench.load import Load
-from bench.run import CONNECTIONS, Run, again
-from bench.servers.servers import HOST, Server
+from bench.load import LoadGenerator
+from bench.run import CONNECTIONS, BenchRun, again
+from bench.servers.servers import HOST, ServerProcess
 
 GROUPS = 1_000
 QUEUES = 1_000
 
 
-async def warm_up_java(run: Run, server: Server) -> None:
+async def warm_up_java(run: BenchRun, server: ServerProcess) -> None:
     """Load the whole hot path, so that the JVM has compiled it."""
     url, fifo = server.create_queue("warm-up"), server.create_queue("warm-up.fifo")
     standard, grouped = Sqs(server.signer), Sqs(server.signer, Groups(GROUPS))
     each = run.plan.java_warm_up_s / 5
     run.say(f"warming up {server.name} for {run.plan.java_warm_up_s:.0f} s")
-    async with Load(HOST, server.port, CONNECTIONS) as load:
+    async with LoadGenerator(HOST, server.port, CONNECTIONS) as load:
         for jobs in (
             standard.send(again(url)),
             standard.send_batch(again(url)),
@@ -32,13 +32,13 @@ async def warm_up_java(run: Run, server: Server) -> None:
     server.delete_queue(fifo)
 
 
-async def send(run: Run, server: Server) -> None:
+async def send(run: BenchRun, server: ServerProcess) -> None:
     url = server.create_queue("send")
     await run.closed("send", server, Sqs(server.signer).send(again(url)))
     server.delete_queue(url)
 
 
-async def half_load(run: Run, server: Server) -> None:
+async def half_load(run: BenchRun, server: ServerProcess) -> None:
     """Measure SendMessage at half of the server's throughput in ``send``."""
     most = run.book.row("send", server.name)
     if most is None:
@@ -51,41 +51,41 @@ async def half_load(run: Run, server: Server) -> None:
     server.delete_queue(url)
 
 
-async def send_batch(run: Run, server: Server) -> None:
+async def send_batch(run: BenchRun, server: ServerProcess) -> None:
     url = server.create_queue("send-batch")
     await run.closed("send-batch", server, Sqs(server.signer).send_batch(again(url)))
     server.delete_queue(url)
 
 
-async def receive(run: Run, server: Server) -> None:
+async def receive(run: BenchRun, server: ServerProcess) -> None:
     await _receive(run, server, "receive", server.create_queue("receive"), Sqs(server.signer))
 
 
-async def mixed(run: Run, server: Server) -> None:
+async def mixed(run: BenchRun, server: ServerProcess) -> None:
     url = server.create_queue("mixed")
     await run.closed("mixed", server, Sqs(server.signer).mixed(url))
     server.delete_queue(url)
 
 
-async def fifo_send(run: Run, server: Server) -> None:
+async def fifo_send(run: BenchRun, server: ServerProcess) -> None:
     url = server.create_queue("send.fifo")
     await run.closed("fifo-send", server, Sqs(server.signer, Groups(GROUPS)).send(again(url)))
     server.delete_queue(url)
 
 
-async def fifo_receive(run: Run, server: Server) -> None:
+async def fifo_receive(run: BenchRun, server: ServerProcess) -> None:
     sqs = Sqs(server.signer, Groups(GROUPS))
     await _receive(run, server, "fifo-receive", server.create_queue("receive.fifo"), sqs)
 
 
-async def send_many_queues(run: Run, server: Server) -> None:
+async def send_many_queues(run: BenchRun, server: ServerProcess) -> None:
     urls = [server.create_queue(f"one-of-many-{n}") for n in range(QUEUES)]
     await run.closed("send-1000-queues", server, Sqs(server.signer).send(itertools.cycle(urls)))
     for url in urls:
         server.delete_queue(url)
 
 
-async def _receive(run: Run, server: Server, scenario: str, url: str, sqs: Sqs) -> None:
+async def _receive(run: BenchRun, server: ServerProcess, scenario: str, url: str, sqs: Sqs) -> None:
     size = run.plan.receive_round
     depth = size + size // 4  # no receive of a round must find an empty queue
     await run.receive_rounds(scenario, server, sqs, url, 0, depth, size, run.plan.receive_rounds)

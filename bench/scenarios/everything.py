@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from bench.jobs import Sqs
-from bench.run import Run, again
+from bench.run import BenchRun, again
 from bench.scenarios import guarded
 from bench.scenarios.observed import watched
 from bench.scenarios.sides import Side, in_turn
-from bench.servers.servers import CREDENTIALS, HOST, Asgi, Server
-from bench.signing import Signer
+from bench.servers.servers import CREDENTIALS, HOST, Asgi, ServerProcess
+from bench.signing import RequestSigner
 
 
-async def send(run: Run, _: Server) -> None:
+async def send(run: BenchRun, _: ServerProcess) -> None:
     """Measure SendMessage with every feature, in turn with the same requests to a raw ASGI application.
 
     The calls are signed, encrypted, within rate limits, safe to retry, counted for billing, measured and traced at the
     usual ratio.  The ASGI application answers at once.
     """
     async with watched(guarded.SETTINGS) as server:
-        naming = Signer(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
+        naming = RequestSigner(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
         with Asgi() as asgi:
-            to_asgi = Signer(f"{HOST}:{asgi.port}", CREDENTIALS, invocation_ids=True)
+            to_asgi = RequestSigner(f"{HOST}:{asgi.port}", CREDENTIALS, invocation_ids=True)
             sides = [
                 Side("send-nothing", asgi, Sqs(to_asgi).send(again("http://nobody/0/nothing"))),
                 Side("send-everything", server, Sqs(naming).send(again(server.create_queue("send-everything")))),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bench.jobs import Sqs
 from bench.load import Jobs
-from bench.run import Run, again
+from bench.run import BenchRun, again
 from bench.scenarios.sides import Side, in_turn
-from bench.servers.servers import Holdfast, Server
+from bench.servers.servers import Holdfast, ServerProcess
 
 FRONTENDS = 2
 
 
-async def send(run: Run, server: Server) -> None:
+async def send(run: BenchRun, server: ServerProcess) -> None:
     with Holdfast({"HOLDFAST_FRONTENDS": str(FRONTENDS)}) as several:
         apart = _Apart("send-frontends", several, Sqs(several.signer).send(again(several.create_queue("send"))))
         whole = Side("send-one-process", server, Sqs(server.signer).send(again(server.create_queue("send"))))
@@ -27,7 +27,7 @@ async def send(run: Run, server: Server) -> None:
 class _Apart(Side):
     """A server of several processes, with separate CPU times."""
 
-    def __init__(self, scenario: str, server: Server, jobs: Jobs) -> None:
+    def __init__(self, scenario: str, server: ServerProcess, jobs: Jobs) -> None:
         super().__init__(scenario, server, jobs)
         self._seen: list[dict[str, float]] = []
 

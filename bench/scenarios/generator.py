@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bench.jobs import Sqs
-from bench.run import Run, again
-from bench.servers.servers import Server
+from bench.run import BenchRun, again
+from bench.servers.servers import ServerProcess
 
 
-async def ceiling(run: Run, server: Server) -> None:
+async def ceiling(run: BenchRun, server: ServerProcess) -> None:
     await run.closed("generator", server, Sqs(server.signer).send(again("http://nobody/0/nothing")))
 
 
-async def trivial(run: Run, server: Server) -> None:
+async def trivial(run: BenchRun, server: ServerProcess) -> None:
     await run.closed("trivial", server, Sqs(server.signer).send(again("http://nobody/0/nothing")))

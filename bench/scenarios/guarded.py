@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bench.jobs import Sqs
-from bench.run import Run, again
+from bench.run import BenchRun, again
 from bench.scenarios.sides import Side, in_turn
-from bench.servers.servers import CREDENTIALS, HOST, Holdfast, Server
-from bench.signing import Signer
+from bench.servers.servers import CREDENTIALS, HOST, Holdfast, ServerProcess
+from bench.signing import RequestSigner
 
 _HIGHEST = "1000000:1000000"
 """A rate that is counted, and never reached."""
@@ -15,9 +15,9 @@ SETTINGS = {"HOLDFAST_DEFAULT_LIMITS": f"calls={_HIGHEST} send={_HIGHEST} each_q
 BARE = {"HOLDFAST_ENCRYPTION": "off", "HOLDFAST_SEND_RETRY_WINDOW_SECONDS": "0"}
 
 
-async def send(run: Run, server: Server) -> None:
+async def send(run: BenchRun, server: ServerProcess) -> None:
     """Measure SendMessage with these features and SDK-like invocation ids, in turn with a server without them."""
-    naming = Signer(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
+    naming = RequestSigner(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
     with Holdfast(BARE) as bare:
         sides = [
             Side("send-bare", bare, Sqs(bare.signer).send(again(bare.create_queue("send-bare")))),

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from backend.api import NewMessage, Stored, Target
+from backend.api import NewMessage, SendResult, Target
 from backend.rpc.address import Address
 from backend.rpc.client import RemoteBackend
-from bench.run import Run, quiet_memory
+from bench.run import BenchRun, quiet_memory
 from bench.servers import proc
 from bench.servers.hop_server import SECRET, WAYS
-from bench.servers.servers import Server
+from bench.servers.servers import ServerProcess
 
 CALLERS = (1, 32)
 _TARGET = Target(1 << 40, 1 << 60, 3)
@@ -34,14 +34,14 @@ _START_SECONDS = 30
 Call = Callable[[], Awaitable[Any]]
 
 
-class Cost(NamedTuple):
+class CallCost(NamedTuple):
     """CPU time of one call, in microseconds."""
 
     client: float
     server: float
 
 
-async def hop(run: Run, server: Server) -> None:
+async def hop(run: BenchRun, server: ServerProcess) -> None:
     """Measure the cost of a hop; the bench's server is not used."""
     for callers in CALLERS:
         costs = {}
@@ -54,7 +54,7 @@ async def hop(run: Run, server: Server) -> None:
         run.figure("hop", server, f"the wire against streams, {callers} at a time", ratio, "times")
 
 
-async def _cost(run: Run, way: str, callers: int) -> Cost:
+async def _cost(run: BenchRun, way: str, callers: int) -> CallCost:
     folder = Path(tempfile.mkdtemp(prefix="hop-"))
     path = str(folder / "socket")
     process = _start(way, path)
@@ -69,7 +69,7 @@ async def _cost(run: Run, way: str, callers: int) -> Cost:
         process.kill()
         process.wait()
         shutil.rmtree(folder)
-    return Cost(here / calls * 1e6, there / calls * 1e6)
+    return CallCost(here / calls * 1e6, there / calls * 1e6)
 
 
 def _start(way: str, path: str) -> subprocess.Popen[bytes]:
@@ -103,7 +103,9 @@ async def _by_wire(path: str) -> Any:
 @asynccontextmanager
 async def _by_streams(path: str) -> Any:
     """Connect by a straightforward implementation: also multiplexed, with a read and a write for each frame."""
-    decode: Callable[[bytes], tuple[int, list[Stored]]] = msgspec.msgpack.Decoder(tuple[int, list[Stored]]).decode
+    decode: Callable[[bytes], tuple[int, list[SendResult]]] = msgspec.msgpack.Decoder(
+        tuple[int, list[SendResult]]
+    ).decode
     encode = msgspec.msgpack.Encoder().encode
     end = time.monotonic() + _START_SECONDS
     while True:
@@ -114,7 +116,7 @@ async def _by_streams(path: str) -> Any:
             if time.monotonic() > end:
                 raise
             await asyncio.sleep(0.02)
-    waiting: dict[int, asyncio.Future[list[Stored]]] = {}
+    waiting: dict[int, asyncio.Future[list[SendResult]]] = {}
     last = 0
 
     async def listen() -> None:
@@ -123,11 +125,11 @@ async def _by_streams(path: str) -> Any:
             number, answer = decode(await reader.readexactly(size))
             waiting.pop(number).set_result(answer)
 
-    async def call() -> list[Stored]:
+    async def call() -> list[SendResult]:
         nonlocal last
         last += 1
         data = encode((last, _TARGET, _MESSAGES))
-        future: asyncio.Future[list[Stored]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
         waiting[last] = future
         writer.write(len(data).to_bytes(4, "little") + data)
         return await future

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from bench.jobs import Sqs
-from bench.load import Load, Window
-from bench.run import CONNECTIONS, Run
+from bench.load import LoadGenerator, Window
+from bench.run import CONNECTIONS, BenchRun
 from bench.servers import proc
-from bench.servers.servers import HOST, Meter, Server
+from bench.servers.servers import HOST, CpuMeter, ServerProcess
 
 WAIT_SECONDS = 20
 POLLED_QUEUES = 100
@@ -21,7 +21,7 @@ PAGE_TRIES = 25
 """Number of tries, of which the fastest counts: it excludes the machine's other work."""
 
 
-async def long_polls(run: Run, server: Server) -> None:
+async def long_polls(run: BenchRun, server: ServerProcess) -> None:
     """Measure the CPU of many ReceiveMessage calls that wait 20 s each: first while all wait, then over whole cycles.
 
     In a cycle each poll is answered, empty, and sent again.
@@ -30,8 +30,8 @@ async def long_polls(run: Run, server: Server) -> None:
     urls = [server.create_queue(f"polled-{n}") for n in range(POLLED_QUEUES)]
     jobs = Sqs(server.signer).long_poll(itertools.cycle(urls), WAIT_SECONDS)
     polls = plan.long_polls if server.name == "holdfast" else plan.rival_long_polls
-    meter = Meter(server)
-    async with Load(HOST, server.port, polls) as load:
+    meter = CpuMeter(server)
+    async with LoadGenerator(HOST, server.port, polls) as load:
         load.begin(jobs)
         await load.measure(SETTLE_SECONDS, meter.mark)
         waiting = await load.measure(plan.long_poll_waiting_s, meter.mark)
@@ -45,18 +45,18 @@ async def long_polls(run: Run, server: Server) -> None:
         raise RuntimeError(f"long polls failed {renewing.errors} times: {renewing.first_error}")
 
 
-def _busy(run: Run, server: Server, name: str, cpu_s: float, window: Window) -> None:
+def _busy(run: BenchRun, server: ServerProcess, name: str, cpu_s: float, window: Window) -> None:
     run.figure("long-polls", server, name, 100 * cpu_s / window.seconds, "% of a core")
 
 
-async def empty_queues(run: Run, server: Server) -> None:
+async def empty_queues(run: BenchRun, server: ServerProcess) -> None:
     """Measure the RSS of many queues without a message, and the time of ListQueues pages at the start, middle and
     end.
     """
     plan = run.plan
     count = plan.empty_queues if server.name == "holdfast" else plan.rival_empty_queues
     names = (f"empty-{n:07d}" for n in range(count))
-    async with Load(HOST, server.port, CONNECTIONS) as load:
+    async with LoadGenerator(HOST, server.port, CONNECTIONS) as load:
         created = await load.drain(Sqs(server.signer).create_queues(names))
     if created.errors:
         raise RuntimeError(f"creating queues failed {created.errors} times: {created.first_error}")
@@ -66,7 +66,7 @@ async def empty_queues(run: Run, server: Server) -> None:
     _pages(run, server, count)
 
 
-def _pages(run: Run, server: Server, count: int) -> None:
+def _pages(run: BenchRun, server: ServerProcess, count: int) -> None:
     page = min(PAGE, count // 3)
     tokens: list[str | None] = [None]
     seen = 0
@@ -93,7 +93,7 @@ def _pages(run: Run, server: Server, count: int) -> None:
     run.figure("empty-queues", server, "slowest page over fastest", max(times) / min(times), "times")
 
 
-def _page(server: Server, page: int, token: str | None) -> dict[str, Any]:
+def _page(server: ServerProcess, page: int, token: str | None) -> dict[str, Any]:
     members: dict[str, Any] = {"MaxResults": page, "QueueNamePrefix": "empty-"}
     if token is not None:
         members["NextToken"] = token

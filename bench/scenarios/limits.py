@@ -5,9 +5,9 @@ from __future__ import annotations
 import timeit
 
 from bench.callers import share
-from bench.run import Run
+from bench.run import BenchRun
 from bench.servers.redis_server import RedisServer
-from bench.servers.servers import Server
+from bench.servers.servers import ServerProcess
 from ratelimit.limiter import Limiter
 
 _DECISIONS = 200_000
@@ -17,7 +17,7 @@ _BURST = 200.0
 _SECONDS = 10.0
 
 
-async def decide(run: Run, server: Server) -> None:
+async def decide(run: BenchRun, server: ServerProcess) -> None:
     """Measure the best of some rounds, in this process; the server is not used."""
     limiter = Limiter()
     for count in (0, 1, 3):
@@ -31,7 +31,7 @@ async def decide(run: Run, server: Server) -> None:
         run.figure("limits", server, f"a decision over {count} buckets", best / _DECISIONS * 1e6, "µs")
 
 
-async def accuracy(run: Run, server: Server) -> None:
+async def accuracy(run: BenchRun, server: ServerProcess) -> None:
     """Measure three processes that each want all of one rate, on one Redis, for ten seconds."""
     with RedisServer() as redis:
         shared = share(redis.url, _RATE, _BURST, 3, _SECONDS)

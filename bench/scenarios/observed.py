@@ -8,10 +8,10 @@ import urllib.request
 from collections.abc import AsyncIterator, Mapping
 
 from bench.jobs import Sqs
-from bench.run import Run, again
+from bench.run import BenchRun, again
 from bench.scenarios.sides import Side, in_turn
 from bench.servers.cassandra_server import free_ports
-from bench.servers.servers import HOST, Holdfast, Nothing, Server
+from bench.servers.servers import HOST, Holdfast, Nothing, ServerProcess
 
 SCRAPE_SECONDS = 5.0
 """Interval of scrapes; Prometheus uses 15 or 30 seconds."""
@@ -27,7 +27,7 @@ class Silent(Holdfast):
         return [python, option, "bench.servers.silent_server", *rest]
 
 
-async def send(run: Run, _: Server) -> None:
+async def send(run: BenchRun, _: ServerProcess) -> None:
     """Measure SendMessage of a monitored server, in turn with SendMessage of one without counters."""
     with Silent() as silent:
         async with watched({}) as observed:

@@ -21,18 +21,18 @@ from backend.node import Node, NodeSettings
 from backend.serving.shards import shard_of
 from bench.jobs import BODY_BYTES
 from bench.load import quantile
-from bench.run import Run, quiet_memory
+from bench.run import BenchRun, quiet_memory
 from bench.servers.cluster_server import HoldfastCluster
-from bench.servers.servers import Server
+from bench.servers.servers import ServerProcess
 from metadata_service.cassandra.driver.connection import CassandraConnection, CassandraSettings
 from metadata_service.cassandra.store import CassandraStore
 
 CALLERS = 256
 
 
-class Counted:
+class TimedTables:
     """Tables that record the duration of each row's write and of each fence read.  Implements
-    :class:`backend.journal.cassandra.journal.Server`.
+    :class:`backend.journal.cassandra.journal.CheckedTables`.
     """
 
     def __init__(self, tables: CassandraTables) -> None:
@@ -76,7 +76,7 @@ class _Known:
         return None
 
 
-async def rows(run: Run, server: Server) -> None:
+async def rows(run: BenchRun, server: ServerProcess) -> None:
     assert isinstance(server, HoldfastCluster)
     cassandra = server.cluster.cassandra
     connection = await CassandraConnection.open(
@@ -89,7 +89,7 @@ async def rows(run: Run, server: Server) -> None:
     keyspace = f"rows_{secrets.token_hex(4)}"
     store = await CassandraStore.open(connection, keyspace)
     await store.bring(JOURNAL)
-    tables = Counted(await CassandraTables.open(connection, keyspace, store.fence))
+    tables = TimedTables(await CassandraTables.open(connection, keyspace, store.fence))
     queues = [
         PartitionSettings(number, number, 1, f"arn:aws:sqs:us-east-1:000000000000:q{number}", b"k" * 16)
         for number in range(1, run.plan.cluster_queues + 1)
@@ -110,7 +110,12 @@ async def rows(run: Run, server: Server) -> None:
 
 
 async def _load(
-    run: Run, server: Server, node: Node, tables: Counted, name: str, queues: Sequence[PartitionSettings]
+    run: BenchRun,
+    server: ServerProcess,
+    node: Node,
+    tables: TimedTables,
+    name: str,
+    queues: Sequence[PartitionSettings],
 ) -> float:
     """Return the CPU seconds per message of this process: node, driver and callers."""
     body, sent, latencies = b"x" * BODY_BYTES, 0, array("d")

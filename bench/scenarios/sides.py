@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.load import Jobs, Load, Window
-from bench.report import Row, row_of
-from bench.run import CONNECTIONS, Run, quiet_memory
+from bench.load import Jobs, LoadGenerator, Window
+from bench.report import LoadMeasurement, row_of
+from bench.run import CONNECTIONS, BenchRun, quiet_memory
 from bench.servers import proc
-from bench.servers.servers import HOST, Meter, Server
+from bench.servers.servers import HOST, CpuMeter, ServerProcess
 
 ROUNDS = 4
 
@@ -16,7 +16,7 @@ ROUNDS = 4
 class Side:
     """One of the servers, with its measurements."""
 
-    def __init__(self, scenario: str, server: Server, jobs: Jobs) -> None:
+    def __init__(self, scenario: str, server: ServerProcess, jobs: Jobs) -> None:
         self.server = server
         self.cpu_s = 0.0
         self._scenario = scenario
@@ -31,23 +31,23 @@ class Side:
         """Handle the begin or the end of a window; does nothing by default."""
 
     async def measure(self, warm_up_s: float, seconds: float) -> None:
-        meter = Meter(self.server)
+        meter = CpuMeter(self.server)
 
         def mark() -> None:
             meter.mark()
             self.mark()
 
-        async with Load(HOST, self.server.port, CONNECTIONS) as load:
+        async with LoadGenerator(HOST, self.server.port, CONNECTIONS) as load:
             with quiet_memory():
                 self._windows.append(await load.closed(self._jobs, warm_up_s, seconds, mark))
         self.cpu_s += meter.cpu_s
 
-    def row(self) -> Row:
+    def row(self) -> LoadMeasurement:
         rss_mib = proc.rss_mib(self.server.pid)
         return row_of(self._scenario, self.server.name, CONNECTIONS, self._windows, self.cpu_s, rss_mib)
 
 
-async def in_turn(run: Run, sides: Sequence[Side]) -> list[Row]:
+async def in_turn(run: BenchRun, sides: Sequence[Side]) -> list[LoadMeasurement]:
     """Measure each side as fast as it answers, on 32 connections, in alternating rounds."""
     for number in range(ROUNDS):
         for side in sides if number % 2 else reversed(sides):

@@ -15,11 +15,11 @@ from typing import Any
 from backend.serving.shards import shard_of
 from bench.cluster import ACCOUNT
 from bench.jobs import Sqs
-from bench.load import Answer, Job, Jobs, Load, parse_answer
-from bench.run import CONNECTIONS, Run, again
+from bench.load import Job, Jobs, LoadAnswer, LoadGenerator, parse_answer
+from bench.run import CONNECTIONS, BenchRun, again
 from bench.servers import proc
 from bench.servers.cluster_server import HoldfastCluster
-from bench.servers.servers import HOST, Holdfast, Server
+from bench.servers.servers import HOST, Holdfast, ServerProcess
 from holdfast.runtime.stores import Stores
 from holdfast.settings import load as load_settings
 
@@ -31,7 +31,7 @@ SECONDS_MOST = 120.0
 PAUSE_SECONDS = 0.02
 
 
-async def local(run: Run, server: Server) -> None:
+async def local(run: BenchRun, server: ServerProcess) -> None:
     """Measure the backends of ``holdfast serve``, on local journals."""
     assert isinstance(server, Holdfast)
     stores = Stores(load_settings({"data": str(server.data)}, {}))
@@ -65,7 +65,7 @@ async def local(run: Run, server: Server) -> None:
         await stores.close()
 
 
-async def cassandra(run: Run, server: Server) -> None:
+async def cassandra(run: BenchRun, server: ServerProcess) -> None:
     """Measure separate backends, on Cassandra.  The killed one is not restarted: nothing more is measured here."""
     assert isinstance(server, HoldfastCluster)
     cluster = server.cluster
@@ -99,11 +99,11 @@ async def cassandra(run: Run, server: Server) -> None:
         await stores.close()
 
 
-async def _filled(run: Run, server: Server, scenario: str) -> str:
+async def _filled(run: BenchRun, server: ServerProcess, scenario: str) -> str:
     """Return a queue with as many messages as planned, or as could be sent in the time limit."""
     url = server.create_queue(QUEUE)
     end = time.perf_counter() + run.plan.takeover_fill_s
-    async with Load(HOST, server.ports, CONNECTIONS) as load:
+    async with LoadGenerator(HOST, server.ports, CONNECTIONS) as load:
         sent = await load.drain(_until(end, Sqs(server.signer).send_batch(again(url), run.plan.takeover_depth)))
     if sent.errors:
         run.say(f"  {scenario}: {sent.errors} calls failed while it was filled: {sent.first_error}")
@@ -150,7 +150,7 @@ def _children(pid: int, role: str) -> dict[str, int]:
 class Probe:
     """A client that receives a message repeatedly, on one connection, and records the time of each."""
 
-    def __init__(self, server: Server, url: str) -> None:
+    def __init__(self, server: ServerProcess, url: str) -> None:
         self._address = (HOST, server.ports[-1])
         self._request = server.signer
         self._url = url
@@ -205,7 +205,7 @@ class Probe:
                     writer.transport.abort()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> Answer:
+    async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> LoadAnswer:
         writer.write(self._request.request("ReceiveMessage", body))
         data = b""
         while (answer := parse_answer(data)) is None:

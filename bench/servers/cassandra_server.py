@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
-from bench.servers.started import Started
+from bench.servers.started import ServerContext
 
 HERE = Path(__file__).parents[1] / "cassandra"
 CACHE = Path(__file__).parents[2] / ".cache" / "cassandra"
@@ -218,7 +218,7 @@ class CassandraNode:
             return False
 
 
-class CassandraCluster(Started):
+class CassandraCluster(ServerContext):
     """One node or three, each on an address of its own and all on the same free port.
 
     Used as a context: started on entry, ended and removed on exit.

@@ -10,15 +10,15 @@ from typing import Literal, Self
 from bench.cluster import LocalCluster
 from bench.servers import cassandra_server, proc
 from bench.servers.cassandra_server import CassandraCluster, CassandraMissing
-from bench.servers.servers import HOST, Holdfast, Server, ServerMissing
-from bench.signing import Credentials, Signer
+from bench.servers.servers import HOST, Holdfast, ServerMissing, ServerProcess
+from bench.signing import RequestSigner, SigningCredentials
 
 BACKENDS = 2
 FRONTENDS = 2
 ROLES = ("frontend", "backend", "metadata")
 
 
-class HoldfastCluster(Server):
+class HoldfastCluster(ServerProcess):
     """Three Cassandra nodes, Redis, a metadata node, backends and frontends."""
 
     name = "cluster"
@@ -43,7 +43,7 @@ class HoldfastCluster(Server):
         )
         self.port = self.ports[0]
         key = self.cluster.key
-        self.signer = Signer(f"{HOST}:{self.port}", Credentials(key.access_key_id, key.secret))
+        self.signer = RequestSigner(f"{HOST}:{self.port}", SigningCredentials(key.access_key_id, key.secret))
 
     def __enter__(self) -> Self:
         try:

@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-from backend.api import NewMessage, Peer, Stored, Target
+from backend.api import NewMessage, Peer, SendResult, Target
 from backend.rpc.server import serve_backend
 
 SECRET = b"known to all who take part"
@@ -23,8 +23,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class Instant:
     """A backend that stores nothing."""
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
-        return [Stored("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 1 << 48) for _ in messages]
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
+        return [SendResult("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 1 << 48) for _ in messages]
 
 
 async def _by_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

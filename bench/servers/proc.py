@@ -61,7 +61,7 @@ def child_name(pid: int) -> str:
     )
 
 
-class Machine(msgspec.Struct):
+class MachineInfo(msgspec.Struct):
     """Machine and time of a run."""
 
     date: str
@@ -79,14 +79,14 @@ class Machine(msgspec.Struct):
     """Median time of an fdatasync after a write of 4 KiB, on the disk of the servers' data."""
 
 
-def machine(folder: Path) -> Machine:
+def machine(folder: Path) -> MachineInfo:
     """Return the facts of this machine; ``folder`` is the folder of servers' data."""
     cpu = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             cpu = line.partition(":")[2].strip()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(
+    return MachineInfo(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=_said("git", "rev-parse", "HEAD"),
         uncommitted=bool(_said("git", "status", "--porcelain", "--untracked-files=no")),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import redis
 
-from bench.servers.started import Started
+from bench.servers.started import ServerContext
 
 READY_SECONDS = 30
 
 
-class RedisServer(Started):
+class RedisServer(ServerContext):
     """A Redis that is started by :meth:`start`, and can be killed, suspended, flushed and started again."""
 
     def __init__(self) -> None:

@@ -19,14 +19,14 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from bench.servers import proc
-from bench.signing import Credentials, Signer
+from bench.signing import RequestSigner, SigningCredentials
 
 HERE = Path(__file__).parents[1]
 WORK = HERE / ".work"
 CACHE = HERE / ".cache"
 HOST = "127.0.0.1"
 START_SECONDS_MOST = 300.0
-CREDENTIALS = Credentials("AKIAHOLDFASTBENCH000", "bench/secret/that/guards/nothing/0000000")
+CREDENTIALS = SigningCredentials("AKIAHOLDFASTBENCH000", "bench/secret/that/guards/nothing/0000000")
 
 
 class ServerError(Exception):
@@ -45,7 +45,7 @@ def free_port() -> int:
         return port
 
 
-class Server:
+class ServerProcess:
     """One server process.  Used as a context: started on entry, killed and removed on exit."""
 
     name = ""
@@ -53,7 +53,7 @@ class Server:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.port = free_port()
         self.folder = WORK / f"{self.name}-{self.port}"
-        self.signer = Signer(f"{HOST}:{self.port}", CREDENTIALS)
+        self.signer = RequestSigner(f"{HOST}:{self.port}", CREDENTIALS)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
@@ -178,7 +178,7 @@ class Server:
         self.call("DeleteQueue", {"QueueUrl": url})
 
 
-class Holdfast(Server):
+class Holdfast(ServerProcess):
     """``holdfast serve`` of this checkout: one process, default durability, signatures checked."""
 
     name = "holdfast"
@@ -204,7 +204,7 @@ class Holdfast(Server):
             return str(tomllib.load(file)["project"]["version"])
 
 
-class ElasticMq(Server):
+class ElasticMq(ServerProcess):
     """ElasticMQ's own server with its default settings: messages in memory, signatures not checked."""
 
     name = "elasticmq"
@@ -255,7 +255,7 @@ class ElasticMq(Server):
         partial.rename(cls.jars)
 
 
-class Nothing(Server):
+class Nothing(ServerProcess):
     """A server that answers without any work: its cost is the generator's and the kernel's share."""
 
     name = "nothing"
@@ -268,7 +268,7 @@ class Nothing(Server):
         return "bench.servers.null_server"
 
 
-class Asgi(Server):
+class Asgi(ServerProcess):
     """The minimum cost of a call to a Python server over HTTP: the difference is Holdfast's own."""
 
     name = "uvicorn"
@@ -281,7 +281,7 @@ class Asgi(Server):
         return f"bench.servers.asgi_server, uvicorn {version('uvicorn')}"
 
 
-def missing(kind: type[Server]) -> str:
+def missing(kind: type[ServerProcess]) -> str:
     """Return the reason that servers of this kind are unavailable, after an attempt to fetch them; empty: available."""
     try:
         kind.fetch()
@@ -290,10 +290,10 @@ def missing(kind: type[Server]) -> str:
     return ""
 
 
-class Meter:
+class CpuMeter:
     """Reads a server's CPU time at both ends of a window; give its :meth:`mark` to the load."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self._pids = server.pids
         self._at: list[float] = []
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 
-class Started(ABC):
+class ServerContext(ABC):
     """A server, or several, in a ``with``.  One that fails to start is also closed."""
 
     @abstractmethod

@@ -11,8 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
-from billing.pricing.plans import Book, Customers
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
+from billing.pricing.plans import Customers, PriceBook
 
 if TYPE_CHECKING:
     from billing.pricing.invoices import Closed
@@ -24,7 +24,7 @@ TABLES: Final = (USAGE_HOURLY, STORAGE_HOURLY)
 
 
 def account_hours(
-    month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime], account: str
+    month: Month, book: PriceBook, customers: Customers, begins: Mapping[str, datetime], account: str
 ) -> tuple[datetime, datetime]:
     """Return the start of the month for an account, and the start of its next one (UTC).
 
@@ -35,7 +35,7 @@ def account_hours(
 
 
 def month_hours(
-    month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime]
+    month: Month, book: PriceBook, customers: Customers, begins: Mapping[str, datetime]
 ) -> tuple[datetime, datetime]:
     """Return the earliest start and the latest end of the month over all accounts (UTC)."""
     accounts = (EVERYBODY_ELSE, *customers.named, *begins)
@@ -43,7 +43,7 @@ def month_hours(
     return min(starts for starts, _ in hours), max(ends for _, ends in hours)
 
 
-def days_needed(month: Month, book: Book, customers: Customers, begins: Mapping[str, datetime]) -> list[date]:
+def days_needed(month: Month, book: PriceBook, customers: Customers, begins: Mapping[str, datetime]) -> list[date]:
     """Return the days (UTC) that contain the month's hours, in their order.
 
     ``begins``: the result of :func:`begins`.
@@ -52,7 +52,7 @@ def days_needed(month: Month, book: Book, customers: Customers, begins: Mapping[
     return days_of(starts.date(), (ends - timedelta(microseconds=1)).date())
 
 
-def days_to_sum_up(month: Month, book: Book, customers: Customers, closed: Mapping[Month, Closed]) -> list[date]:
+def days_to_sum_up(month: Month, book: PriceBook, customers: Customers, closed: Mapping[Month, Closed]) -> list[date]:
     """Return the days (UTC) that rating a month needs.
 
     A closed month uses the plans that were stored at its closing.
@@ -63,7 +63,7 @@ def days_to_sum_up(month: Month, book: Book, customers: Customers, closed: Mappi
     return days_needed(month, book, customers, begins(month, book, customers, closed.get(month.previous)))
 
 
-def begins(month: Month, book: Book, customers: Customers, before: Closed | None) -> dict[str, datetime]:
+def begins(month: Month, book: PriceBook, customers: Customers, before: Closed | None) -> dict[str, datetime]:
     """Return the starts of accounts' months that differ from their plan's: the end of the month before.
 
     They differ if the account had a plan in another time zone before: each hour is in exactly one month.  Keys are
@@ -82,7 +82,7 @@ def begins(month: Month, book: Book, customers: Customers, before: Closed | None
     return ended if EVERYBODY_ELSE in other else other
 
 
-def incomplete_days(tables: Tables, days: Sequence[date], now: datetime) -> list[date]:
+def incomplete_days(tables: LakeTables, days: Sequence[date], now: datetime) -> list[date]:
     """Return the days whose tables are missing, or were made before the day was over.
 
     ``now``: the time at which they could be made anew.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables, days_of
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.metering.usage import COUNTS
 
 NOW: Final = "live/now.json"
@@ -61,7 +61,7 @@ class WrongCheckpoint(Exception):
     """A fold does not continue the earlier ones; the text says what to do."""
 
 
-class Fold(NamedTuple):
+class BillingFold(NamedTuple):
     """Additions of one batch of the stream."""
 
     days: pa.Table
@@ -73,7 +73,7 @@ class Fold(NamedTuple):
         return _records(self.days) + _records(self.late)
 
 
-class Now(msgspec.Struct, frozen=True):
+class LiveSnapshot(msgspec.Struct, frozen=True):
     """The set of tables that belong together.  Fields are only ever added, with a default."""
 
     stream: str
@@ -124,7 +124,7 @@ def read(lake: Lake) -> Live | None:
     raise LakeUnavailable(f"the tables that {NOW} names change faster than they can be read, or are gone")
 
 
-def fold(lake: Lake, stream: str, batch: int, more: Fold, at: datetime) -> bool:
+def fold(lake: Lake, stream: str, batch: int, more: BillingFold, at: datetime) -> bool:
     """Add a batch of a stream; False: it is already included.
 
     Batch 0 of another stream starts with empty tables.  Raises :class:`WrongCheckpoint` and
@@ -140,7 +140,7 @@ def fold(lake: Lake, stream: str, batch: int, more: Fold, at: datetime) -> bool:
                 f"the stream goes on with its batch {batch}, but {NOW} in the lake does not have those before it: "
                 "remove the checkpoint, and the stream begins anew with all that is in the lake"
             )
-        before = Now(stream, -1, at, {})
+        before = LiveSnapshot(stream, -1, at, {})
     elif batch != before.batch + 1:
         raise WrongCheckpoint(
             f"the stream goes on with its batch {batch}, but {NOW} in the lake is that of batch {before.batch}: "
@@ -152,13 +152,13 @@ def fold(lake: Lake, stream: str, batch: int, more: Fold, at: datetime) -> bool:
     return True
 
 
-def _clear(lake: Lake, now: Now) -> None:
+def _clear(lake: Lake, now: LiveSnapshot) -> None:
     """Remove files that are neither named now nor were before: files being read stay until the next fold."""
     for path in set(lake.paths(DATA)) - now.files() - set(now.gone):
         lake.remove(path)
 
 
-def _folded(lake: Lake, before: Now, batch: int, more: Fold, at: datetime) -> Now:
+def _folded(lake: Lake, before: LiveSnapshot, batch: int, more: BillingFold, at: datetime) -> LiveSnapshot:
     """Write the tables with the additions; returns their names."""
     name = f"{DATA}/{before.stream}-{batch:09d}"
     days = dict(before.days)
@@ -185,7 +185,7 @@ def _folded(lake: Lake, before: Now, batch: int, more: Fold, at: datetime) -> No
         )
         told = _plain(summed, LATE)  # kept by arrival time, whatever day the records are of
         lake.write_table(late, told.filter(pc.greater(told["arrived"], pa.scalar(at - timedelta(DAYS_MOST), _MINUTE))))
-    now = Now(before.stream, batch, at, days, minutes, late)
+    now = LiveSnapshot(before.stream, batch, at, days, minutes, late)
     return msgspec.structs.replace(now, gone=tuple(sorted(before.files() - now.files())))
 
 
@@ -197,7 +197,7 @@ class ToDate:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._tables = Tables(lake)
+        self._tables = LakeTables(lake)
         self._of_batch: dict[date, tuple[str, pa.Table]] = {}
         """Cached sums of a day's published usage, with the run that made them."""
         self._stored: dict[date, tuple[str, dict[str, int]]] = {}
@@ -249,7 +249,7 @@ def _records(table: pa.Table) -> int:
     return pc.sum(table["records"]).as_py() or 0
 
 
-class Late(NamedTuple):
+class LateRecords(NamedTuple):
     """Records of one day and account that arrived too late for the stream."""
 
     day: date
@@ -264,15 +264,15 @@ class Late(NamedTuple):
     """True if a batch has recomputed the day since, and so includes them."""
 
 
-def late(lake: Lake) -> list[Late]:
+def late(lake: Lake) -> list[LateRecords]:
     """List late records, by day and account.  Raises :class:`~billing.lake.lake.LakeUnavailable`."""
     now = read(lake)
     if now is None:
         return []
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     read_at = {day: _read_at(tables, day) for day in pc.unique(now.late["date"]).to_pylist()}
     return sorted(
-        Late(
+        LateRecords(
             row["date"],
             row["account"],
             row["records"],
@@ -284,7 +284,7 @@ def late(lake: Lake) -> list[Late]:
     )
 
 
-def _read_at(tables: Tables, day: date) -> datetime:
+def _read_at(tables: LakeTables, day: date) -> datetime:
     """Time up to which arrived records are included in a day's published tables."""
     published = tables.day(USAGE_HOURLY, day)
     return datetime.min.replace(tzinfo=UTC) if published is None else published.read_at
@@ -309,10 +309,10 @@ def _plain(aggregated: pa.Table, schema: pa.Schema) -> pa.Table:
     )
 
 
-def _now(lake: Lake) -> Now | None:
+def _now(lake: Lake) -> LiveSnapshot | None:
     data = lake.read_bytes(NOW)
     try:
-        return None if data is None else msgspec.json.decode(data, type=Now)
+        return None if data is None else msgspec.json.decode(data, type=LiveSnapshot)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise LakeUnavailable(
             f"{NOW} in the lake cannot be read: {error}; remove it and the checkpoint, and the stream begins anew"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from billing.lake.periods import Period
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
 from billing.metering.usage import COUNTS
 from billing.reports.questions import BYS, By
 
@@ -35,7 +35,7 @@ _COLUMNS: Final[dict[By, tuple[str, ...]]] = {
 """Columns of the tables that determine a row's line."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class SummaryLine(msgspec.Struct, frozen=True):
     """One line of sums."""
 
     account: str | None
@@ -66,9 +66,9 @@ class Summary(msgspec.Struct, frozen=True):
     account: str | None
     """Account; None: all."""
     by: By
-    total: Line
+    total: SummaryLine
     """Sum of everything, also of lines that were left off."""
-    lines: list[Line]
+    lines: list[SummaryLine]
     """Hours and days in their order; other lines with most calls first."""
     more: int
     """Number of lines that were left off."""
@@ -77,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(
-    tables: Tables,
+    tables: LakeTables,
     period: Period,
     by: By,
     *,
@@ -113,14 +113,14 @@ def summarise(
         period.last,
         account,
         by,
-        next(_lines(total), Line(None, "", **dict.fromkeys(_SUMS, 0))),
+        next(_lines(total), SummaryLine(None, "", **dict.fromkeys(_SUMS, 0))),
         lines[:lines_most],
         max(0, len(lines) - lines_most),
         [day for day in period.days() if day <= today and day not in call_days],
     )
 
 
-_ORDERS: Final[dict[By, Callable[[Line], Any]]] = {
+_ORDERS: Final[dict[By, Callable[[SummaryLine], Any]]] = {
     **dict.fromkeys(BYS, lambda line: (-line.calls, -line.byte_milliseconds, line.account or "", line.name)),
     "hour": lambda line: line.name,
     "day": lambda line: line.name,
@@ -181,6 +181,6 @@ def _summed(parts: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     )
 
 
-def _lines(sums: pa.Table) -> Iterator[Line]:
+def _lines(sums: pa.Table) -> Iterator[SummaryLine]:
     for row in sums.to_pylist():
-        yield Line(row.get("account"), row.get("name", ""), **{name: int(row[name] or 0) for name in _SUMS})
+        yield SummaryLine(row.get("account"), row.get("name", ""), **{name: int(row[name] or 0) for name in _SUMS})

@@ -7,7 +7,7 @@ A table is published day by day (UTC), whole days at a time::
 
 A run writes its files first and then replaces the pointer atomically, so a reader sees one run's day, and a run that is
 killed or repeated does no harm.  Of two concurrent runs of one day the slower gets :class:`Outrun`, and publishes
-nothing.  A later run removes files that no pointer names (:meth:`Tables.sweep`).
+nothing.  A later run removes files that no pointer names (:meth:`LakeTables.sweep`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _RUN_BEGAN: Final = "%Y%m%dT%H%M%S"
 _RUN = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}\Z", re.ASCII)
 
 
-class Read(msgspec.Struct, frozen=True):
+class DayInput(msgspec.Struct, frozen=True):
     """Input of a published day."""
 
     files: int
@@ -75,7 +75,7 @@ class Read(msgspec.Struct, frozen=True):
     """Time up to which arrived records are included.  None in earlier versions: use the start of the run."""
 
 
-class Day(msgspec.Struct, frozen=True):
+class PublishedDay(msgspec.Struct, frozen=True):
     """A published day of a table: the content of its pointer."""
 
     run: str
@@ -84,7 +84,7 @@ class Day(msgspec.Struct, frozen=True):
     rows: int
     sums: dict[str, str]
     """Sum of each summable column: a whole number, which may need more than 64 bits."""
-    read: Read
+    read: DayInput
 
     @property
     def read_at(self) -> datetime:
@@ -106,13 +106,13 @@ def days_of(first: date, last: date) -> list[date]:
     return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
 
-class Tables:
+class LakeTables:
     """The tables of a lake.  Methods raise :class:`LakeUnavailable`, and :class:`KeyError` for an unknown name."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def day(self, name: str, day: date) -> Day | None:
+    def day(self, name: str, day: date) -> PublishedDay | None:
         """Return the published day; ``None`` if there is none."""
         return self._day(_pointer(name, day))
 
@@ -149,7 +149,9 @@ class Tables:
         """Return the folder for a run's files of a day."""
         return f"{FOLDER}/{name}/runs/{run}/date={day}"
 
-    def publish(self, name: str, day: date, published: Day, over: Day | None = None, *, durable: bool = False) -> None:
+    def publish(
+        self, name: str, day: date, published: PublishedDay, over: PublishedDay | None = None, *, durable: bool = False
+    ) -> None:
         """Publish these files as the day.  They are made durable before the pointer, and the pointer before the return.
 
         ``over``: the published day when the run began, which must still be published.  ``durable``: the files are
@@ -180,12 +182,12 @@ class Tables:
         _known(name)
         return [path for path in self._lake.paths(f"{FOLDER}/{name}/days") if path.endswith(".json")]
 
-    def _day(self, pointer: str) -> Day | None:
+    def _day(self, pointer: str) -> PublishedDay | None:
         data = self._lake.read_bytes(pointer)
         if data is None:
             return None
         try:
-            return msgspec.json.decode(data, type=Day)
+            return msgspec.json.decode(data, type=PublishedDay)
         except msgspec.DecodeError as error:
             raise LakeUnavailable(
                 f"{pointer} in the lake is damaged, run the batch of that day again: {error}"

@@ -64,7 +64,7 @@ class BufferDamaged(Exception):
     """A file is not a buffer, or cannot be read; the text names the file and the reason."""
 
 
-class Head(NamedTuple):
+class BufferHeader(NamedTuple):
     """Header of a buffer."""
 
     node: str
@@ -76,7 +76,7 @@ class Head(NamedTuple):
 class Buffer:
     """A buffer that is being written.  Created by :meth:`create`."""
 
-    def __init__(self, path: Path, file: int, mapped: mmap.mmap, slots: int, head: Head) -> None:
+    def __init__(self, path: Path, file: int, mapped: mmap.mmap, slots: int, head: BufferHeader) -> None:
         self.path = path
         self.head = head
         self.cells = memoryview(mapped).cast("Q")
@@ -87,7 +87,7 @@ class Buffer:
         self._first_key = self._next_key = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
 
     @classmethod
-    def create(cls, folder: Path, head: Head, slots: int, key_bytes: int = 0) -> Buffer:
+    def create(cls, folder: Path, head: BufferHeader, slots: int, key_bytes: int = 0) -> Buffer:
         """Create a buffer with this number of slots.  All its disk space is allocated now, so counting never runs out.
 
         ``key_bytes``: total bytes of all keys, if more than :data:`KEY_BYTES` for each slot.  Raises :class:`OSError`.
@@ -167,7 +167,7 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def _encode(head: Head, slots: int) -> bytes:
+def _encode(head: BufferHeader, slots: int) -> bytes:
     name = head.node.encode()
     if not 0 < len(name) <= NODE_BYTES_MOST:
         raise ValueError(f"a node's name has 1 to {NODE_BYTES_MOST} bytes, not {len(name)}")
@@ -201,7 +201,7 @@ class Finished:
         self.lost = []
         return list(self._slots(data, head, slots, used, width))
 
-    def _slots(self, data: bytes, head: Head, slots: int, used: int, width: int) -> Iterator[UsageRecord]:
+    def _slots(self, data: bytes, head: BufferHeader, slots: int, used: int, width: int) -> Iterator[UsageRecord]:
         at = _HEAD_BYTES + slots * width * CELL_BYTES
         cells = memoryview(data)[_HEAD_BYTES:at].cast("Q")
         for slot in range(min(used, slots)):
@@ -221,7 +221,7 @@ class Finished:
         os.close(self._file)
 
 
-def _decode(path: Path, data: bytes) -> tuple[Head, int, int]:
+def _decode(path: Path, data: bytes) -> tuple[BufferHeader, int, int]:
     if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
         raise BufferDamaged(f"{path} is no buffer of usage")
     _, version, slots, sequence, minute_s, boot = _HEAD.unpack_from(data)
@@ -233,7 +233,7 @@ def _decode(path: Path, data: bytes) -> tuple[Head, int, int]:
     if end + _CRC.size > _USED * CELL_BYTES or _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
         raise BufferDamaged(f"the head of {path} is damaged")
     node = data[_HEAD.size + _NAME.size : end].decode()
-    return Head(node, boot.decode(), sequence, minute_s), slots, width
+    return BufferHeader(node, boot.decode(), sequence, minute_s), slots, width
 
 
 def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Final
 
-from billing.metering.buffers import Buffer, BufferFull, Head
+from billing.metering.buffers import Buffer, BufferFull, BufferHeader
 from billing.metering.usage import UsageKey
 
 logger = logging.getLogger("holdfast.usage")
@@ -133,7 +133,7 @@ class Meter:
         self._finish(before)
 
     def _fresh(self, slots: int, key_bytes: int) -> Buffer:
-        head = Head(self._node, self._boot, self._sequence + 1, self._minute())
+        head = BufferHeader(self._node, self._boot, self._sequence + 1, self._minute())
         buffer = Buffer.create(self._folder, head, slots, key_bytes)
         self._sequence += 1
         return buffer

@@ -22,7 +22,7 @@ LOST: Final = "usage is lost"
 """Start of a log line about unreadable usage, by which the uploader recognizes it among other output."""
 
 
-class Waiting(NamedTuple):
+class SpoolBacklog(NamedTuple):
     """Files waiting for upload, including those still being written."""
 
     files: int
@@ -55,7 +55,7 @@ def finished_files(folder: Path, suffix: str) -> Iterator[tuple[Path, int]]:
             os.close(file)
 
 
-def waiting(spool: Path) -> Waiting:
+def waiting(spool: Path) -> SpoolBacklog:
     """Count the waiting files below a folder.  Raises :class:`OSError`."""
     files = size_bytes = oldest_s = 0
     for path in spool.rglob("*"):
@@ -67,4 +67,4 @@ def waiting(spool: Path) -> Waiting:
             continue
         files, size_bytes = files + 1, size_bytes + found.st_size
         oldest_s = min(oldest_s or int(found.st_mtime), int(found.st_mtime))
-    return Waiting(files, size_bytes, oldest_s)
+    return SpoolBacklog(files, size_bytes, oldest_s)

@@ -34,7 +34,7 @@ _FRAME = Struct("<II")
 """Length and CRC before each frame."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class StorageEntry(msgspec.Struct, frozen=True, array_like=True):
     """Changes of a partition in the minute that the next mark ends.  Fields are only ever added at the end."""
 
     partition: int
@@ -66,7 +66,7 @@ class _Keys(msgspec.Struct, frozen=True, array_like=True, tag="k"):
 
 
 class _Entries(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    entries: Sequence[Entry]
+    entries: Sequence[StorageEntry]
 
 
 class _Minute(msgspec.Struct, frozen=True, array_like=True, tag="m"):
@@ -107,7 +107,7 @@ class StorageFile:
                 fresh.unlink()
             raise
 
-    def append(self, minute_s: int, sequence: int, keys: Sequence[StorageKey], entries: Sequence[Entry]) -> None:
+    def append(self, minute_s: int, sequence: int, keys: Sequence[StorageKey], entries: Sequence[StorageEntry]) -> None:
         """Write the next minute durably.  Blocks.  Raises :class:`OSError`: then the minute is not in the file."""
         assert self.through_s in (0, minute_s - MINUTE_SECONDS), "the minutes of a file have no gap"
         frames = bytearray()
@@ -154,7 +154,7 @@ def _write(file: int, data: bytes | bytearray, offset: int) -> None:
 class _Stored(NamedTuple):
     """Amount that a partition stores from ``since_s`` until its next entry."""
 
-    entry: Entry
+    entry: StorageEntry
     since_s: int
     sequence: int
 
@@ -177,7 +177,7 @@ class FinishedStorage:
         self.lost = []
         keys = {key.queue_id: key for frame in self._read(self._file) if isinstance(frame, _Keys) for key in frame.keys}
         stored: dict[int, _Stored] = {}
-        fresh: list[Entry] = []
+        fresh: list[StorageEntry] = []
         end_s = 0
         self._head()
         for frame in self._read(self._file):
@@ -253,7 +253,9 @@ def _unchanged(stored: _Stored, until_s: int, key: StorageKey, node: str) -> Ite
         since_s = end_s
 
 
-def _record(entry: Entry, minute_s: int, minutes: int, key: StorageKey, node: str, sequence: int) -> StorageRecord:
+def _record(
+    entry: StorageEntry, minute_s: int, minutes: int, key: StorageKey, node: str, sequence: int
+) -> StorageRecord:
     end_ms = (minute_s + minutes * MINUTE_SECONDS) * 1000
     return StorageRecord(
         node=node,

@@ -32,7 +32,7 @@ import msgspec
 
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
-from billing.pricing.strict_yaml import Node, parse
+from billing.pricing.strict_yaml import YamlNode, parse
 
 logger = logging.getLogger("holdfast.usage")
 
@@ -77,7 +77,7 @@ class Alert(msgspec.Struct, frozen=True):
     """Receivers that do not have the alert yet."""
 
 
-class NotTold(Exception):
+class ReceiverUnreachable(Exception):
     """A receiver cannot be reached now; the text names it and the reason."""
 
 
@@ -87,7 +87,7 @@ class Receiver(Protocol):
     name: str
 
     def tell(self, alert: Alert) -> None:
-        """Deliver an alert.  Raises :class:`NotTold`: the caller tries again later."""
+        """Deliver an alert.  Raises :class:`ReceiverUnreachable`: the caller tries again later."""
 
 
 def load_budgets(path: Path) -> list[Budget]:
@@ -107,7 +107,7 @@ def budgets_of(text: str, source: str) -> list[Budget]:
     return budgets
 
 
-def _budget(node: Node) -> Budget:
+def _budget(node: YamlNode) -> Budget:
     fields = node.fields("name", "measure", "limit", account=None, at=[100])
     account = None if fields["account"].value is None else fields["account"].text()
     if account is not None and not re.fullmatch(r"\d{12}", account, re.ASCII):
@@ -193,7 +193,7 @@ def watch(lake: Lake, found: Iterable[Alert], month: Month, receivers: Sequence[
                 continue
             try:
                 receiver.tell(alert)
-            except NotTold as error:
+            except ReceiverUnreachable as error:
                 logger.error("an alert waits: %s", error)
                 break
             kept[number] = msgspec.structs.replace(
@@ -233,9 +233,11 @@ class Webhook:
         try:
             answer = httpx.post(self._url, content=told(alert), headers=headers, timeout=TELL_SECONDS)
         except httpx.HTTPError as error:  # the URL may contain a secret, and the error's text the URL
-            raise NotTold(f"the webhook at {self._url.host} cannot be reached: {type(error).__name__}") from None
+            raise ReceiverUnreachable(
+                f"the webhook at {self._url.host} cannot be reached: {type(error).__name__}"
+            ) from None
         if not answer.is_success:
-            raise NotTold(f"the webhook at {self._url.host} has answered {answer.status_code}")
+            raise ReceiverUnreachable(f"the webhook at {self._url.host} has answered {answer.status_code}")
 
 
 class Lines:
@@ -258,4 +260,4 @@ class Lines:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise NotTold(f"{self._path} cannot be written: {error.strerror}") from None
+            raise ReceiverUnreachable(f"{self._path} cannot be written: {error.strerror}") from None

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from billing.lake.months import Month
 from billing.pricing.money import LINE_PLACES, PRICE_PLACES, add, share, to_minor
-from billing.pricing.plans import Book, Customers, Meter
+from billing.pricing.plans import Customers, Meter, PriceBook
 from billing.reports.invoice_rows import Charge
 
 Category = Literal["usage", "rounding", "minimum", "tax"]
@@ -69,7 +69,7 @@ _SUMS: Final = ("units", "list", "amount")
 _KEY: Final = tuple(name for name in CHARGED.names if name not in _SUMS)
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChargeLine(msgspec.Struct, frozen=True):
     """A line of an invoice."""
 
     month: str
@@ -121,7 +121,9 @@ def charged(rated: pa.Table, month: Month) -> pa.Table:
     return pa.table([columns.get(name) if name in columns else rated[name] for name in CHARGED.names], schema=CHARGED)
 
 
-def statement(usage: pa.Table, month: Month, book: Book, customers: Customers, accounts: Iterable[str]) -> pa.Table:
+def statement(
+    usage: pa.Table, month: Month, book: PriceBook, customers: Customers, accounts: Iterable[str]
+) -> pa.Table:
     """Return the month's lines of usage and the lines that are added for each account.
 
     ``accounts``: further accounts, which are charged although they used nothing.
@@ -200,18 +202,18 @@ def ordered(lines: pa.Table) -> pa.Table:
     return lines.append_column("rank", rank).sort_by(keys).drop_columns("rank")
 
 
-def lines_of(table: pa.Table) -> list[Line]:
+def lines_of(table: pa.Table) -> list[ChargeLine]:
     """Convert the lines of one account to structs."""
     return [
         msgspec.convert(
             {**row, "version": row["version"].isoformat(), "tags": msgspec.json.decode(row["tags"])},
-            Line,
+            ChargeLine,
         )
         for row in table.to_pylist()
     ]
 
 
-def total(lines: Iterable[Line]) -> Decimal:
+def total(lines: Iterable[ChargeLine]) -> Decimal:
     """Return the exact sum of the lines' amounts."""
     return add([line.amount for line in lines])
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from billing.lake.months import Month
 from billing.pricing.money import BASIS_POINTS, add, line_amount, share, to_minor
-from billing.pricing.plans import Book, Customers, Meter, Plan, Version, load_book, load_customers
+from billing.pricing.plans import Customers, Meter, Plan, PriceBook, Version, load_book, load_customers
 
 METER_OF: Final[Mapping[str, Meter]] = {
     "": "requests_standard",
@@ -29,7 +29,7 @@ METER_OF: Final[Mapping[str, Meter]] = {
 class Prices:
     """Prices by account: a price book with the plans of accounts."""
 
-    def __init__(self, book: Book, customers: Customers) -> None:
+    def __init__(self, book: PriceBook, customers: Customers) -> None:
         self._book = book
         self._customers = customers
 

@@ -30,10 +30,20 @@ import pyarrow.compute as pc
 from billing.lake.billing_days import batch_command, begins, days_in_words, incomplete_days, month_hours
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import Tables
-from billing.pricing.charges import CHARGED, Line, charged, differences, lines_of, ordered, statement, summed, total
+from billing.lake.tables import LakeTables
+from billing.pricing.charges import (
+    CHARGED,
+    ChargeLine,
+    charged,
+    differences,
+    lines_of,
+    ordered,
+    statement,
+    summed,
+    total,
+)
 from billing.pricing.money import to_minor
-from billing.pricing.plans import Book, Customer, Customers, Issuer
+from billing.pricing.plans import Customer, Customers, Issuer, PriceBook
 from billing.pricing.rated import Rated, Rating
 
 FOLDER: Final = "invoices"
@@ -54,7 +64,7 @@ class NoInvoice(LookupError):
     """The invoice does not exist."""
 
 
-class Head(msgspec.Struct, frozen=True):
+class InvoiceHeader(msgspec.Struct, frozen=True):
     """An invoice without its lines."""
 
     number: str
@@ -87,13 +97,13 @@ class Head(msgspec.Struct, frozen=True):
     """Earlier days (UTC) that were not summed up, and are missing in a draft."""
 
 
-class Invoice(Head, frozen=True):
+class Invoice(InvoiceHeader, frozen=True):
     """An invoice.  Its lines sum up to its total, exactly."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ChargeLine, ...] = ()
 
 
-Heads = list[Head]
+Heads = list[InvoiceHeader]
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -110,7 +120,7 @@ class Closed(msgspec.Struct, frozen=True):
     invoices: int
     totals: dict[str, Decimal]
     """Totals by currency."""
-    book: Book
+    book: PriceBook
     customers: Customers
 
 
@@ -205,7 +215,7 @@ class Invoices:
             )
         rating = rated.rating
         check_over(month, list(before), rating.book, rating.customers, now)
-        _check_whole(month, rating, Tables(self._lake), now)
+        _check_whole(month, rating, LakeTables(self._lake), now)
         others = _without_usage(month, rating.book, rating.customers)
         if rating.begins != begins(month, rating.book, rating.customers, before.get(month.previous)):
             raise CannotClose(
@@ -297,7 +307,7 @@ class Invoices:
         assert table is not None, "what closed.json names was written before it"
         if account is not None:
             table = table.filter(pc.equal(table["account"], account))
-        return [msgspec.json.decode(head, type=Head) for head in table["head"].to_pylist()]
+        return [msgspec.json.decode(head, type=InvoiceHeader) for head in table["head"].to_pylist()]
 
     def _lines(self, month: Month, closed: Closed) -> pa.Table:
         table = self._lake.read_table(f"{_folder(month)}/{closed.run}/lines.parquet")
@@ -318,7 +328,7 @@ def check_turn(month: Month, closed: list[Month]) -> None:
         raise CannotClose(f"months are closed one after the other: after {closed[-1]} comes {closed[-1].next}")
 
 
-def check_over(month: Month, closed: list[Month], book: Book, customers: Customers, now: datetime) -> None:
+def check_over(month: Month, closed: list[Month], book: PriceBook, customers: Customers, now: datetime) -> None:
     """Raises :class:`CannotClose` unless it is the month's turn, and it is over in the time zones of all used plans."""
     check_turn(month, closed)
     ends = _ends(month, book, customers)
@@ -326,7 +336,7 @@ def check_over(month: Month, closed: list[Month], book: Book, customers: Custome
         raise CannotClose(f"{month} ends at {ends:%Y-%m-%d %H:%M} UTC: close it after that")
 
 
-def _check_whole(month: Month, rating: Rating, tables: Tables, now: datetime) -> None:
+def _check_whole(month: Month, rating: Rating, tables: LakeTables, now: datetime) -> None:
     """Raises :class:`CannotClose` unless all of the month is rated; its text has the missing days, and the remedy."""
     starts, ends = month_hours(month, rating.book, rating.customers, rating.begins)
     if rating.covers >= ends:
@@ -341,11 +351,11 @@ def _check_whole(month: Month, rating: Rating, tables: Tables, now: datetime) ->
     )
 
 
-def _ends(month: Month, book: Book, customers: Customers) -> datetime:
+def _ends(month: Month, book: PriceBook, customers: Customers) -> datetime:
     return max(book.plan(name).edges(month)[1] for name in customers.plans())
 
 
-def _without_usage(month: Month, book: Book, customers: Customers) -> list[str]:
+def _without_usage(month: Month, book: PriceBook, customers: Customers) -> list[str]:
     """Accounts that get an invoice without usage: for a minimum charge, or because it is their last."""
     found = []
     for account, customer in customers.named.items():
@@ -364,7 +374,7 @@ def _next_number(issuer: Issuer, closed: dict[Month, Closed]) -> int:
     return max((one.next_number for one in closed.values() if one.book.issuer.prefix == issuer.prefix), default=1)
 
 
-def _in_one_currency(lines: pa.Table, book: Book, customers: Customers, closed: dict[Month, Closed]) -> None:
+def _in_one_currency(lines: pa.Table, book: PriceBook, customers: Customers, closed: dict[Month, Closed]) -> None:
     """Raises :class:`CannotClose` if a correction would be in another currency, or minor unit, than its invoice."""
     kinds = lines.group_by(["account", "month", "plan"], use_threads=False).aggregate([])
     for account, when, plan in zip(*(kinds[name].to_pylist() for name in ("account", "month", "plan")), strict=True):
@@ -394,7 +404,9 @@ def _slices(sorted_names: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
             first = at
 
 
-def _head(account: str, month: Month, lines: pa.Table, rating: Rating, now: datetime, number: int | None) -> Head:
+def _head(
+    account: str, month: Month, lines: pa.Table, rating: Rating, now: datetime, number: int | None
+) -> InvoiceHeader:
     """Make the head of the invoice with these lines.  ``number``: None for a draft."""
     customer = rating.customers.of(account)
     plan = rating.book.plan(customer.plan)
@@ -405,7 +417,7 @@ def _head(account: str, month: Month, lines: pa.Table, rating: Rating, now: date
         tax += amount if category == "tax" else 0
     net, tax, everything = (to_minor(one, plan.minor_places) for one in (everything - tax, tax, everything))
     starts, ends = rating.edges(account)
-    return Head(
+    return InvoiceHeader(
         "" if number is None else f"{rating.book.issuer.prefix}{number:06}",
         account,
         str(month),
@@ -434,19 +446,19 @@ def _due(issuer: Issuer, customer: Customer, now: datetime) -> date:
     return now.astimezone(UTC).date() + timedelta(days=days)
 
 
-def _invoice(head: Head, lines: list[Line]) -> Invoice:
+def _invoice(head: InvoiceHeader, lines: list[ChargeLine]) -> Invoice:
     assert total(lines) == head.total, "the lines of an invoice sum up to its total"
     return Invoice(**{name: getattr(head, name) for name in head.__struct_fields__}, lines=tuple(lines))
 
 
-def _with_lines(heads: list[Head], lines: pa.Table) -> Iterator[Invoice]:
+def _with_lines(heads: list[InvoiceHeader], lines: pa.Table) -> Iterator[Invoice]:
     slices = dict(_slices(lines["account"].to_pylist()))
     for head in heads:
         first, count = slices.get(head.account, (0, 0))
         yield _invoice(head, lines_of(lines.slice(first, count).select(CHARGED.names)))
 
 
-def _heads_table(heads: list[Head]) -> pa.Table:
+def _heads_table(heads: list[InvoiceHeader]) -> pa.Table:
     columns = [
         [head.account for head in heads],
         [head.number for head in heads],

@@ -20,7 +20,7 @@ import msgspec
 
 from billing.lake.months import Month, midnight
 from billing.pricing.money import BASIS_POINTS, PRICE_BELOW, PRICE_PLACES
-from billing.pricing.strict_yaml import Node, parse
+from billing.pricing.strict_yaml import YamlNode, parse
 
 Meter = Literal["requests_standard", "requests_fair", "requests_fifo", "storage", "bytes_out"]
 """Measured quantities that have a price."""
@@ -66,7 +66,7 @@ class Version(msgspec.Struct, frozen=True):
     """Tax in basis points."""
 
 
-class Segment(NamedTuple):
+class PricingPeriod(NamedTuple):
     """A part of a month in which one version applies."""
 
     starts: datetime
@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True):
     versions: tuple[Version, ...]
     """Versions, in the order of their days."""
 
-    def segments(self, month: Month) -> list[Segment]:
+    def segments(self, month: Month) -> list[PricingPeriod]:
         """Return the month's parts in their order.  Raises :class:`NoPrice` if the plan has no prices for all of it."""
         starts, ends = self.edges(month)
         begun = [midnight(version.starts, self.time_zone) for version in self.versions]
@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True):
                 f"{self.versions[0].starts}; add a version from {month.first} or earlier"
             )
         return [
-            Segment(max(begins, starts), min(until, ends), version)
+            PricingPeriod(max(begins, starts), min(until, ends), version)
             for begins, until, version in zip(begun, [*begun[1:], ends], self.versions, strict=True)
             if begins < ends and until > starts
         ]
@@ -147,7 +147,7 @@ class Issuer(msgspec.Struct, frozen=True):
     """Days from issue to payment."""
 
 
-class Book(msgspec.Struct, frozen=True):
+class PriceBook(msgspec.Struct, frozen=True):
     """A price book: the plans and the issuer."""
 
     issuer: Issuer
@@ -205,12 +205,12 @@ class Customers(msgspec.Struct, frozen=True):
         return sorted({self.default, *(customer.plan for customer in self.named.values())})
 
 
-def load_book(path: Path) -> Book:
+def load_book(path: Path) -> PriceBook:
     """Read the price book of a file.  Raises :class:`YamlError` and :class:`OSError`."""
     return book_of(path.read_text("utf-8"), str(path))
 
 
-def load_customers(path: Path | None, book: Book) -> Customers:
+def load_customers(path: Path | None, book: PriceBook) -> Customers:
     """Read the plans of accounts; without a file, every account has the book's only plan.
 
     Raises :class:`YamlError`, :class:`NoPrice` and :class:`OSError`.
@@ -223,16 +223,16 @@ def load_customers(path: Path | None, book: Book) -> Customers:
     return Customers(next(iter(book.plans)))
 
 
-def book_of(text: str, source: str) -> Book:
+def book_of(text: str, source: str) -> PriceBook:
     """Parse a price book.  ``source``: name of the file, for errors.  Raises :class:`YamlError`."""
     top = parse(text, source).fields("issuer", "plans")
     plans = {name: _plan(name, node) for name, node in top["plans"].entries().items()}
     if not plans:
         top["plans"].fail("has no plan; it has to have one")
-    return Book(_issuer(top["issuer"]), plans)
+    return PriceBook(_issuer(top["issuer"]), plans)
 
 
-def customers_of(text: str, source: str, book: Book) -> Customers:
+def customers_of(text: str, source: str, book: PriceBook) -> Customers:
     """Parse the plans of accounts.  ``source``: name of the file, for errors.  Raises :class:`YamlError`."""
     top = parse(text, source).fields("default", accounts={})
     named = {}
@@ -243,7 +243,7 @@ def customers_of(text: str, source: str, book: Book) -> Customers:
     return Customers(_plan_of(top["default"], book), named)
 
 
-def _plan(name: str, node: Node) -> Plan:
+def _plan(name: str, node: YamlNode) -> Plan:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name, re.ASCII):
         node.fail("the name of a plan has lower-case letters, digits and hyphens")
     fields = node.fields("currency", "minor_places", "versions", title=name, time_zone="UTC")
@@ -275,7 +275,7 @@ def _plan(name: str, node: Node) -> Plan:
     return plan
 
 
-def _version(node: Node, minor_places: int) -> Version:
+def _version(node: YamlNode, minor_places: int) -> Version:
     fields = node.fields("from", "prices", discount=Decimal(0), discounts={}, minimum=Decimal(0), tax=None)
     prices = fields["prices"].fields(*METERS)
     discount = fields["discount"].basis_points()
@@ -300,7 +300,7 @@ def _version(node: Node, minor_places: int) -> Version:
     )
 
 
-def _tiers(node: Node, meter: Meter) -> tuple[Tier, ...]:
+def _tiers(node: YamlNode, meter: Meter) -> tuple[Tier, ...]:
     places = 0 if meter.startswith("requests") else _EDGE_PLACES
     fields = node.fields("tiers", free=Decimal(0))
     free = fields["free"].decimal(places)
@@ -322,21 +322,21 @@ def _tiers(node: Node, meter: Meter) -> tuple[Tier, ...]:
     return (*tiers, Tier(starts, None, _price(last["price"])))
 
 
-def _price(node: Node) -> Decimal:
+def _price(node: YamlNode) -> Decimal:
     price = node.decimal(PRICE_PLACES)
     if price >= PRICE_BELOW:
         node.fail(f"is {price}; a price is less than {PRICE_BELOW}")
     return price
 
 
-def _tax(node: Node) -> tuple[str | None, int | None]:
+def _tax(node: YamlNode) -> tuple[str | None, int | None]:
     if node.value is None:
         return None, None
     fields = node.fields("name", "percent")
     return fields["name"].text(), fields["percent"].basis_points()
 
 
-def _zone(node: Node) -> str:
+def _zone(node: YamlNode) -> str:
     name = node.text()
     try:
         ZoneInfo(name)
@@ -345,7 +345,7 @@ def _zone(node: Node) -> str:
     return name
 
 
-def _issuer(node: Node) -> Issuer:
+def _issuer(node: YamlNode) -> Issuer:
     fields = node.fields("name", address=[], tax_id="", email="", prefix="HF-", due_days=30)
     prefix = fields["prefix"].text()
     if not re.fullmatch(r"[A-Za-z0-9-]{1,20}", prefix, re.ASCII):
@@ -360,7 +360,7 @@ def _issuer(node: Node) -> Issuer:
     )
 
 
-def _customer(node: Node, book: Book) -> Customer:
+def _customer(node: YamlNode, book: PriceBook) -> Customer:
     fields = node.fields(
         "plan",
         name="",
@@ -396,7 +396,7 @@ def _customer(node: Node, book: Book) -> Customer:
     )
 
 
-def _plan_of(node: Node, book: Book) -> str:
+def _plan_of(node: YamlNode, book: PriceBook) -> str:
     name = node.text()
     if name not in book.plans:
         node.fail(f"there is no plan {name!r} in the price book; there are {', '.join(sorted(book.plans))}")

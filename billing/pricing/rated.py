@@ -20,7 +20,7 @@ from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
 from billing.lake.tables import Outrun
 from billing.pricing.charges import RATED
-from billing.pricing.plans import Book, Customers
+from billing.pricing.plans import Customers, PriceBook
 
 FOLDER: Final = "rated"
 
@@ -35,7 +35,7 @@ class Rating(msgspec.Struct, frozen=True):
     """Time (UTC) up to which the batch had summed up usage."""
     read: dict[str, dict[str, str]]
     """Runs of the batch whose sums were rated, by table and day."""
-    book: Book
+    book: PriceBook
     customers: Customers
     files: tuple[str, ...]
     """Paths in the lake."""

@@ -26,7 +26,7 @@ class YamlError(ValueError):
     """The file cannot be used; the text gives the position, the problem and the remedy."""
 
 
-class Node(NamedTuple):
+class YamlNode(NamedTuple):
     """A value with its position."""
 
     source: str
@@ -38,10 +38,10 @@ class Node(NamedTuple):
     def fail(self, what: str) -> NoReturn:
         raise YamlError(f"{self.source}: {self.path or 'the file'}: {what}")
 
-    def _under(self, name: str, value: object) -> Node:
-        return Node(self.source, f"{self.path}.{name}" if self.path else name, value)
+    def _under(self, name: str, value: object) -> YamlNode:
+        return YamlNode(self.source, f"{self.path}.{name}" if self.path else name, value)
 
-    def entries(self) -> dict[str, Node]:
+    def entries(self) -> dict[str, YamlNode]:
         """Entries of a mapping whose keys are names."""
         if not isinstance(self.value, dict):
             self.fail(f"is {_said(self.value)}; it has to be a mapping (name: value)")
@@ -50,7 +50,7 @@ class Node(NamedTuple):
                 self.fail(f"the key {name} is {_said(name)}; write it in quotes")
         return {name: self._under(name, value) for name, value in self.value.items()}
 
-    def fields(self, *needed: str, **others: object) -> dict[str, Node]:
+    def fields(self, *needed: str, **others: object) -> dict[str, YamlNode]:
         """Fields of a mapping: the required ones, and the optional ones with their defaults."""
         given = self.entries()
         for name, node in given.items():
@@ -61,11 +61,11 @@ class Node(NamedTuple):
                 self.fail(f"{name} is missing")
         return {**{name: self._under(name, value) for name, value in others.items()}, **given}
 
-    def items(self) -> list[Node]:
+    def items(self) -> list[YamlNode]:
         """Items of a list."""
         if not isinstance(self.value, list):
             self.fail(f"is {_said(self.value)}; it has to be a list (- one - another)")
-        return [Node(self.source, f"{self.path}[{number}]", value) for number, value in enumerate(self.value)]
+        return [YamlNode(self.source, f"{self.path}[{number}]", value) for number, value in enumerate(self.value)]
 
     def text(self, *, empty: bool = False) -> str:
         if not isinstance(self.value, str):
@@ -114,10 +114,10 @@ class Node(NamedTuple):
         return self.value
 
 
-def parse(text: str, source: str) -> Node:
+def parse(text: str, source: str) -> YamlNode:
     """Parse the content of a file.  Raises :class:`YamlError`."""
     try:
-        return Node(source, "", yaml.load(text, _Loader))  # _Loader is a SafeLoader
+        return YamlNode(source, "", yaml.load(text, _Loader))  # _Loader is a SafeLoader
     except yaml.MarkedYAMLError as error:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise YamlError(f"{source}: {place}this is no YAML: {error.problem or error}") from None

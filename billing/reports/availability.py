@@ -23,7 +23,7 @@ WORST_MOST: Final = 24
 """Maximum number of hours that are listed."""
 
 
-class BadHour(msgspec.Struct, frozen=True):
+class FailedHour(msgspec.Struct, frozen=True):
     """An hour with failed calls."""
 
     hour: str
@@ -50,7 +50,7 @@ class Availability(msgspec.Struct, frozen=True):
     hours: int
     """Number of hours that are included."""
     hours_with_failures: int
-    worst: list[BadHour]
+    worst: list[FailedHour]
     """Hours with the highest error rates, the worst first."""
     missing: list[date]
     """Days that are not included because they are not summed up."""
@@ -66,7 +66,7 @@ def availability(
     hours = sum(_hours(day, now) for day in period.days() if day not in missing)
     calls = failed = 0
     errors = 0.0
-    bad: list[tuple[float, BadHour]] = []
+    bad: list[tuple[float, FailedHour]] = []
     for line in summary["lines"]:
         answered = line["calls"] + line["refused"] + line["throttled"] + line["failed"]
         calls += answered
@@ -74,7 +74,7 @@ def availability(
         if line["failed"]:
             rate = line["failed"] / answered
             errors += rate
-            bad.append((rate, BadHour(line["name"], answered, line["failed"])))
+            bad.append((rate, FailedHour(line["name"], answered, line["failed"])))
     bad.sort(key=lambda one: (-one[0], one[1].hour))
     # The hour that is not over yet may have been summed up in part.  If it has failures, it is one of the hours.
     hours = max(hours, len(bad))

@@ -49,7 +49,7 @@ COLOURS: Final = (INK, MUTED, GRID, BLUE, TEAL, VIOLET, GREY, AMBER)
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """One stacked part of each day's column."""
 
     label: str
@@ -94,7 +94,12 @@ class Chart:
 
 
 def days_chart(
-    name: str, title: str, description: str, days: Sequence[str], series: Sequence[Series], tick: Callable[[float], str]
+    name: str,
+    title: str,
+    description: str,
+    days: Sequence[str],
+    series: Sequence[ChartSeries],
+    tick: Callable[[float], str],
 ) -> Chart:
     """Draw stacked columns, one for each day; the first series is lowest."""
     figure, axes = _figure(300)

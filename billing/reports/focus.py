@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 
-from billing.pricing.charges import Line
+from billing.pricing.charges import ChargeLine
 from billing.pricing.invoices import Invoice
 from billing.pricing.money import BASIS_POINTS, LINE_PLACES, PRICE_PLACES
 from billing.reports.invoice_rows import METER_TITLES
@@ -124,7 +124,7 @@ def parquet_of(invoices: Iterable[Invoice]) -> bytes:
     return file.getvalue()
 
 
-def _row(invoice: Invoice, line: Line) -> dict[str, Any]:
+def _row(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
     row = {
         "BilledCost": line.amount,
         "BillingAccountId": invoice.account,
@@ -153,7 +153,7 @@ def _row(invoice: Invoice, line: Line) -> dict[str, Any]:
     return {**row, **_usage(invoice, line)} if line.category == "usage" else row
 
 
-def _usage(invoice: Invoice, line: Line) -> dict[str, Any]:
+def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
     """Return the columns that only lines of usage have."""
     unit, of = _CONSUMED[line.meter]
     price = line.price.quantize(_PLACE, context=_CONTEXT)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from billing.lake.billing_days import days_in_words
-from billing.pricing.charges import Line, total
+from billing.pricing.charges import ChargeLine, total
 from billing.pricing.invoices import Invoice
 from billing.pricing.money import add, to_minor
 from billing.reports.documents import page, pdf_of
@@ -31,7 +31,7 @@ A page with many more takes minutes to become PDF, and is not readable.
 """
 
 
-class Row(NamedTuple):
+class InvoiceRow(NamedTuple):
     """A line as it is shown; numbers of a table are aligned at their decimal points."""
 
     title: str
@@ -44,14 +44,14 @@ class Row(NamedTuple):
     amount: str
 
 
-class Part(NamedTuple):
+class MonthCharges(NamedTuple):
     """Charges for one month."""
 
     month: str
     corrects: bool
-    tiers: list[Row]
+    tiers: list[InvoiceRow]
     """Each tier with the sum over all queues, then the lines that are neither usage nor tax."""
-    queues: list[Row]
+    queues: list[InvoiceRow]
     more: int
     """Number of lines of queues that are not shown."""
     more_amount: str
@@ -86,7 +86,7 @@ _HEADINGS: Final = ("Charge", "Quantity", "Unit", "Price", "Per", "Discount", "A
 _TO_THE_RIGHT: Final = ("Quantity", "Price", "Per", "Amount")
 
 
-def _text_table(rows: list[Row]) -> list[str]:
+def _text_table(rows: list[InvoiceRow]) -> list[str]:
     """Format rows below their headings; each row follows a line with its description."""
     columns = [(heading, [row[at] for row in rows]) for at, heading in enumerate(_HEADINGS[1:], 2)]
     widths = {heading: max([len(heading), *map(len, texts)]) for heading, texts in columns}
@@ -137,7 +137,7 @@ def _title(invoice: Invoice) -> str:
 
 
 def _values(invoice: Invoice) -> dict[str, object]:
-    by_month: defaultdict[str, list[Line]] = defaultdict(list)
+    by_month: defaultdict[str, list[ChargeLine]] = defaultdict(list)
     for line in invoice.lines:
         by_month[line.month].append(line)
     usage = [line for line in invoice.lines if line.category == "usage" and line.month == invoice.period]
@@ -176,18 +176,18 @@ def _dates(invoice: Invoice) -> list[tuple[str, str]]:
     return [*known, ("Due", f"{due_days} days after it is issued"), *period]
 
 
-def _part(invoice: Invoice, month: str, lines: list[Line]) -> Part:
+def _part(invoice: Invoice, month: str, lines: list[ChargeLine]) -> MonthCharges:
     usage = [line for line in lines if line.category == "usage"]
     shown = sorted(usage, key=lambda line: (-abs(line.amount), line.queue, line.meter, line.tier))
     left = shown[LINES_SHOWN:]
     shown = sorted(shown[:LINES_SHOWN], key=lambda line: (line.queue, line.queue_id, sorted(line.tags.items())))
     places = invoice.minor_places
     others = [
-        Row(line.name, "", "", "", "", "", "", written(line.amount, places))
+        InvoiceRow(line.name, "", "", "", "", "", "", written(line.amount, places))
         for line in lines
         if line.category not in ("usage", "tax")
     ]
-    return Part(
+    return MonthCharges(
         month,
         month != invoice.period,
         _aligned([*_tiers(usage, places), *others]),
@@ -198,9 +198,9 @@ def _part(invoice: Invoice, month: str, lines: list[Line]) -> Part:
     )
 
 
-def _tiers(usage: list[Line], places: int) -> Iterable[Row]:
+def _tiers(usage: list[ChargeLine], places: int) -> Iterable[InvoiceRow]:
     """Each tier with the sum over all queues."""
-    tiers: defaultdict[tuple[str, str, int, int], list[Line]] = defaultdict(list)
+    tiers: defaultdict[tuple[str, str, int, int], list[ChargeLine]] = defaultdict(list)
     for line in usage:
         tiers[line.version, line.meter, line.tier, line.discount].append(line)
     for (version, meter, _, _), lines in sorted(tiers.items()):
@@ -209,14 +209,14 @@ def _tiers(usage: list[Line], places: int) -> Iterable[Row]:
         yield _row(METER_TITLES[meter], f"{_tier(lines[0])}, prices of {version}", charge, places)
 
 
-def _queue_row(line: Line, places: int) -> Row:
+def _queue_row(line: ChargeLine, places: int) -> InvoiceRow:
     tags = ", ".join(f"{name}={value}" for name, value in sorted(line.tags.items()))
     detail = f"{METER_TITLES[line.meter]}, {_tier(line)}" + (f"; {tags}" if tags else "")
     return _row(line.queue or "(no queue)", detail, line.charge, places)
 
 
-def _row(title: str, detail: str, charge: Charge, places: int) -> Row:
-    return Row(
+def _row(title: str, detail: str, charge: Charge, places: int) -> InvoiceRow:
+    return InvoiceRow(
         title,
         detail,
         written(charge.quantity),
@@ -228,11 +228,11 @@ def _row(title: str, detail: str, charge: Charge, places: int) -> Row:
     )
 
 
-def _tier(line: Line) -> str:
+def _tier(line: ChargeLine) -> str:
     return tier_text(line.meter, line.price, line.tier_starts, line.tier_ends)
 
 
-def _aligned(rows: list[Row]) -> list[Row]:
+def _aligned(rows: list[InvoiceRow]) -> list[InvoiceRow]:
     columns = {name: aligned([getattr(row, name) for row in rows]) for name in ("quantity", "price", "amount")}
     return [row._replace(**{name: column[at] for name, column in columns.items()}) for at, row in enumerate(rows)]
 

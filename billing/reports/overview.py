@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from billing.lake.periods import Period
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
 from billing.pricing.forecast import DAYS_MOST, Outlook, outlook, since_first_use
 
 SENDS: Final = frozenset(("SendMessage", "SendMessageBatch"))
@@ -30,7 +30,7 @@ EMPTY_QUEUES_MAX: Final = 100
 Progress = Callable[[str], None]
 
 
-class Day(msgspec.Struct):
+class DayCalls(msgspec.Struct):
     """Calls of a day."""
 
     day: date
@@ -49,7 +49,7 @@ class Day(msgspec.Struct):
         return self.sends + self.receives + self.deletes + self.others
 
 
-class Tenant(msgspec.Struct):
+class TenantUsage(msgspec.Struct):
     """Usage of one tenant."""
 
     account: str
@@ -69,7 +69,7 @@ class Receives(msgspec.Struct):
     empty: int
 
 
-class Measured(msgspec.Struct):
+class MonthlyMeasure(msgspec.Struct):
     """A measure that is summed over the month, with its forecast."""
 
     by_day: dict[date, int]
@@ -85,15 +85,15 @@ class Overview(msgspec.Struct):
 
     period: Period
     account: str | None
-    days: list[Day]
+    days: list[DayCalls]
     """Days with results, in their order."""
     missing: list[date]
     """Days up to now without results."""
-    tenants: list[Tenant]
+    tenants: list[TenantUsage]
     """Tenants, most calls first."""
-    requests: Measured
-    bytes_out: Measured
-    stored: Measured
+    requests: MonthlyMeasure
+    bytes_out: MonthlyMeasure
+    stored: MonthlyMeasure
     """Stored bytes times milliseconds."""
     receives: int = 0
     """Successful receives."""
@@ -111,11 +111,13 @@ class Overview(msgspec.Struct):
         return sum(day.calls for day in self.days)
 
 
-def read_overview(tables: Tables, period: Period, *, account: str | None, today: date, progress: Progress) -> Overview:
+def read_overview(
+    tables: LakeTables, period: Period, *, account: str | None, today: date, progress: Progress
+) -> Overview:
     """Read a month's overview.  Raises :class:`~billing.lake.lake.LakeUnavailable`."""
     call_days, storage_days = frozenset(tables.days(USAGE_HOURLY)), frozenset(tables.days(STORAGE_HOURLY))
-    days: list[Day] = []
-    tenants: dict[str, Tenant] = {}
+    days: list[DayCalls] = []
+    tenants: dict[str, TenantUsage] = {}
     received = _RECEIVED.empty_table()
     series: defaultdict[str, dict[date, int]] = defaultdict(dict)
     wanted = [*_before(period.first), *period.days()]
@@ -144,11 +146,11 @@ def read_overview(tables: Tables, period: Period, *, account: str | None, today:
         days.append(_day(day, rows))
         received = _received(received, calls)
         for row in rows:
-            tenant = tenants.setdefault(row["account"], Tenant(row["account"]))
+            tenant = tenants.setdefault(row["account"], TenantUsage(row["account"]))
             for name in ("calls", "chunks", "bytes_out", "throttled"):
                 setattr(tenant, name, getattr(tenant, name) + row[name])
         for row in stored:
-            tenants.setdefault(row["account"], Tenant(row["account"])).byte_milliseconds += row[_STORED]
+            tenants.setdefault(row["account"], TenantUsage(row["account"])).byte_milliseconds += row[_STORED]
     used = since_first_use(series)
     total = {name: int(pc.sum(received[name]).as_py() or 0) for name in ("calls", "empty")}
     found = received.filter(pc.greater(received["empty"], 0))
@@ -206,7 +208,7 @@ def _summed(rows: pa.Table, keys: Sequence[str], counts: Sequence[str]) -> list[
     ]
 
 
-def _day(day: date, rows: Sequence[dict[str, Any]]) -> Day:
+def _day(day: date, rows: Sequence[dict[str, Any]]) -> DayCalls:
     calls: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for row in rows:
@@ -222,10 +224,10 @@ def _day(day: date, rows: Sequence[dict[str, Any]]) -> Day:
         )
         calls[what] += row["calls"]
         others.update({name: row[name] for name in ("refused", "throttled", "failed")})
-    return Day(day, **calls, **others)
+    return DayCalls(day, **calls, **others)
 
 
-def measured(series: dict[date, int], period: Period, today: date) -> Measured:
+def measured(series: dict[date, int], period: Period, today: date) -> MonthlyMeasure:
     complete: dict[date, int] = {}
     for day in sorted(series):
         if day >= today:
@@ -240,4 +242,4 @@ def measured(series: dict[date, int], period: Period, today: date) -> Measured:
             expected = outlook(complete, period.first, day)
             if expected is not None:
                 ahead.append(expected)
-    return Measured(complete, ahead, {day: count for day, count in series.items() if period.first <= day})
+    return MonthlyMeasure(complete, ahead, {day: count for day, count in series.items() if period.first <= day})

@@ -112,7 +112,7 @@ CONTENT_BYTES_MAX: Final = 16 * 2**20
 """Maximum size of a document: a frontend holds a whole one in memory to send it."""
 
 
-class Answered(msgspec.Struct, frozen=True):
+class AnswerHeader(msgspec.Struct, frozen=True):
     """First line of the process's output, as JSON; the content follows."""
 
     outcome: Literal["found", "none", "refused", "unmade", "unavailable"]

@@ -1,7 +1,7 @@
 """``python -m billing.reports.read``: answer one question about the lake, from standard input to standard output.
 
 The question is a :class:`~billing.reports.questions.Question` as JSON, so the lake's URL is on no command line; the
-answer is a line of JSON (:class:`~billing.reports.questions.Answered`) and then the content.
+answer is a line of JSON (:class:`~billing.reports.questions.AnswerHeader`) and then the content.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from billing.lake.lake import Lake, LakeUnavailable, without_secrets
 from billing.lake.summary import summarise
-from billing.lake.tables import Tables
+from billing.lake.tables import LakeTables
 from billing.reports.questions import (
     CONTENT_BYTES_MAX,
     MAKING_SECONDS_MAX,
     SUFFIXES,
-    Answered,
+    AnswerHeader,
     ContentAsked,
     DocumentAsked,
     DocumentMade,
@@ -49,16 +49,16 @@ _LINE = ("number", "account", "period", "closed_at", "final", "corrects", "curre
 """Fields of an invoice in a list."""
 
 
-def answer(question: Question) -> tuple[Answered, bytes]:
+def answer(question: Question) -> tuple[AnswerHeader, bytes]:
     """Return the answer and its content."""
     try:
         lake = Lake(question.lake)
         asked = question.asked
         match asked:
             case UsageAsked():
-                return Answered("found"), _usage(lake, asked)
+                return AnswerHeader("found"), _usage(lake, asked)
             case InvoicesAsked():
-                return Answered("found"), _invoices(lake, asked)
+                return AnswerHeader("found"), _invoices(lake, asked)
             case InvoiceAsked():
                 return _invoice(lake, asked)
             case DocumentAsked():
@@ -66,26 +66,28 @@ def answer(question: Question) -> tuple[Answered, bytes]:
             case ContentAsked():
                 content = lake.read_bytes(asked.path)
                 return (
-                    (Answered("none", "the document is no longer there"), b"")
+                    (AnswerHeader("none", "the document is no longer there"), b"")
                     if content is None
-                    else (Answered("found"), content)
+                    else (AnswerHeader("found"), content)
                 )
     except (pa.ArrowException, msgspec.DecodeError) as error:  # subclasses of ValueError, so they are caught first
-        return Answered("unavailable", f"the lake at {without_secrets(question.lake)} has a damaged file: {error}"), b""
+        return AnswerHeader(
+            "unavailable", f"the lake at {without_secrets(question.lake)} has a damaged file: {error}"
+        ), b""
     except ValueError as error:
-        return Answered("refused", str(error)), b""
+        return AnswerHeader("refused", str(error)), b""
     except ImportError as error:  # an installation that serves may lack the packages for reading and rendering invoices
-        return Answered(
+        return AnswerHeader(
             "unmade", f"the package {error.name} is not installed there: pip install 'holdfast[billing]'"
         ), b""
     except LakeUnavailable as error:
-        return Answered("unavailable", str(error)), b""
+        return AnswerHeader("unavailable", str(error)), b""
 
 
 def _usage(lake: Lake, asked: UsageAsked) -> bytes:
     today = datetime.now(UTC).date()
     summary = summarise(
-        Tables(lake),
+        LakeTables(lake),
         asked.period,
         asked.by,
         today=today,
@@ -110,16 +112,16 @@ def _invoices(lake: Lake, asked: InvoicesAsked) -> bytes:
     return msgspec.json.encode({"invoices": lines, "next": page[-1].number if more else None})
 
 
-def _invoice(lake: Lake, asked: InvoiceAsked) -> tuple[Answered, bytes]:
+def _invoice(lake: Lake, asked: InvoiceAsked) -> tuple[AnswerHeader, bytes]:
     from billing.pricing.invoices import NoInvoice
 
     try:
-        return Answered("found"), _written(_find(lake, asked), asked.format)
+        return AnswerHeader("found"), _written(_find(lake, asked), asked.format)
     except NoInvoice as error:
-        return Answered("none", str(error)), b""
+        return AnswerHeader("none", str(error)), b""
 
 
-def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
+def _document(lake: Lake, asked: DocumentAsked) -> tuple[AnswerHeader, bytes]:
     """Make the document and store it in the lake, where every frontend can read it.
 
     Its name is a hash of its content, so repeated requests make one document a day.
@@ -130,12 +132,14 @@ def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
     try:
         content = _made(_find(lake, asked), asked.kind)
     except NoInvoice as error:
-        return Answered("none", str(error)), b""
+        return AnswerHeader("none", str(error)), b""
     except PdfUnavailable as error:
-        return Answered("unmade", str(error)), b""
+        return AnswerHeader("unmade", str(error)), b""
     if len(content) > CONTENT_BYTES_MAX:
         mib = CONTENT_BYTES_MAX // 2**20
-        return Answered("unmade", f"it has {len(content):,} bytes, more than {mib} MiB: take it as JSON or FOCUS"), b""
+        return AnswerHeader(
+            "unmade", f"it has {len(content):,} bytes, more than {mib} MiB: take it as JSON or FOCUS"
+        ), b""
     today = datetime.now(UTC).date()
     name = f"{asked.period}-draft" if asked.draft else asked.period
     path = f"{DOCUMENTS}/date={today}/{asked.account}/{name}{SUFFIXES[asked.kind]}"
@@ -144,8 +148,8 @@ def _document(lake: Lake, asked: DocumentAsked) -> tuple[Answered, bytes]:
     try:
         _remove_old(lake, today)
     except LakeUnavailable as error:  # the document is made; removing old ones is not essential
-        return Answered("found", f"documents of days before are left: {error}"), made
-    return Answered("found"), made
+        return AnswerHeader("found", f"documents of days before are left: {error}"), made
+    return AnswerHeader("found"), made
 
 
 def _remove_old(lake: Lake, today: date) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from billing.reports.questions import (
     MAKING_SECONDS_MAX,
-    Answered,
+    AnswerHeader,
     Asked,
     ContentAsked,
     DocumentAsked,
@@ -40,7 +40,7 @@ class NotFound(Exception):
     """The lake does not contain it."""
 
 
-class Refused(Exception):
+class QuestionRefused(Exception):
     """The question is invalid; the text says why."""
 
 
@@ -48,7 +48,7 @@ class Unmade(Exception):
     """The document cannot be made on this machine; the text says what is missing."""
 
 
-class Unavailable(Exception):
+class ReportUnavailable(Exception):
     """The lake cannot be read now.  The reason is only logged: the lake's location concerns operators only."""
 
 
@@ -67,7 +67,7 @@ class Reader:
     async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
         """Return the content of the answer.
 
-        Raises :class:`NotFound`, :class:`Refused`, :class:`Unmade` and :class:`Unavailable`.
+        Raises :class:`NotFound`, :class:`QuestionRefused`, :class:`Unmade` and :class:`ReportUnavailable`.
         """
         return await self._ask(asked, PATIENCE_SECONDS, self._turns)
 
@@ -85,7 +85,7 @@ class Reader:
         except TimeoutError:
             done = "made" if isinstance(asked, DocumentAsked) else "read"
             logger.error("%r was not %s within %.0f s", asked, done, seconds)
-            raise Unavailable(f"what was asked for was not {done} within {seconds:.0f} s") from None
+            raise ReportUnavailable(f"what was asked for was not {done} within {seconds:.0f} s") from None
         match answered.outcome:
             case "found":
                 if answered.text:
@@ -94,14 +94,14 @@ class Reader:
             case "none":
                 raise NotFound(answered.text)
             case "refused":
-                raise Refused(answered.text)
+                raise QuestionRefused(answered.text)
             case "unmade":
                 raise Unmade(answered.text)
             case "unavailable":
                 logger.error("%s", answered.text)
-                raise Unavailable("the usage lake cannot be read now")
+                raise ReportUnavailable("the usage lake cannot be read now")
 
-    async def _answer(self, question: bytes) -> tuple[Answered, bytes]:
+    async def _answer(self, question: bytes) -> tuple[AnswerHeader, bytes]:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=pipe)
         try:
@@ -114,5 +114,5 @@ class Reader:
         head, _, content = printed.partition(b"\n")
         if process.returncode != 0:
             logger.error("the lake was not read: %s", said.decode(errors="replace").strip() or process.returncode)
-            raise Unavailable("the usage lake was not read")
-        return msgspec.json.decode(head, type=Answered), content
+            raise ReportUnavailable("the usage lake was not read")
+        return msgspec.json.decode(head, type=AnswerHeader), content

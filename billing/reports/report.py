@@ -11,7 +11,7 @@ from billing.pricing.costs import Costs
 from billing.reports.analysis import Analysis
 from billing.reports.number_format import day_of, days_of_month, full, month_of, short, size
 from billing.reports.overview import Overview
-from billing.reports.report_page import Report, Tile
+from billing.reports.report_page import Tile, UsageReport
 from billing.reports.report_sections import (
     calls_section,
     cost_sections,
@@ -22,7 +22,7 @@ from billing.reports.report_sections import (
 )
 
 
-def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None, *, made_at: datetime) -> Report:
+def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None, *, made_at: datetime) -> UsageReport:
     """Make the report.  ``costs`` and ``analysis``: None if they have not been computed yet."""
     sections = [calls_section(overview), *cost_sections(costs)]
     if overview.account is None:
@@ -30,7 +30,7 @@ def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None
     sections += [forecast_section(overview, costs, analysis), waste_section(overview, costs, analysis)]
     whose = "All tenants" if overview.account is None else f"Account {overview.account}"
     name = "" if costs is None or overview.account is None else costs.names.get(overview.account, "")
-    return Report(
+    return UsageReport(
         f"Usage in {month_of(overview.period.first)}",
         f"{name} (account {overview.account})" if name else whose,
         made_at,

@@ -13,7 +13,7 @@ from billing.reports.documents import page
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Text in rows; the first column names the row."""
 
     caption: str
@@ -42,7 +42,7 @@ class Section:
     title: str
     says: str
     chart: Chart | None = None
-    tables: Sequence[Table] = field(default=())
+    tables: Sequence[ReportTable] = field(default=())
     note: str = ""
 
     def picture(self, printing: bool) -> Markup:
@@ -51,7 +51,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class UsageReport:
     """Content of the page."""
 
     title: str

@@ -23,14 +23,14 @@ from billing.reports.charts import (
     TEAL,
     VIOLET,
     Bar,
-    Series,
+    ChartSeries,
     days_chart,
     forecast_chart,
     ranking_chart,
 )
 from billing.reports.number_format import day_of, full, gb_months, percent, short, size
-from billing.reports.overview import Day, Measured, Overview, Receives
-from billing.reports.report_page import Section, Table
+from billing.reports.overview import DayCalls, MonthlyMeasure, Overview, Receives
+from billing.reports.report_page import ReportTable, Section
 
 BARS_MAX: Final = 12
 ROWS_MAX: Final = 15
@@ -57,9 +57,9 @@ def calls_section(overview: Overview) -> Section:
     says = _calls_says(overview)
     labels = [str(day.day) for day in overview.period.days()]
     by_day = {day.day: day for day in overview.days}
-    every = [by_day.get(day, Day(day)) for day in overview.period.days()]
+    every = [by_day.get(day, DayCalls(day)) for day in overview.period.days()]
     series = [
-        Series(
+        ChartSeries(
             label,
             colour,
             [getattr(day, name) for day in every],
@@ -69,7 +69,7 @@ def calls_section(overview: Overview) -> Section:
     ]
     errors = (("refused", "Refused"), ("throttled", "Throttled"), ("failed", "Failed"))
     columns = [name for name, _ in (*_KINDS, *errors)]
-    table = Table(
+    table = ReportTable(
         title,
         ("Day", *(label for _, label in _KINDS), "Together", *(label for _, label in errors)),
         [_row_of_day(day_of(day.day), [getattr(day, name) for name in columns]) for day in days],
@@ -145,7 +145,7 @@ def _cost_section(id_: str, title: str, costs: Costs, currency: str) -> Section:
     ]
     headings = (*(("Account",) if costs.account is None else ()), "Queue", "Tags", *charges, "Together")
     words = frozenset(range(len(headings) - len(charges) - 1))
-    table = Table(title, headings, rows, words, more=_more(len(queues) - ROWS_MAX, "queue"))
+    table = ReportTable(title, headings, rows, words, more=_more(len(queues) - ROWS_MAX, "queue"))
     chart = ranking_chart(id_, title, says, bars) if queues[0].total else None
     return Section(id_, title, says, chart, (table,), costs.explained)
 
@@ -200,7 +200,7 @@ def tenants_section(overview: Overview, costs: Costs | None) -> Section:
         )
         for one in tenants[:ROWS_MAX]
     ]
-    table = Table(
+    table = ReportTable(
         title,
         ("Account", "Calls", "Billed requests", "Sent", "Stored", "Throttled", "Cost"),
         rows,
@@ -275,7 +275,7 @@ def forecast_section(overview: Overview, costs: Costs | None, analysis: Analysis
     return Section("forecast", title, says, chart, tables, note)
 
 
-def expected_after(last: date, days: Sequence[date], measured: Measured) -> list[tuple[float, float, float]]:
+def expected_after(last: date, days: Sequence[date], measured: MonthlyMeasure) -> list[tuple[float, float, float]]:
     """Low, likely and high totals for each day after the last counted one, at least the total counted so far."""
     so_far = sum(measured.counted.values())
     complete = max(measured.by_day, default=None)
@@ -287,10 +287,10 @@ def expected_after(last: date, days: Sequence[date], measured: Measured) -> list
     ]
 
 
-def _forecasts(overview: Overview, costs: Costs | None, analysis: Analysis | None) -> Table:
+def _forecasts(overview: Overview, costs: Costs | None, analysis: Analysis | None) -> ReportTable:
     month_ms = month_ms_of(overview, costs)
     days = list(overview.period.days())
-    measures: list[tuple[str, Measured, Callable[[float], str]]] = [
+    measures: list[tuple[str, MonthlyMeasure, Callable[[float], str]]] = [
         ("Billed requests", overview.requests, lambda value: full(round(value))),
         ("Sent to clients", overview.bytes_out, size),
         ("Stored", overview.stored, lambda value: gb_months(value, month_ms)),
@@ -315,7 +315,7 @@ def _forecasts(overview: Overview, costs: Costs | None, analysis: Analysis | Non
                 ),
             )
         )
-    return Table("Sums of the month", ("", "So far", "Low", "Likely", "High"), rows)
+    return ReportTable("Sums of the month", ("", "So far", "Low", "Likely", "High"), rows)
 
 
 # --- receives that found nothing -----------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def waste_section(overview: Overview, costs: Costs | None, analysis: Analysis | 
     if analysis is not None:
         until = f" up to {day_of(analysis.days[-1])}" if analysis.days else ""
         note = f"Costs are those of the days{until} that were over when the month was analysed."
-    table = Table(title, headings, rows, words, more=more)
+    table = ReportTable(title, headings, rows, words, more=more)
     return Section("waste", title, says, ranking_chart("waste", title, says, bars, AMBER), (table,), note)
 
 

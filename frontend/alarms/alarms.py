@@ -12,7 +12,7 @@ import msgspec
 from auth.encryption.data_keys import DataKeyMissing, SealBroken
 from auth.encryption.keyring import Keyring
 from frontend.alarms.rules import reason
-from frontend.alarms.webhooks import NotTold, Webhooks, host_of
+from frontend.alarms.webhooks import WebhookFailed, Webhooks, host_of
 from metadata_service.alarms import Alarm, Comparison, Notification
 from metadata_service.store import AlarmStore
 
@@ -26,7 +26,7 @@ class _Webhook(msgspec.Struct):
     secret: str
 
 
-class Asked(NamedTuple):
+class AlarmDefinition(NamedTuple):
     """Requested definition of an alarm."""
 
     queue: str
@@ -50,7 +50,7 @@ class Alarms:
     async def close(self) -> None:
         await self._webhooks.close()
 
-    async def create(self, account: str, name: str, asked: Asked) -> tuple[Alarm, str]:
+    async def create(self, account: str, name: str, asked: AlarmDefinition) -> tuple[Alarm, str]:
         """Create an alarm, replacing one of the same name; returns it with the secret that signs its calls.
 
         Raises ``ValueError`` (for the URL, or if there is no such tenant), and the errors of the store and the
@@ -78,11 +78,11 @@ class Alarms:
         return alarm, secret
 
     async def tell(self, alarm: Alarm, notification: Notification, *, test: bool = False) -> None:
-        """Call the webhook.  Raises :class:`NotTold`, and the keyring's errors for missing master keys."""
+        """Call the webhook.  Raises :class:`WebhookFailed`, and the keyring's errors for missing master keys."""
         try:
             opened = await self._keyring.open(alarm.account, alarm.webhook, _what(alarm.alarm_id))
         except (SealBroken, DataKeyMissing) as error:
-            raise NotTold(f"the webhook cannot be decrypted, create the alarm again: {error}") from None
+            raise WebhookFailed(f"the webhook cannot be decrypted, create the alarm again: {error}") from None
         webhook = msgspec.json.decode(opened, type=_Webhook)
         body = told(alarm, notification, test=test)
         await self._webhooks.tell(webhook.url, webhook.secret.encode(), notification.id, body, int(self._clock()))

@@ -24,7 +24,7 @@ from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError, Measures
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.rules import judged
-from frontend.alarms.webhooks import NotTold
+from frontend.alarms.webhooks import WebhookFailed
 from frontend.queue_metrics import BY_NAME, Metric, value_of
 from frontend.queues.queues import Queues
 from frontend.services import Services
@@ -264,7 +264,7 @@ class Keeper:
             try:
                 async with of_account, self._calls:
                     await self._alarms.tell(alarm, first)
-            except NotTold as error:
+            except WebhookFailed as error:
                 given_up = self._services.clock() - first.at_s >= GIVE_UP_SECONDS
                 await self._change(alarm, _not_told(first.id, str(error), given_up=given_up))
                 if given_up:

@@ -36,7 +36,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
-class NotTold(Exception):
+class WebhookFailed(Exception):
     """A webhook could not be called; the text says why, without the secret parts of its URL."""
 
 
@@ -86,16 +86,16 @@ class Webhooks:
             await self._http.aclose()
 
     async def tell(self, url: str, secret: bytes, id_: str, body: bytes, now_s: int) -> None:
-        """POST ``body``, signed; success is an answer of 2xx.  Raises :class:`NotTold`."""
+        """POST ``body``, signed; success is an answer of 2xx.  Raises :class:`WebhookFailed`."""
         host = host_of(url)
         try:
             async with asyncio.timeout(SECONDS):
                 status = await self._post(url, host, secret, id_, body, now_s)
         except TimeoutError:
-            raise NotTold(f"the webhook at {host} has not answered within {SECONDS:g} s") from None
+            raise WebhookFailed(f"the webhook at {host} has not answered within {SECONDS:g} s") from None
         if not 200 <= status < 300:
             redirected = ", and redirects are not followed" if 300 <= status < 400 else ""
-            raise NotTold(f"the webhook at {host} has answered {status}{redirected}")
+            raise WebhookFailed(f"the webhook at {host} has answered {status}{redirected}")
 
     async def _post(self, url: str, host: str, secret: bytes, id_: str, body: bytes, now_s: int) -> int:
         import httpx
@@ -119,12 +119,12 @@ class Webhooks:
             answer = await client.send(request, stream=True)
         # anyio raises AttributeError for a connection that is cut at once
         except (httpx.HTTPError, AttributeError) as error:
-            raise NotTold(f"the webhook at {host} cannot be reached: {type(error).__name__}") from None
+            raise WebhookFailed(f"the webhook at {host} cannot be reached: {type(error).__name__}") from None
         await answer.aclose()
         return answer.status_code
 
     async def _address(self, host: str, port: int, *, secure: bool) -> Address:
-        """Resolve the host to a permitted address.  Raises :class:`NotTold`."""
+        """Resolve the host to a permitted address.  Raises :class:`WebhookFailed`."""
         found: list[Address] = []
         try:
             found.append(ip_address(host.strip("[]")))
@@ -132,16 +132,18 @@ class Webhooks:
             try:
                 known = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
             except (OSError, UnicodeError):
-                raise NotTold(f"the host {host} of the webhook is not known") from None
+                raise WebhookFailed(f"the host {host} of the webhook is not known") from None
             found += [ip_address(str(entry[4][0]).partition("%")[0]) for entry in known]
         named = [one for one in found if any(one in network for network in self._networks)]
         if named:
             return named[0]
         public = [one for one in found if is_public(one)]
         if not public:
-            raise NotTold(f"the host {host} of the webhook is not at a public address, and its network is not allowed")
+            raise WebhookFailed(
+                f"the host {host} of the webhook is not at a public address, and its network is not allowed"
+            )
         if not secure:
-            raise NotTold(f"the webhook at {host} has to be called by https, for its address is public")
+            raise WebhookFailed(f"the webhook at {host} has to be called by https, for its address is public")
         return public[0]
 
     def _client(self) -> httpx.AsyncClient:

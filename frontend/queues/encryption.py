@@ -17,7 +17,7 @@ from auth.encryption.data_keys import FORMAT, DataKeyMissing, SealBroken
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import KeyringError
 from auth.encryption.named_keys import DataKeyDestroyed
-from backend.api import Received
+from backend.api import ReceivedMessage
 from frontend.queues import payload
 from frontend.queues.payload import Payload
 from frontend.queues.queues import QueueView
@@ -32,7 +32,7 @@ _SEALED = bytes([FORMAT])
 class Opened(NamedTuple):
     """The decrypted messages of a receive."""
 
-    messages: list[tuple[Received, Payload]]
+    messages: list[tuple[ReceivedMessage, Payload]]
     """Messages to be delivered, each with its payload."""
     destroyed: DataKeyDestroyed | None
     """Set if others cannot be decrypted because their key was destroyed."""
@@ -92,14 +92,14 @@ class Seals:
         if view.settings.at_most_once and not self._keyring.knows(view.queue.account):
             await self._keyring.ready(view.queue.account)
 
-    async def opened(self, view: QueueView, received: Sequence[Received]) -> Opened:
+    async def opened(self, view: QueueView, received: Sequence[ReceivedMessage]) -> Opened:
         """Decrypt received messages.
 
         Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
         in flight for a while, and end up in the dead-letter queue.  If a key cannot be loaded, the whole
         receive fails, unless the other messages are deleted already.
         """
-        messages: list[tuple[Received, Payload]] = []
+        messages: list[tuple[ReceivedMessage, Payload]] = []
         destroyed: DataKeyDestroyed | None = None
         deleted = view.settings.at_most_once
         for message in received:

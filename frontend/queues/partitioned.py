@@ -34,9 +34,9 @@ from backend.api import (
     PartitionUnknown,
     Peeked,
     Receive,
-    Received,
+    ReceivedMessage,
+    SendResult,
     SettingsStale,
-    Stored,
 )
 from backend.engine.receipt_handles import partition_of
 from backend.engine.token_slots import slot_of_name, slot_of_token
@@ -44,7 +44,7 @@ from frontend.queues.message_arrivals import Arrivals
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
 
 if TYPE_CHECKING:
-    from frontend.queues.queues import Part, Queues, QueueView
+    from frontend.queues.queues import PartitionView, Queues, QueueView
     from frontend.services import Services
 
 _P = ParamSpec("_P")
@@ -73,7 +73,7 @@ class Spread:
         """Partitions with messages by queue, next one first, and the time until which this is assumed."""
         self._arrivals = Arrivals(services.backend)
 
-    def of_group(self, view: QueueView, group: str) -> Part:
+    def of_group(self, view: QueueView, group: str) -> PartitionView:
         """The partition for a message group of a FIFO queue."""
         return _at_slot(view.open_parts, slot_of_name(group, [part.slot for part in view.open_parts]))
 
@@ -82,7 +82,7 @@ class Spread:
     async def _at(
         self,
         view: QueueView,
-        pick: Callable[[QueueView], Part],
+        pick: Callable[[QueueView], PartitionView],
         method: Callable[Concatenate[Any, _P], Awaitable[_T]],
         *args: _P.args,
         **kwargs: _P.kwargs,
@@ -98,7 +98,7 @@ class Spread:
                 await self._queues.configure_part(part)
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def send(self, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
         send = self._backend.send
         if not view.fifo:
             retry = messages[0].retry
@@ -118,7 +118,7 @@ class Spread:
 
     # --- receiving --------------------------------------------------------------------------------------------
 
-    async def receive(self, view: QueueView, command: Receive) -> list[Received]:
+    async def receive(self, view: QueueView, command: Receive) -> list[ReceivedMessage]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + command.wait_seconds
         once = msgspec.structs.replace(command, wait_seconds=0, partial=True)
@@ -126,7 +126,7 @@ class Spread:
             # A retry has to find what the first attempt claimed: an attempt asks one partition only.
             attempt = command.attempt
 
-            def pick(view: QueueView) -> Part:
+            def pick(view: QueueView) -> PartitionView:
                 slots = [part.slot for part in view.receive_parts]
                 return _at_slot(view.receive_parts, slot_of_name(attempt, slots))
 
@@ -148,7 +148,7 @@ class Spread:
             received = await self._claim(view, last.id, msgspec.structs.replace(once, partial=False))
         return received
 
-    async def _receive_now(self, view: QueueView, once: Receive) -> list[Received]:
+    async def _receive_now(self, view: QueueView, once: Receive) -> list[ReceivedMessage]:
         """Receive without waiting; empty only if every partition was empty when asked."""
         queue_id = view.queue.queue_id
         now = asyncio.get_running_loop().time()
@@ -193,11 +193,11 @@ class Spread:
     async def _ask_all(
         self,
         view: QueueView,
-        choose: Callable[[QueueView], Sequence[Part]],
+        choose: Callable[[QueueView], Sequence[PartitionView]],
         method: Callable[Concatenate[Any, _P], Awaitable[_T]],
         *args: _P.args,
         **kwargs: _P.kwargs,
-    ) -> tuple[QueueView, Sequence[Part], list[_T | BaseException]]:
+    ) -> tuple[QueueView, Sequence[PartitionView], list[_T | BaseException]]:
         """Ask all partitions that ``choose`` selects; returns them with their answers or errors.  If one knows
         a newer map, all are asked again with that.
 
@@ -221,7 +221,7 @@ class Spread:
                     await self._queues.configure_part(part)
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[Received]:
+    async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[ReceivedMessage]:
         """Claim from one partition; empty if it has gone, is at its limit, or cannot be asked, because others
         follow."""
         part = view.part(partition)
@@ -312,7 +312,7 @@ class Spread:
         count = len(view.parts)
         started: list[MoveTask] = []
 
-        async def start(place: int, part: Part) -> MoveTask:
+        async def start(place: int, part: PartitionView) -> MoveTask:
             share = (place + 1) * rate_per_second // count - place * rate_per_second // count
             rate = max(1, share) if rate_per_second else 0
             start_move = self._backend.start_move
@@ -363,19 +363,19 @@ def _together(tasks: Sequence[MoveTask]) -> MoveTask:
     )
 
 
-def _of_token(view: QueueView, retry: bytes) -> Part:
+def _of_token(view: QueueView, retry: bytes) -> PartitionView:
     return _at_slot(view.open_parts, slot_of_token(retry, [part.slot for part in view.open_parts]))
 
 
-def _at_slot(parts: Sequence[Part], slot: int) -> Part:
+def _at_slot(parts: Sequence[PartitionView], slot: int) -> PartitionView:
     return next(part for part in parts if part.slot == slot)
 
 
-def _slot_picker(slot: int) -> Callable[[QueueView], Part]:
+def _slot_picker(slot: int) -> Callable[[QueueView], PartitionView]:
     return lambda view: _at_slot(view.open_parts, slot)
 
 
-def _id_picker(partition: int) -> Callable[[QueueView], Part]:
+def _id_picker(partition: int) -> Callable[[QueueView], PartitionView]:
     """Select the partition with this id; any one if it is not, or no longer, the queue's."""
     return lambda view: view.part(partition) or view.parts[0]
 

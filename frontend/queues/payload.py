@@ -26,7 +26,7 @@ class Payload(msgspec.Struct, array_like=True):
     deduplication_id: str | None = None
     trace_header: str | None = None
     span: bytes | None = None
-    """Span of the send, if sampled: a packed :class:`telemetry.headers.Place`."""
+    """Span of the send, if sampled: a packed :class:`telemetry.headers.RemoteSpan`."""
 
 
 encode = msgspec.msgpack.Encoder().encode

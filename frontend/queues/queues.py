@@ -52,7 +52,7 @@ _URL_KEPT = 256
 """Maximum length of URLs whose parsed form is cached."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartitionView(msgspec.Struct, frozen=True):
     """One partition of a queue, with the arguments for calling it."""
 
     id: int
@@ -89,13 +89,13 @@ class QueueView(msgspec.Struct, frozen=True):
     """True if sends are answered before the backend has answered."""
     spread: bool
     """True if the queue has several partitions."""
-    parts: tuple[Part, ...]
-    open_parts: tuple[Part, ...]
+    parts: tuple[PartitionView, ...]
+    open_parts: tuple[PartitionView, ...]
     """Partitions that accept sends."""
-    receive_parts: tuple[Part, ...]
+    receive_parts: tuple[PartitionView, ...]
     """Partitions from which messages are received."""
 
-    def part(self, partition: int) -> Part | None:
+    def part(self, partition: int) -> PartitionView | None:
         """The partition with this id."""
         return next((part for part in self.parts if part.id == partition), None)
 
@@ -271,7 +271,7 @@ class Queues:
         for part in view.parts:
             await self.configure_part(part)
 
-    async def configure_part(self, part: Part) -> None:
+    async def configure_part(self, part: PartitionView) -> None:
         """Send the backend the settings of one partition."""
         try:
             await self._services.backend.configure(part.settings)
@@ -327,7 +327,8 @@ class Queues:
         policy = stored.get("Policy")
         settings_by_id = partition_settings(queue, settings.partition_defaults)
         by_id = {
-            one.id: Part(one.id, one.slot, target_of(queue, one.id), settings_by_id[one.id]) for one in queue.partitions
+            one.id: PartitionView(one.id, one.slot, target_of(queue, one.id), settings_by_id[one.id])
+            for one in queue.partitions
         }
         parts = tuple(by_id.values())
         open_ids = [one.id for one in open_ones(queue.partitions)]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from auth.credentials import Tenant
 from auth.errors import IncompleteSignature, InvalidClientTokenId
-from auth.lookup import USE_SECONDS, K, Known, not_active
+from auth.lookup import USE_SECONDS, CachedKey, K, not_active
 from auth.principal import Principal
-from auth.signatures.sigv4 import Claim, Verifier
+from auth.signatures.sigv4 import SignatureClaim, Verifier
 from auth.tokens.api_keys import is_key, key_id_in
 from auth.tokens.jwts import ISSUER, issuer_of
 from frontend.services import Services
@@ -104,7 +104,7 @@ class Authenticator:
             raise InvalidClientTokenId
         return self._let_in(known, access_key_id, self._check_signature(claim, known.key.secret, request, body))
 
-    def _check_signature(self, claim: Claim, secret: str, request: Presented, body: bytes) -> float:
+    def _check_signature(self, claim: SignatureClaim, secret: str, request: Presented, body: bytes) -> float:
         """Verify the signature; returns the time of verification.  Raises :class:`auth.errors.AuthError`."""
         now = self._clock()
         self._verifier.check(
@@ -119,7 +119,7 @@ class Authenticator:
         )
         return now
 
-    def _let_in(self, known: Known[K], key_id: str, now: float) -> Known[K]:
+    def _let_in(self, known: CachedKey[K], key_id: str, now: float) -> CachedKey[K]:
         """Return an authenticated key's caller if the key is valid; records its use at intervals."""
         if not known.usable or now >= known.expires_s:
             raise known.refusal()
@@ -128,7 +128,7 @@ class Authenticator:
             self._credentials.used(key_id, now)
         return known
 
-    async def _session(self, request: Presented, claim: Claim, token: bytes, body: bytes) -> Caller:
+    async def _session(self, request: Presented, claim: SignatureClaim, token: bytes, body: bytes) -> Caller:
         opened = await self._sessions.find(token)
         if opened.session.access_key_id != claim.access_key_id:
             raise InvalidClientTokenId

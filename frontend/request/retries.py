@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 
 from auth.principal import Principal
-from backend.api import Backend, NewMessage, Stored, TokenReused
+from backend.api import Backend, NewMessage, SendResult, TokenReused
 from frontend.queues.queues import Queues, QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.protocol.errors import IDEMPOTENT_PARAMETER_MISMATCH, INVALID_PARAMETER_VALUE, SqsError
@@ -109,7 +109,9 @@ class Retries:
         ).digest()
         return Retry(both[:_BASE_BYTES], sha256(both[_BASE_BYTES:] + _encode(members)).digest()[:_DIGEST_BYTES])
 
-    def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[Stored]]:
+    def send(
+        self, call: Call, view: QueueView, messages: Sequence[NewMessage]
+    ) -> Coroutine[Any, Any, list[SendResult]]:
         """Store messages, with the call's token if it has one.  Raises the backend's errors, and
         IdempotentParameterMismatch."""
         retry = call.retry
@@ -117,7 +119,7 @@ class Retries:
             return self._queues.run(view, self._backend.send, messages)
         return self._send_once(retry.base, view, messages)
 
-    async def _send_once(self, token: bytes, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def _send_once(self, token: bytes, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
         under_way = self._under_way
         while token in under_way:
             await self._end_of(token)

@@ -23,7 +23,7 @@ from frontend.request.instruments import THROTTLED
 from frontend.services import Services
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, SqsError
 from metadata_service.models import Queue
-from ratelimit.meter import Meter
+from ratelimit.meter import BucketMeter
 
 ACCOUNTS_MOST = 10_000
 """Maximum number of accounts kept."""
@@ -310,7 +310,7 @@ class Throttle:
         self._drop_queues(allowance)
 
     def _drop_queues(self, allowance: Allowance) -> None:
-        dropped: list[Meter] = [meter for meters in allowance.queues.values() for meter in meters]
+        dropped: list[BucketMeter] = [meter for meters in allowance.queues.values() for meter in meters]
         self._limiter.drop(dropped)
         allowance.queues = {}
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from backend.api import Received
+from backend.api import ReceivedMessage
 from frontend.queues.payload import Payload
-from frontend.request.usage import Counted
+from frontend.request.usage import MeteredCall
 from telemetry import traces
-from telemetry.headers import Place, for_messages, read_xray, unpack
+from telemetry.headers import RemoteSpan, for_messages, read_xray, unpack
 
 if TYPE_CHECKING:
     from telemetry.spans import Span, Tracing
@@ -35,7 +35,7 @@ def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> H
     return Handed(for_messages(headers, place) if fills else None, None if place is None else place.pack())
 
 
-def tell_call(span: Span, call: Counted, service: str, action: str, request_id: str, status: int) -> None:
+def tell_call(span: Span, call: MeteredCall, service: str, action: str, request_id: str, status: int) -> None:
     """End the span of a call; ``status``: of its answer, 0 if there was none."""
     told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service}
     if action:
@@ -44,13 +44,13 @@ def tell_call(span: Span, call: Counted, service: str, action: str, request_id: 
     span.end(f"{service}.{action}" if action else service)
 
 
-def tell_visit(span: Span, call: Counted, method: str, act: str, request_id: str, status: int) -> None:
+def tell_visit(span: Span, call: MeteredCall, method: str, act: str, request_id: str, status: int) -> None:
     """End the span of a REST call; ``act``: its name in the audit log, or empty."""
     span.tell({"http.request.method": method, **_about(call, request_id, status)})
     span.end(f"REST.{act}" if act else "REST")
 
 
-def _about(call: Counted, request_id: str, status: int) -> dict[str, str | int]:
+def _about(call: MeteredCall, request_id: str, status: int) -> dict[str, str | int]:
     told: dict[str, str | int] = {"aws.request_id": request_id}
     if status:
         told["http.response.status_code"] = status
@@ -65,7 +65,7 @@ def _about(call: Counted, request_id: str, status: int) -> dict[str, str | int]:
     return told
 
 
-def _messages(call: Counted) -> int | None:
+def _messages(call: MeteredCall) -> int | None:
     """Number of messages of a call that may have several; None for others."""
     if call.members is not None and "Entries" in call.members:
         return len(call.members["Entries"])
@@ -74,7 +74,9 @@ def _messages(call: Counted) -> int | None:
     return None
 
 
-def tell_delivery(tracing: Tracing, name: str, request_id: str, received: Sequence[tuple[Received, Payload]]) -> None:
+def tell_delivery(
+    tracing: Tracing, name: str, request_id: str, received: Sequence[tuple[ReceivedMessage, Payload]]
+) -> None:
     """Link the receive of messages to their sends.
 
     A receive that is not sampled leaves a span, too, if it delivers messages whose sends were sampled:
@@ -108,7 +110,7 @@ def tell_delivery(tracing: Tracing, name: str, request_id: str, received: Sequen
         delivery.end()
 
 
-def _sent_at(stored: Payload) -> Place | None:
+def _sent_at(stored: Payload) -> RemoteSpan | None:
     """Span of a message's send, or if it was not sampled, the sender's own span."""
     if stored.span is not None:
         return unpack(stored.span)

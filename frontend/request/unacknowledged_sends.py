@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from uuid import UUID
 
-from backend.api import NewMessage, Stored
+from backend.api import NewMessage, SendResult
 from frontend.queues.queues import QueueView
 from frontend.request.call import Call
 from frontend.request.retries import Retries
@@ -38,12 +38,12 @@ class Unawaited:
         self.lost = 0
         """Number of messages that were refused or lost after their caller was answered."""
         self._retries = retries
-        self._under_way: dict[asyncio.Task[list[Stored]], tuple[int, int]] = {}
+        self._under_way: dict[asyncio.Task[list[SendResult]], tuple[int, int]] = {}
         """Number of messages and bytes of each call in progress."""
         self._bytes = 0
         self._told_at = float("-inf")
 
-    async def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
         """Send as :meth:`frontend.request.retries.Retries.send` does, without waiting; numbers are 0.
 
         Raises its errors, if they are known at once.
@@ -52,7 +52,7 @@ class Unawaited:
         for message in messages:
             if message.message_id is None:
                 message.message_id = _id_of(message)
-            answers.append(Stored(str(UUID(bytes=message.message_id)), 0))
+            answers.append(SendResult(str(UUID(bytes=message.message_id)), 0))
         task = asyncio.get_running_loop().create_task(self._retries.send(call, view, messages))
         await asyncio.sleep(0)  # lets it run first; in one process it usually finishes then
         if task.done():
@@ -66,7 +66,7 @@ class Unawaited:
             await asyncio.wait([task])
         return answers
 
-    def _done(self, task: asyncio.Task[list[Stored]]) -> None:
+    def _done(self, task: asyncio.Task[list[SendResult]]) -> None:
         messages, size = self._under_way.pop(task)
         self._bytes -= size
         error = asyncio.CancelledError("cut off") if task.cancelled() else task.exception()

@@ -17,7 +17,7 @@ from types import TracebackType
 from auth.guessing import network_of
 from frontend.request.instruments import THROTTLED
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, SqsError
-from ratelimit.meter import Meter
+from ratelimit.meter import BucketMeter
 
 ADDRESS_PER_SECOND, ADDRESS_BURST = 20.0, 100.0
 """Rate of refused calls of one address; for IPv6 of one network (/64)."""
@@ -34,14 +34,14 @@ class _Buckets:
         self._per_second = per_second
         self._burst = burst
         self._clock = clock
-        self._meters: OrderedDict[str, Meter] = OrderedDict()
+        self._meters: OrderedDict[str, BucketMeter] = OrderedDict()
 
-    def take(self, name: str) -> Meter:
+    def take(self, name: str) -> BucketMeter:
         """Take a token.  Raises RequestThrottled."""
         now = self._clock()
         meter = self._meters.get(name)
         if meter is None:
-            meter = self._meters[name] = Meter(name, self._per_second, self._burst, now)
+            meter = self._meters[name] = BucketMeter(name, self._per_second, self._burst, now)
             if len(self._meters) > COUNTED_MAX:
                 self._meters.popitem(last=False)
         else:
@@ -58,12 +58,12 @@ class _Buckets:
         return meter
 
 
-class Attempt:
+class UnsignedCall:
     """One call, until it is allowed or refused.  A context manager, so that it always ends."""
 
     __slots__ = ("_accounts", "_is_let_in", "_taken")
 
-    def __init__(self, taken: Meter, accounts: _Buckets) -> None:
+    def __init__(self, taken: BucketMeter, accounts: _Buckets) -> None:
         self._taken = [taken]
         self._accounts = accounts
         self._is_let_in = False
@@ -76,7 +76,7 @@ class Attempt:
         """Mark the call as allowed by a policy: it does not count."""
         self._is_let_in = True
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> UnsignedCall:
         return self
 
     def __exit__(
@@ -94,6 +94,6 @@ class Strangers:
         self._addresses = _Buckets(ADDRESS_PER_SECOND, ADDRESS_BURST, clock)
         self._accounts = _Buckets(ACCOUNT_PER_SECOND, ACCOUNT_BURST, clock)
 
-    def admit(self, address: str) -> Attempt:
+    def admit(self, address: str) -> UnsignedCall:
         """Admit a call from this address, before any lookup.  Raises RequestThrottled."""
-        return Attempt(self._addresses.take(network_of(address)), self._accounts)
+        return UnsignedCall(self._addresses.take(network_of(address)), self._accounts)

@@ -31,7 +31,7 @@ from frontend.queues.queues import QueueView
 from frontend.request.call import Members
 
 
-class Counted(msgspec.Struct, eq=False):
+class MeteredCall(msgspec.Struct, eq=False):
     """State of a request that will be metered; filled in while it is processed."""
 
     account: str = ""
@@ -54,7 +54,7 @@ class Usage:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def count(self, call: Counted, action: str, status: int, throttled: bool, bytes_out: int) -> None:
+    def count(self, call: MeteredCall, action: str, status: int, throttled: bool, bytes_out: int) -> None:
         """Meter a call that is about to be answered with this status.
 
         Raises :class:`~billing.metering.meter.UsageNotCounted`: it must then not be answered with success.
@@ -95,7 +95,7 @@ class Usage:
         counters[cell + BYTES_OUT] += bytes_out
 
 
-def _key(call: Counted, action: str, name: tuple[object, ...]) -> UsageKey:
+def _key(call: MeteredCall, action: str, name: tuple[object, ...]) -> UsageKey:
     if call.view is None:
         return UsageKey(call.account, "", 0, "", action)
     queue = call.view.queue

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from billing.reports.questions import ContentAsked, DocumentAsked, DocumentKind, DocumentMade
-from billing.reports.reader import NotFound, Reader, Refused, Unavailable, Unmade
+from billing.reports.reader import NotFound, QuestionRefused, Reader, ReportUnavailable, Unmade
 from metadata_service.documents import DocumentError, DocumentJob, DocumentJobs
 from metadata_service.store import ConditionFailed, DocumentStore, StoreError
 
@@ -55,8 +55,8 @@ logger = logging.getLogger("holdfast.documents")
 
 T = TypeVar("T")
 
-ReaderError = NotFound | Refused | Unmade | Unavailable
-READER_ERRORS: Final = (NotFound, Refused, Unmade, Unavailable)
+ReaderError = NotFound | QuestionRefused | Unmade | ReportUnavailable
+READER_ERRORS: Final = (NotFound, QuestionRefused, Unmade, ReportUnavailable)
 
 
 class TooManyOpen(Exception):
@@ -163,7 +163,7 @@ class Documents:
         """The document of a job that is done.
 
         Raises :class:`NotFound` where it is gone, and the job has failed then, so that it can be asked for again; and
-        :class:`Unavailable` and :class:`StoreError`.
+        :class:`ReportUnavailable` and :class:`StoreError`.
         """
         try:
             return await self._reader.ask(ContentAsked(job.path))
@@ -370,11 +370,11 @@ def described(error: ReaderError) -> tuple[int, DocumentError]:
     match error:
         case NotFound():
             return 404, DocumentError("NotFound", sentence(error))
-        case Refused():
+        case QuestionRefused():
             return 400, DocumentError("InvalidRequest", sentence(error))
         case Unmade():
             return 409, DocumentError("NotInstalled", f"The service cannot make this: {error}.")
-        case Unavailable():
+        case ReportUnavailable():
             return 503, DocumentError("UsageUnavailable", sentence(f"{error}; try again later"))
 
 

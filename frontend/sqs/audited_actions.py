@@ -36,7 +36,7 @@ ACTS = frozenset(
 T = TypeVar("T")
 
 
-class Acts:
+class AuditedActions:
     """Carries out administrative actions and audits them."""
 
     def __init__(self, services: Services, as_sqs_error: Callable[[Exception], SqsError]) -> None:

@@ -13,7 +13,15 @@ from pathlib import Path
 from frontend.queues.attributes import READABLE, SETTABLE
 from frontend.sqs.operations import ON_ACCOUNT, ON_QUEUE
 from frontend.sqs.protocol.errors import REGISTRY
-from frontend.sqs.protocol.model import ACTIONS, SYSTEM_ATTRIBUTE_NAMES, ListOf, MapOf, Member, Scalar, Structure
+from frontend.sqs.protocol.model import (
+    ACTIONS,
+    SYSTEM_ATTRIBUTE_NAMES,
+    ListOf,
+    MapOf,
+    Scalar,
+    Structure,
+    StructureMember,
+)
 
 BEGIN = "<!-- made by frontend/sqs/coverage.py: begin -->"
 END = "<!-- made by frontend/sqs/coverage.py: end -->"
@@ -48,7 +56,7 @@ def _actions() -> Iterator[str]:
         yield f"| {name} | {done} | {done} | {members} | {wires} | {answer} |"
 
 
-def _wires(member: Member) -> Iterator[str]:
+def _wires(member: StructureMember) -> Iterator[str]:
     match member.type:
         case Scalar():
             yield member.wire
@@ -56,12 +64,12 @@ def _wires(member: Member) -> Iterator[str]:
             for about in members.values():
                 yield from (f"{member.wire}.{wire}" for wire in _wires(about))
         case ListOf(Structure() as item):
-            yield from _wires(Member(item, False, f"{member.wire}.N"))
+            yield from _wires(StructureMember(item, False, f"{member.wire}.N"))
         case ListOf():
             yield f"{member.wire}.N"
         case MapOf(value, key_wire, value_wire):
             yield f"{member.wire}.N.{key_wire}"
-            yield from _wires(Member(value, False, f"{member.wire}.N.{value_wire}"))
+            yield from _wires(StructureMember(value, False, f"{member.wire}.N.{value_wire}"))
 
 
 def _attributes() -> Iterator[str]:

@@ -33,11 +33,11 @@ from frontend.request.long_polls import AsgiReceive, ClientGone
 from frontend.request.paths import check_path, raw_path
 from frontend.request.tracing import hand_on, tell_call, tell_visit
 from frontend.request.unsigned_calls import Strangers
-from frontend.request.usage import Counted, Usage
+from frontend.request.usage import MeteredCall, Usage
 from frontend.services import Services
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import auto_create_queue
-from frontend.sqs.audited_actions import ACTS, Acts
+from frontend.sqs.audited_actions import ACTS, AuditedActions
 from frontend.sqs.operations import NOT_AT_A_QUEUE_URL, ON_ACCOUNT, ON_QUEUE, SENDS, UNSIGNED
 from frontend.sqs.protocol import errors, json, limits
 from frontend.sqs.protocol import query as query_protocol
@@ -74,7 +74,7 @@ _AUTH_KINDS = {
 }
 
 
-class _Request(Counted, kw_only=True, eq=False):
+class _Request(MeteredCall, kw_only=True, eq=False):
     """State of a request while it is answered; the defaults apply to errors in the first steps."""
 
     request_id: str
@@ -131,7 +131,7 @@ class RequestIds:
         return f"{self._prefix}{self._next & 0xFFFFFFFFFFFF:012x}"
 
 
-class Source(NamedTuple, Generic[S]):
+class UnsignedContent(NamedTuple, Generic[S]):
     """Content of an unsigned request, with functions that parse it."""
 
     queue_url: Callable[[S], str | None]
@@ -148,7 +148,7 @@ class SqsEndpoint:
         self._services = services
         self._throttle = self.context.throttle
         self._authenticated = Authenticator(services)
-        self._acts = Acts(services, as_sqs_error)
+        self._acts = AuditedActions(services, as_sqs_error)
         self._sts = sts.Sts(services, self._acts, self._throttle)
         self._usage = None if services.meter is None else Usage(services.meter)
         self._tracing = services.tracing
@@ -250,7 +250,7 @@ class SqsEndpoint:
         except MissingAuthenticationToken as refusal:
             sound = content_type.startswith(json.CONTENT_TYPE) and request.method == "POST"
             name = _action_in(target) if target is not None and sound else ""
-            source = Source(json.queue_url, json.read, body)
+            source = UnsignedContent(json.queue_url, json.read, body)
             result = await self._carry_out_unsigned(request, scope, receive, name, source, refusal)
             request.result = result
             return json.CONTENT_TYPE, json.write(result)
@@ -288,7 +288,7 @@ class SqsEndpoint:
             caller = self._authenticated.at_once(request, body) or await self._authenticated(request, body)
         except MissingAuthenticationToken as refusal:
             known = parameters.get("Version", query_protocol.VERSION) == query_protocol.VERSION
-            source = Source(query_protocol.queue_url, query_protocol.read, parameters)
+            source = UnsignedContent(query_protocol.queue_url, query_protocol.read, parameters)
             result = await self._carry_out_unsigned(request, scope, receive, name if known else "", source, refusal)
             request.result = result
             return self._written(request, name, result)
@@ -395,7 +395,7 @@ class SqsEndpoint:
         scope: Scope,
         receive: AsgiReceive,
         name: str,
-        source: Source[Any],
+        source: UnsignedContent[Any],
         refusal: MissingAuthenticationToken,
     ) -> Members | None:
         """Carry out an action that a queue's policy allows to everybody.

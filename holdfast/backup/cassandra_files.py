@@ -14,9 +14,9 @@ from auth.encryption.data_keys import DataKey
 from auth.encryption.named_keys import NamedKey
 from backend.journal.cassandra.table_interface import StateRead, Written
 from holdfast.backup import rows
-from holdfast.backup.layout import Place as FilePlace
+from holdfast.backup.layout import LayoutEntry as FilePlace
 from holdfast.backup.layout import folder_of, pieces_path, segment_path
-from holdfast.backup.rows import Place
+from holdfast.backup.rows import RowPosition
 from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import Entries
@@ -61,7 +61,7 @@ class Scratch:
 
 
 class BackedUpTables:
-    """Read-only implementation of :class:`backend.journal.cassandra.journal.Server`."""
+    """Read-only implementation of :class:`backend.journal.cassandra.journal.CheckedTables`."""
 
     def __init__(self, folder: Path, cluster: str) -> None:
         """``folder``: filled by :class:`Scratch`."""
@@ -104,7 +104,7 @@ class BackedUpTables:
         place = self._folder / folder_of(self._cluster) / folder
         return sorted((int(path.stem), path.stat().st_size) for path in place.glob("[0-9]*"))
 
-    def _places_of(self, log_id: int, segment: int) -> dict[int, Place]:
+    def _places_of(self, log_id: int, segment: int) -> dict[int, RowPosition]:
         try:
             with self._open(log_id, segment) as file:
                 return {place.number: place for place in rows.places(file)}

@@ -64,7 +64,7 @@ class Moment(NamedTuple):
     """Last rows of the logs that are not sealed."""
 
 
-class Held:
+class ClusterHold:
     """A backend cluster whose logs can be held, with the pin that protects the data being copied."""
 
     def __init__(self, cluster: BackendCluster, store: CassandraStore, tables: CassandraTables, backup: str) -> None:
@@ -204,7 +204,7 @@ def needed(logs: Iterable[LogEntry], shards: Sequence[ShardEntry]) -> list[LogEn
     return [entry for entry in logs if entry.state != "sealed" or entry.log_id in mentioned]
 
 
-async def find(clusters: Sequence[Held], name: str, tell: Tell) -> tuple[int, float, list[Moment]]:
+async def find(clusters: Sequence[ClusterHold], name: str, tell: Tell) -> tuple[int, float, list[Moment]]:
     """Find the moment: its time, the longest time that answers had to wait, and the state of each cluster.
 
     Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.

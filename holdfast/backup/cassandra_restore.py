@@ -21,10 +21,10 @@ from backend.journal.cassandra.table_interface import Unanswered
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from holdfast.backup.cassandra_moment import together
 from holdfast.backup.contents import Contents, read_contents, write_contents
-from holdfast.backup.layout import Place
+from holdfast.backup.layout import LayoutEntry
 from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore, Tell, damaged_files
-from holdfast.backup.target import Target, TargetUnusable
+from holdfast.backup.target import BackupTarget, TargetUnusable
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
 from metadata_service.cassandra.copy import Filling, close_to_all, fill, is_empty, open_to_all, restored_as, unfinished
@@ -37,7 +37,7 @@ ROWS_AT_ONCE: Final = 16
 """Number of rows written to Cassandra concurrently."""
 
 
-async def restore(target: Target, manifest: Manifest, settings: Settings, tell: Tell = lambda text: None) -> None:
+async def restore(target: BackupTarget, manifest: Manifest, settings: Settings, tell: Tell = lambda text: None) -> None:
     """Fill the keyspaces named in the settings, which must be empty, not exist, or be an unfinished restore of
     the same backup.
 
@@ -103,13 +103,13 @@ class Keyspaces:
         for one in (*(one for one in self._opened.values() if one is not self._metadata), self._metadata):
             await open_to_all(one.store, self._note)
 
-    async def put_segment(self, place: Place, found: Iterator[tuple[int, bytes]]) -> None:
+    async def put_segment(self, place: LayoutEntry, found: Iterator[tuple[int, bytes]]) -> None:
         tables = await self._of(place)
         await tables.add_segment(place.log_id, place.number)
         while some := list(islice(found, ROWS_AT_ONCE)):
             await together(tables.rewrite(place.log_id, place.number, number, data) for number, data in some)
 
-    async def put_pieces(self, place: Place, chunks: Sequence[bytes]) -> None:
+    async def put_pieces(self, place: LayoutEntry, chunks: Sequence[bytes]) -> None:
         tables = await self._of(place)
         await tables.put_file(place.log_id, place.number, chunks)
 
@@ -123,7 +123,7 @@ class Keyspaces:
         await self._check()
         await fill(self._metadata.store, rows, again=self._metadata.again)
 
-    async def _of(self, place: Place) -> PatientTables:
+    async def _of(self, place: LayoutEntry) -> PatientTables:
         await self._check()
         if place.cluster not in self._tables:
             store = self._clusters[place.cluster].store

@@ -28,13 +28,13 @@ from backend.recovery.checkpointer import pins_of
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
 from holdfast.backup import rows
-from holdfast.backup.cassandra_moment import FILES_MOST, PIN_SECONDS, Held, Moment, find, together
+from holdfast.backup.cassandra_moment import FILES_MOST, PIN_SECONDS, ClusterHold, Moment, find, together
 from holdfast.backup.contents import outside
-from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, store, written_to
+from holdfast.backup.kept import BackupResult, CannotBackUp, Tell, finish, now_ms, store, written_to
 from holdfast.backup.layout import METADATA, entries_path, pieces_path, segment_path
 from holdfast.backup.manifest import BackedUpFile, Manifest
 from holdfast.backup.signature import ManifestSigner
-from holdfast.backup.target import CHUNK_BYTES, Target
+from holdfast.backup.target import CHUNK_BYTES, BackupTarget
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
 from metadata_service.cassandra.copy import ClusterCopy, MetadataCopy, maps_are_settled, opened, put_together, read_all
@@ -61,7 +61,7 @@ class _Part(NamedTuple):
     """A segment of a log, or a checkpoint file in it."""
 
     path: str
-    cluster: Held
+    cluster: ClusterHold
     log: LogEntry
     number: int
     end_row: int = ROWS_MOST
@@ -72,12 +72,12 @@ class _Part(NamedTuple):
 
 async def take(
     settings: Settings,
-    target: Target,
+    target: BackupTarget,
     *,
     keep: int | None = None,
     signer: ManifestSigner | None = None,
     tell: Tell = lambda text: None,
-) -> tuple[Taken, float]:
+) -> tuple[BackupResult, float]:
     """Take a backup of the service in the settings; also returns for how many seconds its answers were delayed
     once.
 
@@ -116,12 +116,12 @@ async def take(
             clusters=tuple(one.cluster.name for one in clusters),
         )
         removed, left = await asyncio.to_thread(finish, target, manifest, keep, signer)
-    return Taken(manifest, written, removed, left), waited
+    return BackupResult(manifest, written, removed, left), waited
 
 
 async def _clusters(
     settings: Settings, connection: CassandraConnection, metadata: CassandraStore, name: str, stack: AsyncExitStack
-) -> list[Held]:
+) -> list[ClusterHold]:
     found = []
     for cluster in await metadata.backend_clusters():
         keyspace = cluster_keyspace(settings, cluster.name)
@@ -129,19 +129,19 @@ async def _clusters(
             continue  # retired, and its keyspace was removed
         store, _ = await opened(connection.share(), keyspace, JOURNAL)
         stack.push_async_callback(store.close)
-        held = Held(cluster, store, await CassandraTables.open(connection, keyspace, store.fence), name)
+        held = ClusterHold(cluster, store, await CassandraTables.open(connection, keyspace, store.fence), name)
         stack.push_async_callback(_unpinned, held)
         found.append(held)
     return found
 
 
-async def _unpinned(cluster: Held) -> None:
+async def _unpinned(cluster: ClusterHold) -> None:
     with contextlib.suppress(StoreError):  # otherwise the pin expires
         await cluster.unpin()
 
 
 async def _copy(
-    metadata: CassandraStore, clusters: list[Held], name: str, tell: Tell
+    metadata: CassandraStore, clusters: list[ClusterHold], name: str, tell: Tell
 ) -> tuple[int, float, list[Moment], MetadataCopy]:
     """Determine the moment, and the metadata that belong to it."""
     tell("reading the metadata")
@@ -164,7 +164,7 @@ async def _copy(
 class _Pinned:
     """Renews the pins while rows are copied."""
 
-    def __init__(self, clusters: list[Held]) -> None:
+    def __init__(self, clusters: list[ClusterHold]) -> None:
         self._clusters = clusters
         self._said = time.monotonic()
 
@@ -179,7 +179,7 @@ class _Pinned:
 
 
 async def _files(
-    clusters: list[Held], moments: list[Moment], copy: MetadataCopy, target: Target, tell: Tell
+    clusters: list[ClusterHold], moments: list[Moment], copy: MetadataCopy, target: BackupTarget, tell: Tell
 ) -> tuple[list[BackedUpFile], list[str], int]:
     """Copy everything; returns the copied files, the missing ones, and the number of bytes new to the target."""
     pinned = _Pinned(clusters)
@@ -240,7 +240,7 @@ def _bounds(moment: Moment) -> Iterator[tuple[int, int, int]]:
         )
 
 
-async def _parts(cluster: Held, moment: Moment) -> tuple[list[_Part], list[str]]:
+async def _parts(cluster: ClusterHold, moment: Moment) -> tuple[list[_Part], list[str]]:
     """Parts that a recovery would read, and those of them that are missing."""
     tables = PatientTables(cluster.tables)
     pins = pins_of(0, None, {entry.log_id: entry for entry in moment.logs}, moment.shards)
@@ -310,7 +310,7 @@ async def _pieces(part: _Part, size_bytes: int, file: BinaryIO, pinned: _Pinned)
     return True
 
 
-async def _stored(target: Target, path: str, file: BinaryIO) -> tuple[BackedUpFile, int]:
+async def _stored(target: BackupTarget, path: str, file: BinaryIO) -> tuple[BackedUpFile, int]:
     """Store a file's content in the target, unless it is there; also returns the number of new bytes."""
 
     def chunks() -> Iterator[bytes]:
@@ -344,7 +344,7 @@ async def _numbers(tables: PatientTables, log_id: int) -> list[int]:
     return [file for file, _ in await tables.files(log_id)]
 
 
-async def _entries(cluster: Held, moment: Moment) -> ClusterCopy:
+async def _entries(cluster: ClusterHold, moment: Moment) -> ClusterCopy:
     next_log, incarnations = await cluster.store.numbering()
     logs = [
         msgspec.structs.replace(

@@ -16,10 +16,10 @@ import msgspec
 
 from backend.journal.cassandra.table_interface import CHUNK_BYTES
 from holdfast.backup import rows
-from holdfast.backup.layout import METADATA, Place, entries_path, place_of
+from holdfast.backup.layout import METADATA, LayoutEntry, entries_path, place_of
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.restore import Tell, checked
-from holdfast.backup.target import Target
+from holdfast.backup.target import BackupTarget
 from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy, cluster_filling, metadata_filling
 from metadata_service.cassandra.schema.tables import METADATA as METADATA_TABLES
 from metadata_service.models import check_cluster_name, cluster_of
@@ -33,7 +33,7 @@ _NAMED_MAX: Final = 3
 class File(NamedTuple):
     """A segment of a log, or a file of checkpoint chunks."""
 
-    place: Place
+    place: LayoutEntry
     file: BackedUpFile
 
 
@@ -57,10 +57,10 @@ class Contents(NamedTuple):
 class Destination(Protocol):
     """The receiver of a backup's contents."""
 
-    async def put_segment(self, place: Place, found: Iterator[tuple[int, bytes]]) -> None:
+    async def put_segment(self, place: LayoutEntry, found: Iterator[tuple[int, bytes]]) -> None:
         """Write a segment, from the numbers and bytes of its rows."""
 
-    async def put_pieces(self, place: Place, chunks: Sequence[bytes]) -> None:
+    async def put_pieces(self, place: LayoutEntry, chunks: Sequence[bytes]) -> None:
         """Write a file of checkpoint chunks."""
 
     async def put_cluster(self, name: str, rows: Filling) -> None:
@@ -73,7 +73,7 @@ class Destination(Protocol):
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def read_contents(target: Target, manifest: Manifest) -> Contents:
+def read_contents(target: BackupTarget, manifest: Manifest) -> Contents:
     """Decode a backup, and check that all its parts belong together.
 
     Raises :class:`BackupUnusable` and :class:`~holdfast.backup.target.TargetUnusable`.
@@ -109,7 +109,7 @@ def read_contents(target: Target, manifest: Manifest) -> Contents:
         raise BackupUnusable(f"a record in the backup {manifest.name} cannot be read: {error}") from error
 
 
-def _document(target: Target, manifest: Manifest, file: BackedUpFile | None, path: str, kind: type[T]) -> T:
+def _document(target: BackupTarget, manifest: Manifest, file: BackedUpFile | None, path: str, kind: type[T]) -> T:
     if file is None:
         raise BackupUnusable(f"the backup {manifest.name} has no {path}")
     try:
@@ -153,7 +153,7 @@ def outside(metadata: MetadataCopy, clusters: set[int]) -> list[str]:
 
 
 async def write_contents(
-    target: Target, contents: Contents, to: Destination, tell: Tell, scratch: Path | None = None
+    target: BackupTarget, contents: Contents, to: Destination, tell: Tell, scratch: Path | None = None
 ) -> None:
     """Write everything, journals first and the metadata last.
 
@@ -177,7 +177,7 @@ async def write_contents(
     await to.put_metadata(contents.metadata_rows)
 
 
-def _spool(target: Target, file: BackedUpFile, copy: BinaryIO) -> None:
+def _spool(target: BackupTarget, file: BackedUpFile, copy: BinaryIO) -> None:
     for chunk in checked(target, file):
         copy.write(chunk)
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from holdfast.backup import manifest as manifests
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.signature import ManifestSigner
-from holdfast.backup.target import Target, TargetUnusable
+from holdfast.backup.target import BackupTarget, TargetUnusable
 from metadata_service.store import StoreError
 
 UNDER_WAY: Final = "under-way"
@@ -28,7 +28,7 @@ class CannotBackUp(Exception):
     """The backup was not made; the text says why, and what to do."""
 
 
-class Taken(NamedTuple):
+class BackupResult(NamedTuple):
     """Result of a backup."""
 
     manifest: Manifest
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
 
 
 @contextlib.contextmanager
-def written_to(target: Target, name: str) -> Iterator[None]:
+def written_to(target: BackupTarget, name: str) -> Iterator[None]:
     """Protect the content that the backup of this name relies on from removal.
 
     Raises :class:`CannotBackUp` and :class:`TargetUnusable`.
@@ -56,7 +56,9 @@ def written_to(target: Target, name: str) -> Iterator[None]:
         quietly(lambda: target.remove(mark))
 
 
-def store(target: Target, path: str, chunks: Callable[[], Iterator[bytes]], source: str) -> tuple[BackedUpFile, int]:
+def store(
+    target: BackupTarget, path: str, chunks: Callable[[], Iterator[bytes]], source: str
+) -> tuple[BackedUpFile, int]:
     """Store the ``source``'s content in the target, unless it is there; also returns the number of new bytes.
 
     ``chunks`` reads it from the beginning at each call.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`.
@@ -85,7 +87,7 @@ def store(target: Target, path: str, chunks: Callable[[], Iterator[bytes]], sour
 
 
 def finish(
-    target: Target, manifest: Manifest, keep: int | None, signer: ManifestSigner | None = None
+    target: BackupTarget, manifest: Manifest, keep: int | None, signer: ManifestSigner | None = None
 ) -> tuple[int, bool]:
     """Publish a backup whose contents are complete.  ``keep``: number of backups to keep; older ones are
     removed.
@@ -102,7 +104,7 @@ def finish(
         raise CannotBackUp(f"the backup {manifest.name} was made, but no older ones were removed: {error}") from error
 
 
-def _thin_out(target: Target, keep: int, own: str) -> tuple[int, bool]:
+def _thin_out(target: BackupTarget, keep: int, own: str) -> tuple[int, bool]:
     """Remove all but the latest backups, and their content; returns their number, and True if content is left."""
     names = names_in(target)
     gone = names[:-keep]
@@ -126,14 +128,14 @@ def _thin_out(target: Target, keep: int, own: str) -> tuple[int, bool]:
     return len(gone), False
 
 
-def names_in(target: Target) -> list[str]:
+def names_in(target: BackupTarget) -> list[str]:
     """Names of the backups in a target, oldest first."""
     files = (kept.path.removeprefix(f"{manifests.FOLDER}/") for kept in target.files(manifests.FOLDER))
     names = (file.removesuffix(".json") for file in files if file.endswith(".json"))
     return sorted(name for name in names if manifests.is_name(name))
 
 
-def read_manifest(target: Target, name: str | None = None, signer: ManifestSigner | None = None) -> Manifest:
+def read_manifest(target: BackupTarget, name: str | None = None, signer: ManifestSigner | None = None) -> Manifest:
     """Read the manifest of this backup, or of the latest; with a signer, it has to be signed.
 
     Raises :class:`BackupUnusable` and :class:`TargetUnusable`.

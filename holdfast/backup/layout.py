@@ -12,7 +12,7 @@ _SEGMENT = re.compile(r"journal/([1-9][0-9]*)/([0-9]{8,})\.rows", re.ASCII)
 _PIECES = re.compile(r"checkpoints/([1-9][0-9]*)/([0-9]{8,})\.bin", re.ASCII)
 
 
-class Place(NamedTuple):
+class LayoutEntry(NamedTuple):
     """Content of one file, derived from its path."""
 
     cluster: str
@@ -40,16 +40,16 @@ def pieces_path(cluster: str, log_id: int, file: int) -> str:
     return f"{folder_of(cluster)}/checkpoints/{log_id}/{file:08d}.bin"
 
 
-def place_of(path: str) -> Place | None:
+def place_of(path: str) -> LayoutEntry | None:
     """Parse a path made by one of the functions above; None for any other."""
     root, _, rest = path.partition("/")
     cluster, _, inside = rest.partition("/")
     if root != "clusters" or not cluster:
         return None
     if inside == ENTRIES:
-        return Place(cluster, "entries")
+        return LayoutEntry(cluster, "entries")
     if found := _SEGMENT.fullmatch(inside):
-        return Place(cluster, "segment", int(found[1]), int(found[2]))
+        return LayoutEntry(cluster, "segment", int(found[1]), int(found[2]))
     if found := _PIECES.fullmatch(inside):
-        return Place(cluster, "pieces", int(found[1]), int(found[2]))
+        return LayoutEntry(cluster, "pieces", int(found[1]), int(found[2]))
     return None

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.backup import layout
-from holdfast.backup.signature import ManifestSigner, Signature, SignatureRefused
+from holdfast.backup.signature import ManifestSignatureRefused, ManifestSigner, Signature
 
 FORMAT: Final = 1
 FOLDER: Final = "backups"
@@ -119,7 +119,7 @@ def decode(data: bytes, name: str, signer: ManifestSigner | None = None) -> Mani
         if signer is not None:
             try:
                 signer.check(name, body, written.signature)
-            except SignatureRefused as error:
+            except ManifestSignatureRefused as error:
                 raise BackupUnusable(f"the backup {name} {error} ({path_of(name)})") from None
         found = msgspec.json.decode(body)
         if isinstance(found, dict) and found.get("format") != FORMAT:

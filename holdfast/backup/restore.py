@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
-from holdfast.backup.target import Target
+from holdfast.backup.target import BackupTarget
 from metadata_service.sqlite.copy import begin_anew
 
 METADATA: Final = "metadata.sqlite"
@@ -28,7 +28,7 @@ class CannotRestore(Exception):
     """Nothing was restored; the text says why."""
 
 
-def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda text: None) -> None:
+def restore(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell = lambda text: None) -> None:
     """Fill the data folder, which must be empty or not exist.
 
     Every file is verified while it is copied.  On any error the folder is left as it was.  Raises
@@ -75,7 +75,7 @@ def restore(target: Target, manifest: Manifest, data: Path, tell: Tell = lambda 
         raise
 
 
-def _fill(target: Target, manifest: Manifest, data: Path, tell: Tell) -> None:
+def _fill(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell) -> None:
     try:
         for name in manifest.folders:
             (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _fill(target: Target, manifest: Manifest, data: Path, tell: Tell) -> None:
         raise CannotRestore(f"{data} cannot be written: {error.strerror}") from error
 
 
-def unpack(target: Target, manifest: Manifest, folder: Path, tell: Tell = lambda text: None) -> None:
+def unpack(target: BackupTarget, manifest: Manifest, folder: Path, tell: Tell = lambda text: None) -> None:
     """Write the files of a backup into a folder, durably.  The metadata of a data folder get a temporary name.
 
     Raises :class:`OSError`, and the errors of :func:`checked`.
@@ -112,7 +112,7 @@ def unpack(target: Target, manifest: Manifest, folder: Path, tell: Tell = lambda
         done += file.size_bytes
 
 
-def damaged_files(target: Target, manifest: Manifest, tell: Tell) -> list[str]:
+def damaged_files(target: BackupTarget, manifest: Manifest, tell: Tell) -> list[str]:
     """Read every file to its end, and describe the missing and damaged ones.
 
     Raises :class:`~holdfast.backup.target.TargetUnusable`.
@@ -129,7 +129,7 @@ def damaged_files(target: Target, manifest: Manifest, tell: Tell) -> list[str]:
     return wrong
 
 
-def checked(target: Target, file: BackedUpFile) -> Iterator[bytes]:
+def checked(target: BackupTarget, file: BackedUpFile) -> Iterator[bytes]:
     """Read the content of a file, which is verified once the iterator is exhausted.
 
     Raises :class:`~holdfast.backup.manifest.BackupUnusable` and

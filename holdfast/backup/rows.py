@@ -16,7 +16,7 @@ MARK: Final = b"HFROWS\0\1"
 _HEAD: Final = Struct(">II")
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """Position of a row in the file."""
 
     number: int
@@ -33,7 +33,7 @@ def add(file: BinaryIO, number: int, data: bytes) -> None:
     file.write(data)
 
 
-def places(file: BinaryIO) -> Iterator[Place]:
+def places(file: BinaryIO) -> Iterator[RowPosition]:
     """Positions of the rows, in order.  Raises :class:`~holdfast.backup.manifest.BackupUnusable`."""
     size_bytes = file.seek(0, 2)
     file.seek(0)
@@ -46,13 +46,13 @@ def places(file: BinaryIO) -> Iterator[Place]:
         if len(head) < _HEAD.size:
             raise BackupUnusable("a segment ends within a row")
         number, row_bytes = _HEAD.unpack(head)
-        place = Place(number, offset + _HEAD.size, row_bytes)
+        place = RowPosition(number, offset + _HEAD.size, row_bytes)
         offset = place.offset + row_bytes
         if offset > size_bytes:
             raise BackupUnusable("a segment ends within a row")
         yield place
 
 
-def read(file: BinaryIO, place: Place) -> bytes:
+def read(file: BinaryIO, place: RowPosition) -> bytes:
     file.seek(place.offset)
     return file.read(place.size_bytes)

@@ -27,7 +27,7 @@ class Signature(msgspec.Struct, frozen=True):
     """Wrapped digest in base64."""
 
 
-class SignatureRefused(Exception):
+class ManifestSignatureRefused(Exception):
     """A manifest is not signed by one of the master keys; the text says why, and follows a subject."""
 
 
@@ -43,20 +43,20 @@ class ManifestSigner:
         return Signature(self._masters.primary, b64encode(wrapped).decode())
 
     def check(self, name: str, body: bytes, signature: Signature | None) -> None:
-        """Raise :class:`SignatureRefused` unless the signature was made for this manifest with one of the keys."""
+        """Raise :class:`ManifestSignatureRefused` unless one of the keys has signed this manifest."""
         if signature is None:
-            raise SignatureRefused("is not signed: it was made without the keyring, or its list was changed")
+            raise ManifestSignatureRefused("is not signed: it was made without the keyring, or its list was changed")
         try:
             wrapped = b64decode(signature.wrapped, validate=True)
             digest = asyncio.run(self._masters.unwrap(signature.master_key, wrapped, _context(name)))
         except MasterKeyMissing:
-            raise SignatureRefused(
+            raise ManifestSignatureRefused(
                 f"is signed with the master key {signature.master_key[:40]}, which is not in this keyring"
             ) from None
         except (WrapBroken, ValueError):
             digest = b""
         if digest != sha256(body).digest():
-            raise SignatureRefused("has a list that was changed after it was signed")
+            raise ManifestSignatureRefused("has a list that was changed after it was signed")
 
 
 def _context(name: str) -> bytes:

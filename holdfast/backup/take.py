@@ -28,10 +28,10 @@ from backend.journal.local.tail import LogTail, stand_still
 from backend.recovery.checkpointer import pins_of
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
-from holdfast.backup.kept import CannotBackUp, Taken, Tell, finish, now_ms, quietly, store, written_to
+from holdfast.backup.kept import BackupResult, CannotBackUp, Tell, finish, now_ms, quietly, store, written_to
 from holdfast.backup.manifest import Manifest
 from holdfast.backup.signature import ManifestSigner
-from holdfast.backup.target import CHUNK_BYTES, Target
+from holdfast.backup.target import CHUNK_BYTES, BackupTarget
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.sqlite.copy import MetadataFile
 
@@ -63,12 +63,12 @@ class _Moment(NamedTuple):
 
 def take(
     data: Path,
-    target: Target,
+    target: BackupTarget,
     *,
     keep: int | None = None,
     signer: ManifestSigner | None = None,
     tell: Tell = lambda text: None,
-) -> Taken:
+) -> BackupResult:
     """Take a backup of the data folder.  ``keep``: number of backups to keep in the target; older ones are
     removed.
 
@@ -115,7 +115,7 @@ def take(
             missing=tuple(moment.missing),
         )
         removed, left = finish(target, manifest, keep, signer)
-    return Taken(manifest, written, removed, left)
+    return BackupResult(manifest, written, removed, left)
 
 
 class _Pinned:

@@ -22,7 +22,7 @@ class TargetUnusable(Exception):
     """The target cannot be read or written; the text says why."""
 
 
-class Kept(NamedTuple):
+class BackupFile(NamedTuple):
     """A file in a target."""
 
     path: str
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
     age_seconds: float
 
 
-class Target(Protocol):
+class BackupTarget(Protocol):
     """Storage of backups.  Paths have ``/`` between their parts.  All methods raise :class:`TargetUnusable`."""
 
     name: str
@@ -45,14 +45,14 @@ class Target(Protocol):
     def size(self, path: str) -> int | None:
         """Size of a file in bytes; None: it does not exist."""
 
-    def files(self, folder: str) -> list[Kept]:
+    def files(self, folder: str) -> list[BackupFile]:
         """All files below a folder, by path; empty if it does not exist."""
 
     def remove(self, path: str) -> None:
         """Remove a file if it exists."""
 
 
-def open_target(place: str) -> Target:
+def open_target(place: str) -> BackupTarget:
     """Open the target at a folder or URL.  Raises :class:`TargetUnusable`."""
     if "://" not in place:
         return LocalTarget(Path(place))
@@ -110,7 +110,7 @@ class LocalTarget:
         except OSError as error:
             raise self._unusable("read", error) from error
 
-    def files(self, folder: str) -> list[Kept]:
+    def files(self, folder: str) -> list[BackupFile]:
         found = []
         try:
             for above, _, names in os.walk(self._folder / folder):
@@ -120,7 +120,7 @@ class LocalTarget:
                         seen = path.stat()
                     except FileNotFoundError:
                         continue  # removed meanwhile
-                    kept = Kept(str(path.relative_to(self._folder)), seen.st_size, time.time() - seen.st_mtime)
+                    kept = BackupFile(str(path.relative_to(self._folder)), seen.st_size, time.time() - seen.st_mtime)
                     found.append(kept)
         except OSError as error:
             raise self._unusable("read", error) from error
@@ -195,7 +195,7 @@ class ArrowTarget:
             raise self._unusable("read", error) from error
         return int(found.size) if found.is_file else None
 
-    def files(self, folder: str) -> list[Kept]:
+    def files(self, folder: str) -> list[BackupFile]:
         top = self._at(folder)
         try:
             found = self._files.get_file_info(self._fs.FileSelector(top, recursive=True, allow_not_found=True))
@@ -203,7 +203,7 @@ class ArrowTarget:
             raise self._unusable("read", error) from error
         now = time.time()
         return sorted(
-            Kept(f"{folder}/{one.path.removeprefix(f'{top}/')}", int(one.size), now - (one.mtime_ns or 0) / 1e9)
+            BackupFile(f"{folder}/{one.path.removeprefix(f'{top}/')}", int(one.size), now - (one.mtime_ns or 0) / 1e9)
             for one in found
             if one.is_file
         )

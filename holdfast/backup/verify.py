@@ -21,7 +21,7 @@ from backend.journal.local.journal import LocalJournal
 from backend.recovery.offline_stats import Census, count
 from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore, damaged_files, restore
-from holdfast.backup.target import Target
+from holdfast.backup.target import BackupTarget
 from metadata_service.models import Queue
 from metadata_service.sqlite.copy import MetadataFile
 from metadata_service.sqlite.store import SQLiteStore
@@ -63,7 +63,11 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 async def verify(
-    target: Target, manifest: Manifest, scratch: Path | None, masters: MasterKeys | None, tell: Tell = lambda text: None
+    target: BackupTarget,
+    manifest: Manifest,
+    scratch: Path | None,
+    masters: MasterKeys | None,
+    tell: Tell = lambda text: None,
 ) -> Verified:
     """Verify a backup completely.  ``scratch``: a folder with room for it; None: the one for temporary files.
 
@@ -112,7 +116,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
 
 
 async def _open_files(
-    target: Target, manifest: Manifest, folder: Path, masters: MasterKeys | None, tell: Tell
+    target: BackupTarget, manifest: Manifest, folder: Path, masters: MasterKeys | None, tell: Tell
 ) -> tuple[list[str], list[VerifiedQueue], list[str]]:
     """Open a backup of a service in Cassandra, whose tables and entries are files."""
     from backend.journal.cassandra.journal import CassandraJournal

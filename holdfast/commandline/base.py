@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 EXIT_CODES = """exit codes:
   0  done
@@ -35,7 +35,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _PAGE = 500
 
 Parsed = argparse.Namespace
-Action = Callable[["Client", Parsed], None]
+Action = Callable[["RestClient", Parsed], None]
 
 
 def run(parsed: Parsed) -> int:
@@ -117,7 +117,7 @@ def scope_options(*parsers: argparse.ArgumentParser) -> None:
         )
 
 
-def pages(client: Client, path: tuple[str, ...], member: str, query: dict[str, Any]) -> Iterator[Any]:
+def pages(client: RestClient, path: tuple[str, ...], member: str, query: dict[str, Any]) -> Iterator[Any]:
     after: str | None = None
     while True:
         page = client.call("GET", *path, query={**query, "after": after, "limit": _PAGE})

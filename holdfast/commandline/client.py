@@ -81,7 +81,7 @@ class SigningKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientOptions:
     """Endpoint and credentials given by the command line and the environment."""
 
     endpoint: str | None
@@ -91,10 +91,10 @@ class Asked:
     config: Path | None
 
 
-class Client:
+class RestClient:
     """REST client of one command."""
 
-    def __init__(self, asked: Asked, environment: Mapping[str, str]) -> None:
+    def __init__(self, asked: ClientOptions, environment: Mapping[str, str]) -> None:
         """Find the endpoint and credentials.  Raises :class:`CommandFailed`."""
         endpoint = asked.endpoint or environment.get(ENDPOINT_VARIABLE) or None
         self.remark: str | None = None
@@ -296,10 +296,10 @@ def from_arguments(
     config: Path | None,
     *,
     without_aws: bool = False,
-) -> Client:
+) -> RestClient:
     """Make the client for a command's options.  Raises :class:`CommandFailed`.
 
     ``without_aws``: ignore the environment variables of AWS, which are those of another service.
     """
     environment = {name: value for name, value in os.environ.items() if not (without_aws and name.startswith("AWS_"))}
-    return Client(Asked(endpoint, api_key_file, data, ca_file, config), environment)
+    return RestClient(ClientOptions(endpoint, api_key_file, data, ca_file, config), environment)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from holdfast.runtime.data_folder import Claim, FolderUnusable
+from holdfast.runtime.data_folder import FolderLock, FolderUnusable
 from holdfast.settings import Settings, is_distributed
 
 
@@ -38,7 +38,7 @@ def run_stopped(
         return 1
     logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
     try:
-        claim = Claim(settings.data, alone=True)
+        claim = FolderLock(settings.data, alone=True)
     except FolderUnusable as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1

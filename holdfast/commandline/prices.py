@@ -9,10 +9,10 @@ from holdfast.settings import SettingsError
 
 if TYPE_CHECKING:
     from billing.lake.months import Month
-    from billing.pricing.plans import Book, Customers
+    from billing.pricing.plans import Customers, PriceBook
 
 
-def read_prices(plan: Path, accounts: Path | None, month: Month) -> tuple[Book, Customers]:
+def read_prices(plan: Path, accounts: Path | None, month: Month) -> tuple[PriceBook, Customers]:
     """Read the price book and the plans of accounts, and check that all prices for the month exist.
 
     Raises :class:`SettingsError`, and :class:`ImportError` if billing's packages are not installed.

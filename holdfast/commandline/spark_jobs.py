@@ -17,7 +17,7 @@ from holdfast.runtime.python import python
 _STANDARD_ERROR = 2
 
 
-class JobFailed(Exception):
+class SparkJobFailed(Exception):
     """A job failed; the text says why."""
 
 
@@ -32,12 +32,12 @@ def run_jobs(jobs: Sequence[Job], lake: str, about: str, progress: Progress) -> 
     """Run ``python -m spark_analytics NAME ARGUMENTS then NAME ARGUMENTS …`` on this lake.
 
     Their output goes to standard error.  The jobs share one process and one Spark, which end with this process.  Raises
-    :class:`JobFailed`.
+    :class:`SparkJobFailed`.
     """
     if find_spec("pyspark") is None:
-        raise JobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
+        raise SparkJobFailed(f"{about} needs Spark, which is not installed here: pip install 'holdfast[spark]'")
     if which("java") is None and not os.path.exists(os.path.join(os.environ.get("JAVA_HOME", ""), "bin/java")):
-        raise JobFailed(
+        raise SparkJobFailed(
             f"{about} needs Spark, and Spark needs Java 17 or newer, which is not installed here "
             "(Debian, Ubuntu: sudo apt-get install default-jre-headless)"
         )
@@ -54,4 +54,4 @@ def run_jobs(jobs: Sequence[Job], lake: str, about: str, progress: Progress) -> 
     )
     if done.returncode != 0:
         names = " then ".join(job.name for job in jobs)
-        raise JobFailed(f"{about} was not done: python -m spark_analytics {names} ended with {done.returncode}")
+        raise SparkJobFailed(f"{about} was not done: python -m spark_analytics {names} ended with {done.returncode}")

@@ -23,7 +23,7 @@ from holdfast.commands.keys import add_key_commands, add_role_commands, add_toke
 from holdfast.commands.migrate import add_move_commands
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
 _QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
@@ -33,12 +33,12 @@ _PEEK_MOST = 100
 # --- tenants -------------------------------------------------------------------------------------------------
 
 
-def _create_tenant(client: Client, parsed: Parsed) -> None:
+def _create_tenant(client: RestClient, parsed: Parsed) -> None:
     made = client.call("POST", "tenants", body={"name": parsed.name, "account": parsed.account})
     tell(parsed, made, lambda: _tenant_facts(made))
 
 
-def _list_tenants(client: Client, parsed: Parsed) -> None:
+def _list_tenants(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     tenants = list(pages(client, ("tenants",), "tenants", {}))
@@ -53,22 +53,22 @@ def _list_tenants(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _show_tenant(client: Client, parsed: Parsed) -> None:
+def _show_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("GET", "tenants", parsed.account)
     tell(parsed, tenant, lambda: _tenant_facts(tenant))
 
 
-def _suspend_tenant(client: Client, parsed: Parsed) -> None:
+def _suspend_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("POST", "tenants", parsed.account, "suspend")
     tell(parsed, tenant, lambda: f"Tenant {parsed.account} is suspended: all its calls are refused.")
 
 
-def _resume_tenant(client: Client, parsed: Parsed) -> None:
+def _resume_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("POST", "tenants", parsed.account, "resume")
     tell(parsed, tenant, lambda: f"Tenant {parsed.account} is active.")
 
 
-def _delete_tenant(client: Client, parsed: Parsed) -> None:
+def _delete_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("GET", "tenants", parsed.account)
     confirm(
         parsed,
@@ -100,11 +100,11 @@ def _tenant_facts(tenant: dict[str, Any]) -> str:
 # --- limits --------------------------------------------------------------------------------------------------
 
 
-def _show_limits(client: Client, parsed: Parsed) -> None:
+def _show_limits(client: RestClient, parsed: Parsed) -> None:
     _tell_limits(parsed, client.call("GET", "tenants", parsed.account, "limits"))
 
 
-def _set_limits(client: Client, parsed: Parsed) -> None:
+def _set_limits(client: RestClient, parsed: Parsed) -> None:
     changes = dict(parsed.limits)
     _tell_limits(parsed, client.call("PATCH", "tenants", parsed.account, "limits", body=changes))
 
@@ -148,7 +148,7 @@ def _limit(text: str) -> tuple[str, Any]:
 # --- queues --------------------------------------------------------------------------------------------------
 
 
-def _check(client: Client, parsed: Parsed) -> None:
+def _check(client: RestClient, parsed: Parsed) -> None:
     """Run a client's calls by SQS's own protocol, on a queue with a unique name that is always deleted."""
     from holdfast.commandline.client import CommandFailed
 
@@ -171,7 +171,7 @@ def _check(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _list_queues(client: Client, parsed: Parsed) -> None:
+def _list_queues(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import table
 
     query = {"account": parsed.account, "prefix": parsed.prefix, "counters": "true"}
@@ -185,7 +185,7 @@ def _list_queues(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _show_queue(client: Client, parsed: Parsed) -> None:
+def _show_queue(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import facts, moment, table
 
     queue = client.call("GET", "queues", parsed.name, query={"account": parsed.account})
@@ -205,7 +205,7 @@ def _show_queue(client: Client, parsed: Parsed) -> None:
     tell(parsed, queue, told)
 
 
-def _queue_metrics(client: Client, parsed: Parsed) -> None:
+def _queue_metrics(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     told = client.call("GET", "queues", parsed.name, "metrics", query={"account": parsed.account})
@@ -221,7 +221,7 @@ def _queue_metrics(client: Client, parsed: Parsed) -> None:
     tell(parsed, told, lines)
 
 
-def _peek_queue(client: Client, parsed: Parsed) -> None:
+def _peek_queue(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     query = {"account": parsed.account, "limit": parsed.max}
@@ -247,13 +247,13 @@ def _peek_queue(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _purge_queue(client: Client, parsed: Parsed) -> None:
+def _purge_queue(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete all messages of queue {parsed.name}?  They cannot be had back.")
     client.call("POST", "queues", parsed.name, "purge", query={"account": parsed.account})
     tell(parsed, {"purged": parsed.name}, lambda: f"Queue {parsed.name} is purged.")
 
 
-def _move_queue(client: Client, parsed: Parsed) -> None:
+def _move_queue(client: RestClient, parsed: Parsed) -> None:
     body = {"destination": parsed.to, "rate_per_second": parsed.rate}
     started = client.call("POST", "queues", parsed.name, "move", query={"account": parsed.account}, body=body)
     where = f"to {parsed.to}" if parsed.to else "back to where they came from"
@@ -261,7 +261,7 @@ def _move_queue(client: Client, parsed: Parsed) -> None:
     tell(parsed, started, lambda: told)
 
 
-def _delete_queue(client: Client, parsed: Parsed) -> None:
+def _delete_queue(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete queue {parsed.name} with all its messages?  They cannot be had back.")
     client.call("DELETE", "queues", parsed.name, query={"account": parsed.account})
     tell(parsed, {"deleted": parsed.name}, lambda: f"Queue {parsed.name} is deleted.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.commandline.base import Group, Parsed, account_option, tell
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _COMPARISONS: Final = {
     "above": ("GreaterThanThreshold", ">"),
@@ -19,7 +19,7 @@ _COMPARISONS: Final = {
 _SIGNS: Final = dict(_COMPARISONS.values())
 
 
-def _create(client: Client, parsed: Parsed) -> None:
+def _create(client: RestClient, parsed: Parsed) -> None:
     body = {
         "queue": parsed.queue,
         "metric": parsed.metric,
@@ -37,7 +37,7 @@ def _create(client: Client, parsed: Parsed) -> None:
     tell(parsed, made, lines)
 
 
-def _list(client: Client, parsed: Parsed) -> None:
+def _list(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     found = client.call("GET", "alarms", query={"account": parsed.account, "queue": parsed.queue})
@@ -52,17 +52,17 @@ def _list(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _show(client: Client, parsed: Parsed) -> None:
+def _show(client: RestClient, parsed: Parsed) -> None:
     alarm = client.call("GET", "alarms", parsed.name, query={"account": parsed.account})
     tell(parsed, alarm, lambda: _facts(alarm))
 
 
-def _delete(client: Client, parsed: Parsed) -> None:
+def _delete(client: RestClient, parsed: Parsed) -> None:
     client.call("DELETE", "alarms", parsed.name, query={"account": parsed.account})
     tell(parsed, {"deleted": parsed.name}, lambda: f"Alarm {parsed.name} is deleted.")
 
 
-def _test(client: Client, parsed: Parsed) -> None:
+def _test(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.client import CommandFailed
 
     tested = client.call("POST", "alarms", parsed.name, "test", query={"account": parsed.account})

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, tell
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _DECISIONS_SHOWN = 10
 _STATUS_SECONDS = 2.0
 """Timeout of the status; a running service answers sooner, whichever nodes are down."""
 
 
-def _list_clusters(client: Client, parsed: Parsed) -> None:
+def _list_clusters(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import table
 
     listed = client.call("GET", "clusters")
@@ -33,7 +33,7 @@ def _list_clusters(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _status(client: Client, parsed: Parsed) -> None:
+def _status(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import shown
 
     status = client.call("GET", "cluster", seconds=_STATUS_SECONDS)
@@ -116,19 +116,19 @@ def _manager(manager: dict[str, Any] | None) -> str:
     return "\n\n".join(filter(None, ["\n".join(map(shown, lines)), listed, decisions]))
 
 
-def _drain(client: Client, parsed: Parsed) -> None:
+def _drain(client: RestClient, parsed: Parsed) -> None:
     cluster = _cluster_of(client, parsed)
     shown = client.call("POST", "clusters", cluster, "nodes", parsed.node, "drain")
     tell(parsed, shown, lambda: f"Node {parsed.node} gives up its shards; holdfast cluster status tells how far.")
 
 
-def _undrain(client: Client, parsed: Parsed) -> None:
+def _undrain(client: RestClient, parsed: Parsed) -> None:
     cluster = _cluster_of(client, parsed)
     shown = client.call("POST", "clusters", cluster, "nodes", parsed.node, "undrain")
     tell(parsed, shown, lambda: f"Node {parsed.node} gets shards again.")
 
 
-def _cluster_of(client: Client, parsed: Parsed) -> str:
+def _cluster_of(client: RestClient, parsed: Parsed) -> str:
     """Return the named cluster, or the only one with such a node."""
     from holdfast.commandline.client import NOT_FOUND, USAGE, CommandFailed
 
@@ -145,7 +145,7 @@ def _cluster_of(client: Client, parsed: Parsed) -> str:
     return str(having[0])
 
 
-def _retire(client: Client, parsed: Parsed) -> None:
+def _retire(client: RestClient, parsed: Parsed) -> None:
     name = parsed.name
     confirm(
         parsed,
@@ -164,22 +164,22 @@ def _retire(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _serve(client: Client, parsed: Parsed) -> None:
+def _serve(client: RestClient, parsed: Parsed) -> None:
     shown = client.call("POST", "clusters", parsed.name, "serve")
     tell(parsed, shown, lambda: f"Cluster {parsed.name} takes queues again.")
 
 
-def _weigh(client: Client, parsed: Parsed) -> None:
+def _weigh(client: RestClient, parsed: Parsed) -> None:
     shown = client.call("PUT", "clusters", parsed.name, "weight", body={"weight": parsed.weight})
     tell(parsed, shown, lambda: f"Cluster {parsed.name} has the weight {parsed.weight:g} for new queues.")
 
 
-def _show_queue(client: Client, parsed: Parsed) -> None:
+def _show_queue(client: RestClient, parsed: Parsed) -> None:
     shown = client.call("GET", "queues", parsed.name, "partitions", query={"account": parsed.account})
     tell(parsed, shown, lambda: _partitions(shown))
 
 
-def _split(client: Client, parsed: Parsed) -> None:
+def _split(client: RestClient, parsed: Parsed) -> None:
     body = {"partitions": parsed.partitions}
     query = {"account": parsed.account}
     shown = client.call("PUT", "queues", parsed.name, "partitions", query=query, body=body)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, tell
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 
-def _list(client: Client, parsed: Parsed) -> None:
+def _list(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     found = client.call("GET", "data-keys", query={"account": parsed.account})
@@ -36,19 +36,19 @@ def _list(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _rotate(client: Client, parsed: Parsed) -> None:
+def _rotate(client: RestClient, parsed: Parsed) -> None:
     key = _call(client, parsed, "rotate", {"name": parsed.name})
     tell(parsed, key, lambda: f"Version {key['versions']} of the data key {key['name']} encrypts from now on.")
 
 
-def _destroy(client: Client, parsed: Parsed) -> None:
+def _destroy(client: RestClient, parsed: Parsed) -> None:
     question = f"Destroy the data key {parsed.name}?  Nobody can ever again read the messages that it has encrypted."
     confirm(parsed, question, parsed.name)
     key = _call(client, parsed, "destroy", {"name": parsed.name, "confirm": parsed.name})
     tell(parsed, key, lambda: f"The data key {key['name']} is destroyed.")
 
 
-def _call(client: Client, parsed: Parsed, act: str, body: dict[str, Any]) -> dict[str, Any]:
+def _call(client: RestClient, parsed: Parsed, act: str, body: dict[str, Any]) -> dict[str, Any]:
     called: dict[str, Any] = client.call("POST", "data-keys", act, query={"account": parsed.account}, body=body)
     return called
 

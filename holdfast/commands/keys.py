@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, duration, scope_options, tell
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 # --- keys ----------------------------------------------------------------------------------------------------
 
 
-def _create_key(client: Client, parsed: Parsed) -> None:
+def _create_key(client: RestClient, parsed: Parsed) -> None:
     body: dict[str, Any] = {"name": parsed.name, "kind": parsed.kind, "role": parsed.role, "prefixes": parsed.prefix}
     if parsed.scope:
         body["scopes"] = parsed.scope
@@ -22,7 +22,7 @@ def _create_key(client: Client, parsed: Parsed) -> None:
     _tell_new_key(parsed, client.call("POST", "keys", query={"account": parsed.account}, body=body))
 
 
-def _rotate_key(client: Client, parsed: Parsed) -> None:
+def _rotate_key(client: RestClient, parsed: Parsed) -> None:
     query = {"account": parsed.account}
     made = client.call("POST", "keys", parsed.id, "rotate", query=query, body={"keep_seconds": parsed.keep})
     _tell_new_key(parsed, made)
@@ -43,13 +43,13 @@ def _tell_new_key(parsed: Parsed, made: dict[str, Any]) -> None:
     tell(parsed, made, lambda: facts(named | about) + "\n\nKeep it now: the secret is not shown again.")
 
 
-def _revoke_key(client: Client, parsed: Parsed) -> None:
+def _revoke_key(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Revoke key {parsed.id}?  It can never be used again.")
     revoked = client.call("DELETE", "keys", parsed.id, query={"account": parsed.account})
     tell(parsed, revoked, lambda: f"Key {parsed.id} is revoked.")
 
 
-def _list_keys(client: Client, parsed: Parsed) -> None:
+def _list_keys(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     listed = client.call("GET", "keys", query={"account": parsed.account})
@@ -80,7 +80,7 @@ def _list_keys(client: Client, parsed: Parsed) -> None:
 # --- roles and tokens ----------------------------------------------------------------------------------------
 
 
-def _set_role(client: Client, parsed: Parsed) -> None:
+def _set_role(client: RestClient, parsed: Parsed) -> None:
     body: dict[str, Any] = {
         "prefixes": parsed.prefix,
         "trusted_accounts": parsed.trust_account,
@@ -108,7 +108,7 @@ def _set_role(client: Client, parsed: Parsed) -> None:
     tell(parsed, role, told)
 
 
-def _list_roles(client: Client, parsed: Parsed) -> None:
+def _list_roles(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import table
 
     listed = client.call("GET", "roles", query={"account": parsed.account})
@@ -124,13 +124,13 @@ def _list_roles(client: Client, parsed: Parsed) -> None:
     )
 
 
-def _delete_role(client: Client, parsed: Parsed) -> None:
+def _delete_role(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete role {parsed.name}?  All its sessions end, and no role of that name brings them back.")
     client.call("DELETE", "roles", parsed.name, query={"account": parsed.account})
     tell(parsed, {"deleted": parsed.name}, lambda: f"Role {parsed.name} is deleted.")
 
 
-def _buy_token(client: Client, parsed: Parsed) -> None:
+def _buy_token(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import facts, moment
 
     body: dict[str, Any] = {"seconds": parsed.lasts, "prefixes": parsed.prefix}

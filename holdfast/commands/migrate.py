@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 from holdfast.commandline.base import Group, Parsed, account_option, make_command
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _EXISTING = ("stop", "keep", "update")
 
 
-def _export(client: Client, parsed: Parsed) -> None:
+def _export(client: RestClient, parsed: Parsed) -> None:
     from holdfast.migrate.export import export
 
     export(client, parsed)
 
 
-def _import_file(client: Client, parsed: Parsed) -> None:
+def _import_file(client: RestClient, parsed: Parsed) -> None:
     from holdfast.migrate.import_messages import import_files
 
     import_files(client, parsed)
 
 
-def _import_sqs(client: Client, parsed: Parsed) -> None:
+def _import_sqs(client: RestClient, parsed: Parsed) -> None:
     from holdfast.migrate.import_sqs import import_sqs
 
     import_sqs(client, parsed)

@@ -18,7 +18,7 @@ from holdfast.commandline.base import confirm
 from holdfast.commandline.offline import is_data_folder, run_stopped
 from holdfast.commandline.text_tables import table
 from holdfast.settings import Settings, SettingsError
-from metadata_service.schema import Schema, Stored
+from metadata_service.schema import Schema, SchemaState
 from metadata_service.store import StoreError
 
 DUE: Final = 3
@@ -35,13 +35,13 @@ _QUESTION: Final = "Take the last step of the schema back?  No process of the ne
 State = Literal["none", "older", "current", "newer", "too new", "half back", "restoring"]
 
 
-class Part(NamedTuple):
+class VersionedData(NamedTuple):
     """Stored data with a version of its own."""
 
     name: str
     where: str
     schema: Schema
-    stored: Stored
+    stored: SchemaState
 
     @property
     def state(self) -> State:
@@ -121,22 +121,22 @@ def _told(act: Callable[[], int]) -> int:
         return 1
 
 
-def _parts(settings: Settings) -> list[Part]:
+def _parts(settings: Settings) -> list[VersionedData]:
     """List the parts.  Raises :class:`StoreError`."""
     if not settings.cassandra:
         from metadata_service.sqlite import schema as sqlite_schema
 
         file = settings.metadata_file
-        return [Part("metadata", str(file), sqlite_schema.SCHEMA, sqlite_schema.stored_version(file))]
+        return [VersionedData("metadata", str(file), sqlite_schema.SCHEMA, sqlite_schema.stored_version(file))]
     from holdfast.runtime import schema_cassandra
 
     return [
-        Part(kept.part.name, kept.keyspace, kept.part.schema, stored)
+        VersionedData(kept.part.name, kept.keyspace, kept.part.schema, stored)
         for kept, stored in asyncio.run(schema_cassandra.show(settings))
     ]
 
 
-def _tell(parsed: argparse.Namespace, parts: Sequence[Part]) -> None:
+def _tell(parsed: argparse.Namespace, parts: Sequence[VersionedData]) -> None:
     if parsed.json:
         print(json.dumps({"parts": [_document(part) for part in parts]}, indent=2))
         return
@@ -147,7 +147,7 @@ def _tell(parsed: argparse.Namespace, parts: Sequence[Part]) -> None:
     print(table(("PART", "WHERE", "VERSION", "USABLE FROM", "THIS PROGRAM", "STATE"), rows, nothing=""))
 
 
-def _document(part: Part) -> dict[str, Any]:
+def _document(part: VersionedData) -> dict[str, Any]:
     return {
         "part": part.name,
         "where": part.where,

@@ -33,7 +33,7 @@ from uvicorn.server import ServerState
 from auth.signatures import percent
 from holdfast.http.answers import UnreadAnswers
 from holdfast.http.certificate import Certificate
-from holdfast.http.connection_limits import Places
+from holdfast.http.connection_limits import ConnectionSlots
 from holdfast.http.proxies import Forwarded
 from holdfast.http.request_cycle import WRITE_BYTES, App, Exchange, Scope
 
@@ -93,7 +93,7 @@ class Hall(ServerState):
         super().__init__()
         self.limits = limits
         self.answers = UnreadAnswers()
-        self.places = Places(limits.connections, limits.connections_per_client)
+        self.places = ConnectionSlots(limits.connections, limits.connections_per_client)
         self.certificate = certificate
         self.forwarded = forwarded
         self.handshakes: dict[Handshake, None] = {}
@@ -120,7 +120,7 @@ class Hall(ServerState):
 
 
 class Connection(asyncio.Protocol):
-    """Connection of one client.  Implements :class:`holdfast.http.request_cycle.Way`."""
+    """Connection of one client.  Implements :class:`holdfast.http.request_cycle.ExchangeConnection`."""
 
     transport: asyncio.Transport
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv6Network, ip_address
 
 
-class Places:
+class ConnectionSlots:
     """Counts connections, including those in a handshake."""
 
     def __init__(self, most: int, most_of_client: int | None) -> None:

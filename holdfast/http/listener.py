@@ -86,7 +86,7 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn's server for our connections, with a drain that drops no call.
 
     :meth:`serve` listens, calls ``started``, ticks until ``stop`` is set, and drains.  The process handles signals.

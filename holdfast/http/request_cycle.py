@@ -32,7 +32,7 @@ _WITHOUT_BODY = (204, 304)
 _FAILED = b"Internal Server Error"
 
 
-class Way(Protocol):
+class ExchangeConnection(Protocol):
     """The connection, as an exchange uses it."""
 
     @property
@@ -98,7 +98,7 @@ class Exchange:
     task: asyncio.Task[None]
     """Task that runs the application."""
 
-    def __init__(self, way: Way, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(self, way: ExchangeConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue

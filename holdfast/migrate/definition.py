@@ -126,7 +126,7 @@ def _plain(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ArnMapping:
     """Mapping from one account and region to another."""
 
     source: QueueArn

@@ -30,9 +30,9 @@ from holdfast.commandline.client import CommandFailed
 from holdfast.commandline.progress import Progress
 from holdfast.migrate.definition import Definition
 from holdfast.migrate.messages import Unsendable
-from holdfast.migrate.resume_log import Ledger
-from holdfast.migrate.source import Arrived, Source, SourceQueue
-from holdfast.migrate.target import EntryRefused, Target, batches
+from holdfast.migrate.resume_log import ResumeLog
+from holdfast.migrate.source import Arrived, SourceQueue, SourceService
+from holdfast.migrate.target import EntryRefused, TargetService, batches
 
 REASONS_SHOWN = 10
 _TURN_RECEIVES = 20
@@ -47,7 +47,7 @@ class Drain:
 
     queue: SourceQueue
     target: Definition
-    ledger: Ledger
+    ledger: ResumeLog
     forwarded: int = 0
     left: dict[str, str] = field(default_factory=dict)
     """Reasons for messages that stay at the source, by id."""
@@ -73,7 +73,13 @@ class Drainer:
     """Drains several queues with several workers, until they stay empty."""
 
     def __init__(
-        self, source: Source, target: Target, drains: Sequence[Drain], *, settle_seconds: float, follow: bool
+        self,
+        source: SourceService,
+        target: TargetService,
+        drains: Sequence[Drain],
+        *,
+        settle_seconds: float,
+        follow: bool,
     ) -> None:
         self._source = source
         self._target = target

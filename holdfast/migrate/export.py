@@ -22,10 +22,10 @@ from holdfast.commandline.base import Parsed
 from holdfast.commandline.client import NOT_FOUND, CommandFailed, persistently
 from holdfast.commandline.progress import Progress
 from holdfast.migrate import file_format
-from holdfast.migrate.target import Target
+from holdfast.migrate.target import TargetService
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _PAGE = 250
 """Messages per page; other callers wait while the service decrypts one."""
@@ -36,13 +36,13 @@ _MEMBERS = (
 )
 
 
-def export(client: Client, parsed: Parsed) -> None:
+def export(client: RestClient, parsed: Parsed) -> None:
     """Run the command.  Raises :class:`CommandFailed`, also if messages could not be read: the others are written."""
-    found = Target(client).find(parsed.queue, parsed.account)
+    found = TargetService(client).find(parsed.queue, parsed.account)
     if found is None:
         raise CommandFailed(f"there is no queue {parsed.queue}", NOT_FOUND)
     dead = found.dead_letter_queue
-    heading = file_format.QueueLine(
+    heading = file_format.QueueDefinitionLine(
         file_format.VERSION,
         found.name,
         str(found.arn),
@@ -77,7 +77,7 @@ def export(client: Client, parsed: Parsed) -> None:
         )
 
 
-def _messages(client: Client, name: str, account: str | None) -> Iterator[dict[str, Any]]:
+def _messages(client: RestClient, name: str, account: str | None) -> Iterator[dict[str, Any]]:
     after: str | None = ""
     while after is not None:
         query = {"account": account, "after": after, "limit": _PAGE}

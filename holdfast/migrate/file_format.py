@@ -17,14 +17,14 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from holdfast.commandline.client import CommandFailed
-from holdfast.migrate.messages import Message
+from holdfast.migrate.messages import MessageContent
 
 VERSION = 1
 LINE_BYTES_MOST = 8 << 20
 """Maximum length of a line: a body of 1 MiB with each character escaped, and its attributes."""
 
 
-class QueueLine(msgspec.Struct, tag="queue", tag_field="type", forbid_unknown_fields=True):
+class QueueDefinitionLine(msgspec.Struct, tag="queue", tag_field="type", forbid_unknown_fields=True):
     """The first line."""
 
     version: int
@@ -79,7 +79,7 @@ class EndLine(msgspec.Struct, tag="end", tag_field="type", forbid_unknown_fields
     unreadable: int
 
 
-Line = QueueLine | MessageLine | UnreadableLine | EndLine
+Line = QueueDefinitionLine | MessageLine | UnreadableLine | EndLine
 encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Line).decode
 
@@ -88,7 +88,7 @@ class BadLine(Exception):
     """A malformed line; the text says what is wrong."""
 
 
-class Read(NamedTuple):
+class NumberedLine(NamedTuple):
     """A line of a file."""
 
     number: int
@@ -98,10 +98,10 @@ class Read(NamedTuple):
     line: Line | BadLine
 
 
-class Summary(NamedTuple):
+class FileSummary(NamedTuple):
     """Summary of a file."""
 
-    queue: QueueLine
+    queue: QueueDefinitionLine
     digest: str
     """Digest of the whole file."""
     messages: int
@@ -110,14 +110,14 @@ class Summary(NamedTuple):
     """Position of the line after the queue's."""
 
 
-def read(file: BinaryIO, number: int, digest: hashlib._Hash | None = None) -> Iterator[Read]:
+def read(file: BinaryIO, number: int, digest: hashlib._Hash | None = None) -> Iterator[NumberedLine]:
     """Read lines from the current position; the first one has this number."""
     position = file.tell()
     while text := file.readline(LINE_BYTES_MOST + 1):
         position += len(text)
         if digest is not None:
             digest.update(text)
-        yield Read(number, position, _line(text))
+        yield NumberedLine(number, position, _line(text))
         if len(text) > LINE_BYTES_MOST:
             return
         number += 1
@@ -137,7 +137,7 @@ def _line(text: bytes) -> Line | BadLine:
     return line
 
 
-def message_of(line: MessageLine, now: float, *, fifo: bool) -> Message:
+def message_of(line: MessageLine, now: float, *, fifo: bool) -> MessageContent:
     """Message to send for a line.  ``now``: time to compute the remaining delay from.  Raises :class:`BadLine`."""
     attributes: dict[str, tuple[str, str | bytes]] = {}
     for name, value in line.attributes.items():
@@ -152,7 +152,9 @@ def message_of(line: MessageLine, now: float, *, fifo: bool) -> Message:
     if line.state == "delayed" and line.due is not None:
         delay = max(0, math.ceil(min(line.due - now, 1e9)))
     # The queue's own delay has already elapsed at the source.
-    return Message(line.body, attributes, line.group, line.deduplication_id, line.trace_header, None if fifo else delay)
+    return MessageContent(
+        line.body, attributes, line.group, line.deduplication_id, line.trace_header, None if fifo else delay
+    )
 
 
 def opened(path: Path) -> BinaryIO:

@@ -34,16 +34,23 @@ from holdfast.commandline.client import USAGE, CommandFailed
 from holdfast.commandline.progress import Progress
 from holdfast.migrate import file_format
 from holdfast.migrate.definition import Definition, portable
-from holdfast.migrate.file_format import BadLine, EndLine, MessageLine, QueueLine, Read, UnreadableLine
-from holdfast.migrate.messages import Message, Unsendable
+from holdfast.migrate.file_format import (
+    BadLine,
+    EndLine,
+    MessageLine,
+    NumberedLine,
+    QueueDefinitionLine,
+    UnreadableLine,
+)
+from holdfast.migrate.messages import MessageContent, Unsendable
 from holdfast.migrate.plans import lines_of, tell_plan
-from holdfast.migrate.progress_file import Journal
-from holdfast.migrate.target import EntryRefused, Target, batches, place_of, settable
+from holdfast.migrate.progress_file import ProgressFile
+from holdfast.migrate.target import EntryRefused, TargetService, batches, place_of, settable
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 PROBLEMS_SHOWN = 20
 _RETRY_WINDOW_SECONDS = 60
@@ -84,7 +91,7 @@ class _File:
     """A checked file."""
 
     path: Path
-    queue: QueueLine
+    queue: QueueDefinitionLine
     wanted: Definition
     left: tuple[str, ...]
     digest: str = ""
@@ -108,11 +115,11 @@ class _File:
         return blake2b(f"{scope}\0{line.deduplication_id}".encode(errors="replace"), digest_size=16).digest()
 
 
-def import_files(client: Client, parsed: Parsed) -> None:
+def import_files(client: RestClient, parsed: Parsed) -> None:
     """Run the command.  Raises :class:`CommandFailed`."""
     if parsed.progress is not None and len(parsed.files) > 1:
         raise CommandFailed("--progress is for one file; without it each has its own beside it", USAGE)
-    target, progress = Target(client), Progress()
+    target, progress = TargetService(client), Progress()
     files = [_opened(path) for path in parsed.files]
     names = [one.queue.name for one in files]
     if len(set(names)) < len(names):
@@ -159,7 +166,7 @@ def _opened(path: Path) -> _File:
     line = first.line
     if isinstance(line, BadLine):
         raise CommandFailed(f"{path}, line 1: {line}")
-    if not isinstance(line, QueueLine):
+    if not isinstance(line, QueueDefinitionLine):
         raise CommandFailed(f"{path}, line 1: it has to be the queue's, as holdfast export writes it")
     if line.version != file_format.VERSION:
         raise CommandFailed(
@@ -229,7 +236,7 @@ def _check_line(
     match line:
         case BadLine():
             raise line
-        case QueueLine():
+        case QueueDefinitionLine():
             if number > 1:
                 raise BadLine("only the first line can be a queue")
         case UnreadableLine():
@@ -284,7 +291,7 @@ def _notes(one: _File) -> list[str]:
 class _Sender:
     """Sends the messages of one file."""
 
-    def __init__(self, stack: ExitStack, target: Target, one: _File, parsed: Parsed, progress: Progress) -> None:
+    def __init__(self, stack: ExitStack, target: TargetService, one: _File, parsed: Parsed, progress: Progress) -> None:
         """Open the progress file.  Raises :class:`CommandFailed`."""
         self._target = target
         self._file = one
@@ -292,7 +299,7 @@ class _Sender:
         self._progress = progress
         header = _Header(one.digest, target.endpoint, one.queue.name, self._skip)
         path = parsed.progress or one.path.with_name(f"{one.path.name}.progress")
-        self._journal = stack.enter_context(Journal.opened(path, header, _Header, _Sending | _Sent))
+        self._journal = stack.enter_context(ProgressFile.opened(path, header, _Header, _Sending | _Sent))
         name = f"{one.digest}\0{one.queue.name}\0{self._skip}"
         self._token = f"import:{blake2b(name.encode(), digest_size=20).hexdigest()}"
 
@@ -323,7 +330,7 @@ class _Sender:
                 self._progress.within(f"{sent:,} of {one.messages:,} messages")
         return sent
 
-    def _messages(self, file: BinaryIO, number: int) -> Iterator[tuple[Read, int]]:
+    def _messages(self, file: BinaryIO, number: int) -> Iterator[tuple[NumberedLine, int]]:
         """Lines with messages to send, each with its size in bytes."""
         for read in file_format.read(file, number):
             line = read.line
@@ -336,7 +343,7 @@ class _Sender:
                 except (BadLine, Unsendable) as error:
                     raise self._changed(read, error) from None
 
-    def _message(self, read: Read, line: MessageLine, now: float) -> Message:
+    def _message(self, read: NumberedLine, line: MessageLine, now: float) -> MessageContent:
         one = self._file
         message = file_format.message_of(line, now, fifo=one.fifo)
         if one.twins and one.twins.get(one.key_of(line), read.number) != read.number:
@@ -344,10 +351,10 @@ class _Sender:
             message = message._replace(deduplication_id=own)
         return message
 
-    def _changed(self, read: Read, error: Exception) -> CommandFailed:
+    def _changed(self, read: NumberedLine, error: Exception) -> CommandFailed:
         return CommandFailed(f"{self._file.path} was changed while it was read: line {read.number}: {error}")
 
-    def _send(self, batch: Sequence[Read], again: _Sending | None, sent: int) -> None:
+    def _send(self, batch: Sequence[NumberedLine], again: _Sending | None, sent: int) -> None:
         """Send a batch; ``again``: it may have been sent before, and is sent unchanged so that its token matches."""
         one, journal, first, last = self._file, self._journal, batch[0].number, batch[-1]
         now = time.time() if again is None else again.now

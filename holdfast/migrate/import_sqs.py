@@ -23,22 +23,22 @@ from holdfast.commandline.progress import Progress
 from holdfast.migrate.definition import Definition, portable
 from holdfast.migrate.drain import Drain, Drainer, reasons
 from holdfast.migrate.plans import lines_of, tell_plan
-from holdfast.migrate.resume_log import Header, Ledger
-from holdfast.migrate.source import Source, SourceQueue
-from holdfast.migrate.target import Planned, Target
+from holdfast.migrate.resume_log import Header, ResumeLog
+from holdfast.migrate.source import SourceQueue, SourceService
+from holdfast.migrate.target import Planned, TargetService
 from telemetry.texts import TEXT_LENGTH_MAX, shown
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _WINDOW_SECONDS = {False: 60, True: 300}
 """Time for which a repeated send is recognized, by queue type (FIFO or not)."""
 
 
-def import_sqs(client: Client, parsed: Parsed) -> None:
+def import_sqs(client: RestClient, parsed: Parsed) -> None:
     """Run the command.  Raises :class:`CommandFailed`, also if messages remain at the source."""
-    target, progress = Target(client), Progress()
-    source = Source(
+    target, progress = TargetService(client), Progress()
+    source = SourceService(
         parsed.endpoint_url,
         parsed.region,
         parsed.profile,
@@ -80,7 +80,7 @@ def import_sqs(client: Client, parsed: Parsed) -> None:
 # --- the plan ----------------------------------------------------------------------------------------------
 
 
-def _planned(queues: Sequence[SourceQueue], target: Target) -> tuple[list[Planned], list[list[str]]]:
+def _planned(queues: Sequence[SourceQueue], target: TargetService) -> tuple[list[Planned], list[list[str]]]:
     coming = {one.definition.name for one in queues}
     planned, notes = [], []
     for one in queues:
@@ -110,7 +110,7 @@ def _without(definition: Definition, name: str) -> Definition:
     )
 
 
-def _question(queues: Sequence[SourceQueue], target: Target, parsed: Parsed) -> str:
+def _question(queues: Sequence[SourceQueue], target: TargetService, parsed: Parsed) -> str:
     what = f"Bring {len(queues)} queues to {target.endpoint}"
     if not parsed.drain:
         return f"{what}?  Messages stay where they are."
@@ -130,8 +130,8 @@ def _drain(
     stack: ExitStack,
     queue: SourceQueue,
     plan: Planned,
-    source: Source,
-    target: Target,
+    source: SourceService,
+    target: TargetService,
     parsed: Parsed,
     progress: Progress,
 ) -> Drain:
@@ -141,7 +141,7 @@ def _drain(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         header = Header(source.endpoint, str(queue.definition.arn), target.endpoint)
-        ledger = stack.enter_context(Ledger(folder / f"{name}.jsonl", header))
+        ledger = stack.enter_context(ResumeLog(folder / f"{name}.jsonl", header))
     except OSError as error:
         raise CommandFailed(f"the folder {folder} cannot be used: {error.strerror}") from None
     late = [at for at in ledger.in_doubt() if time.time() - at > _WINDOW_SECONDS[queue.definition.fifo]]
@@ -153,7 +153,9 @@ def _drain(
     return Drain(queue, plan.result(parsed.existing), ledger)
 
 
-def _run(source: Source, target: Target, drains: Sequence[Drain], parsed: Parsed, progress: Progress) -> None:
+def _run(
+    source: SourceService, target: TargetService, drains: Sequence[Drain], parsed: Parsed, progress: Progress
+) -> None:
     progress.step(f"Moving messages of {len(drains)} queues")
     drainer = Drainer(source, target, drains, settle_seconds=parsed.settle, follow=parsed.follow)
     with _terminated_as_interrupted():

@@ -14,7 +14,7 @@ class Unsendable(Exception):
     """The service would refuse the message; the text says why."""
 
 
-class Message(NamedTuple):
+class MessageContent(NamedTuple):
     """The parts of a message that can be sent."""
 
     body: str

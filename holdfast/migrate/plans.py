@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.migrate.definition import strangers
-from holdfast.migrate.target import Existing, Planned, Target
+from holdfast.migrate.target import Existing, Planned, TargetService
 
 _HALF_MADE = (
     ". It lacks nothing but what is set last, as where an import was cut off: if it was one, --existing update ends it"
@@ -14,7 +14,7 @@ _HALF_MADE = (
 
 
 def tell_plan(
-    target: Target, planned: Sequence[Planned], notes: Sequence[Sequence[str]], existing: Existing
+    target: TargetService, planned: Sequence[Planned], notes: Sequence[Sequence[str]], existing: Existing
 ) -> tuple[dict[str, Any], str]:
     """The plan as a document, and the reason why it cannot be carried out; empty: it can."""
     queues: dict[str, Any] = {}

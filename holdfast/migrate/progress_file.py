@@ -24,7 +24,7 @@ class Unusable(CommandFailed):
     """The file cannot be used; the text says why, and what to do."""
 
 
-class Journal:
+class ProgressFile:
     """A header with entries.  Only one process has the file open at a time."""
 
     def __init__(self, path: Path, descriptor: int, entries: list[Any]) -> None:
@@ -36,7 +36,7 @@ class Journal:
         self.written_bytes = os.fstat(descriptor).st_size
 
     @classmethod
-    def opened(cls, path: Path, header: _H, header_type: type[_H], entry_type: Any) -> Journal:
+    def opened(cls, path: Path, header: _H, header_type: type[_H], entry_type: Any) -> ProgressFile:
         """Open or create the file.  Raises :class:`Unusable`."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

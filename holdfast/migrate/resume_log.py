@@ -26,7 +26,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from holdfast.migrate.progress_file import Journal
+from holdfast.migrate.progress_file import ProgressFile
 from holdfast.migrate.source import Arrived
 
 FORGOTTEN_SECONDS = 600
@@ -67,7 +67,7 @@ class _Tried(NamedTuple):
     at: float
 
 
-class Ledger:
+class ResumeLog:
     """Progress file of one queue's draining.  Thread-safe."""
 
     def __init__(self, path: Path, header: Header, clock: Callable[[], float] = time.time) -> None:
@@ -79,7 +79,7 @@ class Ledger:
         self._stored: set[str] = set()
         self._owners: dict[str, tuple[str, float]] = {}
         """Latest message of each deduplication key with its time, the oldest first."""
-        self._journal = Journal.opened(path, header, Header, _Sending | _Sent | _Deleted)
+        self._journal = ProgressFile.opened(path, header, Header, _Sending | _Sent | _Deleted)
         for entry in self._journal.entries:
             if isinstance(entry, _Sending):
                 self._note(entry)

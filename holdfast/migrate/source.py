@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from frontend.queues import attributes
 from holdfast.commandline.client import NOT_FOUND, NOT_PERMITTED, REFUSED, UNREACHABLE, USAGE, CommandFailed
 from holdfast.migrate.definition import Definition
-from holdfast.migrate.messages import Message
+from holdfast.migrate.messages import MessageContent
 from holdfast.migrate.target import settable
 from metadata_service.arn import parse
 
@@ -22,7 +22,7 @@ _READ_SECONDS = 40
 _NOT_PERMITTED = ("AccessDenied", "AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch", "ExpiredToken")
 
 
-class Counted(NamedTuple):
+class MessageCounts(NamedTuple):
     """Approximate number of messages of a queue by state."""
 
     visible: int
@@ -38,7 +38,7 @@ class SourceQueue:
     definition: Definition
     unknown: tuple[str, ...]
     """Names of attributes that are not SQS's, or not known here yet."""
-    counted: Counted
+    counted: MessageCounts
 
 
 class Arrived(NamedTuple):
@@ -46,10 +46,10 @@ class Arrived(NamedTuple):
 
     id: str
     receipt: str
-    message: Message
+    message: MessageContent
 
 
-class Source:
+class SourceService:
     """The other service."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Source:
         definition = Definition(where.name, where, settable(given), tags)
         return SourceQueue(url, definition, tuple(unknown), _counted(given))
 
-    def count(self, queue: SourceQueue) -> Counted:
+    def count(self, queue: SourceQueue) -> MessageCounts:
         """Count a queue's messages.  Raises :class:`CommandFailed`."""
         with _told():
             answer = self._client.get_queue_attributes(QueueUrl=queue.url, AttributeNames=list(attributes.COUNTERS))
@@ -138,8 +138,8 @@ class Source:
         return [messages[int(one["Id"])] for one in answer.get("Successful", ())]
 
 
-def _counted(given: Mapping[str, str]) -> Counted:
-    return Counted(*(int(given.get(name, 0)) for name in attributes.COUNTERS))
+def _counted(given: Mapping[str, str]) -> MessageCounts:
+    return MessageCounts(*(int(given.get(name, 0)) for name in attributes.COUNTERS))
 
 
 def _arrived(received: Mapping[str, Any], *, fifo: bool) -> Arrived:
@@ -151,7 +151,7 @@ def _arrived(received: Mapping[str, Any], *, fifo: bool) -> Arrived:
     return Arrived(
         received["MessageId"],
         received["ReceiptHandle"],
-        Message(
+        MessageContent(
             received["Body"],
             values,
             system.get("MessageGroupId"),

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from frontend.queues import attributes
-from holdfast.commandline.client import NOT_FOUND, UNREACHABLE, Client, CommandFailed, persistently
-from holdfast.migrate.definition import BOUND, Definition, Way, differences
-from holdfast.migrate.messages import BATCH_BYTES_MOST, BATCH_MOST, Message
+from holdfast.commandline.client import NOT_FOUND, UNREACHABLE, CommandFailed, RestClient, persistently
+from holdfast.migrate.definition import BOUND, ArnMapping, Definition, differences
+from holdfast.migrate.messages import BATCH_BYTES_MOST, BATCH_MOST, MessageContent
 from metadata_service.arn import QueueArn, parse
 
 _T = TypeVar("_T")
@@ -41,7 +41,7 @@ class Planned(NamedTuple):
         """True if the existing queue lacks only references to other queues, which are set last."""
         if self.there is None or not self.differences:
             return False
-        wanted = Way(self.wanted.arn, self.there.arn).mapped(self.wanted)
+        wanted = ArnMapping(self.wanted.arn, self.there.arn).mapped(self.wanted)
         has = {
             name: value
             for name, value in wanted.attributes.items()
@@ -54,10 +54,10 @@ class Planned(NamedTuple):
         return self.wanted if self.there is None or existing == "update" else self.there
 
 
-class Target:
+class TargetService:
     """The account of the signing key."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: RestClient) -> None:
         self._client = client
 
     @property
@@ -81,7 +81,7 @@ class Target:
         there = self.find(wanted.name)
         if there is None:
             return Planned(wanted, None, [])
-        return Planned(wanted, there, differences(Way(wanted.arn, there.arn).mapped(wanted), there))
+        return Planned(wanted, there, differences(ArnMapping(wanted.arn, there.arn).mapped(wanted), there))
 
     def make(self, planned: Sequence[Planned], existing: Existing) -> None:
         """Create and change queues as planned: first all of them, then their references to others.
@@ -93,12 +93,12 @@ class Target:
             if one.there is None:
                 made.append((one.wanted, self._create(one.wanted)))
             elif one.differences and existing == "update":
-                mapped = Way(one.wanted.arn, one.there.arn).mapped(one.wanted)
+                mapped = ArnMapping(one.wanted.arn, one.there.arn).mapped(one.wanted)
                 self._update(mapped, one.there)
                 made.append((one.wanted, one.there))
         for name in BOUND:
             for wanted, there in made:
-                value = Way(wanted.arn, there.arn).mapped(wanted).attributes.get(name, "")
+                value = ArnMapping(wanted.arn, there.arn).mapped(wanted).attributes.get(name, "")
                 if value != there.attributes.get(name, ""):
                     self._set(wanted.name, {name: value})
 
@@ -136,7 +136,7 @@ class Target:
 
     # --- messages -----------------------------------------------------------------------------------------
 
-    def send_one(self, name: str, message: Message, token: str) -> None:
+    def send_one(self, name: str, message: MessageContent, token: str) -> None:
         """Store a message of a standard queue.  A repetition with its token within 60 s does not store it
         twice.
 
@@ -146,7 +146,7 @@ class Target:
         del entry["Id"]
         persistently(lambda: self._client.sqs("SendMessage", QueueUrl=name, token=token, **entry))
 
-    def send(self, name: str, messages: Sequence[Message], token: str, *, fifo: bool) -> None:
+    def send(self, name: str, messages: Sequence[MessageContent], token: str, *, fifo: bool) -> None:
         """Store the messages of a batch.  A repetition with its token within 60 s stores none of them twice.
 
         Raises :class:`EntryRefused`, and :class:`CommandFailed`.

@@ -30,10 +30,10 @@ from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import meter_storage, now_ms, open_node, partition_defaults
 from holdfast.process.serve import CannotStart, settle
 from holdfast.runtime.data_folder import NODE
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.observability import Observability
 from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.models import FIRST_CLUSTER
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MemberStore
@@ -141,7 +141,7 @@ class Sockets:
         return self.at(parsed.path) if parsed.path and not parsed.path.startswith("/") else parsed
 
 
-class Backend(NamedTuple):
+class BackendParameters(NamedTuple):
     """Parameters of one backend process of a machine."""
 
     name: str
@@ -155,25 +155,25 @@ class Backend(NamedTuple):
     """Address for the heartbeat; see :meth:`Sockets.reach`."""
 
 
-def alone(listen: Address) -> Backend:
+def alone(listen: Address) -> BackendParameters:
     """Parameters of the only backend of a data folder, at any listening address."""
     reached = Address(path=os.path.abspath(listen.path)) if listen.path else listen
-    return Backend("backend", NODE, (NODE,), listen, str(reached))
+    return BackendParameters("backend", NODE, (NODE,), listen, str(reached))
 
 
-def in_folder(data: Path, name: str, node: str, nodes: Sequence[str]) -> Backend:
+def in_folder(data: Path, name: str, node: str, nodes: Sequence[str]) -> BackendParameters:
     """Parameters of a backend whose socket is in the data folder."""
     socket = f"{name}.sock"
-    return Backend(name, node, nodes, Sockets(data).at(socket), str(Address(path=socket)))
+    return BackendParameters(name, node, nodes, Sockets(data).at(socket), str(Address(path=socket)))
 
 
 async def run_backend(
     settings: Settings,
-    backend: Backend,
+    backend: BackendParameters,
     secret: bytes,
     stop: asyncio.Event,
     started: Callable[[BackendRole], None],
-    observed: Observed,
+    observed: Observability,
     *,
     hand_over: Callable[[], bool] = lambda: True,
 ) -> int:
@@ -210,7 +210,7 @@ async def run_backend(
             tracing=tracing,
         )
         if len(backend.nodes) > 1:  # with a single backend there is no gain in splitting a queue
-            managing = Managing(store, Fleet(store), elsewhere, resolver, backend.name, rule_of(settings))
+            managing = Managing(store, ClusterDirectory(store), elsewhere, resolver, backend.name, rule_of(settings))
             stack.push_async_callback(managing.close)
             await managing.start()
         metrics.tell(observed.registry, node, settings.journal_folder, low_water_bytes=LogSettings().low_water_bytes)

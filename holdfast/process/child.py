@@ -26,8 +26,8 @@ from holdfast.settings import Settings
 from telemetry.metrics import Family
 
 if TYPE_CHECKING:
-    from holdfast.http.listener import Server
-    from holdfast.runtime.observability import Observed
+    from holdfast.http.listener import HttpServer
+    from holdfast.runtime.observability import Observability
 
 CONNECTION, RELOAD, DRAIN, LEAVE, TELL = b"connection", b"reload", b"drain", b"leave", b"tell"
 """Messages from the supervisor.
@@ -118,7 +118,7 @@ def main() -> int:
         return 1  # the same, but it had written the parameters before
     logs.set_up(orders.settings, "frontend" if orders.frontend else "backend", orders.name)
     allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
-    line = Line(socket.socket(fileno=orders.line))
+    line = SupervisorSocket(socket.socket(fileno=orders.line))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_frontend(orders, line) if orders.frontend else _backend(orders, line))
@@ -127,7 +127,7 @@ def main() -> int:
         return 1
 
 
-class Line:
+class SupervisorSocket:
     """The child's end of the socket to the supervisor."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -140,7 +140,7 @@ class Line:
         self._load: Callable[[], int] = lambda: 0
         self._take: Callable[[socket.socket], None] | None = None
         self._reload: Callable[[], None] | None = None
-        self._observed: Observed | None = None
+        self._observed: Observability | None = None
         self._telling: asyncio.Task[None] | None = None
 
     def open(
@@ -148,7 +148,7 @@ class Line:
         take: Callable[[socket.socket], None] | None = None,
         reload: Callable[[], None] | None = None,
         load: Callable[[], int] = lambda: 0,
-        observed: Observed | None = None,
+        observed: Observability | None = None,
     ) -> None:
         """Report that the process is ready, and carry out the supervisor's messages from now on.
 
@@ -174,7 +174,7 @@ class Line:
             return  # the supervisor has ended, and this process will be killed soon
         asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load)
 
-    async def _tell(self, observed: Observed) -> None:
+    async def _tell(self, observed: Observability) -> None:
         data = _encode_families(await observed.read())
         file = os.memfd_create("metrics")
         try:
@@ -213,9 +213,9 @@ class Line:
                 os._exit(1)  # the supervisor has ended
 
 
-async def _backend(orders: Orders, line: Line) -> int:
+async def _backend(orders: Orders, line: SupervisorSocket) -> int:
     from holdfast.process.backend import BackendRole, in_folder, run_backend
-    from holdfast.runtime.observability import Observed
+    from holdfast.runtime.observability import Observability
 
     backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
     settling: list[asyncio.Task[None]] = []
@@ -229,7 +229,7 @@ async def _backend(orders: Orders, line: Line) -> int:
         await role.member.settled.wait()
         line.tell_settled()
 
-    observed = await Observed.start(orders.settings, "backend", orders.name, listens=False)
+    observed = await Observability.start(orders.settings, "backend", orders.name, listens=False)
     try:
         return await run_backend(
             *(orders.settings, backend, orders.secret, line.stop, started, observed), hand_over=lambda: line.leaves
@@ -238,12 +238,12 @@ async def _backend(orders: Orders, line: Line) -> int:
         await observed.close()
 
 
-async def _frontend(orders: Orders, line: Line) -> int:
+async def _frontend(orders: Orders, line: SupervisorSocket) -> int:
     from backend.rpc.cluster_client import ClusterBackend, nodes_of
     from holdfast.process.backend import Sockets
     from holdfast.process.frontend import Frontend, run_frontend
     from holdfast.process.serve import certificate_of
-    from holdfast.runtime.observability import Observed
+    from holdfast.runtime.observability import Observability
     from metadata_service.sqlite.store import SQLiteStore
 
     settings, processes = orders.settings, orders.frontends
@@ -256,12 +256,12 @@ async def _frontend(orders: Orders, line: Line) -> int:
     line.tell_load()
     service = await Frontend.start(settings, connect, processes=processes, first=orders.first, seals=orders.seals)
 
-    def started(server: Server) -> None:
+    def started(server: HttpServer) -> None:
         hall = server.hall
         reload = certificate.reload if certificate else None
         line.open(server.take, reload, lambda: len(hall.connections) + len(hall.handshakes), observed)
 
-    observed = await Observed.start(settings, "frontend", orders.name, listens=False)
+    observed = await Observability.start(settings, "frontend", orders.name, listens=False)
     try:
         return await run_frontend(
             *(settings, service, certificate, [], line.stop, started, observed),

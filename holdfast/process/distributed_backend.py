@@ -27,13 +27,13 @@ from holdfast import __version__, logs
 from holdfast.process.backend import BackendRole
 from holdfast.process.node import TRIES, meter_storage, now_ms, partition_defaults
 from holdfast.process.serve import CannotStart, Closing, log, run, settle, stop_of_signals
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, advertised, listening, peer_tls
 from holdfast.runtime.stores import Stores
 from holdfast.runtime.tracing import start_tracing
 from holdfast.runtime.usage_upload import start_sealer, tell_usage
 from holdfast.settings import Settings, SettingsError, cluster_secret
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.store import ConditionFailed
 
 
@@ -61,7 +61,7 @@ async def _backend(
 ) -> int:
     stop = stop_of_signals()
     async with Closing() as closing:
-        observed = closing.later(await Observed.start(settings, "backend", name))
+        observed = closing.later(await Observability.start(settings, "backend", name))
         health = observed.health
         tracing = await start_tracing(settings)
         if tracing is not None:
@@ -76,7 +76,7 @@ async def _backend(
                 "of its own (two of the same name would take each other's shards away)"
             )
         own = (await metadata.register_cluster(settings.cluster)).number
-        fleet = closing.later(Fleet(metadata))
+        fleet = closing.later(ClusterDirectory(metadata))
         await fleet.start()
         addresses = FleetAddresses(fleet)
         nodes = nodes_of(entries)

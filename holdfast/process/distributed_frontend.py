@@ -16,16 +16,16 @@ from backend.rpc.cluster_router import ClusterRouter
 from backend.rpc.fleet_addresses import FleetAddresses
 from holdfast import __version__, logs
 from holdfast.http.listener import bind
-from holdfast.process.frontend import Changes, Frontend, run_frontend
+from holdfast.process.frontend import ChangeFeed, Frontend, run_frontend
 from holdfast.process.serve import Closing, allow_open_files, certificate_of, log, run, stop_of_signals
-from holdfast.runtime.data_folder import Claim
+from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.keyring import naming_secret, open_shared_keyring
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, peer_tls
 from holdfast.runtime.root_tenant import ensure_root, take_turn
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, cluster_secret
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.nodes.invalidation import Hints
@@ -37,7 +37,7 @@ def frontend(settings: Settings) -> int:
     secret = cluster_secret(settings)
     logs.set_up(settings, "frontend")
     tls = peer_tls(settings)
-    claim = Claim(settings.data, shared=True) if settings.audit_file is None else None
+    claim = FolderLock(settings.data, shared=True) if settings.audit_file is None else None
     try:
         allow_open_files(settings.connections_limit)
         return run(_frontend(settings, secret, tls))
@@ -52,11 +52,11 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     sockets = bind(settings.host, settings.port)
     name = f"frontend {os.uname().nodename}:{sockets[0].getsockname()[1]}"
     async with Closing() as closing:
-        observed = closing.later(await Observed.start(settings, "frontend"))
+        observed = closing.later(await Observability.start(settings, "frontend"))
         stores = closing.later(Stores(settings, tls))
         metadata = await stores.metadata()
         keyring = await prepare_shared(settings, metadata)
-        fleet = closing.later(Fleet(metadata))
+        fleet = closing.later(ClusterDirectory(metadata))
         await fleet.start()
         addresses = FleetAddresses(fleet)
         backend = ClusterRouter(addresses.of, addresses.numbers, secret=secret, name=name, tls=tls.client)
@@ -97,7 +97,7 @@ async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
 
 
 class _Learning:
-    """Implements :class:`holdfast.process.frontend.Changes` by polling for changes, and by invalidation messages."""
+    """Implements :class:`holdfast.process.frontend.ChangeFeed` by polling for changes, and by invalidation messages."""
 
     def __init__(self, watch: ChangeWatch, hints: Hints | None) -> None:
         self._watch = watch
@@ -114,7 +114,7 @@ class _Learning:
         await self._watch.close()
 
 
-def _following(settings: Settings, store: MetadataStore) -> tuple[MetadataClient, Changes]:
+def _following(settings: Settings, store: MetadataStore) -> tuple[MetadataClient, ChangeFeed]:
     """Make a cache of the queues, and the source of changes that other processes make."""
     metadata = MetadataClient(store)
     hints = Hints(settings.metadata_hints, metadata) if settings.metadata_hints is not None else None

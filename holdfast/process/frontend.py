@@ -18,23 +18,23 @@ from auth.encryption.encrypted_store import sealed
 from auth.encryption.keyring import Keyring
 from auth.lookup import Credentials
 from backend.api import Peer
-from backend.rpc.handshake import Refused
+from backend.rpc.handshake import HandshakeRefused
 from frontend.app import create_app
 from frontend.request.bodies import ROOM_BYTES, Room
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
 from holdfast.http.certificate import Certificate
-from holdfast.http.listener import Server
+from holdfast.http.listener import HttpServer
 from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
 from holdfast.process.serve import CannotStart, server_of, settle
 from holdfast.runtime.declared_queues import declare
 from holdfast.runtime.frontend_metrics import tell_frontend
 from holdfast.runtime.keyring import naming_secret, read_keyring
-from holdfast.runtime.observability import Observed, tell_server
+from holdfast.runtime.observability import Observability, tell_server
 from holdfast.runtime.root_tenant import operators_key
 from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.sqlite.store import SQLiteStore
@@ -45,7 +45,7 @@ BODIES_BYTES_LEAST = 64 << 20
 """Minimum memory of each frontend for bodies being received; one process's limit is divided among the frontends."""
 
 
-class Elsewhere(Peer, Protocol):
+class RemoteBackends(Peer, Protocol):
     """Backends in other processes."""
 
     @property
@@ -53,14 +53,14 @@ class Elsewhere(Peer, Protocol):
         """Return whether any of them can be called."""
 
     async def ready(self, seconds: float) -> None:
-        """Wait until one can be called.  Raises :class:`~backend.rpc.handshake.Refused`, and
+        """Wait until one can be called.  Raises :class:`~backend.rpc.handshake.HandshakeRefused`, and
         :class:`~backend.api.Unavailable`.
         """
 
     async def close(self) -> None: ...
 
 
-class Changes(Protocol):
+class ChangeFeed(Protocol):
     """Source of changes that other processes make to queues."""
 
     async def start(self) -> None:
@@ -69,7 +69,7 @@ class Changes(Protocol):
     async def close(self) -> None: ...
 
 
-Connect = Callable[[SQLiteStore], Awaitable[Elsewhere]]
+Connect = Callable[[SQLiteStore], Awaitable[RemoteBackends]]
 """Function that starts connecting to the backends of these metadata."""
 
 
@@ -78,7 +78,7 @@ class Frontend:
     :meth:`start`."""
 
     def __init__(
-        self, settings: Settings, services: Services, store: MetadataStore, backend: Elsewhere, changes: Changes
+        self, settings: Settings, services: Services, store: MetadataStore, backend: RemoteBackends, changes: ChangeFeed
     ) -> None:
         self._settings = settings
         self.app = create_app(services)
@@ -100,7 +100,7 @@ class Frontend:
         :class:`~auth.encryption.master_keys.KeyringError` and :class:`~metadata_service.store.StoreError`.
         """
         store = SQLiteStore(settings.metadata_file)
-        fleet = Fleet(store)
+        fleet = ClusterDirectory(store)
         try:
             keyring = await read_keyring(settings, store)
             if keyring is None:
@@ -133,13 +133,13 @@ class Frontend:
         store: MetadataStore,
         keyring: Keyring,
         metadata: MetadataClient,
-        changes: Changes,
-        backend: Elsewhere,
+        changes: ChangeFeed,
+        backend: RemoteBackends,
         *,
         processes: int = 1,
         first: bool = True,
         seals: bool = True,
-        fleet: Fleet | None = None,
+        fleet: ClusterDirectory | None = None,
     ) -> Frontend:
         """Start a frontend over any metadata and backends; it closes them at its end, or if it cannot start.
 
@@ -190,7 +190,7 @@ class Frontend:
     async def _begin(self, settings: Settings, first: bool) -> None:
         try:
             await self._backend.ready(math.inf)  # a backend may take long to recover a large journal
-        except Refused as error:
+        except HandshakeRefused as error:
             raise CannotStart(f"the backend does not let this frontend in: {error}") from error
         await self._services.limiter.start()
         await self._changes.start()
@@ -237,16 +237,17 @@ async def run_frontend(
     certificate: Certificate | None,
     sockets: list[socket.socket],
     stop: asyncio.Event,
-    started: Callable[[Server], None],
-    observed: Observed,
+    started: Callable[[HttpServer], None],
+    observed: Observability,
     *,
     processes: int = 1,
     lingers: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Serve clients until ``stop``; returns the exit code.  Without sockets, connections arrive by :meth:`Server.take`.
+    """Serve clients until ``stop``; returns the exit code.  Without sockets, connections arrive by
+    :meth:`HttpServer.take`.
 
     ``lingers`` is called at the stop; it returns True if other frontends continue, to which clients can move
-    (:class:`Server`).
+    (:class:`HttpServer`).
     """
     try:
 

@@ -14,7 +14,7 @@ from backend.serving.resolver import Resolver
 from holdfast.process.node import now_ms
 from holdfast.process.serve import log
 from holdfast.settings import Settings
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.clusters.election import Election
 from metadata_service.clusters.manager import ActFailed, Manager
 from metadata_service.clusters.policy import SplitRule
@@ -27,7 +27,7 @@ class Managing:
     def __init__(
         self,
         metadata: MetadataStore,
-        fleet: Fleet,
+        fleet: ClusterDirectory,
         peer: Peer,
         resolver: Resolver,
         name: str,
@@ -40,7 +40,9 @@ class Managing:
         """
         self._fleet = fleet
         self._election = Election(metadata, name, listed=True)
-        self._manager = Manager(metadata, fleet, self._election, Acts(metadata, peer, resolver, now_ms), rule=rule)
+        self._manager = Manager(
+            metadata, fleet, self._election, BackendActs(metadata, peer, resolver, now_ms), rule=rule
+        )
         self._working: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -60,7 +62,7 @@ class Managing:
         await self._fleet.close()
 
 
-class Acts(Splits):
+class BackendActs(Splits):
     """Implements :class:`metadata_service.clusters.manager.Acts`."""
 
     async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:

@@ -16,11 +16,11 @@ from holdfast import __version__, logs
 from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import partition_defaults
 from holdfast.process.serve import log, run, settle, stop_of_signals
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, peer_tls
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, SettingsError, cluster_secret, is_distributed
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 
 
 def manager(settings: Settings) -> int:
@@ -43,12 +43,12 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     stop = stop_of_signals()
     name = f"{os.uname().nodename}:{os.getpid()}"
     async with AsyncExitStack() as closing:
-        observed = await Observed.start(settings, "manager", name)
+        observed = await Observability.start(settings, "manager", name)
         closing.push_async_callback(observed.close)
         stores = Stores(settings, tls)
         closing.push_async_callback(stores.close)
         metadata = await stores.metadata()
-        fleet = Fleet(metadata)
+        fleet = ClusterDirectory(metadata)
         router = ClusterRouter(
             lambda number: _nodes(fleet, number),
             lambda: [known.cluster.number for known in fleet.known()],
@@ -70,7 +70,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     return 0
 
 
-def _nodes(fleet: Fleet, number: int) -> ReadNodes:
+def _nodes(fleet: ClusterDirectory, number: int) -> ReadNodes:
     async def read() -> dict[str, Address]:
         return {name: Address.parse(address) for name, address in fleet.nodes(number).items()}
 

@@ -18,15 +18,15 @@ from holdfast import __version__, logs
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import bind
 from holdfast.process.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
-from holdfast.runtime.data_folder import Claim
+from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.health import Health
-from holdfast.runtime.observability import Observed, tell_server
+from holdfast.runtime.observability import Observability, tell_server
 from holdfast.runtime.peer_tls import peer_certificate
 from holdfast.runtime.stores import open_metadata, view_of
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from metadata_service.nodes import instruments
 from metadata_service.nodes.node import MetadataNode
-from metadata_service.nodes.ring import Member, parse_members
+from metadata_service.nodes.ring import RingMember, parse_members
 from telemetry.metrics import Registry
 
 log = logging.getLogger("holdfast.process.metadata")
@@ -64,7 +64,7 @@ def serve_metadata(settings: Settings) -> int:
     secret = cluster_secret(settings)
     member = _own_member(settings)
     logs.set_up(settings, "metadata", member.name)
-    claim = None if settings.cassandra else Claim(settings.data, shared=True)
+    claim = None if settings.cassandra else FolderLock(settings.data, shared=True)
     try:
         certificate = peer_certificate(settings) or certificate_of(settings)
         sockets = bind(settings.host, int(member.address.rpartition(":")[2]))
@@ -76,7 +76,7 @@ def serve_metadata(settings: Settings) -> int:
             claim.release()
 
 
-def _own_member(settings: Settings) -> Member:
+def _own_member(settings: Settings) -> RingMember:
     members = {member.name: member for member in parse_members(settings.metadata_nodes)}
     if settings.metadata_node is None:
         raise SettingsError("metadata_node has to say which of metadata_nodes this process is")
@@ -94,7 +94,7 @@ def _own_member(settings: Settings) -> Member:
 
 
 async def _run(
-    settings: Settings, member: Member, secret: bytes, sockets: list[socket.socket], certificate: Certificate | None
+    settings: Settings, member: RingMember, secret: bytes, sockets: list[socket.socket], certificate: Certificate | None
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    observed = await Observed.start(settings, "metadata", member.name)
+    observed = await Observability.start(settings, "metadata", member.name)
     health = observed.health
     store = await open_metadata(settings)
     try:

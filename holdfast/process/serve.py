@@ -21,10 +21,10 @@ from auth.encryption.keyring import Keyring
 from holdfast import __version__, logs
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection import Limits
-from holdfast.http.listener import Server, bind
+from holdfast.http.listener import HttpServer, bind
 from holdfast.http.proxies import Forwarded, parse_networks
 from holdfast.http.request_cycle import App
-from holdfast.runtime.data_folder import Claim
+from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.endpoint_file import EndpointFile
 from holdfast.runtime.keyring import naming_secret, open_keyring
 from holdfast.runtime.root_tenant import endpoint, ensure_root, shell_lines
@@ -114,7 +114,7 @@ def serve(settings: Settings, compose: Compose) -> int:
     :class:`CannotStart` if the start fails.
     """
     logs.set_up(settings, "all")
-    claim = Claim(settings.data)
+    claim = FolderLock(settings.data)
     try:
         certificate = certificate_of(settings)
         sockets = bind(settings.host, settings.port)
@@ -134,9 +134,9 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    from holdfast.runtime.observability import Observed, tell_server  # it imports this module
+    from holdfast.runtime.observability import Observability, tell_server  # it imports this module
 
-    observed = await Observed.start(settings, "all")
+    observed = await Observability.start(settings, "all")
     store = SQLiteStore(settings.metadata_file)
     endpoint_file = EndpointFile(settings.data)
     try:
@@ -180,7 +180,7 @@ def server_of(
     *,
     processes: int = 1,
     lingers: Callable[[], bool] = lambda: False,
-) -> Server:
+) -> HttpServer:
     """Make the listener of a service.  ``processes``: number of processes that share the limits on connections."""
     of_client = settings.connections_per_client_limit
     limits = Limits(
@@ -192,7 +192,7 @@ def server_of(
     )
     networks = parse_networks(settings.trusted_proxies)
     forwarded = Forwarded(service.app, networks, settings.forwarded_header) if networks else None
-    return Server(
+    return HttpServer(
         service.app, limits, certificate, forwarded, stop=stop, started=started, drain=service.drain, lingers=lingers
     )
 

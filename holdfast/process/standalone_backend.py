@@ -13,8 +13,8 @@ from holdfast.process.serve import (
     run,
     stop_of_signals,
 )
-from holdfast.runtime.data_folder import Claim
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.data_folder import FolderLock
+from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import listening
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite.store import SQLiteStore
@@ -25,7 +25,7 @@ def backend(settings: Settings) -> int:
     secret = cluster_secret(settings)
     listen = listening(settings)
     logs.set_up(settings, "backend")
-    claim = Claim(settings.data)
+    claim = FolderLock(settings.data)
     try:
         return run(_backend(settings, listen, secret))
     finally:
@@ -43,7 +43,7 @@ async def _backend(settings: Settings, listen: Address, secret: bytes) -> int:
         facts = logs.facts(version=__version__, address=role.address, data=settings.data, pid=os.getpid())
         log.info("started %s", facts)
 
-    observed = await Observed.start(settings, "backend")
+    observed = await Observability.start(settings, "backend")
     try:
         code = await run_backend(settings, alone(listen), secret, stop_of_signals(), started, observed)
     finally:

@@ -23,7 +23,7 @@ from holdfast.process.serve import (
 )
 from holdfast.runtime.data_folder import Use
 from holdfast.runtime.endpoint_file import EndpointFile
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.observability import Observability
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.sqlite.store import SQLiteStore
 
@@ -47,7 +47,7 @@ async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
     async def connect(_: SQLiteStore) -> RemoteBackend:
         return await RemoteBackend.connect(backend, secret=secret, name=f"frontend {os.getpid()}")
 
-    observed = await Observed.start(settings, "frontend")
+    observed = await Observability.start(settings, "frontend")
     try:
         return await _serve(settings, backend, certificate, sockets, connect, observed)
     finally:
@@ -60,7 +60,7 @@ async def _serve(
     certificate: Certificate | None,
     sockets: list[socket.socket],
     connect: Connect,
-    observed: Observed,
+    observed: Observability,
 ) -> int:
     service = await Frontend.start(settings, connect)
     endpoint_file = EndpointFile(settings.data)

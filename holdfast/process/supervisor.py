@@ -33,9 +33,9 @@ from holdfast.http.listener import LINGER_SECONDS, bind
 from holdfast.process import child
 from holdfast.process.child import Orders
 from holdfast.process.serve import CannotStart, Prepared, certificate_of, greet, prepare, publish_endpoint
-from holdfast.runtime.data_folder import NODE, Claim
+from holdfast.runtime.data_folder import NODE, FolderLock
 from holdfast.runtime.endpoint_file import EndpointFile
-from holdfast.runtime.observability import Observed
+from holdfast.runtime.observability import Observability
 from holdfast.runtime.python import python
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
@@ -81,7 +81,7 @@ def supervise(settings: Settings) -> int:
     logs.set_up(settings, "supervisor", "supervisor")
     if sys.platform != "linux":
         raise CannotStart("several processes need Linux: start the service without --frontends and --backends")
-    claim = Claim(settings.data)
+    claim = FolderLock(settings.data)
     try:
         certificate_of(settings)
         sockets = bind(settings.host, settings.port)
@@ -103,7 +103,7 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
         loop.add_signal_handler(number, supervisor.stop_or_quit, number)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
     loop.add_signal_handler(signal.SIGUSR1, supervisor.restart_all)
-    observed = await Observed.start(settings, "supervisor", "supervisor")
+    observed = await Observability.start(settings, "supervisor", "supervisor")
     supervisor.tell(observed)
     try:
         code = await supervisor.run(prepared)
@@ -296,7 +296,7 @@ class Supervisor:
         """Task that restarts all children one by one."""
         self._serving = False
 
-    def tell(self, observed: Observed) -> None:
+    def tell(self, observed: Observability) -> None:
         """Serve metrics for all processes, and register the children's states."""
         registry, children = observed.registry, self._children
 

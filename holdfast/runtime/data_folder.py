@@ -24,7 +24,7 @@ class FolderUnusable(Exception):
     """The data folder cannot be used; the text says why."""
 
 
-class Claim:
+class FolderLock:
     """Lock on the folder ``path`` until :meth:`release` or the end of the process; ``shared``: together with others."""
 
     def __init__(self, path: Path, *, shared: bool = False, alone: bool = False) -> None:

@@ -21,14 +21,14 @@ from telemetry.prometheus import text
 from telemetry.traces import CALLS_PASSED_OVER, SPANS_LOST
 
 if TYPE_CHECKING:
-    from holdfast.http.listener import Server
+    from holdfast.http.listener import HttpServer
 
 SERVICE: Final = "holdfast"
 Others = Callable[[], Awaitable[Sequence[tuple[str, Sequence[Family]]]]]
 """Function that asks other processes for their metrics; returns them with the processes' names."""
 
 
-class Observed:
+class Observability:
     """Observability of one process, from :meth:`start` to :meth:`close`."""
 
     def __init__(self, settings: Settings, role: str, name: str) -> None:
@@ -49,7 +49,7 @@ class Observed:
         process.tell(self.registry, __version__, role)
 
     @classmethod
-    async def start(cls, settings: Settings, role: str, name: str = "", *, listens: bool = True) -> Observed:
+    async def start(cls, settings: Settings, role: str, name: str = "", *, listens: bool = True) -> Observability:
         """Serve at ``health_listen``, and export metrics if the settings say so.  Raises
         :class:`~holdfast.process.serve.CannotStart`.
 
@@ -96,7 +96,7 @@ class Observed:
         return await asyncio.to_thread(text, families)
 
 
-def tell_server(registry: Registry, server: Server, certificate: Certificate | None) -> None:
+def tell_server(registry: Registry, server: HttpServer, certificate: Certificate | None) -> None:
     """Register the metrics of a listener."""
     hall = server.hall
     registry.tell("holdfast_connections", "Connections of clients.", lambda: len(hall.connections))

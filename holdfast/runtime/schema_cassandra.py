@@ -17,23 +17,27 @@ from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables
 from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
-from metadata_service.schema import CannotRollBack, Stored
+from metadata_service.schema import CannotRollBack, SchemaState
 
 
-class Kept(NamedTuple):
+class KeyspacePart(NamedTuple):
     """Versioned part of a keyspace."""
 
     keyspace: str
     part: Part
 
 
-def all_kept(settings: Settings) -> list[Kept]:
+def all_kept(settings: Settings) -> list[KeyspacePart]:
     """Parts that a service with these settings stores, for the backend cluster in the settings."""
     cluster = cluster_keyspace(settings)
-    return [Kept(settings.cassandra_keyspace, METADATA), Kept(cluster, METADATA), Kept(cluster, JOURNAL)]
+    return [
+        KeyspacePart(settings.cassandra_keyspace, METADATA),
+        KeyspacePart(cluster, METADATA),
+        KeyspacePart(cluster, JOURNAL),
+    ]
 
 
-async def show(settings: Settings) -> list[tuple[Kept, Stored]]:
+async def show(settings: Settings) -> list[tuple[KeyspacePart, SchemaState]]:
     """Read the stored versions.  Raises :class:`~metadata_service.store.StoreError`."""
     async with _connected(settings) as connection:
         return [(kept, await _stored(connection, kept)) for kept in all_kept(settings)]
@@ -62,12 +66,12 @@ async def roll_back(settings: Settings, name: str, to: int | None) -> None:
                 await versions.roll_back(to)
 
 
-async def _stored(connection: CassandraConnection, kept: Kept) -> Stored:
+async def _stored(connection: CassandraConnection, kept: KeyspacePart) -> SchemaState:
     versions = await _versions(connection, kept)
-    return Stored(0, 0) if versions is None else await versions.stored()
+    return SchemaState(0, 0) if versions is None else await versions.stored()
 
 
-async def _versions(connection: CassandraConnection, kept: Kept) -> CassandraVersions | None:
+async def _versions(connection: CassandraConnection, kept: KeyspacePart) -> CassandraVersions | None:
     keyspace = CassandraKeyspace(connection, kept.keyspace)
     if not await has_tables(keyspace):
         return None

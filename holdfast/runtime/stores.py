@@ -18,7 +18,7 @@ from backend.journal.local.log import LogSettings
 from holdfast.runtime.peer_tls import NO_TLS, PeerTls
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from metadata_service.nodes.remote_store import RemoteStore
-from metadata_service.nodes.ring import View, parse_members
+from metadata_service.nodes.ring import RingView, parse_members
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MemberStore, MetadataStore
 
@@ -126,9 +126,9 @@ class Stores:
         return self._connection.share()
 
 
-def view_of(settings: Settings) -> View:
+def view_of(settings: Settings) -> RingView:
     """Return the ring of metadata nodes in the settings."""
-    return View.of(settings.metadata_nodes_version, parse_members(settings.metadata_nodes))
+    return RingView.of(settings.metadata_nodes_version, parse_members(settings.metadata_nodes))
 
 
 async def open_metadata(settings: Settings) -> MetadataStore:

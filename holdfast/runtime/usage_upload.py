@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from billing.lake.uploader import Sealer
-from billing.metering.spool import Waiting, waiting
+from billing.metering.spool import SpoolBacklog, waiting
 from holdfast.runtime.python import python
 from holdfast.settings import Settings
 from telemetry.metrics import Registry
@@ -21,7 +21,7 @@ def start_sealer(settings: Settings) -> Sealer:
 
 def tell_usage(registry: Registry, settings: Settings) -> None:
     """Register the amount of usage records that wait for upload."""
-    found = Waiting(0, 0, 0)
+    found = SpoolBacklog(0, 0, 0)
 
     async def look() -> None:
         nonlocal found

@@ -12,7 +12,7 @@ from metadata_service.alarm_status import next_status
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.cassandra.credentials import check_tenant, tenant_space, text
 from metadata_service.cassandra.entries import update_single
-from metadata_service.cassandra.records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.models import ManagerEntry
 
 ALARM_ACCOUNTS = "alarm_accounts"
@@ -31,7 +31,7 @@ class CassandraAlarms:
     async def put_alarm(self, alarm: Alarm) -> None:
         row = _alarm(alarm.name)
 
-        def put(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def put(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             check_tenant(alarm.account, rows)
             # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, row: text(WatchedAlarm(alarm))}, None
@@ -46,7 +46,7 @@ class CassandraAlarms:
     async def delete_alarm(self, account: str, name: str) -> bool:
         row = _alarm(name)
 
-        def delete(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             return ({row: None}, True) if row in rows else ({}, False)
 
         return await self._records.transact(tenant_space(account), [row], delete)
@@ -57,7 +57,7 @@ class CassandraAlarms:
     async def update_alarm_status(self, alarm: Alarm, status: AlarmStatus) -> AlarmStatus:
         row = _alarm(alarm.name)
 
-        def update(rows: dict[str, Row]) -> tuple[Writes, AlarmStatus]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, AlarmStatus]:
             newer = next_status(_decode(rows[row].record) if row in rows else None, alarm, status)
             return {row: text(WatchedAlarm(alarm, newer))}, newer
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from metadata_service.cassandra.credentials import text
-from metadata_service.cassandra.records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.store import QueueChanges
 
 _CHANGES: Final = "queue_changes"
@@ -88,7 +88,7 @@ class CassandraChanges:
                         told.set_exception(error)
 
 
-def _noted(some: Sequence[_Untold], rows: Mapping[str, Row]) -> tuple[Writes, None]:
+def _noted(some: Sequence[_Untold], rows: Mapping[str, VersionedRecord]) -> tuple[Writes, None]:
     last = int(rows[_LAST].record) if _LAST in rows else 0
     changes = [_Change(number, account, name) for number, (account, name, _) in enumerate(some, last + 1)]
     return {_LAST: str(last + len(some)), **{_place(change.number): text(change) for change in changes}}, None

@@ -32,7 +32,7 @@ from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.entries import ENTRY_SPACES, records_of
 from metadata_service.cassandra.named_keys import NAMED_KEY, SEALING_ACCOUNTS
 from metadata_service.cassandra.queues import NAMES, mark_of, queues_in, recomputed
-from metadata_service.cassandra.records import Records, Row, Writes, gather
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes, gather
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables
 from metadata_service.cassandra.schema.versions import CassandraVersions
@@ -292,7 +292,7 @@ async def restored_as(store: CassandraStore) -> str:
     Raises :class:`StoreUnavailable`.
     """
 
-    def read(rows: dict[str, Row]) -> tuple[Writes, str]:
+    def read(rows: dict[str, VersionedRecord]) -> tuple[Writes, str]:
         return {}, rows[_RESTORED_AS].record if _RESTORED_AS in rows else ""
 
     return await store.records.transact("schema", [_RESTORED_AS], read)
@@ -314,7 +314,7 @@ async def open_to_all(store: CassandraStore, note: str) -> None:
     """
     oldest = str(METADATA.schema.stored(METADATA.schema.version).oldest)
 
-    def write(rows: dict[str, Row]) -> tuple[Writes, None]:
+    def write(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
         if _RESTORED_AS not in rows or rows[_RESTORED_AS].record != note:
             raise ConditionFailed(f"another restore into the keyspace {store.keyspace.name} has begun")
         return {"oldest": oldest, _RESTORED_AS: note}, None
@@ -376,7 +376,7 @@ async def _put(records: Records, space: str, rows: Mapping[str, str], again: boo
     for some in _batches({key: record for key, record in rows.items() if key != anchor}):
         writes: dict[str, Any] = {**({anchor: rows[anchor]} if anchor in rows else {}), **some}
 
-        def put(found: dict[str, Row], writes: dict[str, Any] = writes) -> tuple[Writes, None]:
+        def put(found: dict[str, VersionedRecord], writes: dict[str, Any] = writes) -> tuple[Writes, None]:
             if found.keys() - {anchor} and not again:
                 raise ConditionFailed(f"another program writes into {space} while it is restored")
             return writes, None

@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole
-from metadata_service.cassandra.records import GONE, PAGE, Records, Row, Writes, after, gather
+from metadata_service.cassandra.records import GONE, PAGE, Records, VersionedRecord, Writes, after, gather
 from metadata_service.store import ConditionFailed
 
 K = TypeVar("K", AccessKey, ApiKey)
@@ -51,7 +51,7 @@ class CassandraCredentials:
         await self._put(tenant_space(tenant.account), "tenant", tenant)
 
     async def create_tenant(self, tenant: Tenant) -> None:
-        def create(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def create(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             if rows:
                 raise ConditionFailed(f"there is a tenant {tenant.account} already")
             return {"tenant": text(tenant)}, None
@@ -131,7 +131,7 @@ class CassandraCredentials:
         return await self._get(TenantRole, tenant_space(account), _role(name))
 
     async def put_role(self, role: TenantRole) -> None:
-        def put(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def put(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             check_tenant(role.account, rows)
             # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, _role(role.name): text(role)}, None
@@ -154,7 +154,7 @@ class CassandraCredentials:
         await self._put(_SERVICE_KEYS, key.key_id, key)
 
     async def add_service_key(self, key: ServiceKey) -> None:
-        def add(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def add(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             if rows:
                 raise ConditionFailed(f"there is a service key {key.key_id} already")
             return {key.key_id: text(key)}, None
@@ -183,7 +183,7 @@ class CassandraCredentials:
         await self._records.transact(space, [key], lambda rows: ({key: text(record)}, None))
 
     async def _update(self, space: str, key: str, record: V) -> V:
-        def update(rows: dict[str, Row]) -> tuple[Writes, V]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, V]:
             stored = msgspec.json.decode(rows[key].record, type=type(record)) if key in rows else None
             if stored is None or stored.version != record.version:
                 found = "not there" if stored is None else f"at version {stored.version}"
@@ -196,17 +196,17 @@ class CassandraCredentials:
     async def _remove(self, space: str, key: str, how: Literal[""] | None) -> str | None:
         """Empty or delete a record and return what it was; None if there was none."""
 
-        def remove(rows: dict[str, Row]) -> tuple[Writes, str | None]:
+        def remove(rows: dict[str, VersionedRecord]) -> tuple[Writes, str | None]:
             return ({key: how}, rows[key].record) if key in rows else ({}, None)
 
         return await self._records.transact(space, [key], remove)
 
     async def _put_key(self, space: str, key: AccessKey | ApiKey) -> None:
-        def list_it(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def list_it(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             check_tenant(key.account, rows)
             return {"tenant": rows["tenant"].record, space: "{}"}, None
 
-        def check_again(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def check_again(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             check_tenant(key.account, rows)
             return {}, None
 
@@ -256,7 +256,7 @@ def _uses(key_id: str) -> str:
     return f"uses/{crc32(key_id.encode()) % _USE_SPACES}"
 
 
-def check_tenant(account: str, rows: Mapping[str, Row]) -> None:
+def check_tenant(account: str, rows: Mapping[str, VersionedRecord]) -> None:
     """Raise ``ValueError`` unless the row ``tenant`` holds an existing tenant."""
     tenant = msgspec.json.decode(rows["tenant"].record, type=Tenant) if "tenant" in rows else None
     if tenant is None or tenant.state in ("deleting", "deleted"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from metadata_service.cassandra.credentials import check_tenant, tenant_space, text
-from metadata_service.cassandra.records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.documents import DocumentJobs
 from metadata_service.store import ConditionFailed
 
@@ -28,7 +28,7 @@ class CassandraDocuments:
     async def update_document_jobs(self, jobs: DocumentJobs) -> DocumentJobs:
         newer = msgspec.structs.replace(jobs, version=jobs.version + 1)
 
-        def update(rows: dict[str, Row]) -> tuple[Writes, DocumentJobs]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, DocumentJobs]:
             stored = _decode(rows[_ROW].record).version if _ROW in rows else 0
             if stored != jobs.version:
                 raise ConditionFailed(
@@ -44,7 +44,7 @@ class CassandraDocuments:
         return await self._records.transact(tenant_space(jobs.account), keys, update)
 
     async def delete_document_jobs(self, account: str) -> None:
-        def delete(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             return dict.fromkeys(rows), None
 
         await self._records.transact(tenant_space(account), [_ROW], delete)

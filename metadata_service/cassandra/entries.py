@@ -31,7 +31,7 @@ import msgspec
 
 from metadata_service.cassandra.credentials import text
 from metadata_service.cassandra.driver.connection import HELD, Fence
-from metadata_service.cassandra.records import Records, Row, Writes, gather
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes, gather
 from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ManagerEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreError
 
@@ -72,7 +72,7 @@ class CassandraEntries:
     async def new_incarnation(self, node: str) -> LogEntry:
         latest = f"node/{node}"
 
-        def begin(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
+        def begin(rows: dict[str, VersionedRecord]) -> tuple[Writes, LogEntry]:
             log_id = int(rows["next"].record) if "next" in rows else 1
             if log_id >= LOG_ID_LIMIT:
                 raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
@@ -82,7 +82,7 @@ class CassandraEntries:
 
         entry = await self._records.transact(_LOGS, ["next", latest], begin)
 
-        def make(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def make(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             if rows:
                 raise ConditionFailed(f"log {entry.log_id} was claimed before it was started")
             return {_ENTRY: text(entry)}, None
@@ -93,7 +93,7 @@ class CassandraEntries:
     async def update_log(self, entry: LogEntry) -> LogEntry:
         began = await self._as_it_began(entry.log_id)
 
-        def update(rows: dict[str, Row]) -> tuple[Writes, LogEntry]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, LogEntry]:
             stored = _decode_log(rows[_ENTRY].record) if rows else began
             if stored is None or (stored.node, stored.version) != (entry.node, entry.version):
                 raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
@@ -113,7 +113,7 @@ class CassandraEntries:
         holder has it, and :class:`~metadata_service.store.StoreUnavailable`.
         """
 
-        def hold(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def hold(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             entry = _decode_log(rows[_ENTRY].record) if rows else None
             if entry is None or entry.state != "open":
                 return {}, False
@@ -132,7 +132,7 @@ class CassandraEntries:
         await self._end_hold(log_id, bool)
 
     async def _end_hold(self, log_id: int, ends: Callable[[str], bool]) -> bool:
-        def end(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def end(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             entry = _decode_log(rows[_ENTRY].record) if rows else None
             if entry is None or not ends(entry.held):
                 return {}, False
@@ -198,7 +198,7 @@ class CassandraEntries:
     async def update_shards(self, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
         assert len({entry.shard for entry in entries}) == len(entries)
 
-        def update(rows: dict[str, Row]) -> tuple[Writes, list[ShardEntry]]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, list[ShardEntry]]:
             stored = []
             for entry in entries:
                 row = rows.get(_shard(entry.shard))
@@ -278,7 +278,7 @@ async def update_single(
     Returns it with the new version.  Raises :class:`ConditionFailed`, with ``what`` as the name of the entry.
     """
 
-    def update(rows: dict[str, Row]) -> tuple[Writes, _Single]:
+    def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, _Single]:
         version = decode(rows[key].record).version if rows else 0
         if version != entry.version:
             raise ConditionFailed(f"{what} has version {version}, not {entry.version}")

@@ -12,7 +12,7 @@ import msgspec
 
 from auth.encryption.named_keys import NamedKey
 from metadata_service.cassandra.credentials import check_tenant, tenant_space, text
-from metadata_service.cassandra.records import Records, Row, Writes, gather
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes, gather
 from metadata_service.named_keys import destroyed, updated
 from metadata_service.store import ConditionFailed
 
@@ -32,7 +32,7 @@ class CassandraNamedKeys:
     async def create_named_key(self, key: NamedKey) -> NamedKey:
         row, made = NAMED_KEY + key.name, msgspec.structs.replace(key, version=1)
 
-        def create(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def create(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             check_tenant(key.account, rows)
             if row in rows:
                 raise ConditionFailed(f"there is a data key {key.name} of account {key.account} already")
@@ -57,7 +57,7 @@ class CassandraNamedKeys:
     async def update_named_key(self, key: NamedKey) -> NamedKey:
         row = NAMED_KEY + key.name
 
-        def update(rows: dict[str, Row]) -> tuple[Writes, NamedKey]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, NamedKey]:
             newer = updated(_decode(rows[row].record) if row in rows else None, key)
             return {row: text(newer)}, newer
 
@@ -68,7 +68,7 @@ class CassandraNamedKeys:
         :meth:`CassandraStore.scrub`."""
         row = NAMED_KEY + name
 
-        def destroy(rows: dict[str, Row]) -> tuple[Writes, NamedKey | None]:
+        def destroy(rows: dict[str, VersionedRecord]) -> tuple[Writes, NamedKey | None]:
             if row not in rows:
                 return {}, None
             stored = _decode(rows[row].record)
@@ -80,7 +80,7 @@ class CassandraNamedKeys:
     async def _delete_named_keys(self, account: str) -> int:
         """Delete all named keys of a tenant, and return their number."""
 
-        def delete(rows: dict[str, Row]) -> tuple[Writes, int]:
+        def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, int]:
             return dict.fromkeys(rows), len(rows)
 
         keys = [key for key, _ in await self._records.all(tenant_space(account), NAMED_KEY, serial=True)]

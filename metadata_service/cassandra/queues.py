@@ -27,7 +27,7 @@ import msgspec
 
 from metadata_service.cassandra.changes import CassandraChanges
 from metadata_service.cassandra.credentials import ACCOUNTS, CassandraCredentials, text
-from metadata_service.cassandra.records import BEYOND, Records, Row, Writes, after, gather
+from metadata_service.cassandra.records import BEYOND, Records, VersionedRecord, Writes, after, gather
 from metadata_service.clusters.partition_map import with_partitions
 from metadata_service.models import Partition, Queue, dead_letter_arn, new_queue, partition_counter, partition_id
 from metadata_service.store import (
@@ -85,7 +85,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
     ) -> Queue:
         row, held = _queue(name), _held(name)
 
-        def check(rows: Mapping[str, Row]) -> _Account:
+        def check(rows: Mapping[str, VersionedRecord]) -> _Account:
             """Raise an error if the queue cannot be created."""
             if row in rows:
                 raise QueueExists(_decode_queue(rows[row].record))
@@ -104,7 +104,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             partition_ids = await self._partitions_in(clusters)
             queue = new_queue(queue_id, partition_ids, account, name, attributes, tags, now_ms)
 
-            def create(rows: dict[str, Row], queue: Queue = queue) -> tuple[Writes, None]:
+            def create(rows: dict[str, VersionedRecord], queue: Queue = queue) -> tuple[Writes, None]:
                 state = check(rows)
                 if queue.queue_id < state.floor:
                     raise _BelowFloor
@@ -185,7 +185,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             raise QueueNotFound(str(queue_id))
         row, held = _queue(place.name), _held(place.name)
 
-        def delete(rows: dict[str, Row]) -> tuple[Writes, Queue]:
+        def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, Queue]:
             queue, state = _found(rows, row, queue_id), _account(rows)
             return {
                 "account": text(msgspec.structs.replace(state, queues=state.queues - 1)),
@@ -250,7 +250,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         """Remove the mark of an id without a queue, after making sure that no such queue can be created."""
         row = _queue(place.name)
 
-        def close(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def close(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if row in rows and _decode_queue(rows[row].record).queue_id == queue_id:
                 return {}, False
             state = _account(rows)
@@ -264,7 +264,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         return True
 
     async def _let_go(self, account: str, held: str, deleted_ms: str) -> bool:
-        def let_go(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def let_go(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if held not in rows or rows[held].record != deleted_ms:
                 return {}, False
             return {held: None}, True
@@ -277,7 +277,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             raise QueueNotFound(str(queue_id))
         row = _queue(place.name)
 
-        def store(rows: dict[str, Row]) -> tuple[Writes, Queue]:
+        def store(rows: dict[str, VersionedRecord]) -> tuple[Writes, Queue]:
             queue = _found(rows, row, queue_id)
             newer = msgspec.structs.replace(change(queue), version=queue.version + 1)
             return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
@@ -345,11 +345,11 @@ def queues_in(rows: Mapping[str, str]) -> Iterator[Queue]:
     return (_decode_queue(record) for row, record in rows.items() if row.startswith(_queue("")))
 
 
-def _account(rows: Mapping[str, Row]) -> _Account:
+def _account(rows: Mapping[str, VersionedRecord]) -> _Account:
     return msgspec.json.decode(rows["account"].record, type=_Account) if "account" in rows else _Account()
 
 
-def _found(rows: Mapping[str, Row], row: str, queue_id: int) -> Queue:
+def _found(rows: Mapping[str, VersionedRecord], row: str, queue_id: int) -> Queue:
     queue = _decode_queue(rows[row].record) if row in rows else None
     if queue is None or queue.queue_id != queue_id:
         raise QueueNotFound(str(queue_id))

@@ -34,7 +34,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from metadata_service.cassandra.driver.connection import Unanswered
+from metadata_service.cassandra.driver.connection import StatementFailed
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace, Deadline
 from metadata_service.store import StoreUnavailable
 
@@ -52,7 +52,7 @@ BEYOND = "\U0010ffff"
 """Suffix that makes an upper bound: appended to a prefix it sorts after all keys with that prefix."""
 
 
-class Row(NamedTuple):
+class VersionedRecord(NamedTuple):
     """A record as it was read."""
 
     change: uuid.UUID
@@ -134,13 +134,13 @@ class Records:
                 return found
             least = after(rows[-1][0])
 
-    async def rows(self, space: str, keys: Iterable[str]) -> dict[str, Row]:
+    async def rows(self, space: str, keys: Iterable[str]) -> dict[str, VersionedRecord]:
         """Read several rows at SERIAL; absent ones are left out.  Raises :class:`StoreUnavailable`."""
         rows = await self._read(space, sorted(set(keys)), self._keyspace.deadline())
         return {key: row for key, row in rows.items() if row.record != GONE}
 
     async def transact(
-        self, space: str, keys: Iterable[str], decide: Callable[[dict[str, Row]], tuple[Writes, T]]
+        self, space: str, keys: Iterable[str], decide: Callable[[dict[str, VersionedRecord]], tuple[Writes, T]]
     ) -> T:
         """Run a transaction, and return the second result of ``decide`` once the writes are durable.
 
@@ -173,23 +173,23 @@ class Records:
         finally:
             lock.release()
 
-    async def _read(self, space: str, keys: Sequence[str], deadline: Deadline) -> dict[str, Row]:
+    async def _read(self, space: str, keys: Sequence[str], deadline: Deadline) -> dict[str, VersionedRecord]:
         rows = await self._keyspace.run(self._some_serial, (space, keys), deadline)
-        return {key: Row(change, record) for key, change, record in rows}
+        return {key: VersionedRecord(change, record) for key, change, record in rows}
 
     async def _commit(
-        self, space: str, read: Sequence[str], rows: Mapping[str, Row], writes: Writes, deadline: Deadline
+        self, space: str, read: Sequence[str], rows: Mapping[str, VersionedRecord], writes: Writes, deadline: Deadline
     ) -> bool:
         """Apply the writes.  Returns False if they did not take effect, and never will."""
         change = uuid.uuid4()
         statements = [self._statement(space, key, record, read, rows, change) for key, record in writes.items()]
-        in_doubt: Unanswered | None = None
+        in_doubt: StatementFailed | None = None
         while True:
             try:
                 if await self._keyspace.attempt(statements):
                     return True
                 break
-            except Unanswered as error:
+            except StatementFailed as error:
                 in_doubt = in_doubt or (error if error.sent else None)
                 if not error.again or not await deadline.pause():
                     raise StoreUnavailable(f"the metadata in Cassandra cannot be changed: {error}") from error
@@ -210,7 +210,7 @@ class Records:
         key: str,
         record: str | None,
         read: Sequence[str],
-        rows: Mapping[str, Row],
+        rows: Mapping[str, VersionedRecord],
         change: uuid.UUID,
     ) -> tuple[Any, Sequence[Any]]:
         row = rows.get(key)
@@ -238,7 +238,7 @@ class Records:
             asked, numbers.asked = numbers.asked, []
             total = sum(count for count, _ in asked)
 
-            def take(rows: dict[str, Row], total: int = total) -> tuple[Writes, int]:
+            def take(rows: dict[str, VersionedRecord], total: int = total) -> tuple[Writes, int]:
                 number = int(rows["next"].record) if "next" in rows else 1
                 return {"next": str(number + total)}, number
 

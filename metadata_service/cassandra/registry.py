@@ -9,7 +9,7 @@ import msgspec
 
 from metadata_service.cassandra.credentials import text
 from metadata_service.cassandra.entries import update_single
-from metadata_service.cassandra.records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.models import (
     CLUSTERS_MOST,
     FIRST_CLUSTER,
@@ -39,7 +39,7 @@ class CassandraRegistry:
     async def register_cluster(self, name: str) -> BackendCluster:
         row = _cluster(check_cluster_name(name))
 
-        def register(rows: dict[str, Row]) -> tuple[Writes, BackendCluster]:
+        def register(rows: dict[str, VersionedRecord]) -> tuple[Writes, BackendCluster]:
             if row in rows:
                 return {}, _decode_cluster(rows[row].record)
             number, writes = 0, {}
@@ -60,7 +60,7 @@ class CassandraRegistry:
     async def update_backend_cluster(self, cluster: BackendCluster) -> BackendCluster:
         row = _cluster(cluster.name)
 
-        def update(rows: dict[str, Row]) -> tuple[Writes, BackendCluster]:
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, BackendCluster]:
             stored = _decode_cluster(rows[row].record) if row in rows else None
             if stored is None or (stored.number, stored.version) != (cluster.number, cluster.version):
                 raise ConditionFailed(f"backend cluster {cluster.name} no longer has version {cluster.version}")

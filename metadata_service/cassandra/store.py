@@ -24,7 +24,7 @@ from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.entries import CassandraEntries, fence
 from metadata_service.cassandra.named_keys import SEALING_ACCOUNTS, CassandraNamedKeys
 from metadata_service.cassandra.queues import CassandraQueues
-from metadata_service.cassandra.records import GONE, Records, Row, Writes, gather
+from metadata_service.cassandra.records import GONE, Records, VersionedRecord, Writes, gather
 from metadata_service.cassandra.registry import CassandraRegistry
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.versions import CassandraVersions, prepared
@@ -127,10 +127,10 @@ class CassandraStore(
         return await self._records.next_id("data_key")
 
     async def add_data_key(self, key: DataKey) -> None:
-        def count(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def count(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             return ({} if rows else {"seals": "0"}), None
 
-        def add(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def add(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             if rows:
                 raise ConditionFailed(f"there is a data key {key.key_id} of account {key.account} already")
             return {_data_key(key.key_id): text(key)}, None
@@ -149,7 +149,7 @@ class CassandraStore(
     async def rewrap_data_key(self, key: DataKey, master_before: str) -> bool:
         row = _data_key(key.key_id)
 
-        def rewrap(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def rewrap(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if row not in rows or _decode_data_key(rows[row].record).master_id != master_before:
                 return {}, False
             return {row: text(key)}, True
@@ -157,7 +157,7 @@ class CassandraStore(
         return await self._records.transact(_data_keys(key.account), [row], rewrap)
 
     async def reserve_seals(self, key_id: int, seals: int, most: int) -> bool:
-        def reserve(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def reserve(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if not rows or (total := int(rows["seals"].record) + seals) > most:
                 return {}, False
             return {"seals": str(total)}, True
@@ -168,7 +168,7 @@ class CassandraStore(
         """Destroy the keys.  The interface's promise about files cannot be kept here: see :meth:`scrub`."""
         space = _data_keys(account)
 
-        def destroy(rows: dict[str, Row]) -> tuple[Writes, list[int]]:
+        def destroy(rows: dict[str, VersionedRecord]) -> tuple[Writes, list[int]]:
             return dict.fromkeys(rows, GONE), [_decode_data_key(row.record).key_id for row in rows.values()]
 
         named = await self._delete_named_keys(account)

@@ -1,7 +1,7 @@
 """Directory of the backend clusters in one process: registered clusters and their latest reports.
 
 Used by frontends to assign new queues and find nodes, by nodes to find those of other clusters, and by the
-out-cluster manager.  A :class:`Fleet` polls every :data:`LOOK_SECONDS`.
+out-cluster manager.  A :class:`ClusterDirectory` polls every :data:`LOOK_SECONDS`.
 
 The age of a report counts from when this process saw it change, by its own monotonic clock.  Only at the first
 poll is the reporter's wall clock used; a cluster with a wrong clock is misjudged until its next report.
@@ -27,7 +27,7 @@ GONE_SECONDS = 60.0
 log = logging.getLogger("holdfast.process.metadata")
 
 
-class Known(NamedTuple):
+class ReportedCluster(NamedTuple):
     """Known state of one cluster."""
 
     cluster: BackendCluster
@@ -37,7 +37,7 @@ class Known(NamedTuple):
     """Time of that report by the fleet's clock; ``-inf`` if never."""
 
 
-class Fleet:
+class ClusterDirectory:
     """Directory of clusters, updated from :meth:`start` to :meth:`close`."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Fleet:
         self._clock = clock
         self._wall = wall
         self._look_seconds = look_seconds
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, ReportedCluster] = {}
         self._failing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -66,19 +66,19 @@ class Fleet:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def known(self) -> list[Known]:
+    def known(self) -> list[ReportedCluster]:
         """Registered clusters that are not turned off, ordered by number."""
         return [known for _, known in sorted(self._known.items()) if not self._gone(known)]
 
-    def _gone(self, known: Known) -> bool:
+    def _gone(self, known: ReportedCluster) -> bool:
         cluster = known.cluster
         return cluster.state == "retiring" and cluster.emptied and self.silent_s(known) > GONE_SECONDS
 
-    def numbered(self, number: int) -> Known | None:
+    def numbered(self, number: int) -> ReportedCluster | None:
         """The cluster with this number."""
         return self._known.get(number)
 
-    def silent_s(self, known: Known) -> float:
+    def silent_s(self, known: ReportedCluster) -> float:
         """Seconds since the cluster's last report."""
         return max(0.0, self._clock() - known.reported_s)
 
@@ -108,7 +108,7 @@ class Fleet:
         clusters = await self.registry.backend_clusters()
         reports = {report.cluster: report for report in await self.registry.cluster_reports()} if clusters else {}
         now = self._clock()
-        fresh: dict[int, Known] = {}
+        fresh: dict[int, ReportedCluster] = {}
         for cluster in clusters:
             before, report = self._known.get(cluster.number), reports.get(cluster.number)
             if report is None:
@@ -119,7 +119,7 @@ class Fleet:
                 reported_s = now
             else:
                 report, reported_s = before.report, before.reported_s
-            fresh[cluster.number] = Known(cluster, report, reported_s)
+            fresh[cluster.number] = ReportedCluster(cluster, report, reported_s)
         self._known = fresh
 
     async def _looks(self) -> None:
@@ -153,6 +153,6 @@ async def change_cluster(
             return await registry.update_backend_cluster(changed)
 
 
-def _candidate(known: Known) -> Cluster:
+def _candidate(known: ReportedCluster) -> Cluster:
     utilisation = known.report.utilisation if known.report is not None else 0.0
     return Cluster(known.cluster.name, utilisation, known.reported_s, known.cluster.weight, known.cluster.state)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from metadata_service.models import Candidate, Decision, ManagerEntry
+from metadata_service.models import Candidate, ManagerDecision, ManagerEntry
 from metadata_service.store import ConditionFailed
 
 TAKE_OVER_SECONDS = 10.0
@@ -68,11 +68,11 @@ class Election:
         self._stood_by_at = float("-inf")
         self._looked_at = 0.0
         self._still_s = 0.0
-        self._unsaid: list[Decision] = []
+        self._unsaid: list[ManagerDecision] = []
 
     def tell(self, text: str) -> None:
         """Add a decision to the entry, written by the next :meth:`stand`."""
-        self._unsaid.append(Decision(self._now_ms(), text))
+        self._unsaid.append(ManagerDecision(self._now_ms(), text))
         del self._unsaid[:-DECISIONS_KEPT]
 
     async def stand(self) -> ManagerEntry | None:

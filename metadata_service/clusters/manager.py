@@ -25,7 +25,7 @@ from typing import Protocol
 import msgspec
 
 from metadata_service.clusters import partition_map
-from metadata_service.clusters.directory import Fleet, change_cluster
+from metadata_service.clusters.directory import ClusterDirectory, change_cluster
 from metadata_service.clusters.election import Election
 from metadata_service.clusters.partition_map import NotPossible
 from metadata_service.clusters.policy import SILENT_SECONDS, Heat, NoCluster, SplitRule, look
@@ -86,7 +86,7 @@ class Manager:
     def __init__(
         self,
         store: MetadataStore,
-        fleet: Fleet,
+        fleet: ClusterDirectory,
         election: Election,
         acts: Acts,
         *,

@@ -33,7 +33,7 @@ SLACK = 0.05
 Reason = Literal["dead", "drain", "balance"]
 
 
-class Node(msgspec.Struct, frozen=True):
+class LiveNode(msgspec.Struct, frozen=True):
     """A live node, according to its heartbeats."""
 
     name: str
@@ -52,7 +52,7 @@ class Move(msgspec.Struct, frozen=True):
     reason: Reason
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PlacementPlan(msgspec.Struct, frozen=True):
     """The next assignment, and the moves that lead to it, most urgent first."""
 
     assignment: dict[int, str]
@@ -63,11 +63,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(
     present: Mapping[int, str | None],
-    nodes: Collection[Node],
+    nodes: Collection[LiveNode],
     *,
     limit: int,
     slack: float = SLACK,
-) -> Plan:
+) -> PlacementPlan:
     """Compute the next moves.  ``present`` maps every shard to its owner or None; ``nodes`` are all live nodes.
 
     If all nodes drain, they keep their shards and take those of dead nodes.  Without any nodes nothing moves,
@@ -84,7 +84,7 @@ def plan(
     staying = [node for node in nodes if not node.draining] or list(nodes)
     homeless = sorted(shard for shard, owner in present.items() if owner is None or owner not in by_name)
     if not staying:
-        return Plan({}, (), len(homeless))
+        return PlacementPlan({}, (), len(homeless))
     return _Round(present, by_name, staying, limit, slack).run(homeless)
 
 
@@ -94,8 +94,8 @@ class _Round:
     def __init__(
         self,
         present: Mapping[int, str | None],
-        nodes: Mapping[str, Node],
-        staying: Sequence[Node],
+        nodes: Mapping[str, LiveNode],
+        staying: Sequence[LiveNode],
         limit: int,
         slack: float,
     ) -> None:
@@ -111,7 +111,7 @@ class _Round:
         self._moves: list[Move] = []
         self._seeds = {name: _seed(name) for name in self._staying}
 
-    def run(self, homeless: Sequence[int]) -> Plan:
+    def run(self, homeless: Sequence[int]) -> PlacementPlan:
         leaving = sorted(shard for shard, owner in self._assignment.items() if owner not in self._staying)
         drained = leaving[: max(0, self._limit - len(homeless))]
         without_choice = len(homeless) + len(leaving)
@@ -121,7 +121,7 @@ class _Round:
             )
             without_choice -= 1
         left = without_choice + self._balance()
-        return Plan(self._assignment, tuple(self._moves), left)
+        return PlacementPlan(self._assignment, tuple(self._moves), left)
 
     def _refuge(self, shard: int, without_choice: int) -> str:
         """Target of a shard that cannot stay.  If the shards without a choice would just fill the nodes below

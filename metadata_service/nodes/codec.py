@@ -80,7 +80,7 @@ METHODS = _methods()
 # --- errors -----------------------------------------------------------------------------------------
 
 
-class Failure(msgspec.Struct):
+class StoreFailure(msgspec.Struct):
     """An encoded error of a store."""
 
     error: str
@@ -105,14 +105,14 @@ CARRIED = tuple(_ERRORS.values())
 """Errors that can be sent, including their subclasses."""
 
 
-def pack_error(error: Exception) -> Failure:
+def pack_error(error: Exception) -> StoreFailure:
     """Encode ``error``, one of :data:`CARRIED`, under the nearest base class that other nodes know."""
     name = next(kind.__name__ for kind in type(error).__mro__ if _ERRORS.get(kind.__name__) is kind)
     fields = {field: msgspec.Raw(msgspec.json.encode(getattr(error, field))) for field in _FIELDS.get(name, ())}
-    return Failure(name, str(error), fields)
+    return StoreFailure(name, str(error), fields)
 
 
-def unpack_error(failure: Failure) -> Exception:
+def unpack_error(failure: StoreFailure) -> Exception:
     """Rebuild the error: class, text and fields.  A class unknown here becomes a :class:`StoreError`."""
     kind = _ERRORS.get(failure.error)
     if kind is None:
@@ -127,12 +127,12 @@ def unpack_error(failure: Failure) -> Exception:
 # --- envelopes --------------------------------------------------------------------------------------
 
 
-class Call(msgspec.Struct):
+class CallBody(msgspec.Struct):
     """Body of a request."""
 
     arguments: msgspec.Raw
     view: str
-    """Mark of the ring view that the caller uses (:attr:`metadata_service.nodes.ring.View.mark`)."""
+    """Mark of the ring view that the caller uses (:attr:`metadata_service.nodes.ring.RingView.mark`)."""
     key: str = ""
     """:func:`queue_key` of the queue, for :data:`QUEUE_CALLS`."""
     stand_in: bool = False

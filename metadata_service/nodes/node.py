@@ -37,9 +37,9 @@ from metadata_service.models import Queue
 from metadata_service.nodes import instruments
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.change_feed import ChangeWatch
-from metadata_service.nodes.codec import CARRIED, METHODS, QUEUE_CALLS, Call, Method, Refusal, pack_error
+from metadata_service.nodes.codec import CARRIED, METHODS, QUEUE_CALLS, CallBody, Method, Refusal, pack_error
 from metadata_service.nodes.invalidation import Hints
-from metadata_service.nodes.ring import Ring, View
+from metadata_service.nodes.ring import Ring, RingView
 from metadata_service.nodes.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, SignatureRefused
 from metadata_service.store import MetadataStore, StoreError, StoreUnavailable
 
@@ -49,8 +49,8 @@ _LIST_PAGE = 1000
 
 log = logging.getLogger("holdfast.process.metadata")
 
-_decode_call = msgspec.json.Decoder(Call).decode
-_decode_view = msgspec.json.Decoder(View).decode
+_decode_call = msgspec.json.Decoder(CallBody).decode
+_decode_view = msgspec.json.Decoder(RingView).decode
 
 
 class NotInRing(ValueError):
@@ -63,7 +63,7 @@ class MetadataNode:
     def __init__(
         self,
         store: MetadataStore,
-        view: View,
+        view: RingView,
         name: str,
         secret: bytes,
         *,
@@ -97,7 +97,7 @@ class MetadataNode:
         )
 
     @property
-    def view(self) -> View:
+    def view(self) -> RingView:
         """The node's current view of the ring."""
         return self._ring.view
 
@@ -172,7 +172,7 @@ class MetadataNode:
         instruments.SECONDS_OF_CALLS.observe(time.perf_counter() - began)
         return 200, msgspec.json.encode(answer)
 
-    def _refusal(self, method: Method, call: Call) -> Refusal | None:
+    def _refusal(self, method: Method, call: CallBody) -> Refusal | None:
         """Reason to refuse the call before it starts; None: accept it."""
         if self._draining:
             return Refusal("draining", f"node {self._name!r} is about to end")
@@ -189,7 +189,7 @@ class MetadataNode:
     def _mine(self, key: str) -> bool:
         return self._full_copy or self._ring.owner(key).name == self._name
 
-    async def _answer(self, method: Method, call: Call, arguments: Any) -> Any:
+    async def _answer(self, method: Method, call: CallBody, arguments: Any) -> Any:
         named = {field: getattr(arguments, field) for field in arguments.__struct_fields__}
         if method.name not in QUEUE_CALLS:
             return await _invoke(self._store, method, named)
@@ -222,7 +222,7 @@ class MetadataNode:
     async def _put_view(self, request: Request, body: bytes) -> tuple[int, bytes]:
         try:
             sent = _decode_view(body)
-            view = View.of(sent.version, sent.members)
+            view = RingView.of(sent.version, sent.members)
             if view.version > self._ring.view.version:
                 self._ring = self._ring_of(view)
                 self._queues.forget(None)
@@ -239,7 +239,7 @@ class MetadataNode:
 
     # --- parts ---
 
-    def _ring_of(self, view: View) -> Ring:
+    def _ring_of(self, view: RingView) -> Ring:
         if all(member.name != self._name for member in view.members):
             raise NotInRing(f"view {view.version} of the ring has no member {self._name!r}")
         return Ring(view)

@@ -28,14 +28,14 @@ from metadata_service.nodes.codec import (
     METHODS,
     QUEUE_CALLS,
     REPEATABLE,
-    Call,
-    Failure,
+    CallBody,
     Method,
     Refusal,
+    StoreFailure,
     queue_key,
     unpack_error,
 )
-from metadata_service.nodes.ring import Member, Ring, View
+from metadata_service.nodes.ring import Ring, RingMember, RingView
 from metadata_service.nodes.signing import ANSWER_HEADER, HEADER, UNKNOWN, Signer
 from metadata_service.store import MetadataStore, QueueNotFound, StoreError, StoreUnavailable
 
@@ -58,8 +58,8 @@ _KEYS_KNOWN = 100_000
 log = logging.getLogger("holdfast.process.metadata")
 
 _decode_refusal = msgspec.json.Decoder(Refusal).decode
-_decode_failure = msgspec.json.Decoder(Failure).decode
-_decode_view = msgspec.json.Decoder(View).decode
+_decode_failure = msgspec.json.Decoder(StoreFailure).decode
+_decode_view = msgspec.json.Decoder(RingView).decode
 
 
 class _NotBegun(Exception):
@@ -86,7 +86,7 @@ class RemoteStore:
 
     def __init__(
         self,
-        view: View,
+        view: RingView,
         secret: bytes,
         *,
         tls: ssl.SSLContext | None = None,
@@ -115,7 +115,7 @@ class RemoteStore:
         self.store = cast(MetadataStore, self)
 
     @property
-    def view(self) -> View:
+    def view(self) -> RingView:
         """Current view of the ring."""
         return self._ring.view
 
@@ -187,10 +187,10 @@ class RemoteStore:
                 return answer
             self._avoid(member, peer, failed[-1])
 
-    def _next(self, place: str, asked: set[str]) -> Member | None:
+    def _next(self, place: str, asked: set[str]) -> RingMember | None:
         """The first node in the ring's order that was not asked yet; avoided nodes come last."""
         now = self._clock()
-        last: Member | None = None
+        last: RingMember | None = None
         for count in (_FEW, len(self._ring)):  # the first few suffice almost always
             for member in self._ring.successors(place, count):
                 if member.name not in asked:
@@ -200,18 +200,20 @@ class RemoteStore:
                     last = last or member
         return last
 
-    def _avoid(self, member: Member, peer: _Peer, why: object) -> None:
+    def _avoid(self, member: RingMember, peer: _Peer, why: object) -> None:
         seconds = min(AVOID_SECONDS_LEAST * 2**peer.failures, AVOID_SECONDS_MOST) * (0.5 + self._chance())
         if not peer.failures:
             log.warning("metadata node %s does not answer, and is avoided: %s", member.name, why)
         peer.failures = min(peer.failures + 1, 16)
         peer.avoided_until = self._clock() + seconds
 
-    async def _at(self, member: Member, peer: _Peer, method: Method, key: str, arguments: bytes, stand_in: bool) -> Any:
+    async def _at(
+        self, member: RingMember, peer: _Peer, method: Method, key: str, arguments: bytes, stand_in: bool
+    ) -> Any:
         """Make a call to this node.  Raises the call's own errors, :class:`_NotBegun` and :class:`_Unknown`."""
         seconds = REPEATABLE_ANSWER_SECONDS if method.name in REPEATABLE else ANSWER_SECONDS
         for _ in range(_REFUSALS_MOST):
-            body = msgspec.json.encode(Call(msgspec.Raw(arguments), self._mark, key, stand_in))
+            body = msgspec.json.encode(CallBody(msgspec.Raw(arguments), self._mark, key, stand_in))
             status, answer = await self._ask(member, peer, "POST", f"/v1/call/{method.name}", body, seconds)
             if status == 200:
                 return method.answer.decode(answer)
@@ -231,7 +233,7 @@ class RemoteStore:
                 raise _NotBegun(refusal.message)
         raise _NotBegun(refusal.message)
 
-    async def _agree(self, member: Member, peer: _Peer, theirs: View) -> None:
+    async def _agree(self, member: RingMember, peer: _Peer, theirs: RingView) -> None:
         """Adopt the node's view if it is newer, otherwise send it ours."""
         ours = self._ring.view
         if theirs.version < ours.version:
@@ -247,7 +249,13 @@ class RemoteStore:
             )
 
     async def _ask(
-        self, member: Member, peer: _Peer, verb: str, path: str, body: bytes, seconds: float = REPEATABLE_ANSWER_SECONDS
+        self,
+        member: RingMember,
+        peer: _Peer,
+        verb: str,
+        path: str,
+        body: bytes,
+        seconds: float = REPEATABLE_ANSWER_SECONDS,
     ) -> tuple[int, bytes]:
         """Send one request, and verify that the answer is from a node of this cluster."""
         signature = self._signer.sign(member.name, peer.start, self._now_ms() + peer.ahead_ms, verb, path, body)

@@ -11,7 +11,7 @@ The points are one sorted array of 64-bit numbers, each the hash in the upper 48
 the list of members in the lower 16: 8 bytes a point, 2 MB for 1,000 members of weight 1; a lookup is a
 bisection.
 
-A :class:`View` is what processes have to agree on: the members, and a version that every change increments.
+A :class:`RingView` is what processes have to agree on: the members, and a version that every change increments.
 Views are stored and sent; each user builds its own :class:`Ring` from one.
 """
 
@@ -42,7 +42,7 @@ class ViewInvalid(ValueError):
     """These members cannot form a view: the text says which, and why."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class RingMember(msgspec.Struct, frozen=True):
     """A node of the ring."""
 
     name: str
@@ -54,15 +54,15 @@ class Member(msgspec.Struct, frozen=True):
     """Weight; the member's share is proportional to it."""
 
 
-class View(msgspec.Struct, frozen=True):
+class RingView(msgspec.Struct, frozen=True):
     """The members at one time.  A change makes the next view; the one with the higher version wins."""
 
     version: int
-    members: tuple[Member, ...]
+    members: tuple[RingMember, ...]
     """Members, ordered by name."""
 
     @classmethod
-    def of(cls, version: int, members: tuple[Member, ...]) -> View:
+    def of(cls, version: int, members: tuple[RingMember, ...]) -> RingView:
         """Build a view: validate the members and sort them.  Raises :class:`ViewInvalid`."""
         if len(members) > MEMBERS_MOST:
             raise ViewInvalid(f"a ring has at most {MEMBERS_MOST} members, not {len(members)}")
@@ -84,19 +84,19 @@ class View(msgspec.Struct, frozen=True):
         """Identifier that distinguishes views, even two made with the same version."""
         return f"{self.version}-{blake2b(msgspec.json.encode(self), digest_size=8).hexdigest()}"
 
-    def joined(self, member: Member) -> View:
+    def joined(self, member: RingMember) -> RingView:
         """The next view, with an additional member."""
-        return View.of(self.version + 1, (*self.members, member))
+        return RingView.of(self.version + 1, (*self.members, member))
 
-    def left(self, name: str) -> View:
+    def left(self, name: str) -> RingView:
         """The next view, without the member ``name``.  Raises :class:`ViewInvalid` if there is none."""
         members = tuple(member for member in self.members if member.name != name)
         if len(members) == len(self.members):
             raise ViewInvalid(f"the ring has no member named {name!r}")
-        return View(self.version + 1, members)
+        return RingView(self.version + 1, members)
 
 
-def parse_members(text: str) -> tuple[Member, ...]:
+def parse_members(text: str) -> tuple[RingMember, ...]:
     """Parse members from a setting: ``m1=http://10.0.0.1:9401,m2=http://10.0.0.2:9401;zone=b;weight=2``.
 
     Raises :class:`ViewInvalid`.
@@ -118,8 +118,8 @@ def parse_members(text: str) -> tuple[Member, ...]:
                 weight = float(value)
             else:
                 raise ViewInvalid(f"{option!r} of {name!r} is neither a zone=NAME nor a weight=NUMBER")
-        members.append(Member(name, address, zone, weight))
-    return View.of(0, tuple(members)).members
+        members.append(RingMember(name, address, zone, weight))
+    return RingView.of(0, tuple(members)).members
 
 
 def hash_of(key: str) -> int:
@@ -127,7 +127,7 @@ def hash_of(key: str) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
 
 
-def _points_of(member: Member) -> Iterator[int]:
+def _points_of(member: RingMember) -> Iterator[int]:
     """Points of a member, more for a heavier one: a change of the weight only adds or removes some."""
     count = max(1, round(member.weight * POINTS))
     name = member.name.encode()
@@ -141,7 +141,7 @@ class Ring:
 
     __slots__ = ("_points", "_zones", "view")
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RingView) -> None:
         self.view = view
         points = [
             point & ~_MEMBER | number for number, member in enumerate(view.members) for point in _points_of(member)
@@ -158,7 +158,7 @@ class Ring:
         """Size of the points, which is nearly all memory of a ring."""
         return len(self._points) * self._points.itemsize
 
-    def owner(self, key: str) -> Member:
+    def owner(self, key: str) -> RingMember:
         """Member that owns the key.  Raises ``LookupError`` if the ring has no members."""
         points = self._points
         if not points:
@@ -166,13 +166,13 @@ class Ring:
         at = bisect_left(points, hash_of(key) & ~_MEMBER)
         return self.view.members[points[at if at < len(points) else 0] & _MEMBER]
 
-    def successors(self, key: str, count: int) -> list[Member]:
+    def successors(self, key: str, count: int) -> list[RingMember]:
         """The owner and the members after it: ``count`` distinct members, or all if there are fewer.
 
         Members of other zones come first: two share a zone only when every zone has one.
         """
         at = hash_of(key)
-        chosen: dict[str, Member] = {}
+        chosen: dict[str, RingMember] = {}
         zones: set[str] = set()
         for member in self._from(at):
             zone = member.zone or member.name
@@ -198,7 +198,7 @@ class Ring:
             before = point
         return {member.name: part / _CIRCLE for member, part in zip(self.view.members, parts, strict=True)}
 
-    def _from(self, at: int) -> Iterator[Member]:
+    def _from(self, at: int) -> Iterator[RingMember]:
         """All members, in the order of their first points from here on."""
         points, members = self._points, self.view.members
         first = bisect_left(points, at & ~_MEMBER)

@@ -20,7 +20,7 @@ import msgspec
 
 from metadata_service.models import ClusterEntry, ManagerEntry
 from metadata_service.opening import CannotOpen
-from metadata_service.schema import CannotRollBack, Schema, Step, Stored, would_lose
+from metadata_service.schema import CannotRollBack, Schema, SchemaState, Step, would_lose
 from metadata_service.store import ConditionFailed, StoreUnavailable
 
 _Single = TypeVar("_Single", ClusterEntry, ManagerEntry)
@@ -175,21 +175,21 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("COMMIT")
 
 
-def _stored(db: sqlite3.Connection) -> Stored:
+def _stored(db: sqlite3.Connection) -> SchemaState:
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone() is None:
-        return Stored(0, 0)
+        return SchemaState(0, 0)
     (version,) = db.execute("SELECT version FROM schema_version").fetchone()
     (oldest,) = db.execute("PRAGMA user_version").fetchone()
-    return Stored(version, oldest or version)
+    return SchemaState(version, oldest or version)
 
 
-def _note(db: sqlite3.Connection, stored: Stored) -> None:
+def _note(db: sqlite3.Connection, stored: SchemaState) -> None:
     db.execute("DELETE FROM schema_version")
     db.execute("INSERT INTO schema_version (version) VALUES (?)", (stored.version,))
     db.execute(f"PRAGMA user_version = {stored.oldest:d}")
 
 
-def stored_version(path: Path) -> Stored:
+def stored_version(path: Path) -> SchemaState:
     """Read the schema version of a file of any version, which may be in use.  Raises :class:`CannotOpen`."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
@@ -198,7 +198,7 @@ def stored_version(path: Path) -> Stored:
         raise CannotOpen(f"the metadata file {path} cannot be read: {error}") from error
 
 
-def roll_back(path: Path, to: int | None = None) -> Stored:
+def roll_back(path: Path, to: int | None = None) -> SchemaState:
     """Undo the last step that this program knows, or all beyond the version ``to``, in a file that is not in
     use.
 

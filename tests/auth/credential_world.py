@@ -8,7 +8,7 @@ from pathlib import Path
 
 from auth.credentials import Tenant
 from auth.lookup import Credentials
-from auth.tokens.jwts import Tokens
+from auth.tokens.jwts import TokenIssuer
 from auth.tokens.service_keys import ServiceKeys
 from auth.tokens.sessions import Sessions
 from metadata_service.sqlite.store import SQLiteStore
@@ -28,7 +28,7 @@ class CredentialWorld:
         self.clock = clock
         self.credentials = Credentials(self.store, clock=clock)
         self.sessions = Sessions(ServiceKeys(self.store, "session", clock=clock))
-        self.tokens = Tokens(ServiceKeys(self.store, "token", clock=clock))
+        self.tokens = TokenIssuer(ServiceKeys(self.store, "token", clock=clock))
 
     def again(self) -> CredentialWorld:
         return CredentialWorld(self.faults, self.clock)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from backend.api import NewMessage, PartitionSettings, Peer, Receive, Received, Target
+from backend.api import NewMessage, PartitionSettings, Peer, Receive, ReceivedMessage, Target
 from backend.journal.local.disk import Disk, RealDisk
 from backend.journal.local.log import LocalLog, LogSettings
 from backend.node import Node, NodeSettings
@@ -101,7 +101,9 @@ class Cluster:
     async def send(self, target: Target, *bodies: str, group: str | None = None) -> None:
         await self.node.send(target, [NewMessage(body.encode(), group=group) for body in bodies])
 
-    async def receive(self, target: Target, most: int = 10, visibility: int = 30, wait: float = 0) -> list[Received]:
+    async def receive(
+        self, target: Target, most: int = 10, visibility: int = 30, wait: float = 0
+    ) -> list[ReceivedMessage]:
         return await self.node.receive(target, Receive(most, visibility, wait))
 
 

@@ -30,7 +30,7 @@ from backend.api import (
     PeekState,
     QueueFull,
     Receive,
-    Received,
+    ReceivedMessage,
     SettingsStale,
     Target,
     TokenReused,
@@ -68,7 +68,7 @@ async def opened(cluster: Cluster, backend: Backend, partition: int, *, fifo: bo
     return Target(partition, partition, 1)
 
 
-async def receive(backend: Backend, target: Target, *, visibility: int = 30, wait: float = 0) -> list[Received]:
+async def receive(backend: Backend, target: Target, *, visibility: int = 30, wait: float = 0) -> list[ReceivedMessage]:
     return await backend.receive(target, Receive(10, visibility, wait))
 
 

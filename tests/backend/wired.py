@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from backend.api import NewMessage, Peer, Receive, Received, Stored, Target
+from backend.api import NewMessage, Peer, Receive, ReceivedMessage, SendResult, Target
 from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits, RemoteBackend
 from backend.rpc.cluster_client import ClusterBackend
@@ -76,14 +76,14 @@ class Obedient:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
         await self._hold("send")
-        return [Stored(f"id-{number}", number) for _, number in zip(messages, self._numbers, strict=False)]
+        return [SendResult(f"id-{number}", number) for _, number in zip(messages, self._numbers, strict=False)]
 
-    async def receive(self, target: Target, command: Receive) -> list[Received]:
+    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         await self._hold("receive")
         number = next(self._numbers)
-        return [Received(f"id-{number}", f"handle-{number}", self.payload, number, 1, 1, 1)]
+        return [ReceivedMessage(f"id-{number}", f"handle-{number}", self.payload, number, 1, 1, 1)]
 
     async def release(self, target: Target, handles: Sequence[str]) -> None:
         self.released += handles
@@ -118,7 +118,7 @@ class House:
     def address(self) -> Address:
         return self.server.address
 
-    async def send(self, *bodies: str) -> list[Stored]:
+    async def send(self, *bodies: str) -> list[SendResult]:
         return await self.remote.send(TARGET, [NewMessage(body.encode()) for body in bodies])
 
 

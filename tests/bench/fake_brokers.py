@@ -27,7 +27,7 @@ class FakeRabbit:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(8) == b"AMQP\x00\x00\x09\x01"
         writer.write(_method((10, 10), b"\x00\x09" + bytes(12)))
-        frames, published = amqp.Frames(), 0
+        frames, published = amqp.AmqpFrames(), 0
         while data := await reader.read(1 << 16):
             before = published
             for kind, payload in frames.feed(data):

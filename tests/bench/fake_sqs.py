@@ -11,13 +11,13 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
 
-from bench.signing import Credentials
+from bench.signing import SigningCredentials
 
 
 class FakeSqs:
     """Used as ``async with FakeSqs(credentials) as sqs``; counts what it was asked for."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: SigningCredentials) -> None:
         self._credentials = credentials
         self._server: asyncio.Server | None = None
         self.port = 0

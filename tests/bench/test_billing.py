@@ -8,14 +8,14 @@ from statistics import StatisticsError
 
 import pytest
 
-from bench.billing import FittedCost, Measured, Ran, costs, fit, fixed_and_growing, sizing
+from bench.billing import BillingResult, FittedCost, Ran, costs, fit, fixed_and_growing, sizing
 
 PAGE = Path(__file__).parents[2] / "docs" / "billing-scale.md"
 
 
-def measured(records: int, stored: int, batch_s: float, cpu_s: float, rating_s: float, **given: float) -> Measured:
+def measured(records: int, stored: int, batch_s: float, cpu_s: float, rating_s: float, **given: float) -> BillingResult:
     none = Ran(0.0, 0.0, 0.0)
-    return Measured(
+    return BillingResult(
         records=records,
         stored=stored,
         raw_mib=given.get("raw_mib", 1024.0),

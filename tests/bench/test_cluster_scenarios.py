@@ -7,7 +7,7 @@ import pytest
 
 from bench.plan import QUICK
 from bench.report import Book
-from bench.run import Run
+from bench.run import BenchRun
 from bench.scenarios import cluster, rows, takeover
 from bench.servers.cassandra_server import CassandraCluster
 from bench.servers.cluster_server import HoldfastCluster
@@ -27,16 +27,16 @@ TINY = msgspec.structs.replace(
 
 
 @pytest.fixture
-def run() -> Run:
+def run() -> BenchRun:
     WORK.mkdir(parents=True, exist_ok=True)
-    return Run(TINY, Book())
+    return BenchRun(TINY, Book())
 
 
-def figures(run: Run, scenario: str, server: str = "holdfast") -> dict[str, float]:
+def figures(run: BenchRun, scenario: str, server: str = "holdfast") -> dict[str, float]:
     return {one.name: one.value for one in run.book.figures if (one.scenario, one.server) == (scenario, server)}
 
 
-async def test_backends_on_local_journals(run: Run) -> None:
+async def test_backends_on_local_journals(run: BenchRun) -> None:
     with Holdfast(cluster.SEVERAL) as server:
         await cluster.backends(run, server)
         await takeover.local(run, server)
@@ -51,7 +51,7 @@ async def test_backends_on_local_journals(run: Run) -> None:
     assert found["served again after kill -9 of the owner"] > 0
 
 
-async def test_a_cluster_on_cassandra(run: Run, cassandra: CassandraCluster, keyspace: str) -> None:
+async def test_a_cluster_on_cassandra(run: BenchRun, cassandra: CassandraCluster, keyspace: str) -> None:
     with HoldfastCluster(cassandra=cassandra, keyspace=keyspace) as server:
         assert set(server.parts()) == {"frontend", "backend", "metadata", "cassandra", "redis"}
         await takeover.cassandra(run, server)
@@ -60,7 +60,7 @@ async def test_a_cluster_on_cassandra(run: Run, cassandra: CassandraCluster, key
     assert found["served again after kill -9 of the owner"] > 0
 
 
-async def test_rows_on_cassandra(run: Run, cassandra: CassandraCluster) -> None:
+async def test_rows_on_cassandra(run: BenchRun, cassandra: CassandraCluster) -> None:
     server = HoldfastCluster(cassandra=cassandra)  # only its Cassandra is used
     try:
         await rows.rows(run, server)
@@ -72,7 +72,7 @@ async def test_rows_on_cassandra(run: Run, cassandra: CassandraCluster) -> None:
     assert found["shards in use"] == 8
 
 
-async def test_a_limit_over_three_frontends(run: Run) -> None:
+async def test_a_limit_over_three_frontends(run: BenchRun) -> None:
     with Nothing() as server:
         await cluster.limit(run, server)
     assert 0 < figures(run, "limit-frontends")["let through, of all calls"] < 100

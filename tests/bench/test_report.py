@@ -9,9 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.load import Answer, Samples, Window
-from bench.plan import FULL, QUICK, Plan
-from bench.report import FORMAT, Book, Figure, Report, Row, Target, row_of, table, verdicts, write
+from bench.load import LoadAnswer, Samples, Window
+from bench.plan import FULL, QUICK, BenchPlan
+from bench.report import (
+    FORMAT,
+    BenchReport,
+    Book,
+    Figure,
+    LoadMeasurement,
+    PerformanceTarget,
+    row_of,
+    table,
+    verdicts,
+    write,
+)
 from bench.scenarios import SCENARIOS
 from bench.scenarios.backlog import CheckpointWatch, split
 from bench.servers import proc
@@ -21,12 +32,12 @@ from bench.targets import targets
 def window(seconds: float, latencies: list[float], messages: int) -> Window:
     made = Window()
     for latency in latencies:
-        made.record("SendMessage", 0.0, latency, Answer(200, b""))
+        made.record("SendMessage", 0.0, latency, LoadAnswer(200, b""))
     made.seconds, made.messages = seconds, messages
     return made
 
 
-def row(scenario: str, server: str = "holdfast", cpu_s: float = 0.5) -> Row:
+def row(scenario: str, server: str = "holdfast", cpu_s: float = 0.5) -> LoadMeasurement:
     return row_of(scenario, server, 32, [window(2.0, [0.001, 0.002], 10_000)], cpu_s, 100)
 
 
@@ -43,12 +54,12 @@ def test_targets_are_met_missed_or_not_measured() -> None:
     book = Book()
     book.figures.append(Figure("s", "holdfast", "f", 5.0, ""))
     held = [
-        Target("most", 5, False, "", lambda book: book.figure("s", "f")),
-        Target("most", 4, False, "", lambda book: book.figure("s", "f")),
-        Target("least", 5, True, "", lambda book: book.figure("s", "f")),
-        Target("least", 6, True, "", lambda book: book.figure("s", "f")),
-        Target("none", 6, True, "", lambda book: book.figure("s", "g")),
-        Target("rival", 6, True, "", lambda book: book.figure("s", "f", "elasticmq")),
+        PerformanceTarget("most", 5, False, "", lambda book: book.figure("s", "f")),
+        PerformanceTarget("most", 4, False, "", lambda book: book.figure("s", "f")),
+        PerformanceTarget("least", 5, True, "", lambda book: book.figure("s", "f")),
+        PerformanceTarget("least", 6, True, "", lambda book: book.figure("s", "f")),
+        PerformanceTarget("none", 6, True, "", lambda book: book.figure("s", "g")),
+        PerformanceTarget("rival", 6, True, "", lambda book: book.figure("s", "f", "elasticmq")),
     ]
     assert [verdict.met for verdict in verdicts(book, held)] == [True, False, True, False, None, None]
 
@@ -61,13 +72,13 @@ def test_elasticmq_is_compared_by_its_cost_over_holdfasts() -> None:
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=lambda plan: plan.name)
-def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: Plan) -> None:
+def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: BenchPlan) -> None:
     held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
     names = {scenario.name for scenario in SCENARIOS}
     asked: set[str] = set()
 
     class Asked(Book):
-        def row(self, scenario: str, server: str = "holdfast") -> Row | None:
+        def row(self, scenario: str, server: str = "holdfast") -> LoadMeasurement | None:
             asked.add(scenario)
             return row(scenario, server)
 
@@ -122,12 +133,14 @@ def test_the_report_is_written_and_printed(tmp_path: Path) -> None:
     book = Book()
     book.rows.append(row("send"))
     book.figures.append(Figure("long-polls", "holdfast", "RSS", 61.5, "MiB"))
-    machine = proc.Machine("2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.2, 0.1)
+    machine = proc.MachineInfo(
+        "2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.2, 0.1
+    )
     held = verdicts(book, targets((10, 20), 20, 1, 1))
-    report = Report(FORMAT, "quick", machine, {"holdfast": "0"}, book.rows, book.figures, held, ["a note"])
+    report = BenchReport(FORMAT, "quick", machine, {"holdfast": "0"}, book.rows, book.figures, held, ["a note"])
     path = write(report, tmp_path / "results")
     assert path.name == "20260102T030405Z-quick.json"
-    assert msgspec.json.decode(path.read_bytes(), type=Report) == report
+    assert msgspec.json.decode(path.read_bytes(), type=BenchReport) == report
     text = table(report)
     assert "SendMessage, server CPU a call: at most 70 µs, measured 250000" in text
     assert "a note" in text

@@ -9,9 +9,9 @@ from functools import cache
 from billing.lake.periods import Period
 from billing.pricing.costs import Costs, QueueCost
 from billing.reports.analysis import Analysis, EmptyReceives, Forecast
-from billing.reports.overview import Day, Overview, Receives, Tenant, measured
+from billing.reports.overview import DayCalls, Overview, Receives, TenantUsage, measured
 from billing.reports.report import report_of
-from billing.reports.report_page import Report
+from billing.reports.report_page import UsageReport
 
 PERIOD = Period.of_month("2026-11")
 TODAY = date(2026, 11, 22)
@@ -21,17 +21,17 @@ NAMES = {ACCOUNTS[1]: "Shop Ltd", ACCOUNTS[2]: "Twin Ltd", ACCOUNTS[3]: "Twin Lt
 QUEUES = ("orders", "payments-dead-letters", "mail", "thumbnails", "a-queue-whose-name-is-longer-than-most-0001")
 
 
-def day_of(day: date) -> Day:
+def day_of(day: date) -> DayCalls:
     """Usage of a day: more on working days, and a little more each day."""
     scale = (100 + day.day) * (2 if day.weekday() >= 5 else 5)
-    return Day(day, scale * 1200, scale * 2100, scale * 1150, scale * 40, scale * 9, scale * 20, day.day)
+    return DayCalls(day, scale * 1200, scale * 2100, scale * 1150, scale * 40, scale * 9, scale * 20, day.day)
 
 
 def overview_of(account: str | None, *, today: date = TODAY, missing: tuple[date, ...] = ()) -> Overview:
     days = [day_of(day) for day in PERIOD.days() if day < today and day not in missing]
     calls = sum(day.calls for day in days)
     tenants = [
-        Tenant(name, calls // 2 ** (at + 1), calls // 2**at, 10**12 // 2**at, 1000 // 2**at, 10**20 // 2**at)
+        TenantUsage(name, calls // 2 ** (at + 1), calls // 2**at, 10**12 // 2**at, 1000 // 2**at, 10**20 // 2**at)
         for at, name in enumerate(ACCOUNTS if account is None else [account])
     ]
     before = [PERIOD.first - timedelta(days=number) for number in range(1, 15)]
@@ -96,7 +96,7 @@ def analysis_of(account: str | None) -> Analysis:
 
 
 @cache
-def report(account: str | None = None, *, today: date = TODAY, missing: tuple[date, ...] = ()) -> Report:
+def report(account: str | None = None, *, today: date = TODAY, missing: tuple[date, ...] = ()) -> UsageReport:
     """Make a report with every section."""
     overview = overview_of(account, today=today, missing=missing)
     return report_of(overview, costs_of(account), analysis_of(account), made_at=MADE_AT)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from billing.lake.lake import Lake
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, new_run
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, DayInput, LakeTables, PublishedDay, new_run
 from billing.metering.usage import COUNTS
 
 
@@ -31,9 +31,9 @@ def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     run = new_run(datetime.now(UTC))
-    path = f"{Tables.folder(name, run, day)}/part-0.parquet"
+    path = f"{LakeTables.folder(name, run, day)}/part-0.parquet"
     lake.write_table(path, pa.table(arrays, schema=schema))
-    Tables(lake).publish(name, day, Day(run, (path,), len(rows), {}, Read(1, len(rows), 0, "", at)))
+    LakeTables(lake).publish(name, day, PublishedDay(run, (path,), len(rows), {}, DayInput(1, len(rows), 0, "", at)))
 
 
 def _column(name: str, rows: Sequence[dict[str, Any]], empty: dict[str, Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from billing.lake.lake import Lake
 from billing.lake.months import Month
 from billing.pricing.charges import RATED
 from billing.pricing.money import line_amount
-from billing.pricing.plans import Book, Customers, Meter
+from billing.pricing.plans import Customers, Meter, PriceBook
 from billing.pricing.rated import Rated, Rating, folder_of
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ class Used(msgspec.Struct, frozen=True):
     tier: int = 1
 
 
-def lines_of_used(month: Month, book: Book, customers: Customers, used: list[Used]) -> pa.Table:
+def lines_of_used(month: Month, book: PriceBook, customers: Customers, used: list[Used]) -> pa.Table:
     rows = []
     for one in used:
         customer = customers.of(one.account)
@@ -69,7 +69,7 @@ def lines_of_used(month: Month, book: Book, customers: Customers, used: list[Use
 def rate(
     lake: Lake,
     period: str,
-    book: Book,
+    book: PriceBook,
     customers: Customers,
     *used: Used,
     covers: datetime = LATER,

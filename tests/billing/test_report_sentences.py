@@ -16,7 +16,7 @@ from billing.lake.billing_days import TABLES
 from billing.lake.lake import Lake
 from billing.lake.months import Month
 from billing.lake.periods import Period
-from billing.lake.tables import Tables, days_of
+from billing.lake.tables import LakeTables, days_of
 from billing.pricing.costs import Costs, read_costs
 from billing.pricing.plans import book_of, customers_of
 from billing.pricing.rated import Rated
@@ -24,7 +24,7 @@ from billing.reports.analysis import Analysis, EmptyReceives, Forecast
 from billing.reports.number_format import days_of_month, gb_months, percent
 from billing.reports.overview import read_overview
 from billing.reports.report import report_of
-from billing.reports.report_page import Report, Section
+from billing.reports.report_page import Section, UsageReport
 from tests.billing.pricing.test_costs import BOOK
 from tests.billing.published import calls, publish_calls, publish_storage
 from tests.billing.rated_lines import LATER, Used, rate
@@ -63,16 +63,16 @@ def summed_up(lake: Lake, first: date, last: date) -> None:
 
 def report(
     lake: Lake, now: datetime = NOW, account: str | None = None, costs: Costs | None = None, analysis: Any = None
-) -> Report:
-    overview = read_overview(Tables(lake), NOVEMBER, account=account, today=now.date(), progress=lambda text: None)
+) -> UsageReport:
+    overview = read_overview(LakeTables(lake), NOVEMBER, account=account, today=now.date(), progress=lambda text: None)
     return report_of(overview, costs, analysis, made_at=now)
 
 
-def says(made: Report) -> dict[str, str]:
+def says(made: UsageReport) -> dict[str, str]:
     return {one.name: one.says for one in made.sections}
 
 
-def section(made: Report, name: str) -> Section:
+def section(made: UsageReport, name: str) -> Section:
     (found,) = [one for one in made.sections if one.name == name]
     return found
 

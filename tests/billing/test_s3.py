@@ -15,7 +15,7 @@ from billing.lake.compact import main as compact_main
 from billing.lake.lake import Lake
 from billing.lake.upload import seal
 from billing.lake.uploader import Sealer
-from billing.metering.buffers import Buffer, Head
+from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.spool import waiting
 from billing.metering.usage import CALLS, UsageKey
 from tests.billing.s3 import BUCKET, S3, SECRET
@@ -32,7 +32,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 def count(spool: Path, sequence: int, calls: int = 1) -> None:
     spool.mkdir(exist_ok=True)
-    buffer = Buffer.create(spool, Head("frontend-1", "00112233445566ff", sequence, HOUR), slots=8)
+    buffer = Buffer.create(spool, BufferHeader("frontend-1", "00112233445566ff", sequence, HOUR), slots=8)
     key = UsageKey("000000000000", "q", 1, "standard", "SendMessage", (("team", "a"),))
     buffer.cells[buffer.add(key) + CALLS] += calls
     buffer.close()

@@ -39,9 +39,9 @@ from backend.api import (
     Peeked,
     PeekState,
     Receive,
-    Received,
+    ReceivedMessage,
+    SendResult,
     SettingsStale,
-    Stored,
     Target,
     TokenReused,
 )
@@ -62,7 +62,7 @@ HOST = "queue.example.com"
 @dataclass
 class Message:
     new: NewMessage
-    stored: Stored
+    stored: SendResult
     visible_at: float
     sent_ms: int
     receives: int = 0
@@ -74,8 +74,8 @@ class Partition:
     settings: PartitionSettings
     messages: dict[str, Message] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    tokens: dict[bytes, Stored] = field(default_factory=dict)
-    retries: dict[bytes, tuple[float, bytes, Stored]] = field(default_factory=dict)
+    tokens: dict[bytes, SendResult] = field(default_factory=dict)
+    retries: dict[bytes, tuple[float, bytes, SendResult]] = field(default_factory=dict)
     """Time of first use, digest and answer by retry token."""
     moves: list[MoveTask] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ class FakeBackend:
             raise SettingsStale
         return partition
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
         partition = self._partition(target)
         self.sends += 1
         answers = [self._send(partition, message) for message in messages]
@@ -134,7 +134,7 @@ class FakeBackend:
             raise self.lost_answers.pop()
         return answers
 
-    def _send(self, partition: Partition, message: NewMessage) -> Stored:
+    def _send(self, partition: Partition, message: NewMessage) -> SendResult:
         if message.retry is not None:
             token, digest, now = message.retry[:16], message.retry[16:], self.clock()
             at, known, stored = partition.retries.get(token, (0.0, b"", None))
@@ -147,14 +147,14 @@ class FakeBackend:
             return stored
         return self._store(partition, message)
 
-    def _store(self, partition: Partition, message: NewMessage) -> Stored:
+    def _store(self, partition: Partition, message: NewMessage) -> SendResult:
         if message.token is not None:
             for token in (message.token, message.also):
                 if token in partition.tokens:
                     first = partition.tokens[token]
-                    return Stored(first.message_id, first.number, duplicate=True)
+                    return SendResult(first.message_id, first.number, duplicate=True)
         number = next(self._numbers)
-        stored = Stored(f"00000000-0000-4000-8000-{number:012x}", number)
+        stored = SendResult(f"00000000-0000-4000-8000-{number:012x}", number)
         delay = partition.settings.delay_seconds if message.delay_seconds is None else message.delay_seconds
         now = self.clock()
         partition.messages[stored.message_id] = Message(message, stored, now + delay, int(now * 1000))
@@ -162,18 +162,18 @@ class FakeBackend:
             partition.tokens[message.token] = stored
         return stored
 
-    async def receive(self, target: Target, command: Receive) -> list[Received]:
+    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         self.calls.append(("receive", command))
         partition = self._partition(target)
         now = self.clock()
-        received: list[Received] = []
+        received: list[ReceivedMessage] = []
         for message in partition.messages.values():
             if message.visible_at <= now and len(received) < command.most:
                 message.visible_at = now + command.visibility_seconds
                 message.receives += 1
                 message.first_received_ms = message.first_received_ms or int(now * 1000)
                 received.append(
-                    Received(
+                    ReceivedMessage(
                         message.stored.message_id,
                         f"{target.queue_id}:{message.stored.message_id}",
                         message.new.payload,

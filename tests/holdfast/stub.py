@@ -16,7 +16,7 @@ from auth.credentials import AccessKey
 from auth.encryption.keyring import Keyring
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection import Limits
-from holdfast.http.listener import Server
+from holdfast.http.listener import HttpServer
 from holdfast.http.proxies import Forwarded
 from holdfast.http.request_cycle import App
 from holdfast.settings import Settings
@@ -96,7 +96,7 @@ class Running:
         self._stop = asyncio.Event()
         started = asyncio.Event()
         self._started = asyncio.create_task(started.wait())
-        self.server = Server(
+        self.server = HttpServer(
             *(app, limits, certificate, forwarded),
             stop=self._stop,
             started=started.set,

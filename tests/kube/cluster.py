@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.servers.started import Started
+from bench.servers.started import ServerContext
 from holdfast.process.parent_death import die_with_parent
 from tests.kube.programs import ROOT, kubernetes
 from tests.servers.server import free_port
@@ -37,7 +37,7 @@ class ClusterFailed(Exception):
     """The cluster did not start, or ended, or a command failed; the text has the output."""
 
 
-class ControlPlane(Started):
+class ControlPlane(ServerContext):
     """Control plane, started on entry, ended on exit.  ``helm`` and ``kubectl`` use it by :meth:`run`.
 
     ``address`` is its address for nodes: with any but the loopback it listens everywhere, so it needs a network

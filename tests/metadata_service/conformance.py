@@ -25,9 +25,9 @@ from metadata_service.models import (
     BusyPartition,
     ClusterEntry,
     ClusterReport,
-    Decision,
     Heartbeat,
     LogEntry,
+    ManagerDecision,
     ManagerEntry,
     PieceRef,
     Queue,
@@ -546,7 +546,7 @@ class RegistryConformance:
         (elected,) = [outcome for outcome in outcomes if isinstance(outcome, ManagerEntry)]
         assert await store.manager() == elected
         assert elected.version == 1
-        decided = msgspec.structs.replace(elected, decisions=(Decision(NOW_MS, "nothing"),))
+        decided = msgspec.structs.replace(elected, decisions=(ManagerDecision(NOW_MS, "nothing"),))
         assert await store.update_manager(decided) == msgspec.structs.replace(decided, version=2)
         with pytest.raises(ConditionFailed):
             await store.update_manager(elected)

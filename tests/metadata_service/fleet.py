@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from metadata_service.nodes.node import MetadataNode
 from metadata_service.nodes.remote_store import RemoteStore
-from metadata_service.nodes.ring import Member, View
+from metadata_service.nodes.ring import RingMember, RingView
 from metadata_service.store import MetadataStore
 
 SECRET = b"a secret of the cluster's tests"
@@ -73,7 +73,7 @@ class RunningNode:
 class Nodes:
     """Nodes by name, and their ring view."""
 
-    def __init__(self, view: View, running: dict[str, RunningNode]) -> None:
+    def __init__(self, view: RingView, running: dict[str, RunningNode]) -> None:
         self.view = view
         self.running = running
 
@@ -86,12 +86,12 @@ class Nodes:
 
 
 @asynccontextmanager
-async def nodes(count: int, make: Callable[[View, str], MetadataNode]) -> AsyncIterator[Nodes]:
+async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> AsyncIterator[Nodes]:
     """``count`` nodes, named m0 and so on, each made by ``make``."""
     sockets = {f"m{number}": socket.create_server(("127.0.0.1", 0)) for number in range(count)}
-    view = View.of(
+    view = RingView.of(
         1,
-        tuple(Member(name, f"http://127.0.0.1:{one.getsockname()[1]}") for name, one in sockets.items()),
+        tuple(RingMember(name, f"http://127.0.0.1:{one.getsockname()[1]}") for name, one in sockets.items()),
     )
     running = {name: RunningNode(make(view, name), one) for name, one in sockets.items()}
     try:
@@ -103,7 +103,7 @@ async def nodes(count: int, make: Callable[[View, str], MetadataNode]) -> AsyncI
 
 
 @asynccontextmanager
-async def remote(view: View, secret: bytes = SECRET) -> AsyncIterator[tuple[RemoteStore, MetadataStore]]:
+async def remote(view: RingView, secret: bytes = SECRET) -> AsyncIterator[tuple[RemoteStore, MetadataStore]]:
     """A caller of these nodes, also as the store that it implements."""
     caller = RemoteStore(view, secret)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadata_service.opening import CannotOpen
-from metadata_service.schema import CannotRollBack, Schema, Step, Stored
+from metadata_service.schema import CannotRollBack, Schema, SchemaState, Step
 
 FIRST = Step(("first",))
 EXPAND = Step(("expand",), back=("shrink",), lost=("found",))
@@ -20,9 +20,9 @@ LAST = Schema(FIRST, EXPAND, CONTRACT, FINAL)
 
 @pytest.mark.parametrize(
     ("schema", "stored"),
-    [(RELEASED, Stored(1, 1)), (NEXT, Stored(2, 1)), (AFTER, Stored(3, 2)), (LAST, Stored(4, 2))],
+    [(RELEASED, SchemaState(1, 1)), (NEXT, SchemaState(2, 1)), (AFTER, SchemaState(3, 2)), (LAST, SchemaState(4, 2))],
 )
-def test_what_expands_is_for_older_programs_and_what_contracts_is_not(schema: Schema, stored: Stored) -> None:
+def test_what_expands_is_for_older_programs_and_what_contracts_is_not(schema: Schema, stored: SchemaState) -> None:
     assert schema.stored(schema.version) == stored
 
 
@@ -32,10 +32,10 @@ def test_what_came_before_the_first_release_is_for_nobody_else() -> None:
 
 
 def test_the_steps_that_are_missing_are_taken_in_order() -> None:
-    assert list(AFTER.missing(Stored(0, 0))) == [(1, FIRST), (2, EXPAND), (3, CONTRACT)]
-    assert list(AFTER.missing(Stored(2, 1))) == [(3, CONTRACT)]
-    assert list(AFTER.missing(Stored(3, 2))) == []
-    assert list(NEXT.missing(Stored(3, 2))) == [], "the newer program's steps are not this one's"
+    assert list(AFTER.missing(SchemaState(0, 0))) == [(1, FIRST), (2, EXPAND), (3, CONTRACT)]
+    assert list(AFTER.missing(SchemaState(2, 1))) == [(3, CONTRACT)]
+    assert list(AFTER.missing(SchemaState(3, 2))) == []
+    assert list(NEXT.missing(SchemaState(3, 2))) == [], "the newer program's steps are not this one's"
 
 
 def test_a_program_goes_on_with_what_it_can_use_and_refuses_what_it_cannot() -> None:
@@ -48,7 +48,7 @@ def test_a_program_goes_on_with_what_it_can_use_and_refuses_what_it_cannot() -> 
 
 
 def test_what_is_half_way_back_is_for_the_release_before() -> None:
-    half = Stored(1, 1, leaving=2)
+    half = SchemaState(1, 1, leaving=2)
     RELEASED.check(half, "it")
     for schema in (NEXT, AFTER):
         with pytest.raises(CannotOpen, match="run holdfast schema rollback again, or start the release before"):
@@ -56,22 +56,22 @@ def test_what_is_half_way_back_is_for_the_release_before() -> None:
 
 
 def test_one_step_back_is_one_however_often_it_is_asked_for() -> None:
-    assert list(AFTER.way_back(Stored(3, 2), None, "it")) == [(2, CONTRACT)]
-    assert list(AFTER.way_back(Stored(2, 1), None, "it")) == []
+    assert list(AFTER.way_back(SchemaState(3, 2), None, "it")) == [(2, CONTRACT)]
+    assert list(AFTER.way_back(SchemaState(2, 1), None, "it")) == []
     with pytest.raises(CannotRollBack, match="it has version 1 of its schema: nothing leads back to 2"):
-        AFTER.way_back(Stored(1, 1), None, "it")
+        AFTER.way_back(SchemaState(1, 1), None, "it")
 
 
 def test_further_back_is_said() -> None:
-    assert list(AFTER.way_back(Stored(3, 2), 1, "it")) == [(2, CONTRACT), (1, EXPAND)]
+    assert list(AFTER.way_back(SchemaState(3, 2), 1, "it")) == [(2, CONTRACT), (1, EXPAND)]
     with pytest.raises(CannotRollBack, match="the first release had version 1"):
-        AFTER.way_back(Stored(3, 2), 0, "it")
+        AFTER.way_back(SchemaState(3, 2), 0, "it")
     with pytest.raises(CannotRollBack, match="the first release had version 1"):
-        RELEASED.way_back(Stored(1, 1), None, "it")
+        RELEASED.way_back(SchemaState(1, 1), None, "it")
 
 
 def test_where_nothing_leads_back_that_is_said() -> None:
     with pytest.raises(CannotRollBack, match="nothing leads back from version 4 of the schema: restore a backup of it"):
-        LAST.way_back(Stored(4, 2), 1, "it")
+        LAST.way_back(SchemaState(4, 2), 1, "it")
     with pytest.raises(CannotRollBack, match="only a release that knows it can undo it; this one knows versions up"):
-        NEXT.way_back(Stored(3, 2), None, "it")
+        NEXT.way_back(SchemaState(3, 2), None, "it")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit.limiter import Limiter
-from ratelimit.meter import SLACK, Meter
+from ratelimit.meter import SLACK, BucketMeter
 
 RATES = st.floats(0.01, 10_000)
 BURSTS = st.integers(1, 1_000)
@@ -29,7 +29,7 @@ def time() -> Time:
     return Time()
 
 
-def admitted(limiter: Limiter, *meters: Meter, calls: int = 1, cost: float = 1.0) -> int:
+def admitted(limiter: Limiter, *meters: BucketMeter, calls: int = 1, cost: float = 1.0) -> int:
     return sum(limiter.admit_now(meters, cost) == 0 for _ in range(calls))
 
 

@@ -14,7 +14,7 @@ import pytest
 from bench.callers import share
 from bench.servers.redis_server import RedisServer
 from ratelimit.address import check_redis, check_url, shown
-from ratelimit.meter import Meter
+from ratelimit.meter import BucketMeter
 from ratelimit.shared import LEASE_SECONDS, SharedLimiter
 
 SLOW = 0.001
@@ -273,7 +273,7 @@ def test_a_lease_is_no_more_than_a_part_of_the_burst() -> None:
     assert limiter.meter("few a second", 10, 10).most == 1
     assert limiter.meter("small burst", 10_000, 10).most == 5
     assert limiter.meter("many", 10_000, 10_000).most == 10_000 * LEASE_SECONDS
-    assert isinstance(limiter.meter("many", 1, 1), Meter)
+    assert isinstance(limiter.meter("many", 1, 1), BucketMeter)
 
 
 async def test_closing_ends_also_when_the_client_swallows_the_cancellation(

@@ -19,10 +19,10 @@ import msgspec
 
 from backend.serving.shards import shard_of
 from metadata_service.clusters.policy import Cluster, Heat, SplitRule, choose, look
-from metadata_service.clusters.shard_placement import Node, plan
+from metadata_service.clusters.shard_placement import LiveNode, plan
 from metadata_service.models import Partition, Queue
 from metadata_service.nodes.cached_client import MetadataClient
-from metadata_service.nodes.ring import POINTS, Member, Ring, View, movement
+from metadata_service.nodes.ring import POINTS, Ring, RingMember, RingView, movement
 
 ACCOUNT = "000000000000"
 SHARDS = 256
@@ -80,13 +80,13 @@ def _of_normal(values: int) -> float:
     return math.sqrt(2 * math.log(1000 * values))
 
 
-def _members(count: int) -> tuple[Member, ...]:
-    return tuple(Member(f"metadata-{number}", zone=f"z{number % 3}") for number in range(count))
+def _members(count: int) -> tuple[RingMember, ...]:
+    return tuple(RingMember(f"metadata-{number}", zone=f"z{number % 3}") for number in range(count))
 
 
 def _ring(sizes: Sizes) -> Iterator[Row]:
     nodes = sizes.nodes
-    view = View.of(1, _members(nodes))
+    view = RingView.of(1, _members(nodes))
     began = time.process_time()
     ring = Ring(view)
     yield Row(f"ring of {nodes} nodes: to build", (time.process_time() - began) * 1000, "ms of CPU", 5000)
@@ -108,7 +108,7 @@ def _ring(sizes: Sizes) -> Iterator[Row]:
         most,
     )
     yield Row("ring: a look-up", spent / sizes.queues * 1e6, "µs of CPU", 100)
-    joined = [Ring(view.joined(Member(f"newcomer-{number}"))) for number in range(3)]
+    joined = [Ring(view.joined(RingMember(f"newcomer-{number}"))) for number in range(3)]
     shares = [larger.shares()[f"newcomer-{number}"] for number, larger in enumerate(joined)]
     moved = [movement(ring, larger) for larger in joined]
     assert all(math.isclose(*pair, abs_tol=1e-9) for pair in zip(shares, moved, strict=True))
@@ -202,8 +202,8 @@ def _clusters(sizes: Sizes) -> Iterator[Row]:
     )
 
 
-def _nodes(count: int) -> list[Node]:
-    return [Node(f"backend-{number}") for number in range(count)]
+def _nodes(count: int) -> list[LiveNode]:
+    return [LiveNode(f"backend-{number}") for number in range(count)]
 
 
 def _fullest(assignment: dict[int, str], nodes: int) -> float:

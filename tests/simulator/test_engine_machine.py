@@ -34,7 +34,7 @@ from backend.api import (
 from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
 
 T = TypeVar("T")
@@ -111,8 +111,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.fold.open(1)
         self.apply(records.Configured(self.settings))
 
-    def _queue(self) -> Queue:
-        return Queue(self.fold, Handles(7, bytes(16)), 0)
+    def _queue(self) -> QueueCommands:
+        return QueueCommands(self.fold, Handles(7, bytes(16)), 0)
 
     def apply(self, record: Any, size: int = 0) -> None:
         self.position += 8
@@ -232,7 +232,7 @@ class EngineMachine(RuleBasedStateMachine):
         taken = [len(payload) for record, payload in written if isinstance(record, records.Message)]
         assert not taken or not self.overfull(sum(self.sizes()), len(taken), sum(taken[:-1]) + 1)
         stored = {record.number: record for record, _ in written if isinstance(record, records.Message)}
-        twins = {record.retry: record for record, _ in written if isinstance(record, records.Answered)}
+        twins = {record.retry: record for record, _ in written if isinstance(record, records.RetryAnswered)}
         for message, answer in zip(new, answers, strict=True):
             if message.retry in repeated:
                 assert answer.duplicate

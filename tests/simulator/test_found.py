@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from backend.api import DeadLetter, NewMessage, PartitionGone, PartitionSettings, Receive, Received, Target
+from backend.api import DeadLetter, NewMessage, PartitionGone, PartitionSettings, Receive, ReceivedMessage, Target
 from backend.engine import records, snapshot
 from backend.engine.fold import Fold
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
 from backend.journal.local.log import LogSettings
 from backend.journal.local.segments import RottenRecord
@@ -75,7 +75,7 @@ class Service:
         new = [NewMessage(body, None, group, token) for body, token in zip(bodies, tokens, strict=True)]
         self.run(self.node.send(target, new))
 
-    def receive(self, target: Target, seconds: int = 30, **command: Any) -> list[Received]:
+    def receive(self, target: Target, seconds: int = 30, **command: Any) -> list[ReceivedMessage]:
         return self.run(self.node.receive(target, Receive(10, seconds, **command)))
 
     def quiet(self) -> bool:
@@ -86,14 +86,14 @@ class Service:
         close_dead(self.loop.bury())
 
 
-def plain_queue(fifo: bool = False) -> tuple[Fold, Queue]:
+def plain_queue(fifo: bool = False) -> tuple[Fold, QueueCommands]:
     fold = Fold(7)
     fold.open(1)
     fold.apply(records.Configured(PartitionSettings(7, 1, 1, "arn", bytes(16), fifo, retention_seconds=60)), NOW)
-    return fold, Queue(fold, Handles(7, bytes(16)), 0)
+    return fold, QueueCommands(fold, Handles(7, bytes(16)), 0)
 
 
-def store(fold: Fold, queue: Queue, count: int, group: str | None = None) -> None:
+def store(fold: Fold, queue: QueueCommands, count: int, group: str | None = None) -> None:
     for place in range(count):
         written, _ = queue.send([NewMessage(b"", group=group)], NOW)
         fold.apply(written[0][0], NOW, (1 << 24) + 8 * fold.next_number + place)
@@ -179,7 +179,7 @@ def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
             yield pieces[ref[2]]
 
     again, _ = finished(snapshot.read(snapshot.take(fold, add, [])[0], fetch))
-    _, claims = Queue(again, queue.handles, 0).receive(Receive(10, 1), NOW + 2000)
+    _, claims = QueueCommands(again, queue.handles, 0).receive(Receive(10, 1), NOW + 2000)
     assert len(claims) == 3
 
 

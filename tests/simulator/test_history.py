@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend.api import HandleOutcome, NewMessage, Received, Stored
+from backend.api import HandleOutcome, NewMessage, ReceivedMessage, SendResult
 from backend.engine.ids import message_id, salt_of
 from backend.engine.receipt_handles import Handles
 from tests.simulator.checks.history import Claim, History, Msg, Queue
@@ -26,7 +26,7 @@ class Told:
 
     def sent(self, number: int, payload: bytes) -> None:
         msgs = self.history.sending(self.source, [NewMessage(payload, group="g", token=payload.rjust(16))])
-        stored = [Stored(message_id(SOURCE, number, salt_of(b"")), number)]
+        stored = [SendResult(message_id(SOURCE, number, salt_of(b"")), number)]
         self.history.sent(msgs, stored, lambda _: True)
 
     def received(
@@ -36,7 +36,7 @@ class Told:
         (partition,) = queue.partitions
         issue = Handles(partition, bytes(16)).issue
         answer = [
-            Received(
+            ReceivedMessage(
                 message_id(SOURCE, number, salt_of(b"")),
                 issue(number, receives, int(self.now)),
                 payload,

@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from metadata_service.cassandra.records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.models import ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
 from tests.simulator.checks.ledger import Ledger, LedgerWire, SessionEntries
@@ -57,7 +57,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[SessionWorld]:
     assert not place.loop.failures
 
 
-def _next(rows: Mapping[str, Row]) -> tuple[Writes, int]:
+def _next(rows: Mapping[str, VersionedRecord]) -> tuple[Writes, int]:
     number = int(rows["next"].record) + 1 if "next" in rows else 1
     return {"next": str(number)}, number
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, LakeTables, PublishedDay
 from billing.metering.usage import UsageRecord
 from spark_analytics import __main__ as jobs
 from spark_analytics import records
@@ -50,7 +50,7 @@ def chance() -> random.Random:
 
 
 def published(lake: Lake, name: str = USAGE_HOURLY, account: str | None = None) -> list[lakes.Row]:
-    return lakes.in_order(Tables(lake).read(name, DAY, NEXT, account=account).to_pylist())
+    return lakes.in_order(LakeTables(lake).read(name, DAY, NEXT, account=account).to_pylist())
 
 
 def usage_made(done: list[Done]) -> list[date]:
@@ -67,7 +67,7 @@ def test_records_are_counted_once_late_ones_too_and_nothing_is_done_twice(
     done = batch(spark, lake, DAY, NEXT)
     assert usage_made(done) == [DAY, NEXT]
     assert published(lake) == lakes.usage_hourly(first + second)
-    told = Tables(lake).day(USAGE_HOURLY, DAY)
+    told = LakeTables(lake).day(USAGE_HOURLY, DAY)
     assert told is not None
     assert (told.read.records, told.read.repeated) == (300, 80)
     assert told.sums["calls"] == str(sum(record.counts[0] for record in first))
@@ -76,7 +76,7 @@ def test_records_are_counted_once_late_ones_too_and_nothing_is_done_twice(
     assert not open_to_others
 
     assert usage_made(batch(spark, lake, DAY, NEXT)) == []
-    assert Tables(lake).day(USAGE_HOURLY, DAY) == told
+    assert LakeTables(lake).day(USAGE_HOURLY, DAY) == told
 
     lakes.bring(lake, late)
     assert usage_made(batch(spark, lake, DAY, NEXT)) == [DAY]
@@ -122,8 +122,8 @@ def test_how_far_a_day_is_known_goes_on_while_nothing_comes_and_not_by_what_one_
 
     monkeypatch.setattr("spark_analytics.batch.datetime", Clock)
 
-    def day() -> Day:
-        told = Tables(lake).day(USAGE_HOURLY, DAY)
+    def day() -> PublishedDay:
+        told = LakeTables(lake).day(USAGE_HOURLY, DAY)
         assert told is not None
         return told
 
@@ -145,7 +145,7 @@ def test_how_far_a_day_is_known_goes_on_while_nothing_comes_and_not_by_what_one_
 
     lake.remove(f"tables/usage_hourly/days/{DAY}.json")
     before = msgspec.structs.replace(made, read=msgspec.structs.replace(made.read, at=evening))
-    Tables(lake).publish(USAGE_HOURLY, DAY, before)
+    LakeTables(lake).publish(USAGE_HOURLY, DAY, before)
     assert usage_made(batch(spark, lake, DAY, DAY)) == [], "nothing more came"
     assert day() == msgspec.structs.replace(made, read=msgspec.structs.replace(made.read, at=evening + 4 * hour))
 
@@ -173,7 +173,7 @@ def test_the_batch_of_the_last_days_makes_earlier_ones_for_which_something_came(
     lakes.bring(lake, found)
     assert main(["batch", "--lake", lake.url, "--days", "1"]) == 0
     assert f"{late} usage_hourly: 20 records" in capsys.readouterr().out
-    rows = Tables(lake).read(USAGE_HOURLY, late, late).to_pylist()
+    rows = LakeTables(lake).read(USAGE_HOURLY, late, late).to_pylist()
     assert lakes.in_order(rows) == lakes.usage_hourly(found)
     assert main(["batch", "--lake", lake.url, "--days", "1"]) == 0
     assert f"{late} usage_hourly: nothing new" in capsys.readouterr().out
@@ -254,7 +254,7 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
             row(5, [], 7, 1, 1, 5, account=TWO, queue="jobs", queue_id=9, kind="fifo"),
         ]
     )
-    told = Tables(lake).day(STORAGE_HOURLY, DAY)
+    told = LakeTables(lake).day(STORAGE_HOURLY, DAY)
     assert told is not None
     assert (told.read.records, told.read.repeated) == (7, 2 + 4)
     assert told.sums == {"byte_milliseconds": str(3 * 2**62 + 48)}
@@ -262,9 +262,9 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
 
 KILLED = """
 import os, runpy, signal, sys
-from billing.lake.tables import Tables
+from billing.lake.tables import LakeTables
 
-publish, main, left = Tables.publish, sys.argv.pop(1), [int(sys.argv.pop(1))]
+publish, main, left = LakeTables.publish, sys.argv.pop(1), [int(sys.argv.pop(1))]
 
 def publish_or_die(*given, **named):
     if not left[0]:
@@ -272,7 +272,7 @@ def publish_or_die(*given, **named):
     left[0] -= 1
     publish(*given, **named)
 
-Tables.publish = publish_or_die
+LakeTables.publish = publish_or_die
 runpy.run_path(main, run_name="__main__")
 """
 
@@ -301,7 +301,7 @@ def test_a_batch_that_was_submitted_and_is_killed_between_its_steps_is_done_agai
     assert results[0].startswith(f"{DAY} usage_hourly: 100 records".encode())
     # The first day is there; of the second everything is written, and nothing published.
     assert published(lake) == lakes.usage_hourly(first)
-    orphans = set(lake.paths("tables/usage_hourly/runs")) - set(Tables(lake).files(USAGE_HOURLY, DAY, NEXT))
+    orphans = set(lake.paths("tables/usage_hourly/runs")) - set(LakeTables(lake).files(USAGE_HOURLY, DAY, NEXT))
     assert any(f"date={NEXT}" in path for path in orphans)
     assert usage_made(batch(spark, lake, DAY, NEXT)) == [NEXT]
     assert published(lake) == lakes.usage_hourly(first + second)
@@ -315,7 +315,7 @@ def test_a_record_in_the_folder_of_another_day_is_told_and_nothing_is_published(
     (Path(lake.root) / f"usage/date={NEXT}").rename(Path(lake.root) / f"usage/date={DAY}")
     with pytest.raises(JobFailed, match=f"rows of usage_hourly are of other days than {DAY}"):
         batch(spark, lake, DAY, DAY)
-    assert Tables(lake).days(USAGE_HOURLY) == []
+    assert LakeTables(lake).days(USAGE_HOURLY) == []
 
 
 def test_files_that_become_one_while_they_are_read_are_counted_once(

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from billing.lake.lake import Lake, LakeFile
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Tables, days_of
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, LakeTables, PublishedDay, days_of
 from spark_analytics import records
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, make_days, work_of
@@ -57,18 +57,18 @@ def both(tmp_path: Path) -> tuple[Lake, Lake]:
 
 def pointers(lake: Lake) -> dict[tuple[str, date], Any]:
     """Published days, without the members that differ from one run to another."""
-    found = {(name, day): Tables(lake).day(name, day) for name in SCHEMAS for day in Tables(lake).days(name)}
+    found = {(name, day): LakeTables(lake).day(name, day) for name in SCHEMAS for day in LakeTables(lake).days(name)}
     return {
         step: (day.rows, day.sums, msgspec.structs.replace(day.read, at=None)) for step, day in found.items() if day
     }
 
 
 def rows(lake: Lake) -> dict[str, list[lakes.Row]]:
-    return {name: lakes.in_order(Tables(lake).read(name, FIRST, LAST).to_pylist()) for name in SCHEMAS}
+    return {name: lakes.in_order(LakeTables(lake).read(name, FIRST, LAST).to_pylist()) for name in SCHEMAS}
 
 
 def run_of(lake: Lake, name: str, day: date) -> str:
-    found = Tables(lake).day(name, day)
+    found = LakeTables(lake).day(name, day)
     assert found is not None
     return found.run
 
@@ -127,7 +127,7 @@ def test_a_day_that_cannot_be_made_keeps_no_other_from_being_published(
     (Path(lake.root) / damaged).write_bytes(b"no Parquet")
     with pytest.raises(SPARK_ERRORS, match=damaged.rpartition("/")[2]):
         batch(small, lake, FIRST, LAST, small=True)
-    assert Tables(lake).days(USAGE_HOURLY) == [DAYS[0]]
+    assert LakeTables(lake).days(USAGE_HOURLY) == [DAYS[0]]
 
 
 def test_a_record_in_the_folder_of_another_day_is_told_and_the_days_before_are_published(
@@ -138,7 +138,7 @@ def test_a_record_in_the_folder_of_another_day_is_told_and_the_days_before_are_p
     (Path(lake.root) / f"usage/date={DAYS[3]}").rename(Path(lake.root) / f"usage/date={DAYS[2]}")
     with pytest.raises(JobFailed, match=f"rows of usage_hourly are of other days than {DAYS[2]}"):
         batch(small, lake, FIRST, LAST, small=True)
-    assert Tables(lake).days(USAGE_HOURLY) == DAYS[:2]
+    assert LakeTables(lake).days(USAGE_HOURLY) == DAYS[:2]
 
 
 def test_files_that_became_one_after_they_were_listed_are_counted_once(
@@ -189,7 +189,7 @@ def test_the_lake_is_listed_once(
     of_records = {folder: times for folder, times in listed.items() if folder.startswith(("usage", "storage"))}
     whole = {"usage": 1, "storage": 1}
     assert of_records == (whole if option[0] == "--days" else {f"{name}/date={today}": 1 for name in whole})
-    assert Tables(lake).days(USAGE_HOURLY) == (
+    assert LakeTables(lake).days(USAGE_HOURLY) == (
         [late, *days_of(today - timedelta(2), today)] if option[0] == "--days" else [today]
     )
 
@@ -229,6 +229,6 @@ def test_a_day_of_files_without_records_is_published_empty(small: SparkSession, 
     assert found is not None
     lake.write_table(path, found.slice(0, 0))
     batch(small, lake, FIRST, LAST, small=True)
-    day = Tables(lake).day(STORAGE_HOURLY, DAYS[3])
-    assert isinstance(day, Day)
+    day = LakeTables(lake).day(STORAGE_HOURLY, DAYS[3])
+    assert isinstance(day, PublishedDay)
     assert (day.rows, day.sums, day.read.files, day.read.records) == (0, {"byte_milliseconds": "0"}, 1, 0)

@@ -15,11 +15,11 @@ from bench.billing import days, sums_of_raw, sums_of_tables
 from billing.lake.lake import SCHEMA, Lake
 from billing.lake.tables import USAGE_HOURLY
 from spark_analytics.batch import batch
-from spark_analytics.generator import Month, generate, storage, usage
+from spark_analytics.generator import GeneratorParameters, generate, storage, usage
 from spark_analytics.session import JobFailed
 
 FIRST, LAST = date(2026, 10, 31), date(2026, 11, 1)
-MONTH = Month(FIRST, LAST, records=20_000, tenants=50, queues=2_000, late=0.03)
+MONTH = GeneratorParameters(FIRST, LAST, records=20_000, tenants=50, queues=2_000, late=0.03)
 
 
 def digest(found: DataFrame) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from billing.lake.lake import Lake, LakeFile
 from billing.lake.months import Month
-from billing.lake.tables import SCHEMAS, Tables
+from billing.lake.tables import SCHEMAS, LakeTables
 from billing.pricing.rated import Rated
 from billing.reports.analysis import decode, path_of
 from spark_analytics import __main__ as jobs
@@ -89,7 +89,7 @@ def refreshed(lake: Lake, prices: list[str]) -> int:
 
 def results(lake: Lake) -> dict[str, Any]:
     """Rows of the month in the lake, in order, without the time and the run that made them."""
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     found: dict[str, Any] = {}
     for name in SCHEMAS:
         rows = tables.read(name, MONTH.first, MONTH.next.first).to_pylist()

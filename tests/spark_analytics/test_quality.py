@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables, days_of
+from billing.lake.tables import SCHEMAS, USAGE_HOURLY, DayInput, LakeTables, PublishedDay, days_of
 from billing.pricing.invoices import Invoices
 from billing.pricing.plans import Customers, book_of
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, digest_of
-from spark_analytics.quality import Answered, Difference, check, compare, compare_answered, report
+from spark_analytics.quality import ClientCounts, Difference, check, compare, compare_answered, report
 from spark_analytics.rating import Rates, rate
 from tests.billing.pricing.test_estimate import BOOK
 from tests.spark_analytics import lakes
@@ -33,14 +33,14 @@ LAKE = {ONE: {"calls": 100}, TWO: {"calls": 50}}
     [(100, 0, "equal"), (98, 2, "within"), (98, 1, "breach"), (101, 5, "breach")],
 )
 def test_what_was_answered_is_in_the_lake_but_for_what_is_in_doubt(calls: int, in_doubt: int, verdict: str) -> None:
-    found = compare_answered({ONE: Answered(calls, in_doubt)}, LAKE)
+    found = compare_answered({ONE: ClientCounts(calls, in_doubt)}, LAKE)
     assert found.verdict == verdict
     assert found.differences == ([] if verdict == "equal" else [Difference(ONE, "calls", calls, 100)])
     assert bool(found.advice) == (verdict == "breach")
 
 
 def test_calls_of_an_account_that_the_lake_does_not_know_are_missing() -> None:
-    found = compare_answered({"333333333333": Answered(1)}, LAKE)
+    found = compare_answered({"333333333333": ClientCounts(1)}, LAKE)
     assert (found.verdict, found.differences) == ("breach", [Difference("333333333333", "calls", 1, 0)])
     assert "not in the lake" in found.advice
 
@@ -66,7 +66,7 @@ def test_a_lake_and_its_tables_are_compared_and_a_breach_fails(
         lake, "s", [lakes.stored(DAY, 3, 0, 1), lakes.stored(DAY, 3, 0, 1, epoch=2, byte_milliseconds=7)]
     )
     batch(spark, lake, DAY, DAY)
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     published = tables.day(USAGE_HOURLY, DAY)
     assert published is not None
     wrong = msgspec.structs.replace(published, files=(), run="99990101T000000-00000000")
@@ -145,11 +145,13 @@ def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behi
 
 def publish_the_rest(lake: Lake, month: Month) -> None:
     """Nothing was used on the other days: a month is closed only when the batch has done all of it."""
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     for name in SCHEMAS:
         for day in days_of(month.first, month.next.first - timedelta(1)):
             if tables.day(name, day) is None:
-                tables.publish(name, day, Day("20261102T000000-00000000", (), 0, {}, Read(0, 0, 0, digest_of([]))))
+                tables.publish(
+                    name, day, PublishedDay("20261102T000000-00000000", (), 0, {}, DayInput(0, 0, 0, digest_of([])))
+                )
 
 
 def test_arguments_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

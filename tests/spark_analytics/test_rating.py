@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, Day, Read, Tables, days_of
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, DayInput, LakeTables, PublishedDay, days_of
 from billing.metering.usage import BYTES_OUT, CHUNKS
 from billing.pricing.invoices import Invoices
-from billing.pricing.plans import Book, Customers, NoPrice, book_of, customers_of
+from billing.pricing.plans import Customers, NoPrice, PriceBook, book_of, customers_of
 from billing.pricing.rated import Rated
 from spark_analytics import rating
 from spark_analytics.__main__ import main
@@ -73,7 +73,7 @@ class Hour(NamedTuple):
 def publish(lake: Lake, hours: Iterable[Hour], first: str, last: str, run: str = f"{AFTER}-00000000") -> None:
     """Let this be what the batch has made of these days."""
     hours = list(hours)
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     for day in days_of(datetime.fromisoformat(first).date(), datetime.fromisoformat(last).date()):
         mine = [one for one in hours if one.hour.date() == day]
         for name in (USAGE_HOURLY, STORAGE_HOURLY):
@@ -93,12 +93,14 @@ def publish(lake: Lake, hours: Iterable[Hour], first: str, last: str, run: str =
                     rows.append({**of, "byte_milliseconds": one.stored})
             files: tuple[str, ...] = ()
             if rows:
-                files = (f"{Tables.folder(name, run, day)}/part-0.parquet",)
+                files = (f"{LakeTables.folder(name, run, day)}/part-0.parquet",)
                 lake.write_table(files[0], pa.Table.from_pylist(rows, schema=SCHEMAS[name]))
-            tables.publish(name, day, Day(run, files, len(rows), {}, Read(0, 0, 0, "")), over=tables.day(name, day))
+            tables.publish(
+                name, day, PublishedDay(run, files, len(rows), {}, DayInput(0, 0, 0, "")), over=tables.day(name, day)
+            )
 
 
-def rated(spark: SparkSession, lake: Lake, month: str, book: Book, customers: Customers) -> list[dict[str, Any]]:
+def rated(spark: SparkSession, lake: Lake, month: str, book: PriceBook, customers: Customers) -> list[dict[str, Any]]:
     """The lines, as dictionaries."""
     rate(spark, lake, Rates(Month.parse(month), book, customers))
     found = Rated(lake).of(Month.parse(month))
@@ -356,7 +358,7 @@ def test_a_leap_day_is_a_day_more(spark: SparkSession, lake: Lake, month: str, d
 
 
 def by_units(
-    book: Book, customers: Customers, month: Month, hours: list[Hour]
+    book: PriceBook, customers: Customers, month: Month, hours: list[Hour]
 ) -> dict[tuple[Any, ...], list[Fraction]]:
     """An independent rating: everybody's usage in its order, taken into tiers bit by bit."""
     used: defaultdict[tuple[str, str], defaultdict[tuple[Any, ...], int]] = defaultdict(lambda: defaultdict(int))

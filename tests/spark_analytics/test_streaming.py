@@ -31,7 +31,7 @@ from billing.pricing.estimate import Prices
 from billing.pricing.plans import Customers
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch
-from spark_analytics.streaming import Folder, start, used
+from spark_analytics.streaming import BatchFolder, start, used
 from tests.billing.pricing.test_estimate import BOOK
 from tests.spark_analytics import lakes
 
@@ -78,9 +78,9 @@ def arrive(lake: Lake, name: str, found: Iterable[UsageRecord], when: datetime) 
     aside.rename(folder / f"{name}.parquet")
 
 
-def run(spark: SparkSession, lake: Lake, folder: Folder | None = None, files_most: int = 2) -> None:
+def run(spark: SparkSession, lake: Lake, folder: BatchFolder | None = None, files_most: int = 2) -> None:
     """The stream, over all that has arrived."""
-    folder = folder or Folder(spark, lake, LATE_AFTER, lambda: NOON)
+    folder = folder or BatchFolder(spark, lake, LATE_AFTER, lambda: NOON)
     checkpoint = f"{lake.root}/checkpoint"
     query = start(spark, lake, checkpoint, folder, LATE_AFTER, None, files_most=files_most, partitions=2)
     try:
@@ -187,7 +187,7 @@ def test_ended_between_any_two_steps_and_gone_on_it_comes_to_the_same(
             del crashes[0]
             raise Crash
 
-    class Crashing(Folder):
+    class Crashing(BatchFolder):
         def __call__(self, batch: Any, number: int) -> None:
             nonlocal at
             at = number

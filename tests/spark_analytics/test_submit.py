@@ -26,7 +26,7 @@ from billing.lake.billing_days import TABLES
 from billing.lake.lake import Lake
 from billing.lake.live import summed
 from billing.lake.months import Month
-from billing.lake.tables import Tables
+from billing.lake.tables import LakeTables
 from billing.lake.upload import main as seal
 from billing.pricing.rated import Rated
 from spark_analytics.__main__ import main
@@ -157,7 +157,7 @@ def lake(folder: Path) -> Lake:
 
 def made(lake: Lake) -> dict[str, Any]:
     """All that the jobs have made of a lake."""
-    tables, streamed = Tables(lake), live.read(lake)
+    tables, streamed = LakeTables(lake), live.read(lake)
     day = datetime.now(UTC).date()
     found: dict[str, Any] = {
         name: lakes.in_order(tables.read(name, tables.days(name)[0], day).to_pylist()) for name in TABLES

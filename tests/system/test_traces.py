@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.commandline.client import Asked
-from holdfast.commandline.client import Client as RestClient
+from holdfast.commandline.client import ClientOptions
+from holdfast.commandline.client import RestClient as RestClient
 from tests.servers.server import SECRET_ACCESS_KEY, Server, free_port
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
@@ -285,7 +285,7 @@ def test_a_refused_call_and_one_of_sts_leave_a_span(server: Traced, seen: Collec
 
 def test_rest_leaves_the_same_spans(server: Traced, seen: Collector, url: str) -> None:
     name = url.rpartition("/")[2]
-    operator = RestClient(Asked(server.endpoint, None, None, None, None), server.client_environment())
+    operator = RestClient(ClientOptions(server.endpoint, None, None, None, None), server.client_environment())
     try:
         key = operator.call("POST", "keys", body={"name": "rest", "kind": "api"})["secret"]
     finally:

@@ -26,14 +26,14 @@ from pyspark.sql import SparkSession
 from billing.lake.compact import compact
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, Tables
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
 from billing.lake.upload import main as seal
 from billing.metering.buffers import finished
 from billing.metering.spool import waiting
 from billing.pricing import plans
 from billing.pricing.invoices import Invoices
 from billing.pricing.plans import Customers, load_book
-from holdfast.commandline.client import Asked, Client
+from holdfast.commandline.client import ClientOptions, RestClient
 from spark_analytics.batch import batch
 from spark_analytics.rating import Rates, rate
 from spark_analytics.session import session
@@ -152,7 +152,7 @@ class World:
             "AWS_SECRET_ACCESS_KEY": self.server.secret_access_key,
             "AWS_REGION": self.server.region,
         }
-        operator = Client(Asked(self.server.endpoint, None, None, None, None), keys)
+        operator = RestClient(ClientOptions(self.server.endpoint, None, None, None, None), keys)
         for number in range(TENANTS):
             account = operator.call("POST", "tenants", body={"name": f"Tenant {number}"})["account"]
             key = operator.call("POST", "keys", query={"account": account}, body={"name": "app", "role": "admin"})
@@ -312,7 +312,7 @@ def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_
 
 def report(lake: Lake, days: set[date]) -> tuple[Calls, Stored]:
     """Return the sums in the hourly tables."""
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     stored: Stored = Counter()
     for row in tables.read(STORAGE_HOURLY, min(days), max(days)).to_pylist():
         stored[row["account"]] += int(row["byte_milliseconds"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from telemetry.headers import Place, for_messages, read, read_parent, read_state, read_xray, unpack
+from telemetry.headers import RemoteSpan, for_messages, read, read_parent, read_state, read_xray, unpack
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 XRAY = b"Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1"
-OURS = Place(0xABC, 0xDEF, True)
+OURS = RemoteSpan(0xABC, 0xDEF, True)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ OURS = Place(0xABC, 0xDEF, True)
     ],
 )
 def test_a_parent(value: bytes, sampled: bool) -> None:
-    assert read_parent(value) == Place(TRACE, SPAN, sampled)
+    assert read_parent(value) == RemoteSpan(TRACE, SPAN, sampled)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_what_is_no_parent(value: bytes) -> None:
 )
 def test_a_state_is_kept_or_left_out_as_a_whole(value: bytes, state: str) -> None:
     assert read_state(value) == state
-    assert read({b"traceparent": PARENT, b"tracestate": value}) == Place(TRACE, SPAN, True, state)
+    assert read({b"traceparent": PARENT, b"tracestate": value}) == RemoteSpan(TRACE, SPAN, True, state)
 
 
 @pytest.mark.parametrize(
     ("value", "place"),
     [
-        (XRAY, Place(TRACE, SPAN, True)),
-        (XRAY.replace(b"Sampled=1", b"Sampled=0"), Place(TRACE, SPAN, False)),
-        (XRAY.replace(b"Sampled=1", b"Sampled=?"), Place(TRACE, SPAN, None)),
-        (XRAY.replace(b";", b"; ") + b";Lineage=a:1", Place(TRACE, SPAN, True)),
+        (XRAY, RemoteSpan(TRACE, SPAN, True)),
+        (XRAY.replace(b"Sampled=1", b"Sampled=0"), RemoteSpan(TRACE, SPAN, False)),
+        (XRAY.replace(b"Sampled=1", b"Sampled=?"), RemoteSpan(TRACE, SPAN, None)),
+        (XRAY.replace(b";", b"; ") + b";Lineage=a:1", RemoteSpan(TRACE, SPAN, True)),
         (XRAY.replace(b";Parent=00f067aa0ba902b7", b""), None),
         (XRAY.replace(b"Root=1-", b"Root=2-"), None),
         (XRAY.replace(b"00f067aa0ba902b7", b"0" * 16), None),
@@ -98,20 +98,20 @@ def test_a_state_is_kept_or_left_out_as_a_whole(value: bytes, state: str) -> Non
         (b";=;==", None),
     ],
 )
-def test_x_ray(value: bytes, place: Place | None) -> None:
+def test_x_ray(value: bytes, place: RemoteSpan | None) -> None:
     assert read_xray(value) == place
     assert read({b"x-amzn-trace-id": value}) == place
 
 
 def test_of_both_w3c_goes_first_and_what_is_no_parent_is_not_there() -> None:
     other = XRAY.replace(b"00f067aa0ba902b7", b"00f067aa0ba902b8")
-    assert read({b"traceparent": PARENT, b"x-amzn-trace-id": other}) == Place(TRACE, SPAN, True)
-    assert read({b"traceparent": b"?", b"x-amzn-trace-id": other}) == Place(TRACE, SPAN + 1, True)
+    assert read({b"traceparent": PARENT, b"x-amzn-trace-id": other}) == RemoteSpan(TRACE, SPAN, True)
+    assert read({b"traceparent": b"?", b"x-amzn-trace-id": other}) == RemoteSpan(TRACE, SPAN + 1, True)
     assert read({b"tracestate": b"a=1"}) is None
 
 
-@pytest.mark.parametrize("place", [OURS, Place((1 << 128) - 1, (1 << 64) - 1, False, "a=1,b=2")])
-def test_what_is_packed_is_unpacked(place: Place) -> None:
+@pytest.mark.parametrize("place", [OURS, RemoteSpan((1 << 128) - 1, (1 << 64) - 1, False, "a=1,b=2")])
+def test_what_is_packed_is_unpacked(place: RemoteSpan) -> None:
     assert unpack(place.pack()) == place
 
 

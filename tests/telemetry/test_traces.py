@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from telemetry import spans, traces
-from telemetry.headers import Place, read_parent
+from telemetry.headers import RemoteSpan, read_parent
 from telemetry.spans import Sampler, Span, Tracing
 from telemetry.traces import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
 from tests.servers.server import free_port
@@ -100,7 +100,7 @@ async def test_a_span_arrives_with_its_parent_and_state(collector: Collector) ->
     assert span is not None
     sent = read_parent(PARENT)
     assert sent is not None
-    span.link(Place(0xA, 0xB, True), "m")
+    span.link(RemoteSpan(0xA, 0xB, True), "m")
 
     async def fails() -> None:
         raise OSError("full")

@@ -26,7 +26,7 @@ ROWS_READ: Final = 16
 """Number of rows read at a time: a mebibyte of typical rows."""
 
 
-class Server(Tables, Protocol):
+class CheckedTables(Tables, Protocol):
     """Tables, with a check of their server's configuration."""
 
     async def check(self) -> None:
@@ -70,7 +70,7 @@ class CassandraSegments:
 class CassandraJournal:
     """Implements :class:`backend.journal.interface.Journal`."""
 
-    def __init__(self, server: Server, settings: CassandraLogSettings = DEFAULTS) -> None:
+    def __init__(self, server: CheckedTables, settings: CassandraLogSettings = DEFAULTS) -> None:
         self._server = server
         self._tables = tables = PatientTables(server)
         self.segments = CassandraSegments(tables, settings.segment_bytes)

@@ -88,7 +88,7 @@ class _Held:
 
 
 class CassandraTables:
-    """Implements :class:`backend.journal.cassandra.journal.Server`.  Made by :meth:`open`."""
+    """Implements :class:`backend.journal.cassandra.journal.CheckedTables`.  Made by :meth:`open`."""
 
     def __init__(self, connection: CassandraConnection, keyspace: str, fence: Fence) -> None:
         self._connection = connection
@@ -104,13 +104,13 @@ class CassandraTables:
         """Open the tables in a keyspace that has them in this version's schema (:data:`JOURNAL`).
 
         ``fence`` comes from the store of the logs' entries, in the same keyspace.  The caller owns the connection.
-        Raises :class:`Unanswered`, or a permanent error.
+        Raises :class:`StatementFailed`, or a permanent error.
         """
         tables = cls(connection, keyspace, fence)
         try:
             await asyncio.to_thread(tables._prepare)
         except Exception as error:  # the driver's errors have no common base
-            raise _trouble(cassandra_connection.Unanswered(error)) from error
+            raise _trouble(cassandra_connection.StatementFailed(error)) from error
         return tables
 
     def _prepare(self) -> None:
@@ -177,7 +177,7 @@ class CassandraTables:
             bound.consistency_level = self._level
         try:
             return await self._connection.ask(bound, None)
-        except cassandra_connection.Unanswered as error:
+        except cassandra_connection.StatementFailed as error:
             raise _trouble(error) from error
 
     async def _names(self, statement: PreparedStatement, log_id: int) -> list[Any]:
@@ -307,6 +307,6 @@ class CassandraTables:
 
 def _trouble(error: Exception) -> Exception:
     """Convert an error to the types of :class:`~backend.journal.cassandra.table_interface.Tables`."""
-    if not isinstance(error, cassandra_connection.Unanswered):
+    if not isinstance(error, cassandra_connection.StatementFailed):
         return error
     return Unanswered(str(error)) if error.passing else error.error

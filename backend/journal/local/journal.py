@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from backend.journal.checkpoints import LocalPieces
 from backend.journal.local.disk import Disk
 from backend.journal.local.log import DEFAULTS, LocalLog, LogSettings
-from backend.journal.local.scan import LogEnd, Scan, rewrite_tail
+from backend.journal.local.scan import LocalScan, LogEnd, rewrite_tail
 from backend.journal.local.segments import SegmentFiles, lock_log
 from metadata_service.models import LogEntry
 
@@ -60,8 +60,8 @@ class LocalJournal:
     def place(self, entry: LogEntry) -> str:
         return f"the folder {self._root}/{folder_of(entry)}"
 
-    def scan(self, entry: LogEntry, known_seq: int) -> Scan:
-        return Scan(
+    def scan(self, entry: LogEntry, known_seq: int) -> LocalScan:
+        return LocalScan(
             self._disk,
             self.segments.directory(entry.log_id),
             entry.log_id,

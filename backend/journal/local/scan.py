@@ -106,7 +106,7 @@ class LogEnd(NamedTuple):
     """The rows past the answered mark."""
 
 
-class Scan:
+class LocalScan:
     """Reads a log once, from a segment on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one.
 
     ``from_seq``: rows below it are skipped.  ``known_seq``: a row known from elsewhere to be durable, from a committed

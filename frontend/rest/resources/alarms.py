@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from auth.principal import Scope
-from frontend.alarms.alarms import Alarms, Asked
-from frontend.alarms.webhooks import NotTold
+from frontend.alarms.alarms import AlarmDefinition, Alarms
+from frontend.alarms.webhooks import WebhookFailed
 from frontend.queue_metrics import BY_NAME
 from frontend.request.access import in_prefixes
 from frontend.rest.caller import ManagingRoute, Visitor, Who
@@ -70,7 +70,9 @@ def create_router(context: Context) -> APIRouter:
             who.target = f"alarm {name} of {owner}"
         elif len(known) >= ALARMS_MOST:
             raise Problem(409, "TooManyAlarms", f"The account {owner} has {ALARMS_MOST} alarms; delete some.")
-        asked = Asked(given.queue, given.metric, given.comparison, given.threshold, given.minutes, given.webhook)
+        asked = AlarmDefinition(
+            given.queue, given.metric, given.comparison, given.threshold, given.minutes, given.webhook
+        )
         try:
             alarm, secret = await kept.create(owner, name, asked)
         except ValueError as error:
@@ -110,7 +112,7 @@ def create_router(context: Context) -> APIRouter:
         found = await find(who, who.account(account), name)
         try:
             await alarms().test(found.alarm)
-        except NotTold as error:
+        except WebhookFailed as error:
             text = str(error)
             return AlarmTested(delivered=False, detail=f"{text[:1].upper()}{text[1:]}.")
         return AlarmTested(delivered=True, detail=f"The webhook at {found.alarm.host} has heard it.")

@@ -32,7 +32,7 @@ from frontend.rest.models import (
 )
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.services import Services
-from metadata_service.clusters.directory import LOOK_SECONDS, Fleet, Known, change_cluster
+from metadata_service.clusters.directory import LOOK_SECONDS, ClusterDirectory, ReportedCluster, change_cluster
 from metadata_service.clusters.election import STAND_BY_SECONDS
 from metadata_service.models import (
     FIRST_CLUSTER,
@@ -184,13 +184,13 @@ def create_router(services: Services) -> APIRouter:
             not_asked.append(what)
             return None
 
-    async def _known() -> Sequence[tuple[Known, float]]:
+    async def _known() -> Sequence[tuple[ReportedCluster, float]]:
         """Every cluster, with the age of its report in seconds."""
         fleet = services.fleet
         if fleet is not None:
             return [(known, fleet.silent_s(known)) for known in fleet.known()]
         if services.alone is not None:
-            return [(Known(BackendCluster(FIRST_CLUSTER, 0), await services.alone(), 0.0), 0.0)]
+            return [(ReportedCluster(BackendCluster(FIRST_CLUSTER, 0), await services.alone(), 0.0), 0.0)]
         return []
 
     async def _refresh() -> None:
@@ -202,7 +202,7 @@ def create_router(services: Services) -> APIRouter:
         entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
         return await _manager(entry) if entry.version else None
 
-    def _several(who: Visitor, target: str) -> Fleet:
+    def _several(who: Visitor, target: str) -> ClusterDirectory:
         """The directory of clusters, for changes by an operator."""
         who.target = target
         who.require_role("operator")
@@ -210,7 +210,9 @@ def create_router(services: Services) -> APIRouter:
             raise Problem(409, "OneProcess", "This service is one process, and has no clusters to manage.")
         return services.fleet
 
-    async def _change(fleet: Fleet, name: str, change: Callable[[BackendCluster], BackendCluster]) -> ClusterShown:
+    async def _change(
+        fleet: ClusterDirectory, name: str, change: Callable[[BackendCluster], BackendCluster]
+    ) -> ClusterShown:
         changed = await change_cluster(fleet.registry, name, change)
         if changed is None:
             raise not_found(f"cluster {name}")
@@ -302,7 +304,7 @@ def _candidate(entry: ManagerEntry, one: Candidate, now_s: float) -> CandidateSh
     )
 
 
-def _shown(known: Known, silent_s: float, now_s: float) -> ClusterShown:
+def _shown(known: ReportedCluster, silent_s: float, now_s: float) -> ClusterShown:
     cluster, report = known.cluster, known.report
     told: dict[str, Any] = {"utilisation": None, "reported_seconds": None, "manager": None, "moving": 0, "homeless": 0}
     if report is not None:
@@ -364,7 +366,7 @@ def _state(node: ReportedNode) -> str:
     return "draining" if node.draining else "cut off" if node.cut_off else "live"
 
 
-def _nodes_of(fleet: Fleet, name: str) -> set[str]:
+def _nodes_of(fleet: ClusterDirectory, name: str) -> set[str]:
     reports = [known.report for known in fleet.known() if known.cluster.name == name and known.report is not None]
     return {node.name for report in reports for node in report.nodes}
 

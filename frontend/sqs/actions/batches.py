@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from backend.api import HandleOutcome, NewMessage, QueueFull, Stored
+from backend.api import HandleOutcome, NewMessage, QueueFull, SendResult
 from frontend.queues.queues import QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.actions import messages
@@ -25,7 +25,7 @@ from frontend.sqs.protocol.errors import (
 )
 
 Entry = dict[str, Any]
-Send = Callable[[Call, QueueView, Sequence[NewMessage]], Awaitable[list[Stored]]]
+Send = Callable[[Call, QueueView, Sequence[NewMessage]], Awaitable[list[SendResult]]]
 
 
 def _checked(members: Members, entry_name: str) -> list[Entry]:
@@ -111,13 +111,13 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
 
 async def _send_what_fits(
     send: Send, call: Call, view: QueueView, prepared: list[NewMessage], error: QueueFull
-) -> tuple[list[Stored], QueueFull]:
+) -> tuple[list[SendResult], QueueFull]:
     """Store the entries of a batch that fit into the queue, up to the first that does not; returns them with
     its error.
 
     Raises :class:`QueueFull` if none fits: the call is then refused as a whole, which SDKs retry.
     """
-    stored: list[Stored] = []
+    stored: list[SendResult] = []
     for message in prepared:
         try:
             stored += await send(call, view, [message])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from hashlib import blake2b, sha256
 
-from backend.api import AttemptExpired, HandleOutcome, NewMessage, OverLimit, Receive, Received, Stored
+from backend.api import AttemptExpired, HandleOutcome, NewMessage, OverLimit, Receive, ReceivedMessage, SendResult
 from frontend.queues import payload
 from frontend.queues.attributes import unknown
 from frontend.queues.encryption import Seal
@@ -119,7 +119,7 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
     return NewMessage(seal(payload.encode(stored)), delay, group, by_queue, by_group), answer, size
 
 
-def complete(answer: Members, stored: Stored, fifo: bool) -> None:
+def complete(answer: Members, stored: SendResult, fifo: bool) -> None:
     """Add a stored message's id and number to the answer."""
     answer["MessageId"] = stored.message_id
     if fifo:
@@ -173,7 +173,7 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
     return {"Messages": [_message(message, stored, view.fifo, system_names, wanted) for message, stored in opened]}
 
 
-async def _claim(context: Context, call: Call, view: QueueView, command: Receive) -> list[Received]:
+async def _claim(context: Context, call: Call, view: QueueView, command: Receive) -> list[ReceivedMessage]:
     wait = command.wait_seconds
     if not wait:
         return await context.queues.run(view, context.backend.receive, command)
@@ -218,7 +218,7 @@ def _message_attribute_filter(names: list[str] | None) -> Callable[[str], bool] 
 
 
 def _message(
-    message: Received,
+    message: ReceivedMessage,
     stored: Payload,
     fifo: bool,
     system_names: frozenset[str],
@@ -246,7 +246,7 @@ def _message(
     return answer
 
 
-def _system_attributes(message: Received, stored: Payload, fifo: bool) -> Members:
+def _system_attributes(message: ReceivedMessage, stored: Payload, fifo: bool) -> Members:
     attributes = {
         "SenderId": stored.sender,
         "SentTimestamp": str(message.sent_ms),

@@ -2,7 +2,7 @@
 
 Names, types, required members and declared errors are those of AWS's service model
 (``botocore/data/sqs/2012-11-05``; a test compares the two).  The model no longer has the names of the Query
-protocol, so these are listed here: lists and maps are flattened, ``Member.wire`` is the name that is followed
+protocol, so these are listed here: lists and maps are flattened, ``StructureMember.wire`` is the name that is followed
 by ``.1``, ``.2`` … in a request and that is the repeated element in an answer.
 """
 
@@ -21,7 +21,7 @@ class Structure(NamedTuple):
     """Named members, in the order of the service model."""
 
     name: str
-    members: dict[str, Member]
+    members: dict[str, StructureMember]
 
 
 class ListOf(NamedTuple):
@@ -37,7 +37,7 @@ class MapOf(NamedTuple):
 Type = Scalar | Structure | ListOf | MapOf
 
 
-class Member(NamedTuple):
+class StructureMember(NamedTuple):
     type: Type
     required: bool
     wire: str
@@ -65,7 +65,7 @@ def _structure(name: str, *members: tuple[str, Type] | tuple[str, Type, str], re
     needed = required.split()
     table = {}
     for member in members:
-        table[member[0]] = Member(member[1], member[0] in needed, member[2] if len(member) == 3 else member[0])
+        table[member[0]] = StructureMember(member[1], member[0] in needed, member[2] if len(member) == 3 else member[0])
     return Structure(name, table)
 
 

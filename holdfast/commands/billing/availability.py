@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.commandline.base import Parsed, account_option, make_command, tell
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 
-def _availability(client: Client, parsed: Parsed) -> None:
+def _availability(client: RestClient, parsed: Parsed) -> None:
     report = client.call("GET", "availability", query={"account": parsed.account, "month": parsed.month})
     tell(parsed, report, lambda: _told(report))
     if report["missing"]:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.commandline.base import confirm, tell
 from holdfast.commandline.prices import read_prices
 from holdfast.commandline.progress import Progress
-from holdfast.commandline.spark_jobs import Job, JobFailed, run_jobs
+from holdfast.commandline.spark_jobs import Job, SparkJobFailed, run_jobs
 from holdfast.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from billing.lake.lake import Lake
     from billing.lake.months import Month
     from billing.pricing.invoices import Closed
-    from billing.pricing.plans import Book, Customers
+    from billing.pricing.plans import Customers, PriceBook
 
 LATE_MONTHS_MAX: Final = 12
 """Number of closed months that are checked for late usage."""
@@ -65,7 +65,7 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
         return _failed(str(error), error.code)
     except (YamlError, NoPrice) as error:
         raise SettingsError(str(error)) from None
-    except (JobFailed, CannotClose, LakeUnavailable) as error:
+    except (SparkJobFailed, CannotClose, LakeUnavailable) as error:
         return _failed(str(error), 1)
     except KeyboardInterrupt:
         return 130
@@ -83,7 +83,7 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tuple[Book, Customers] | None:
+def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tuple[PriceBook, Customers] | None:
     """Check preconditions before Spark runs for minutes; returns the given prices.
 
     Raises :class:`CannotClose` and :class:`SettingsError`.
@@ -100,11 +100,11 @@ def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tup
 
 def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
     """Report earlier usage that is never charged, as charges start with the first closed month."""
-    from billing.lake.tables import USAGE_HOURLY, Tables
+    from billing.lake.tables import USAGE_HOURLY, LakeTables
 
     if closed:
         return
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     used = (day for day in tables.days(USAGE_HOURLY) if (there := tables.day(USAGE_HOURLY, day)) and there.rows)
     first = next(used, None)
     if first is not None and first < month.first:
@@ -116,7 +116,7 @@ def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> Non
 
 
 def _print_minimums(
-    lake: Lake, month: Month, prices: tuple[Book, Customers] | None, closed: dict[Month, Closed]
+    lake: Lake, month: Month, prices: tuple[PriceBook, Customers] | None, closed: dict[Month, Closed]
 ) -> None:
     """Print accounts that owe a minimum for the first time, without a creation date: they may be newer."""
     from billing.pricing.rated import Rated
@@ -149,11 +149,11 @@ def _rate(
     url: str,
     month: Month,
     closed: dict[Month, Closed],
-    prices: tuple[Book, Customers],
+    prices: tuple[PriceBook, Customers],
     parsed: argparse.Namespace,
     progress: Progress,
 ) -> None:
-    """Rate the month, and closed months again for late usage.  Raises :class:`JobFailed`."""
+    """Rate the month, and closed months again for late usage.  Raises :class:`SparkJobFailed`."""
     from billing.lake.billing_days import days_to_sum_up
 
     book, customers = prices

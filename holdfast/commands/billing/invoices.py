@@ -17,7 +17,7 @@ from holdfast.commandline.files import put
 from holdfast.commands.billing.close_month import add_close_command
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _LINES_SHOWN = 100
 _POLL_SECONDS_MIN: Final = 0.25
@@ -28,7 +28,7 @@ _OPEN: Final = {"queued": "it waits for its turn", "running": "it is being made"
 """States of an unfinished job, in words."""
 
 
-def _list(client: Client, parsed: Parsed) -> None:
+def _list(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import table
 
     query = {"account": parsed.account, "period": parsed.month}
@@ -52,7 +52,7 @@ def _list(client: Client, parsed: Parsed) -> None:
     tell(parsed, {"invoices": invoices}, lambda: table(headings, rows, nothing=nothing))
 
 
-def _show(client: Client, parsed: Parsed) -> None:
+def _show(client: RestClient, parsed: Parsed) -> None:
     invoice = client.call("GET", "invoices", parsed.period, query=_query(parsed))
     tell(parsed, invoice, lambda: _text(invoice))
     left_off = len(invoice["lines"]) - _LINES_SHOWN
@@ -60,7 +60,7 @@ def _show(client: Client, parsed: Parsed) -> None:
         print(f"{left_off} more lines; holdfast invoice export has all of them.", file=sys.stderr)
 
 
-def _export(client: Client, parsed: Parsed) -> None:
+def _export(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.client import CommandFailed
 
     if parsed.format in DOCUMENT_KINDS:
@@ -78,7 +78,7 @@ def _export(client: Client, parsed: Parsed) -> None:
     tell(parsed, {"file": str(file), "bytes": len(content)}, lambda: str(file))
 
 
-def _document(client: Client, parsed: Parsed) -> bytes:
+def _document(client: RestClient, parsed: Parsed) -> bytes:
     """Have the service make the document, wait for it, and fetch it.  Raises :class:`CommandFailed`."""
     from holdfast.commandline.client import NOT_FOUND, REFUSED, CommandFailed, persistently
     from holdfast.commandline.progress import Progress

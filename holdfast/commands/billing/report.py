@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.commandline.files import put
 from holdfast.commandline.prices import read_prices
 from holdfast.commandline.progress import Progress
-from holdfast.commandline.spark_jobs import Job, JobFailed, run_jobs
+from holdfast.commandline.spark_jobs import Job, SparkJobFailed, run_jobs
 from holdfast.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
         return _write(lake, period, account, now, output, parsed.pdf, progress)
     except ImportError as error:
         return _failed(_MISSING.format(error.name))
-    except JobFailed as error:
+    except SparkJobFailed as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         return 130
@@ -60,7 +60,7 @@ def write_report(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _refresh(lake: str, month: str, parsed: argparse.Namespace, progress: Progress) -> None:
-    """Recompute the page's data with Spark.  Raises :class:`JobFailed` and :class:`SettingsError`."""
+    """Recompute the page's data with Spark.  Raises :class:`SparkJobFailed` and :class:`SettingsError`."""
     from billing.lake.months import Month
 
     prices: list[str] = []
@@ -80,7 +80,7 @@ def _write(
     url: str, period: Period, account: str | None, now: datetime, output: Path, pdf: bool, progress: Progress
 ) -> int:
     from billing.lake.lake import Lake, LakeUnavailable, without_secrets
-    from billing.lake.tables import Tables
+    from billing.lake.tables import LakeTables
     from billing.pricing.costs import read_costs
     from billing.reports.analysis import NoAnalysis, decode, path_of
     from billing.reports.documents import PdfUnavailable, pdf_of
@@ -94,7 +94,7 @@ def _write(
         raise SettingsError(str(error)) from None
     try:
         progress.step(f"Reading the usage of {month}")
-        overview = read_overview(Tables(lake), period, account=account, today=now.date(), progress=progress.within)
+        overview = read_overview(LakeTables(lake), period, account=account, today=now.date(), progress=progress.within)
         if not overview.days:
             return _failed(
                 f"the lake {without_secrets(url)} has no results of the batch for {month}: make them with --refresh, "

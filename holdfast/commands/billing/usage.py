@@ -13,7 +13,7 @@ from billing.reports.questions import BYS, LINES_MOST
 from holdfast.commandline.base import Parsed, make_command, tell
 
 if TYPE_CHECKING:
-    from holdfast.commandline.client import Client
+    from holdfast.commandline.client import RestClient
 
 _COUNTS: Final = (
     ("CALLS", "calls"),
@@ -28,7 +28,7 @@ _HOUR_MS: Final = 3_600_000
 _DAYS_NAMED: Final = 5
 
 
-def _usage(client: Client, parsed: Parsed) -> None:
+def _usage(client: RestClient, parsed: Parsed) -> None:
     query = {
         "account": parsed.account,
         "month": parsed.month,

@@ -155,7 +155,7 @@ class ConnectionClosed(Exception):
     """The connection was closed: the statement was not sent."""
 
 
-class Unanswered(Exception):
+class StatementFailed(Exception):
     """A statement failed with the driver's ``error``."""
 
     def __init__(self, error: Exception) -> None:
@@ -170,7 +170,7 @@ class Unanswered(Exception):
 
 
 Done = Callable[[Rows | Exception], None]
-"""Callback called once, in the loop and never synchronously, with rows, :class:`Unanswered` or
+"""Callback called once, in the loop and never synchronously, with rows, :class:`StatementFailed` or
 :class:`ConnectionClosed`."""
 
 
@@ -306,7 +306,7 @@ class CassandraConnection:
         )
         try:
             ((mode,),) = await self.ask(query, None, host=host)
-        except (Unanswered, ConnectionClosed, ValueError):
+        except (StatementFailed, ConnectionClosed, ValueError):
             return None
         return str(mode)
 
@@ -361,7 +361,7 @@ class CassandraConnection:
             nonlocal told
             if not told:
                 told = True
-                inbox.put(done, Unanswered(error))
+                inbox.put(done, StatementFailed(error))
 
         if not self._users:
             inbox.put(done, ConnectionClosed("the connection to Cassandra is closed"))
@@ -376,7 +376,7 @@ class CassandraConnection:
     async def ask(
         self, statement: Any, values: Sequence[Any] | None, *, profile: Any = REPEATABLE, host: Any = None
     ) -> Rows:
-        """Send a statement and return its rows.  Raises :class:`Unanswered` and :class:`ConnectionClosed`."""
+        """Send a statement and return its rows.  Raises :class:`StatementFailed` and :class:`ConnectionClosed`."""
         answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
 
         def done(found: Rows | Exception) -> None:

@@ -17,7 +17,7 @@ from metadata_service.cassandra.driver.connection import (
     CassandraConnection,
     ConnectionClosed,
     Rows,
-    Unanswered,
+    StatementFailed,
 )
 from metadata_service.store import StoreUnavailable
 
@@ -97,7 +97,7 @@ class CassandraKeyspace:
         await self._repeat(lambda: self._once(batch, None, REPEATABLE), None)
 
     async def attempt(self, statements: Sequence[tuple[PreparedStatement, Sequence[Any]]]) -> bool:
-        """Try once to apply conditional statements of one partition atomically.  Raises :class:`Unanswered`."""
+        """Try once to apply conditional statements of one partition atomically.  Raises :class:`StatementFailed`."""
         batch = BatchStatement(
             BatchType.UNLOGGED,
             consistency_level=self.connection.scope.quorum,
@@ -113,7 +113,7 @@ class CassandraKeyspace:
         while True:
             try:
                 return await attempt()
-            except Unanswered as error:
+            except StatementFailed as error:
                 if not error.again or not await deadline.pause():
                     raise StoreUnavailable(f"the metadata in Cassandra cannot be used: {error}") from error
 

@@ -24,11 +24,11 @@ from cassandra import InvalidRequest
 from cassandra.query import SimpleStatement
 
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace, Deadline
-from metadata_service.cassandra.records import GONE, Records, Row, Writes
+from metadata_service.cassandra.records import GONE, Records, VersionedRecord, Writes
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables, make_tables
 from metadata_service.opening import CannotOpen
-from metadata_service.schema import CannotRollBack, Stored, would_lose
+from metadata_service.schema import CannotRollBack, SchemaState, would_lose
 from metadata_service.store import StoreUnavailable
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class CassandraVersions:
         prefix = "" if part is METADATA else f"{part.name}/"
         self._version, self._oldest, self._leaving = f"{prefix}version", f"{prefix}oldest", f"{prefix}leaving"
 
-    async def stored(self) -> Stored:
+    async def stored(self) -> SchemaState:
         """Read the stored version.  Raises :class:`StoreUnavailable`."""
         stored, _ = await self._look()
         return stored
@@ -71,7 +71,7 @@ class CassandraVersions:
         if not wait:
             await self.migrate()
             return
-        waiting = Waiting(f"{self._where} to get version {schema.version} of its schema")
+        waiting = BoundedWait(f"{self._where} to get version {schema.version} of its schema")
         while True:
             stored = await self.stored()
             schema.check(stored, self._where)
@@ -146,18 +146,18 @@ class CassandraVersions:
 
     # --- version rows --------------------------------------------------------------------------------------
 
-    async def _look(self) -> tuple[Stored, uuid.UUID | None]:
+    async def _look(self) -> tuple[SchemaState, uuid.UUID | None]:
         """Read the stored version, and the change id that wrote it."""
 
-        def read(rows: dict[str, Row]) -> tuple[Writes, tuple[Stored, uuid.UUID | None]]:
+        def read(rows: dict[str, VersionedRecord]) -> tuple[Writes, tuple[SchemaState, uuid.UUID | None]]:
             return {}, (self._read(rows), rows[self._version].change if self._version in rows else None)
 
         return await self._transact(read)
 
-    async def _note(self, change: uuid.UUID | None, stored: Stored) -> bool:
+    async def _note(self, change: uuid.UUID | None, stored: SchemaState) -> bool:
         """Store a version if it has not changed since ``change``; True if it is stored now."""
 
-        def write(rows: dict[str, Row]) -> tuple[Writes, bool]:
+        def write(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if self._read(rows) == stored:
                 return {}, True  # by an attempt of ours that was not answered, or by another process
             if (rows[self._version].change if self._version in rows else None) != change:
@@ -169,7 +169,7 @@ class CassandraVersions:
 
         return await self._transact(write)
 
-    async def _expected(self, change: uuid.UUID | None, stored: Stored) -> uuid.UUID | None:
+    async def _expected(self, change: uuid.UUID | None, stored: SchemaState) -> uuid.UUID | None:
         """Store a version as :meth:`_note` does, where no other process may change it; returns the new change id."""
         if not await self._note(change, stored):
             raise CannotRollBack(
@@ -178,19 +178,19 @@ class CassandraVersions:
             )
         return (await self._look())[1]
 
-    def _read(self, rows: dict[str, Row]) -> Stored:
+    def _read(self, rows: dict[str, VersionedRecord]) -> SchemaState:
         def number(key: str) -> int:
             return int(rows[key].record) if key in rows else 0
 
         version = number(self._version)
-        return Stored(version, number(self._oldest) or version, number(self._leaving))
+        return SchemaState(version, number(self._oldest) or version, number(self._leaving))
 
-    async def _transact(self, decide: Callable[[dict[str, Row]], tuple[Writes, T]]) -> T:
+    async def _transact(self, decide: Callable[[dict[str, VersionedRecord]], tuple[Writes, T]]) -> T:
         keys = (self._version, self._oldest, self._leaving)
         return await _patiently(lambda: self._records.transact(_SPACE, keys, decide))
 
 
-class Waiting:
+class BoundedWait:
     """A bounded wait for another process, logged at intervals."""
 
     def __init__(self, what: str) -> None:
@@ -220,7 +220,7 @@ async def prepared(keyspace: CassandraKeyspace, *, wait: bool) -> Records:
     there = partial(_patiently, lambda: has_tables(keyspace))
     if not await there():
         if wait:
-            waiting = Waiting(f"keyspace {keyspace.name} to be made")
+            waiting = BoundedWait(f"keyspace {keyspace.name} to be made")
             while not await there():
                 await waiting.pause()
         else:

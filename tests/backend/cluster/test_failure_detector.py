@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from backend.cluster.failure_detector import BEAT_SECONDS, GAP_SECONDS, OWN_BEATS_MIN, Watch
+from backend.cluster.failure_detector import BEAT_SECONDS, GAP_SECONDS, OWN_BEATS_MIN, FailureDetector
 from metadata_service.models import Heartbeat
 
 LOOK_SECONDS = 0.5
@@ -36,7 +36,7 @@ class Watching:
         self._chance = random.Random(seed)
         self._takes = takes
         self._dies_at = float("inf") if dies_at is None else dies_at
-        self._watch = Watch()
+        self._watch = FailureDetector()
         self._events: list[tuple[float, int, str]] = []
         self._number = 0
         self._stored = {"own": 0, "other": 0}
@@ -111,11 +111,11 @@ def test_a_node_that_lives_is_not_taken_for_dead(takes: Takes) -> None:
 
 def test_a_watcher_whose_own_heartbeats_are_not_stored_takes_nobody_for_dead() -> None:
     """Not even if it reads at its usual pace; nor for a long time that passed between two checks."""
-    watch = Watch()
+    watch = FailureDetector()
     for tick in range(40):
         watch.record([Heartbeat("b", 2, 1, 1, 0)], [2], tick / 2, min(tick, OWN_BEATS_MIN - 1))
     assert not watch.dead(2)
-    watch = Watch()
+    watch = FailureDetector()
     watch.record([Heartbeat("b", 2, 1, 1, 0)], [2], 0.0, 0)
     watch.record([Heartbeat("b", 2, 1, 1, 0)], [2], 600.0, 1)
     assert not watch.dead(2)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from backend.api import SHARDS, NewMessage, NotOwner, Target
-from backend.cluster.failure_detector import DEAD_SECONDS, Clocks, Watch
+from backend.cluster.failure_detector import DEAD_SECONDS, Clocks, FailureDetector
 from backend.cluster.member import GATHER_SECONDS, MOVES_MOST, Member, decide, drain, undrain, with_takeovers
 from backend.cluster.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.cluster.view import View
@@ -632,7 +632,7 @@ def beats(**counts: int) -> list[Heartbeat]:
 
 
 def test_a_heartbeat_that_stands_still_for_four_seconds_is_dead() -> None:
-    watch = Watch()
+    watch = FailureDetector()
     for tick in range(20):
         watch.record(beats(a=tick + 1, b=min(tick + 1, 5)), [97, 98, 99], tick / 2, tick)
         assert watch.alive(97) == (tick > 0)
@@ -643,7 +643,7 @@ def test_a_heartbeat_that_stands_still_for_four_seconds_is_dead() -> None:
 
 
 def test_time_in_which_the_watcher_saw_nothing_does_not_count() -> None:
-    watch = Watch()
+    watch = FailureDetector()
     watch.record(beats(a=1), [97], 0.0, 0)
     for tick in range(1, 40):
         watch.blind()

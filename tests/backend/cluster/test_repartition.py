@@ -23,9 +23,9 @@ from backend.api import (
     PartitionUnknown,
     Peer,
     Receive,
-    Received,
+    ReceivedMessage,
+    SendResult,
     SettingsStale,
-    Stored,
     Target,
     TokenReused,
     Unavailable,
@@ -37,7 +37,7 @@ from backend.partition_settings import PartitionDefaults, settings_of_partition
 from backend.rpc.client import RemoteBackend
 from backend.rpc.server import BackendServer, serve_backend
 from backend.serving import token_import
-from backend.serving.orphan_collector import Collector
+from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.shards import shard_of
 from metadata_service.clusters.partition_map import NotPossible, changing, open_ones, received_from, split
 from metadata_service.models import SERIAL_BITS, Partition, Queue
@@ -146,7 +146,7 @@ class World:
                 await self.node(one.id).configure(settings_of(known, one.id))
         raise AssertionError("the map does not come to rest")
 
-    async def send(self, token: int, known: Queue | None = None, group: str | None = None) -> Stored:
+    async def send(self, token: int, known: Queue | None = None, group: str | None = None) -> SendResult:
         """Send the message with this number as its body and its token."""
         message = NewMessage(b"%d" % token, group=group)
         key = token_of(token)
@@ -159,11 +159,11 @@ class World:
             return slots[slot_of_token(key, list(slots)) if group is None else slot_of_name(group, list(slots))]
 
         stored = await self.at(pick, "send", [message], known=known or await self.fresh())
-        return cast(Stored, stored[0])
+        return cast(SendResult, stored[0])
 
-    async def receive_all(self) -> list[Received]:
+    async def receive_all(self) -> list[ReceivedMessage]:
         """Receive and delete until the queue is empty."""
-        received: list[Received] = []
+        received: list[ReceivedMessage] = []
         while True:
             queue, found = await self.fresh(), 0
             for one in received_from(queue):
@@ -484,7 +484,7 @@ async def test_deduplication_ids_end_with_their_window_though_the_queue_has_move
         assert (await send_one(fifo, repeat)).message_id != stored.message_id, "it is stored"
 
 
-async def send_one(world: World, message: NewMessage) -> Stored:
+async def send_one(world: World, message: NewMessage) -> SendResult:
     """Send to the open partition of the message's group."""
 
     def pick(queue: Queue) -> Partition:
@@ -492,7 +492,7 @@ async def send_one(world: World, message: NewMessage) -> Stored:
         return slots[slot_of_name(message.group or "", list(slots))]
 
     stored = await world.at(pick, "send", [message], known=await world.fresh())
-    return cast(Stored, stored[0])
+    return cast(SendResult, stored[0])
 
 
 async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters_find_it(
@@ -597,7 +597,7 @@ async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_tha
     """Otherwise no call for all of the queue's partitions would end.  (Found by the simulator.)"""
     queue, node, gone = await drained_and_not_noted(world)
     assert node._incarnation is not None
-    await Collector(node._incarnation).run([gone.partition])
+    await OrphanCollector(node._incarnation).run([gone.partition])
     with pytest.raises(PartitionGone, match="has retired"):  # receives continue at the other partitions
         await world.nodes.watch(Target(gone.partition, queue.queue_id, queue.version), 0)
     counted = await world.at(lambda _: queue.partitions[0], "counters", known=queue)

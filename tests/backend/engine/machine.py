@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, Receive, Stored, Target
+from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, Receive, SendResult, Target
 from backend.engine.fold import Fold
 from backend.engine.ids import salt_of
-from backend.engine.queue import Claimed, Queue
+from backend.engine.queue import Claimed, QueueCommands
 from backend.engine.receipt_handles import Handles
 from backend.engine.records import Message, Record
 
@@ -35,7 +35,7 @@ class Machine:
         self.position = (1 << 44) + (1 << 24)
         self.fold = Fold(partition)
         self.fold.open(1)
-        self.queue = Queue(self.fold, Handles(partition, KEY), SALT)
+        self.queue = QueueCommands(self.fold, Handles(partition, KEY), SALT)
         self.journal: list[tuple[Record, int, int, int]] = []
         self.payloads: dict[int, bytes] = {}
         self.settings = PartitionSettings(
@@ -84,11 +84,11 @@ class Machine:
         also: bytes | None = None,
         delay: int | None = None,
         retry: bytes | None = None,
-    ) -> list[Stored]:
+    ) -> list[SendResult]:
         messages = [NewMessage(body.encode(), delay, group, token, also, retry) for body in bodies]
         return self.send_all(messages)
 
-    def send_all(self, messages: Sequence[NewMessage]) -> list[Stored]:
+    def send_all(self, messages: Sequence[NewMessage]) -> list[SendResult]:
         written, answers = self.queue.send(messages, self.now)
         for record, payload in written:
             if isinstance(record, Message):

@@ -16,7 +16,7 @@ from backend.api import (
     PartitionSettings,
     PartitionState,
     Routing,
-    Stored,
+    SendResult,
     Target,
     TokenReused,
     Transfer,
@@ -41,7 +41,7 @@ def send(machine: Machine, place: int, digest: bytes = DIGEST) -> str:
     return answers[0].message_id
 
 
-def keep(machine: Machine, written: list[tuple[records.Message | records.Answered, bytes]]) -> None:
+def keep(machine: Machine, written: list[tuple[records.Message | records.RetryAnswered, bytes]]) -> None:
     for record, payload in written:
         if isinstance(record, records.Message):
             machine.payloads[record.number] = payload
@@ -197,7 +197,7 @@ def test_deduplication_ids_that_came_with_a_move_end_each_at_its_own_time() -> N
     """They arrive in the order of their bytes, so one that expires last may be before all others."""
     old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
 
-    def sent(machine: Machine, place: int) -> Stored:
+    def sent(machine: Machine, place: int) -> SendResult:
         written, (answer,) = machine.queue.send([NewMessage(b"", group="g", token=token(place))], machine.now)
         keep(machine, written)
         return answer

@@ -116,11 +116,11 @@ def test_message_ids_are_uuids_that_never_repeat() -> None:
     "record",
     [
         Message(7, 5, 6, "g", b"t" * 16, b"i" * 16, "arn", 3, 4, 2, b"r" * 32),
-        records.Answered(7, b"r" * 32),
-        records.Received([1, 2], 9, "attempt"),
+        records.RetryAnswered(7, b"r" * 32),
+        records.MessagesReceived([1, 2], 9, "attempt"),
         records.VisibilityChanged([(1, 2)]),
         records.TransferOut([(1, 2)], 3, 4, True),
-        records.MoveEnded("t", "FAILED", "why"),
+        records.MoveTaskEnded("t", "FAILED", "why"),
     ],
 )
 def test_heads_survive_their_bytes(record: records.Record) -> None:
@@ -129,11 +129,11 @@ def test_heads_survive_their_bytes(record: records.Record) -> None:
 
 def test_a_later_version_may_append_members() -> None:
     longer = msgspec.msgpack.encode([[1, 2], 99, None, "something new"])
-    assert decode_head(records.Received.KIND, longer) == records.Received([1, 2], 99)
+    assert decode_head(records.MessagesReceived.KIND, longer) == records.MessagesReceived([1, 2], 99)
     with pytest.raises(UnknownRecord):
         decode_head(99, longer)
     with pytest.raises(UnknownRecord):
-        decode_head(records.Received.KIND, b"\xc1")
+        decode_head(records.MessagesReceived.KIND, b"\xc1")
 
 
 @pytest.mark.parametrize(("fifo", "most"), [(False, 40), (True, 80)])

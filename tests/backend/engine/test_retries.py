@@ -12,7 +12,7 @@ from backend.api import DeadLetter, NewMessage, TokenReused
 from backend.engine import snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
 from backend.engine.records import Dropped, Message, decode_head
 from backend.engine.snapshot import describe
@@ -122,7 +122,7 @@ def test_whatever_has_become_of_the_message(
     what_happens(queue)
     if replayed:
         queue.fold = queue.replayed()
-        queue.queue = Queue(queue.fold, Handles(1, KEY), SALT)
+        queue.queue = QueueCommands(queue.fold, Handles(1, KEY), SALT)
     before = len(queue.journal)
     (again,) = queue.send("a", group=group, token=token, retry=retry(1))
     assert (again.message_id, again.number) == (first.message_id, first.number)
@@ -170,7 +170,7 @@ def test_a_checkpoint_holds_the_tokens_and_writes_full_chunks_once() -> None:
     assert describe(fold) == describe(queue.fold)
     assert sorted(refs) == sorted(hanging)
     fold.open(2)
-    after = Queue(fold, Handles(1, KEY), SALT)
+    after = QueueCommands(fold, Handles(1, KEY), SALT)
     for at in (0, CHUNK_TOKENS - 1, CHUNK_TOKENS, count - 1):
         written, (again,) = after.send([NewMessage(b"x", retry=retry(at, b"%d" % at))], queue.now)
         assert not written

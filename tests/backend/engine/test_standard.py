@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from backend.api import DeadLetter, HandleOutcome, OverLimit, Target
-from backend.engine.records import MoveEnded, TransferBack, TransferDone
+from backend.engine.records import MoveTaskEnded, TransferBack, TransferDone
 from backend.engine.snapshot import describe
 from tests.backend.engine.machine import Machine
 from tests.backend.engine.test_handover import copied
@@ -424,6 +424,6 @@ def test_move_tasks() -> None:
     assert (task.status, task.total, task.moved) == ("RUNNING", 3, 2)
     (first, _) = other.claim()
     assert other.message(first.number).message_id is None, "a moved message gets a new id"
-    queue.write([MoveEnded("task", "COMPLETED")])
+    queue.write([MoveTaskEnded("task", "COMPLETED")])
     assert queue.fold.running_task is None
     assert describe(queue.replayed()) == describe(queue.fold)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from backend.journal.local.disk import Disk
 from backend.journal.local.log import LocalLog, LogSettings
-from backend.journal.local.scan import LogEnd, Row, Scan
+from backend.journal.local.scan import LocalScan, LogEnd, Row
 from backend.journal.local.segments import SegmentFiles
 from backend.journal.rows import RecordView, encode_record
 from tests.simulator.world.disk import SimDisk
@@ -95,7 +95,7 @@ async def a_log(
 async def scanned(
     disk: Disk, directory: str = f"{ROOT}/n-9", log_id: int = 9, **options: Any
 ) -> tuple[list[Row], LogEnd]:
-    scan = Scan(disk, directory, log_id, **options)
+    scan = LocalScan(disk, directory, log_id, **options)
     rows = [row async for row in scan.rows()]
     return rows, scan.end
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend.api import WAIT_ENDS, NewMessage, Receive, Received, Unavailable
+from backend.api import WAIT_ENDS, NewMessage, Receive, ReceivedMessage, Unavailable
 from backend.rpc.client import ClientLimits, RemoteBackend
 from backend.rpc.connection import Link, NotSent
 from backend.rpc.server import ServerLimits
@@ -108,7 +108,7 @@ async def test_a_receive_may_take_its_wait_beside_the_time_of_a_call() -> None:
     await house.close()
 
 
-async def waiting(house: House, command: Receive = POLL) -> asyncio.Task[list[Received]]:
+async def waiting(house: House, command: Receive = POLL) -> asyncio.Task[list[ReceivedMessage]]:
     """Start a receive that the backend holds."""
     house.inside.hold = True
     poll = asyncio.create_task(house.remote.receive(TARGET, command))
@@ -116,7 +116,7 @@ async def waiting(house: House, command: Receive = POLL) -> asyncio.Task[list[Re
     return poll
 
 
-async def answered_but_unread(house: House, command: Receive = POLL) -> asyncio.Task[list[Received]]:
+async def answered_but_unread(house: House, command: Receive = POLL) -> asyncio.Task[list[ReceivedMessage]]:
     """Start a receive whose answer was sent, and which its caller reads only after it resumes reading."""
     poll = await waiting(house, command)
     link_of(house)._transport.pause_reading()

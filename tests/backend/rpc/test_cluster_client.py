@@ -9,7 +9,18 @@ from typing import cast
 
 import pytest
 
-from backend.api import SHARDS, DeadLetter, NewMessage, NotOwner, Peer, Receive, Received, Stored, Target, Unavailable
+from backend.api import (
+    SHARDS,
+    DeadLetter,
+    NewMessage,
+    NotOwner,
+    Peer,
+    Receive,
+    ReceivedMessage,
+    SendResult,
+    Target,
+    Unavailable,
+)
 from backend.rpc import cluster_client
 from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits
@@ -50,11 +61,11 @@ class Owner(Obedient):
             self.refused += 1
             raise NotOwner(shard, self.says or owner)
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
         self._check(target)
         return await super().send(target, messages)
 
-    async def receive(self, target: Target, command: Receive) -> list[Received]:
+    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         self.waits.append(command.wait_seconds)
         self._check(target)
         found = await super().receive(target, command)
@@ -95,7 +106,7 @@ class Nodes:
             raise self.fail_with
         return dict(self.known)
 
-    async def send(self) -> list[Stored]:
+    async def send(self) -> list[SendResult]:
         return await self.backend.send(TARGET, [NewMessage(b"a")])
 
     @property

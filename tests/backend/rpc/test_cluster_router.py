@@ -13,7 +13,7 @@ from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits
 from backend.rpc.cluster_router import ClusterRouter
 from backend.rpc.connection import NotSent
-from backend.rpc.handshake import Refused
+from backend.rpc.handshake import HandshakeRefused
 from backend.rpc.server import BackendServer, serve_backend
 from metadata_service.models import partition_id
 from tests.backend.wired import SECRET, Obedient
@@ -114,6 +114,6 @@ async def test_it_is_ready_when_one_cluster_is_and_says_why_none_is(clusters: Cl
             await nobody.ready(0.1)
         await nobody.close()
     stranger = clusters.router(b"another secret than that")
-    with pytest.raises(Refused, match="another shared secret"):
+    with pytest.raises(HandshakeRefused, match="another shared secret"):
         await stranger.ready(10)
     await stranger.close()

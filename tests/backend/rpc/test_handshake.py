@@ -7,7 +7,16 @@ import hmac
 
 import pytest
 
-from backend.rpc.handshake import Answerer, Caller, Challenge, Hello, Proof, Refused, SecretUnusable, Welcome
+from backend.rpc.handshake import (
+    AnswererSide,
+    CallerSide,
+    Challenge,
+    HandshakeRefused,
+    Hello,
+    Proof,
+    SecretUnusable,
+    Welcome,
+)
 from backend.rpc.wire import Frames, encode
 
 SECRET = b"a secret that both sides know"
@@ -18,20 +27,20 @@ def payload(data: bytes) -> memoryview:
     return found
 
 
-def greet(caller: Caller, answerer: Answerer) -> Welcome:
+def greet(caller: CallerSide, answerer: AnswererSide) -> Welcome:
     challenge = answerer.greeted(payload(caller.begin()))
     proof = caller.challenged(payload(challenge))
     return caller.welcomed(payload(answerer.proved(payload(proof), 1000)))
 
 
 def test_two_that_know_the_secret_come_together() -> None:
-    caller, answerer = Caller(SECRET, "frontend-1"), Answerer(SECRET, "backend-1")
+    caller, answerer = CallerSide(SECRET, "frontend-1"), AnswererSide(SECRET, "backend-1")
     assert greet(caller, answerer).under_way_bytes == 1000
     assert (caller.peer, answerer.peer, caller.version, answerer.version) == ("backend-1", "frontend-1", 1, 1)
 
 
 def test_the_secret_is_never_said() -> None:
-    caller, answerer = Caller(SECRET, "f"), Answerer(SECRET, "b")
+    caller, answerer = CallerSide(SECRET, "f"), AnswererSide(SECRET, "b")
     hello = caller.begin()
     challenge = answerer.greeted(payload(hello))
     proof = caller.challenged(payload(challenge))
@@ -43,50 +52,50 @@ def test_the_secret_is_never_said() -> None:
 
 @pytest.mark.parametrize("binding", [b"", b"b" * 32])
 def test_another_secret_is_refused_by_the_server(binding: bytes) -> None:
-    with pytest.raises(Refused, match="another shared secret"):
-        greet(Caller(b"another secret than that", "f", binding), Answerer(SECRET, "b", binding))
+    with pytest.raises(HandshakeRefused, match="another shared secret"):
+        greet(CallerSide(b"another secret than that", "f", binding), AnswererSide(SECRET, "b", binding))
 
 
 def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
-    caller, answerer = Caller(SECRET, "f"), Answerer(b"another secret than that", "b")
+    caller, answerer = CallerSide(SECRET, "f"), AnswererSide(b"another secret than that", "b")
     caller.challenged(payload(answerer.greeted(payload(caller.begin()))))
     for proof in (b"", b"\0" * 32, b"\0" * 31):
-        with pytest.raises(Refused, match="another shared secret"):
+        with pytest.raises(HandshakeRefused, match="another shared secret"):
             caller.welcomed(memoryview(encode(Welcome(proof, 1))))
 
 
 def test_a_proof_does_not_serve_in_the_other_direction() -> None:
-    caller, answerer = Caller(SECRET, "f"), Answerer(SECRET, "b")
+    caller, answerer = CallerSide(SECRET, "f"), AnswererSide(SECRET, "b")
     proof = caller.challenged(payload(answerer.greeted(payload(caller.begin()))))
-    with pytest.raises(Refused):
+    with pytest.raises(HandshakeRefused):
         caller.welcomed(payload(proof))
 
 
 def test_a_proof_does_not_serve_for_another_connection() -> None:
-    caller = Caller(SECRET, "f")
+    caller = CallerSide(SECRET, "f")
     hello = caller.begin()
-    proof = caller.challenged(payload(Answerer(SECRET, "b").greeted(payload(hello))))
-    again = Answerer(SECRET, "b")
+    proof = caller.challenged(payload(AnswererSide(SECRET, "b").greeted(payload(hello))))
+    again = AnswererSide(SECRET, "b")
     again.greeted(payload(hello))
-    with pytest.raises(Refused):
+    with pytest.raises(HandshakeRefused):
         again.proved(payload(proof), 1)
 
 
 def test_somebody_between_the_two_is_noticed() -> None:
     """An attacker has a TLS connection to each of them, and relays their messages."""
-    with pytest.raises(Refused, match="somebody is between the two"):
-        greet(Caller(SECRET, "f", b"1" * 32), Answerer(SECRET, "b", b"2" * 32))
+    with pytest.raises(HandshakeRefused, match="somebody is between the two"):
+        greet(CallerSide(SECRET, "f", b"1" * 32), AnswererSide(SECRET, "b", b"2" * 32))
 
 
 def test_nobody_can_talk_the_two_down_to_a_lower_version() -> None:
-    caller, answerer = Caller(SECRET, "f", lowest=1, highest=2), Answerer(SECRET, "b", lowest=1, highest=2)
+    caller, answerer = CallerSide(SECRET, "f", lowest=1, highest=2), AnswererSide(SECRET, "b", lowest=1, highest=2)
     hello = caller.begin()
     offered = bytearray(bytes(payload(hello)))
     assert offered[2] == 2
     offered[2] = 1
     challenge = answerer.greeted(memoryview(bytes(offered)))
     assert answerer.version == 1
-    with pytest.raises(Refused):
+    with pytest.raises(HandshakeRefused):
         answerer.proved(payload(caller.challenged(payload(challenge))), 1)
 
 
@@ -97,7 +106,7 @@ def test_nobody_can_talk_the_two_down_to_a_lower_version() -> None:
 def test_old_and_new_speak_the_highest_version_that_both_know(
     caller: tuple[int, int], server: tuple[int, int], version: int
 ) -> None:
-    one, other = Caller(SECRET, "f", b"", *caller), Answerer(SECRET, "b", b"", *server)
+    one, other = CallerSide(SECRET, "f", b"", *caller), AnswererSide(SECRET, "b", b"", *server)
     greet(one, other)
     assert one.version == other.version == version
 
@@ -106,48 +115,48 @@ def test_old_and_new_speak_the_highest_version_that_both_know(
 def test_two_without_a_common_version_are_told_which_they_speak(
     caller: tuple[int, int], server: tuple[int, int]
 ) -> None:
-    with pytest.raises(Refused, match=r"no common version.*caller speaks \d.*server speaks 2 to 3"):
-        greet(Caller(SECRET, "f", b"", *caller), Answerer(SECRET, "b", b"", *server))
+    with pytest.raises(HandshakeRefused, match=r"no common version.*caller speaks \d.*server speaks 2 to 3"):
+        greet(CallerSide(SECRET, "f", b"", *caller), AnswererSide(SECRET, "b", b"", *server))
 
 
 def test_a_server_that_chooses_what_was_not_offered_is_refused() -> None:
-    caller = Caller(SECRET, "f")
+    caller = CallerSide(SECRET, "f")
     caller.begin()
-    with pytest.raises(Refused, match="chose version 7"):
+    with pytest.raises(HandshakeRefused, match="chose version 7"):
         caller.challenged(memoryview(encode(Challenge(7, b"n" * 32, "b"))))
 
 
 def test_steps_cannot_be_left_out_or_repeated() -> None:
-    with pytest.raises(Refused, match="before it was asked"):
-        Answerer(SECRET, "b").proved(memoryview(encode(Proof(b"p" * 32))), 1)
-    caller = Caller(SECRET, "f")
+    with pytest.raises(HandshakeRefused, match="before it was asked"):
+        AnswererSide(SECRET, "b").proved(memoryview(encode(Proof(b"p" * 32))), 1)
+    caller = CallerSide(SECRET, "f")
     caller.begin()
-    with pytest.raises(Refused, match="skipped its challenge"):
+    with pytest.raises(HandshakeRefused, match="skipped its challenge"):
         caller.welcomed(memoryview(encode(Welcome(b"q" * 32, 1))))
-    answerer = Answerer(SECRET, "b")
-    answerer.greeted(payload(Caller(SECRET, "f").begin()))
-    with pytest.raises(Refused, match="greeted twice"):
-        answerer.greeted(payload(Caller(SECRET, "f").begin()))
+    answerer = AnswererSide(SECRET, "b")
+    answerer.greeted(payload(CallerSide(SECRET, "f").begin()))
+    with pytest.raises(HandshakeRefused, match="greeted twice"):
+        answerer.greeted(payload(CallerSide(SECRET, "f").begin()))
 
 
 def test_a_nonce_that_is_short_is_refused() -> None:
-    with pytest.raises(Refused, match="nonce of 3 bytes"):
-        Answerer(SECRET, "b").greeted(memoryview(encode(Hello(1, 1, b"abc", "f"))))
+    with pytest.raises(HandshakeRefused, match="nonce of 3 bytes"):
+        AnswererSide(SECRET, "b").greeted(memoryview(encode(Hello(1, 1, b"abc", "f"))))
 
 
 def test_a_greeting_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(Refused, match="cannot be read"):
-        Answerer(SECRET, "b").greeted(memoryview(b"\xc1"))
+    with pytest.raises(HandshakeRefused, match="cannot be read"):
+        AnswererSide(SECRET, "b").greeted(memoryview(b"\xc1"))
 
 
 def test_a_secret_that_is_short_is_refused() -> None:
     with pytest.raises(SecretUnusable, match="has 15 bytes, it takes at least 16"):
-        Caller(b"s" * 15, "f")
+        CallerSide(b"s" * 15, "f")
 
 
 def test_the_proof_of_version_1_is_what_it_was() -> None:
     """Computed here separately, so that a change of the proof, which old programs would reject, is noticed."""
-    caller, answerer = Caller(SECRET, "f", b"binding"), Answerer(SECRET, "b", b"binding")
+    caller, answerer = CallerSide(SECRET, "f", b"binding"), AnswererSide(SECRET, "b", b"binding")
     hello = bytes(payload(caller.begin()))
     challenge = bytes(payload(answerer.greeted(memoryview(hello))))
     said = b"".join(len(part).to_bytes(4, "little") + part for part in (b"binding", hello, challenge))

@@ -13,7 +13,7 @@ import pytest
 from backend.api import NewMessage, Peer, Receive, Unavailable
 from backend.rpc.address import Address, ClientTls, ServerTls
 from backend.rpc.client import ClientLimits, RemoteBackend
-from backend.rpc.handshake import Caller, Refused, SecretUnusable
+from backend.rpc.handshake import CallerSide, HandshakeRefused, SecretUnusable
 from backend.rpc.server import ServerLimits, serve_backend
 from backend.rpc.wire import (
     ALIVE,
@@ -59,7 +59,7 @@ class Talker:
     async def known(cls, house: House) -> Talker:
         """Connect as an authenticated peer."""
         peer = await cls.stranger(house)
-        caller = Caller(SECRET, "peer")
+        caller = CallerSide(SECRET, "peer")
         peer.say(caller.begin())
         peer.say(caller.challenged(memoryview((await peer.hear())[2])))
         kind, _, payload = await peer.hear()
@@ -132,7 +132,7 @@ async def test_a_stranger_cannot_make_calls(house: House) -> None:
     peer.say(frame(Send.KIND, 1, SEND))
     assert await peer.gone()
     peer = await Talker.stranger(house)
-    peer.say(Caller(SECRET, "peer").begin() + frame(Send.KIND, 1, SEND))
+    peer.say(CallerSide(SECRET, "peer").begin() + frame(Send.KIND, 1, SEND))
     assert await peer.gone()
     assert house.inside.asked == []
 
@@ -145,7 +145,7 @@ async def test_a_stranger_cannot_have_memory_taken_for_a_long_frame(house: House
 
 async def test_a_wrong_secret_is_told_and_logged_without_it(house: House, caplog: pytest.LogCaptureFixture) -> None:
     remote = await RemoteBackend.connect(house.address, secret=b"another secret than that", limits=PATIENT)
-    with pytest.raises(Refused, match="another shared secret"):
+    with pytest.raises(HandshakeRefused, match="another shared secret"):
         await remote.ready(30)
     with pytest.raises(Unavailable, match="another shared secret"):
         await RemoteBackend._call(remote, Count.KIND, (TARGET,), 0.05)
@@ -156,7 +156,7 @@ async def test_a_wrong_secret_is_told_and_logged_without_it(house: House, caplog
 
 async def test_no_common_version_is_told(house: House) -> None:
     peer = await Talker.stranger(house)
-    peer.say(Caller(SECRET, "peer", b"", 7, 9).begin())
+    peer.say(CallerSide(SECRET, "peer", b"", 7, 9).begin())
     kind, _, payload = await peer.hear()
     assert kind == GOODBYE
     assert b"no common version of the protocol: the caller speaks 7 to 9, the server speaks 1" in payload
@@ -400,7 +400,7 @@ async def test_tls_keeps_both_sides_to_certificates_and_secret(tmp_path: Path) -
             await remote.close()
 
     await reach(ClientTls.load(cert, cert, key))
-    with pytest.raises(Refused, match="another shared secret"):
+    with pytest.raises(HandshakeRefused, match="another shared secret"):
         await reach(ClientTls.load(cert, cert, key), b"another secret than that")
     with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await reach(ClientTls.load(tmp_path / "other.pem", cert, key))

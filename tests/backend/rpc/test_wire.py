@@ -24,8 +24,8 @@ from backend.api import (
     Peeked,
     PeekState,
     Receive,
-    Received,
-    Stored,
+    ReceivedMessage,
+    SendResult,
     Target,
     TokenColumns,
     Transfer,
@@ -56,7 +56,9 @@ TARGET = Target(1 << 40, (1 << 62) + 3, 5)
 ARN = "arn:aws:sqs:us-east-1:000000000000:queue"
 TASK = MoveTask("task", "RUNNING", 1_700_000_000_000, 500, ARN, 10, 3, "why")
 MESSAGE = NewMessage(b"\x00payload\xff", 7, "group ☃", b"t" * 16, b"a" * 16, b"r" * 32)
-RECEIVED = Received("id", "handle", b"\x00payload", 1 << 60, 3, 1_700_000_000_001, 1_700_000_000_000, "group ☃", ARN)
+RECEIVED = ReceivedMessage(
+    "id", "handle", b"\x00payload", 1 << 60, 3, 1_700_000_000_001, 1_700_000_000_000, "group ☃", ARN
+)
 PEEKED = Peeked("id", None, 8, PeekState.MOVING, 5, 6, 7, 8, "group", ARN)
 SETTINGS = PartitionSettings(
     1 << 40, (1 << 62) + 3, 5, ARN, b"k" * 16, True, 345_600, 9, 20_000, 300, (1 << 61) + 1, 60
@@ -69,7 +71,7 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.Configure.KIND: ((SETTINGS,), None),
     wire.Drop.KIND: ((TARGET,), None),
     wire.Purge.KIND: ((TARGET, 7), None),
-    wire.Send.KIND: ((TARGET, [MESSAGE, NewMessage(b"")]), [Stored("id", 1 << 60), Stored("id", 3, True)]),
+    wire.Send.KIND: ((TARGET, [MESSAGE, NewMessage(b"")]), [SendResult("id", 1 << 60), SendResult("id", 3, True)]),
     wire.ReceiveCall.KIND: ((TARGET, Receive(10, 30, 20, DeadLetter(3, TARGET, True), "attempt")), [RECEIVED]),
     wire.Release.KIND: ((TARGET, ["one", "two"]), None),
     wire.Delete.KIND: ((TARGET, ["one"]), list(HandleOutcome)),

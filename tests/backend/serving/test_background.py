@@ -11,7 +11,7 @@ import pytest
 from backend.api import DeadLetter, Unavailable
 from backend.engine import snapshot
 from backend.engine.fold import Fold
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.recovery.compaction import Cleaner
 from backend.serving.background import KEPT_MOST, SAID_AGAIN_SECONDS, Complaints, Tasks
 from backend.serving.transfers import Ferry
@@ -70,7 +70,7 @@ def _alarm(service: Service) -> None:
         (Cleaner, "clean", _checkpoint),
         (SimStore, "settings", _restart),
         (Fold, "_end_claim", _alarm),
-        (Queue, "move_out", _move),
+        (QueueCommands, "move_out", _move),
     ],
     ids=["transfers", "move task", "checkpoint", "cleaner", "collector", "alarm", "moved out"],
 )

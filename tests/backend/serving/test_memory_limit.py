@@ -35,7 +35,7 @@ def test_what_a_queue_takes_is_about_what_it_says() -> None:
             retry = number.to_bytes(32, "big") if number <= 10_000 else None
             fold.apply(records.Message(number, 1, retry=retry), 1, 1 << 24, 10)
         for first in range(1, 20_000, 10):
-            fold.apply(records.Received(list(range(first, first + 10)), 1_000_000), 2)
+            fold.apply(records.MessagesReceived(list(range(first, first + 10)), 1_000_000), 2)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

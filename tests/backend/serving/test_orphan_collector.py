@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend.api import DeadLetter, NewMessage, Target
-from backend.serving.orphan_collector import Collector
+from backend.serving.orphan_collector import OrphanCollector
 from tests.simulator.test_found import Service
 
 
@@ -63,7 +63,7 @@ def test_what_a_crash_left_between_is_found_at_the_next_start(monkeypatch: pytes
         pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(Collector, "forget", not_yet)
+        patch.setattr(OrphanCollector, "forget", not_yet)
         drop(service, dead)
     assert known(service) == {2}
     service.close()

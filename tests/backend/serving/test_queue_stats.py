@@ -8,7 +8,7 @@ from backend.api import Measures, PartitionSettings
 from backend.engine.fold import Fold
 from backend.engine.records import Configured
 from backend.serving import queue_stats
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from backend.serving.queue_stats import measured_of, merged
 
 
@@ -21,11 +21,11 @@ def test_lists_of_several_nodes_become_one() -> None:
     assert merged([], 1) == merged([[]], 1) == []
 
 
-def partition(number: int, name: str, account: str = "0" * 12) -> Partition:
+def partition(number: int, name: str, account: str = "0" * 12) -> OpenPartition:
     fold = Fold(number)
     arn = f"arn:aws:sqs:us-east-1:{account}:{name}"
     fold.apply(Configured(PartitionSettings(number, number, 1, arn, b"k" * 16)), 1)
-    return Partition(fold, 0, 1, lambda: 5)
+    return OpenPartition(fold, 0, 1, lambda: 5)
 
 
 async def test_the_first_of_many_are_found_without_all_being_sorted(monkeypatch: pytest.MonkeyPatch) -> None:

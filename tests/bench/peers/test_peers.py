@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bench.jobs import BATCH, BODY_BYTES
-from bench.load import Load, LoadError
-from bench.peers.amqp import METHOD, Amqp, Confirms, Frames, frame
+from bench.load import LoadError, LoadGenerator
+from bench.peers.amqp import METHOD, Amqp, AmqpFrames, Confirms, frame
 from bench.peers.load import connect_by
 from bench.peers.nats import Messages, Nats
 from tests.bench.fake_brokers import FakeNats, FakeRabbit, running
@@ -18,8 +18,8 @@ from tests.bench.fake_brokers import FakeNats, FakeRabbit, running
 HOST = "127.0.0.1"
 
 
-def load(port: int, connections: int, greet: Any) -> Load:
-    return Load(HOST, port, connections, connect_by(greet))
+def load(port: int, connections: int, greet: Any) -> LoadGenerator:
+    return LoadGenerator(HOST, port, connections, connect_by(greet))
 
 
 async def test_rabbitmq_confirms_what_is_counted() -> None:
@@ -60,7 +60,7 @@ def test_confirmations_count_one_by_one_and_together() -> None:
     def confirmed(tag: int, several: bool) -> bytes:
         return frame(METHOD, struct.pack(">HHQB", 60, 80, tag, several))
 
-    codec = Confirms(Frames())
+    codec = Confirms(AmqpFrames())
     one = b"\0\x3c\0\x28\0\0\0"
     codec.say(5 * one)
     assert codec.heard(b"") is None

@@ -12,9 +12,9 @@ import pytest
 from billing.lake.billing_days import TABLES, batch_command, days_in_words, days_needed, days_to_sum_up, incomplete_days
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import Day, Read, Tables, days_of
+from billing.lake.tables import DayInput, LakeTables, PublishedDay, days_of
 from billing.pricing.invoices import CannotClose, Invoices
-from billing.pricing.plans import Book, Customers, book_of, customers_of
+from billing.pricing.plans import Customers, PriceBook, book_of, customers_of
 from billing.pricing.rated import FewerHours, Rated, Rating
 from tests.billing.rated_lines import Used, rate
 
@@ -44,10 +44,10 @@ def customers(default: str, **named: str) -> Customers:
 
 
 def publish(lake: Lake, days: Sequence[date], at: datetime = AFTER) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     for day in days:
         for name in TABLES:
-            published = Day("20261201T000000-00000000", (), 0, {}, Read(0, 0, 0, "", at))
+            published = PublishedDay("20261201T000000-00000000", (), 0, {}, DayInput(0, 0, 0, "", at))
             tables.publish(name, day, published, over=tables.day(name, day))
 
 
@@ -99,7 +99,7 @@ def test_days_in_words_and_the_command_that_sums_them_up(days: list[str], text: 
 
 def test_a_day_is_complete_when_both_tables_were_made_after_its_end(tmp_path: Path) -> None:
     lake, day = Lake(str(tmp_path / "lake")), date(2026, 11, 30)
-    tables, noon = Tables(lake), datetime(2026, 11, 30, 12, tzinfo=UTC)
+    tables, noon = LakeTables(lake), datetime(2026, 11, 30, 12, tzinfo=UTC)
     assert incomplete_days(tables, [day], AFTER) == [day]
     publish(lake, [day], noon)
     assert incomplete_days(tables, [day], AFTER) == [day]
@@ -108,7 +108,7 @@ def test_a_day_is_complete_when_both_tables_were_made_after_its_end(tmp_path: Pa
     assert incomplete_days(tables, [day], AFTER) == []
 
 
-def rating(lake: Lake, who: Customers, days: Sequence[date], covers: datetime, book: Book = BOOK) -> Rating:
+def rating(lake: Lake, who: Customers, days: Sequence[date], covers: datetime, book: PriceBook = BOOK) -> Rating:
     """Make a rating of November with these days of the tables, and store its lines in the lake."""
     read: Mapping[str, dict[str, str]] = {name: {str(day): "run" for day in days} for name in TABLES}
     spare = Lake(f"{lake.url}-spare")

@@ -11,9 +11,9 @@ import pytest
 
 from billing.lake import live
 from billing.lake.lake import Lake, LakeUnavailable
-from billing.lake.live import DAYS, LATE, MINUTES, Fold, ToDate, WrongCheckpoint, fold, late, read, summed
+from billing.lake.live import DAYS, LATE, MINUTES, BillingFold, ToDate, WrongCheckpoint, fold, late, read, summed
 from billing.lake.months import Month
-from billing.lake.tables import SCHEMAS, USAGE_HOURLY, Day, Read, Tables
+from billing.lake.tables import SCHEMAS, USAGE_HOURLY, DayInput, LakeTables, PublishedDay
 from billing.metering.usage import COUNTS
 from tests.billing.published import publish_storage
 
@@ -26,9 +26,9 @@ def counts(calls: int) -> dict[str, int]:
     return {"records": 1, **dict.fromkeys(COUNTS, 0), "calls": calls}
 
 
-def batch(*rows: tuple[str, int], day: date = DAY, at: datetime = AT, late: int = 0) -> Fold:
+def batch(*rows: tuple[str, int], day: date = DAY, at: datetime = AT, late: int = 0) -> BillingFold:
     """Make a fold of sends by some accounts, and of late calls of each."""
-    return Fold(
+    return BillingFold(
         pa.Table.from_pylist(
             [{"date": day, "account": who, "kind": "fifo", "action": "SendMessage", **counts(n)} for who, n in rows],
             DAYS,
@@ -144,7 +144,7 @@ def test_a_reader_sees_a_fold_whole_while_the_next_are_made(lake: Lake, monkeypa
     now = live._now
     number = 1
 
-    def overtaken(where: Lake) -> live.Now | None:
+    def overtaken(where: Lake) -> live.LiveSnapshot | None:
         found = now(where)
         monkeypatch.setattr(live, "_now", now)
         nonlocal number
@@ -187,7 +187,7 @@ def test_only_the_last_minutes_and_the_last_two_months_are_kept(lake: Lake) -> N
     old = pa.Table.from_pylist(
         [{"date": DAY - timedelta(90), "account": TWO, "arrived": later, "records": 1, "calls": 7}], LATE
     )
-    fold(lake, "s", 4, Fold(DAYS.empty_table(), MINUTES.empty_table(), old), later)
+    fold(lake, "s", 4, BillingFold(DAYS.empty_table(), MINUTES.empty_table(), old), later)
     found = read(lake)
     assert found is not None
     assert found.late["calls"].to_pylist() == [7], "of whatever day it is, it came now; what came long ago is gone"
@@ -207,13 +207,13 @@ def test_what_is_late_is_apart(lake: Lake) -> None:
 
 def publish(lake: Lake, day: date, began: datetime, records: int, calls: int) -> None:
     """Publish a day like the batch."""
-    tables, run = Tables(lake), f"{began:%Y%m%dT%H%M%S}-00000000"
-    path = f"{Tables.folder(USAGE_HOURLY, run, day)}/part.parquet"
+    tables, run = LakeTables(lake), f"{began:%Y%m%dT%H%M%S}-00000000"
+    path = f"{LakeTables.folder(USAGE_HOURLY, run, day)}/part.parquet"
     row = {"account": ONE, "queue": "q", "queue_id": 1, "kind": "fifo", "action": "SendMessage", "tags": []}
     hour = datetime(day.year, day.month, day.day, tzinfo=UTC)
     lake.write_table(path, pa.Table.from_pylist([row | {"hour": hour} | counts(calls)], SCHEMAS[USAGE_HOURLY]))
     there = tables.day(USAGE_HOURLY, day)
-    tables.publish(USAGE_HOURLY, day, Day(run, (path,), 1, {}, Read(1, records, 0, "")), over=there)
+    tables.publish(USAGE_HOURLY, day, PublishedDay(run, (path,), 1, {}, DayInput(1, records, 0, "")), over=there)
 
 
 def to_date(of: ToDate) -> list[tuple[str, str, str, int]]:

@@ -11,7 +11,7 @@ import pytest
 from billing.lake.lake import Lake
 from billing.lake.periods import Period
 from billing.lake.summary import Summary, summarise
-from billing.lake.tables import Tables
+from billing.lake.tables import LakeTables
 from billing.reports.questions import By
 from tests.billing.published import calls, publish_calls, publish_storage
 
@@ -48,7 +48,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def asked(lake: Lake, by: By, account: str | None = A, today: date = SECOND, **more: Any) -> Summary:
-    return summarise(Tables(lake), more.pop("period", PERIOD), by, today=today, account=account, **more)
+    return summarise(LakeTables(lake), more.pop("period", PERIOD), by, today=today, account=account, **more)
 
 
 def found(summary: Summary) -> dict[str, int]:

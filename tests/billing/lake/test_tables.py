@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from billing.lake.lake import Lake, LakeUnavailable
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, Day, Outrun, Read, Tables, days_of, new_run
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, DayInput, LakeTables, Outrun, PublishedDay, days_of, new_run
 
 FIRST, SECOND, THIRD = date(2026, 10, 31), date(2026, 11, 1), date(2026, 11, 2)
 NOW = datetime(2026, 11, 3, 5, tzinfo=UTC)
@@ -44,22 +44,22 @@ def rows(day: date, *accounts: str, byte_milliseconds: int = 1) -> pa.Table:
     )
 
 
-def written(lake: Lake, day: date, *accounts: str, now: datetime = NOW, byte_milliseconds: int = 1) -> Day:
+def written(lake: Lake, day: date, *accounts: str, now: datetime = NOW, byte_milliseconds: int = 1) -> PublishedDay:
     """Write a run's files, before it publishes."""
     run = new_run(now)
-    path = f"{Tables.folder(STORAGE_HOURLY, run, day)}/part-0.parquet"
+    path = f"{LakeTables.folder(STORAGE_HOURLY, run, day)}/part-0.parquet"
     table = rows(day, *accounts, byte_milliseconds=byte_milliseconds)
     lake.write_table(path, table)
-    return Day(run, (path,), len(table), {"byte_milliseconds": str(HUGE)}, Read(1, 2, 3, "d"))
+    return PublishedDay(run, (path,), len(table), {"byte_milliseconds": str(HUGE)}, DayInput(1, 2, 3, "d"))
 
 
-def accounts(tables: Tables, first: date = FIRST, last: date = THIRD, account: str | None = None) -> list[str]:
+def accounts(tables: LakeTables, first: date = FIRST, last: date = THIRD, account: str | None = None) -> list[str]:
     found: list[str] = tables.read(STORAGE_HOURLY, first, last, account=account)["account"].to_pylist()
     return found
 
 
 def test_a_day_is_read_as_it_was_published(lake: Lake) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     assert tables.day(STORAGE_HOURLY, FIRST) is None
     assert len(tables.read(STORAGE_HOURLY, FIRST, THIRD)) == 0
     first, second = written(lake, FIRST, "1", "2"), written(lake, SECOND, "2", byte_milliseconds=HUGE)
@@ -78,7 +78,7 @@ def test_a_day_is_read_as_it_was_published(lake: Lake) -> None:
 
 
 def test_columns_that_a_file_does_not_have_are_null(lake: Lake) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     day = written(lake, FIRST, "1")
     lake.write_table(day.files[0], rows(FIRST, "1").drop_columns(["oldest_age_ms_most"]))
     tables.publish(STORAGE_HOURLY, FIRST, day)
@@ -86,7 +86,7 @@ def test_columns_that_a_file_does_not_have_are_null(lake: Lake) -> None:
 
 
 def test_a_day_is_replaced_whole_by_who_knew_what_was_there(lake: Lake) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     first, again, rival = (written(lake, FIRST, account) for account in ("1", "2", "3"))
     tables.publish(STORAGE_HOURLY, FIRST, first)
     tables.publish(STORAGE_HOURLY, FIRST, again, over=first)
@@ -97,7 +97,7 @@ def test_a_day_is_replaced_whole_by_who_knew_what_was_there(lake: Lake) -> None:
 
 
 def test_what_is_published_has_to_be_there(lake: Lake) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     day = written(lake, FIRST, "1")
     lake.remove(day.files[0])
     with pytest.raises(LakeUnavailable, match="cannot be written"):
@@ -116,17 +116,19 @@ def test_files_are_made_durable_unless_they_are(lake: Lake, monkeypatch: pytest.
         sync(paths)
 
     monkeypatch.setattr(lake, "sync", note)
-    Tables(lake).publish(STORAGE_HOURLY, FIRST, day, over=Tables(lake).day(STORAGE_HOURLY, FIRST), durable=durable)
+    LakeTables(lake).publish(
+        STORAGE_HOURLY, FIRST, day, over=LakeTables(lake).day(STORAGE_HOURLY, FIRST), durable=durable
+    )
     assert (set(day.files) <= set(synced)) is not durable
 
 
 def test_files_that_no_pointer_names_are_swept_when_their_run_is_long_over(lake: Lake) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     long_ago = NOW - timedelta(hours=25)
     named, killed = written(lake, FIRST, "1", now=long_ago), written(lake, FIRST, "2", now=long_ago)
     under_way = written(lake, SECOND, "3", now=NOW - timedelta(hours=23))
     tables.publish(STORAGE_HOURLY, FIRST, named)
-    half = f"{Tables.folder(STORAGE_HOURLY, killed.run, SECOND)}/_temporary/0/.part-1.parquet.crc"
+    half = f"{LakeTables.folder(STORAGE_HOURLY, killed.run, SECOND)}/_temporary/0/.part-1.parquet.crc"
     lake.write_bytes(half, b"half")
     assert tables.sweep(STORAGE_HOURLY, NOW) == 2
     assert tables.sweep(STORAGE_HOURLY, NOW) == 0
@@ -138,7 +140,7 @@ def test_files_that_no_pointer_names_are_swept_when_their_run_is_long_over(lake:
 def test_a_reader_whose_files_were_swept_reads_those_of_the_new_pointer(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     old = written(lake, FIRST, "old")
     tables.publish(STORAGE_HOURLY, FIRST, old)
     read = lake.rows
@@ -154,7 +156,7 @@ def test_a_reader_whose_files_were_swept_reads_those_of_the_new_pointer(
 
 
 def test_a_file_that_is_missing_and_a_pointer_that_is_damaged_are_told(lake: Lake) -> None:
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     day = written(lake, FIRST, "1")
     tables.publish(STORAGE_HOURLY, FIRST, day)
     lake.remove(day.files[0])

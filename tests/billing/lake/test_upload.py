@@ -16,10 +16,10 @@ from billing.lake import storage_table
 from billing.lake import upload as sealing
 from billing.lake.lake import SCHEMA, Lake, LakeUnavailable, table_of, without_secrets
 from billing.lake.upload import main, seal
-from billing.metering.buffers import Buffer, Finished, Head
+from billing.metering.buffers import Buffer, BufferHeader, Finished
 from billing.metering.spool import waiting
 from billing.metering.storage import StorageKey
-from billing.metering.storage_file import Entry, StorageFile
+from billing.metering.storage_file import StorageEntry, StorageFile
 from billing.metering.usage import CALLS, UsageKey, UsageRecord
 from billing.metering.where import LAKE_VARIABLE
 
@@ -29,7 +29,7 @@ BOOT = "00112233445566ff"
 
 def count(spool: Path, sequence: int, minute_s: int, calls: int = 1, keys: int = 1) -> None:
     spool.mkdir(exist_ok=True)
-    buffer = Buffer.create(spool, Head("frontend-1", BOOT, sequence, minute_s), slots=8)
+    buffer = Buffer.create(spool, BufferHeader("frontend-1", BOOT, sequence, minute_s), slots=8)
     for number in range(keys):
         key = UsageKey("000000000000", f"q{number}", number + 1, "standard", "SendMessage", (("team", "a"),))
         buffer.cells[buffer.add(key) + CALLS] += calls
@@ -161,7 +161,7 @@ def store(spool: Path, number: int, minutes: int, partitions: int = 1) -> None:
     spool.mkdir(exist_ok=True)
     file = StorageFile.create(spool, BOOT, number, "host-1")
     key = StorageKey("000000000000", "q", 7, "standard", (("team", "a"),))
-    entries = [Entry(one, 7, number, 5, 10, 1, 1, 0, 0, HOUR * 1000, False) for one in range(1, partitions + 1)]
+    entries = [StorageEntry(one, 7, number, 5, 10, 1, 1, 0, 0, HOUR * 1000, False) for one in range(1, partitions + 1)]
     file.append(HOUR, 1, [key], entries)
     for minute in range(1, minutes):
         file.append(HOUR + 60 * minute, minute + 1, [], [])

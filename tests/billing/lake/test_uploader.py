@@ -15,14 +15,14 @@ import pytest
 from billing.lake import uploader as sealing
 from billing.lake.lake import Lake, table_of
 from billing.lake.uploader import Sealer
-from billing.metering.buffers import Buffer, Head
+from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.spool import waiting
 from billing.metering.usage import UsageKey
 
 
 def count(spool: Path, sequence: int) -> None:
     spool.mkdir(exist_ok=True)
-    buffer = Buffer.create(spool, Head("host-1", "00112233445566ff", sequence, 1_700_000_040), slots=8)
+    buffer = Buffer.create(spool, BufferHeader("host-1", "00112233445566ff", sequence, 1_700_000_040), slots=8)
     buffer.cells[buffer.add(UsageKey("000000000000", "q", 1, "standard", "SendMessage"))] += 1
     buffer.close()
 
@@ -87,7 +87,7 @@ async def test_it_goes_on_by_itself_and_ends_at_once(
 ) -> None:
     monkeypatch.setattr(sealing, "WAITING_BYTES_MOST", 0)
     count(tmp_path / "spool", 1)
-    held = Buffer.create(tmp_path / "spool", Head("host-1", "00112233445566ff", 2, 1_700_000_100), slots=8)
+    held = Buffer.create(tmp_path / "spool", BufferHeader("host-1", "00112233445566ff", 2, 1_700_000_100), slots=8)
     sealer = Sealer(tmp_path / "spool", str(tmp_path / "lake"), 0.01)
     sealer.start()
     with caplog.at_level(logging.ERROR):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from billing.metering import buffers
-from billing.metering.buffers import KEY_BYTES_MOST, Buffer, BufferDamaged, BufferFull, Head, finished
+from billing.metering.buffers import KEY_BYTES_MOST, Buffer, BufferDamaged, BufferFull, BufferHeader, finished
 from billing.metering.spool import CALLS_SUFFIX
 from billing.metering.usage import BYTES_IN, CALLS, COUNTS, UsageKey, UsageRecord
 
-HEAD = Head("frontend-1", "00112233445566ff", 1, 1_700_000_040)
+HEAD = BufferHeader("frontend-1", "00112233445566ff", 1, 1_700_000_040)
 SEND = UsageKey("000000000000", "orders", 7, "standard", "SendMessage", (("team", "payments"),))
 LIST = UsageKey("000000000000", "", 0, "", "ListQueues")
 
@@ -94,10 +94,10 @@ def test_the_minute_of_a_buffer_that_counted_nothing_can_change(tmp_path: Path) 
 COUNTING = """
 import sys, time
 from pathlib import Path
-from billing.metering.buffers import Buffer, Head
+from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.usage import UsageKey
 
-buffer = Buffer.create(Path(sys.argv[1]), Head("n", "00112233445566ff", 1, 1_700_000_040), 64)
+buffer = Buffer.create(Path(sys.argv[1]), BufferHeader("n", "00112233445566ff", 1, 1_700_000_040), 64)
 cell = buffer.add(UsageKey("000000000000", "q", 7, "standard", "SendMessage"))
 while True:
     buffer.cells[cell] += 1

@@ -10,7 +10,7 @@ import pytest
 from billing.metering.buffers import BufferDamaged
 from billing.metering.spool import STORAGE_SUFFIX, finished_files
 from billing.metering.storage import StorageKey, StorageRecord
-from billing.metering.storage_file import Entry, FinishedStorage, StorageFile, finished_storage
+from billing.metering.storage_file import FinishedStorage, StorageEntry, StorageFile, finished_storage
 
 HOUR = 1_700_000_400 // 3600 * 3600
 BOOT = "00112233445566ff"
@@ -18,10 +18,10 @@ KEY = StorageKey("000000000000", "q", 7, "standard")
 TAGGED = StorageKey("000000000000", "q", 7, "standard", (("team", "a"),))
 
 
-def entry(partition: int, byte_ms: int, size: int = 0, *, epoch: int = 1, gone: bool = False) -> Entry:
+def entry(partition: int, byte_ms: int, size: int = 0, *, epoch: int = 1, gone: bool = False) -> StorageEntry:
     """Make an entry of a partition that stores one message of this size, or none."""
     messages = 1 if size else 0
-    return Entry(partition, 7, epoch, byte_ms, size, messages, 1, 0, 0, HOUR * 1000 if size else 0, gone)
+    return StorageEntry(partition, 7, epoch, byte_ms, size, messages, 1, 0, 0, HOUR * 1000 if size else 0, gone)
 
 
 def create(folder: Path, number: int = 1) -> StorageFile:
@@ -148,7 +148,7 @@ def test_what_is_learned_of_a_queue_later_holds_for_the_whole_file(tmp_path: Pat
 def test_many_partitions_are_written_in_many_frames(tmp_path: Path) -> None:
     file = create(tmp_path)
     keys = [StorageKey("000000000000", f"q{number}", number, "fifo") for number in range(1, 4500)]
-    entries = [Entry(number, number, 1, number, 1, 1, 1, 0, 0, 0, False) for number in range(1, 4500)]
+    entries = [StorageEntry(number, number, 1, number, 1, 1, 1, 0, 0, 0, False) for number in range(1, 4500)]
     file.append(HOUR, 1, keys, entries)
     file.close()
     assert [(one.partition, one.key.queue) for one in read(tmp_path)] == [(n, f"q{n}") for n in range(1, 4500)]

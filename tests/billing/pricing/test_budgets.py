@@ -21,8 +21,8 @@ from billing.pricing.budgets import (
     Budget,
     Lines,
     Measured,
-    NotTold,
     Receiver,
+    ReceiverUnreachable,
     Webhook,
     alerts,
     budgets_of,
@@ -67,7 +67,7 @@ class Told:
 
     def tell(self, alert: Alert) -> None:
         if self.away:
-            raise NotTold("away")
+            raise ReceiverUnreachable("away")
         self.heard.append(alert)
         if self.killed:
             raise KeyboardInterrupt
@@ -204,7 +204,7 @@ def test_a_webhook_gets_each_alert_until_it_says_that_it_has_it(
     assert [key for key, _ in heard] == [found.id, found.id]
     assert heard[0][1]["account"] == ONE
     assert "has answered 503" in caplog.text
-    with pytest.raises(NotTold, match="cannot be reached") as failed:
+    with pytest.raises(ReceiverUnreachable, match="cannot be reached") as failed:
         Webhook("http://127.0.0.1:1/?token=very-secret").tell(found)
     assert "very-secret" not in caplog.text + str(failed.value)
 

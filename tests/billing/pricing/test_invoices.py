@@ -16,10 +16,10 @@ from billing.lake.billing_days import begins
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
 from billing.lake.tables import Outrun
-from billing.pricing.charges import Line
+from billing.pricing.charges import ChargeLine
 from billing.pricing.estimate import Prices
-from billing.pricing.invoices import CannotClose, Head, Invoice, Invoices, NoInvoice
-from billing.pricing.plans import Book, Customers, book_of, customers_of
+from billing.pricing.invoices import CannotClose, Invoice, InvoiceHeader, Invoices, NoInvoice
+from billing.pricing.plans import Customers, PriceBook, book_of, customers_of
 from billing.pricing.rated import Rated
 from tests.billing.rated_lines import Used, rate
 
@@ -59,7 +59,7 @@ MILLION = 10**6
 D = Decimal
 
 
-def book() -> Book:
+def book() -> PriceBook:
     return book_of(BOOK, "prices.yaml")
 
 
@@ -72,7 +72,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"))
 
 
-def amounts(lines: tuple[Line, ...]) -> list[tuple[str, str, str, Decimal]]:
+def amounts(lines: tuple[ChargeLine, ...]) -> list[tuple[str, str, str, Decimal]]:
     return [(line.month, line.category, line.queue, line.amount.normalize()) for line in lines]
 
 
@@ -130,7 +130,7 @@ def test_invoices_are_listed_and_read_all_at_once(lake: Lake) -> None:
     ]
     assert [head.number for head in invoices.list(A)] == ["X-000001", "X-000003"]
     assert [head.number for head in invoices.list(A, "2026-12")] == ["X-000003"]
-    assert type(invoices.list(A)[0]) is Head
+    assert type(invoices.list(A)[0]) is InvoiceHeader
     assert list(invoices.all_of("2026-11")) == [invoices.get(A, "2026-11"), invoices.get(B, "2026-11")]
     assert list(invoices.all_of("2026-10")) == []
 

@@ -11,7 +11,7 @@ import pytest
 
 import billing
 from billing.lake.months import Month, midnight
-from billing.pricing.plans import Book, Customer, NoPrice, Tier, book_of, customers_of, load_book, load_customers
+from billing.pricing.plans import Customer, NoPrice, PriceBook, Tier, book_of, customers_of, load_book, load_customers
 from billing.pricing.strict_yaml import YamlError
 
 EXAMPLE = Path(billing.__file__).parent / "pricing" / "prices.example.yaml"
@@ -40,7 +40,7 @@ plans:
 """
 
 
-def book() -> Book:
+def book() -> PriceBook:
     return book_of(BOOK, "prices.yaml")
 
 
@@ -82,7 +82,7 @@ def test_prices_are_decimals_as_they_are_written() -> None:
 
 
 def test_a_book_is_the_same_when_it_was_kept_as_json() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(book()), type=Book) == book()
+    assert msgspec.json.decode(msgspec.json.encode(book()), type=PriceBook) == book()
 
 
 def test_a_month_has_a_segment_for_each_version() -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from billing.reports.charts import BLUE, COLOURS, TEAL, Bar, Chart, Series, days_chart, forecast_chart, ranking_chart
+from billing.reports.charts import (
+    BLUE,
+    COLOURS,
+    TEAL,
+    Bar,
+    Chart,
+    ChartSeries,
+    days_chart,
+    forecast_chart,
+    ranking_chart,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,7 +48,10 @@ def two_days(name: str = "calls") -> Chart:
         "Calls <by> day",
         "Most on the 2nd & last.",
         ["1", "2"],
-        [Series("Sends", BLUE, [10, 20], ["10 sends", "20 sends"]), Series("Receives", TEAL, [5, 40], ["5 r", "40 r"])],
+        [
+            ChartSeries("Sends", BLUE, [10, 20], ["10 sends", "20 sends"]),
+            ChartSeries("Receives", TEAL, [5, 40], ["5 r", "40 r"]),
+        ],
         lambda value: f"{value:g}",
     )
 

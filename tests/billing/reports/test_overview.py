@@ -9,7 +9,7 @@ import pytest
 
 from billing.lake.lake import Lake
 from billing.lake.periods import Period
-from billing.lake.tables import Tables
+from billing.lake.tables import LakeTables
 from billing.reports.overview import Overview, measured, read_overview
 from tests.billing.published import calls, publish_calls, publish_storage
 
@@ -41,7 +41,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def read(lake: Lake, account: str | None = None, today: date = date(2026, 11, 4)) -> Overview:
     said: list[str] = []
-    overview = read_overview(Tables(lake), NOVEMBER, account=account, today=today, progress=said.append)
+    overview = read_overview(LakeTables(lake), NOVEMBER, account=account, today=today, progress=said.append)
     assert len(said) == 3
     assert said[-1] == "reading the usage of 2026-11-03, day 3 of 3"
     return overview

@@ -29,7 +29,7 @@ from billing.reports.questions import (
     Question,
     UsageAsked,
 )
-from billing.reports.reader import NotFound, Reader, Refused, Unavailable
+from billing.reports.reader import NotFound, QuestionRefused, Reader, ReportUnavailable
 from tests.billing.pricing.test_invoices import BOOK
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
@@ -80,7 +80,7 @@ async def test_invoices(lake: Lake) -> None:
     assert ([one["number"] for one in second["invoices"]], second["next"]) == (["X-000002"], None)
     assert [one["account"] for one in (await ask(lake, InvoicesAsked(B, None, "", 10)))["invoices"]] == [B]
     assert (await ask(lake, InvoicesAsked(None, "2026-12", "", 10)))["invoices"] == []
-    with pytest.raises(Refused, match="no invoice 'X-9'"):
+    with pytest.raises(QuestionRefused, match="no invoice 'X-9'"):
         await ask(lake, InvoicesAsked(None, None, "X-9", 10))
 
 
@@ -157,7 +157,7 @@ async def test_a_lake_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixt
     damaged = tmp_path / "tables" / "usage_hourly" / "days" / "2026-11-01.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("no pointer")
-    with pytest.raises(Unavailable, match="cannot be read now") as found:
+    with pytest.raises(ReportUnavailable, match="cannot be read now") as found:
         await Reader(str(tmp_path)).ask(UsageAsked(NOVEMBER, "day", None, None, 10))
     assert str(tmp_path) not in str(found.value), "where it is concerns operators"
     assert "tables/usage_hourly/days/2026-11-01.json in the lake is damaged" in caplog.text
@@ -170,12 +170,12 @@ async def test_a_damaged_file_is_not_said_to_be_the_question_s_fault(
     shutil.copytree(lake.url, copy)
     for path in copy.glob("invoices/period=2026-11/*/heads.parquet"):
         path.write_bytes(b"no Parquet")
-    with pytest.raises(Unavailable) as found:
+    with pytest.raises(ReportUnavailable) as found:
         await Reader(str(copy)).ask(InvoiceAsked(A, "2026-11", "json", draft=False))
     assert str(found.value) == "the usage lake cannot be read now"
     assert f"the lake at {copy} has a damaged file" in caplog.text
     (copy / "invoices/period=2026-11/closed.json").write_text("{}")
-    with pytest.raises(Unavailable):
+    with pytest.raises(ReportUnavailable):
         await Reader(str(copy)).ask(InvoicesAsked(None, None, "", 1))
 
 
@@ -191,7 +191,7 @@ async def test_secrets_of_the_lake_are_on_no_command_line(
         return await start(*command, **named)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", starting)
-    with pytest.raises(Refused) as found:
+    with pytest.raises(QuestionRefused) as found:
         await Reader(url).ask(InvoicesAsked(None, None, "", 1))
     assert "-m" in started
     assert "very-secret" not in f"{started} {found.value} {caplog.text}"
@@ -199,15 +199,15 @@ async def test_secrets_of_the_lake_are_on_no_command_line(
 
 async def test_a_process_that_fails_or_hangs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     asked = InvoicesAsked(None, None, "", 1)
-    with pytest.raises(Unavailable, match="was not read"):
+    with pytest.raises(ReportUnavailable, match="was not read"):
         await Reader("/nowhere", (sys.executable, "-c", "import sys; sys.exit('out of memory')")).ask(asked)
     assert "out of memory" in caplog.text
     monkeypatch.setattr(reader_module, "PATIENCE_SECONDS", 0.5)
     hanging = Reader("/nowhere", (sys.executable, "-c", "import time, os; print(os.getpid()); time.sleep(100)"))
-    with pytest.raises(Unavailable, match="not read within"):
+    with pytest.raises(ReportUnavailable, match="not read within"):
         await hanging.ask(asked)
     monkeypatch.setattr(reader_module, "MAKING_SECONDS_MAX", 0.5)
-    with pytest.raises(Unavailable, match="not made within"):
+    with pytest.raises(ReportUnavailable, match="not made within"):
         await hanging.make(DocumentAsked(A, "2026-11", "pdf", draft=False))
 
 

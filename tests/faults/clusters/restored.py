@@ -28,8 +28,8 @@ from typing import Any
 from cassandra.cluster import Cluster
 
 from bench.cluster import REGION, LocalCluster
-from holdfast.commandline.client import Asked
-from holdfast.commandline.client import Client as Operator
+from holdfast.commandline.client import ClientOptions
+from holdfast.commandline.client import RestClient as Operator
 from holdfast.runtime.stores import cluster_keyspace
 from tests.faults.campaign.distributed import Doors
 from tests.faults.tools.client import Client, InDoubt, Refused, Unreachable
@@ -121,7 +121,9 @@ class TwoClusters:
             "AWS_ACCESS_KEY_ID": self.cluster.key.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.cluster.key.secret,
         }
-        operator = Operator(Asked(self.cluster.endpoints[0], None, None, None, None), {**signing, "AWS_REGION": REGION})
+        operator = Operator(
+            ClientOptions(self.cluster.endpoints[0], None, None, None, None), {**signing, "AWS_REGION": REGION}
+        )
 
         def reported() -> bool:
             listed = operator.call("GET", "clusters")["clusters"]

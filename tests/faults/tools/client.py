@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bench.signing import Credentials, Signer
+from bench.signing import RequestSigner, SigningCredentials
 
 ANSWER_SECONDS = 60.0
 """Timeout of a call; the longest poll here is 2 s."""
@@ -55,8 +55,8 @@ class Client:
     def __init__(self, server: Endpoint, port: int | None = None) -> None:
         """Set up a client.  ``port``: port of one of several frontends."""
         self._port = server.ports[0] if port is None else port
-        credentials = Credentials(server.access_key_id, server.secret_access_key, server.region)
-        self._signer = Signer(f"127.0.0.1:{self._port}", credentials)
+        credentials = SigningCredentials(server.access_key_id, server.secret_access_key, server.region)
+        self._signer = RequestSigner(f"127.0.0.1:{self._port}", credentials)
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, action: str, **parameters: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from backend.journal.local.disk import RealDisk
-from backend.journal.local.scan import Row, Scan
+from backend.journal.local.scan import LocalScan, Row
 from backend.journal.local.segments import list_segments, segment_name
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
@@ -58,7 +58,7 @@ def rows_of(folder: Path) -> list[Row]:
     async def read() -> list[Row]:
         disk = RealDisk()
         try:
-            return [row async for row in Scan(disk, str(folder), first[0], from_segment=first[1]).rows()]
+            return [row async for row in LocalScan(disk, str(folder), first[0], from_segment=first[1]).rows()]
         finally:
             disk.close_workers()
 

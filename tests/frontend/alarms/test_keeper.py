@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from backend.api import Unavailable
 from frontend.alarms import keeper as module
-from frontend.alarms.alarms import Alarms, Asked
+from frontend.alarms.alarms import AlarmDefinition, Alarms
 from frontend.alarms.keeper import Keeper, _Office
 from frontend.alarms.webhooks import Webhooks
 from metadata_service.alarms import AlarmStatus, Notification
@@ -54,7 +54,7 @@ class World:
         return made
 
     async def make(self, name: str = "deep", threshold: float = 2, metric: str = VISIBLE, queue: str = "q") -> str:
-        asked = Asked(queue, metric, "GreaterThanThreshold", threshold, 1, self.hook.url)
+        asked = AlarmDefinition(queue, metric, "GreaterThanThreshold", threshold, 1, self.hook.url)
         _, secret = await self.alarms.create(KEY.account, name, asked)
         return secret
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from frontend.alarms import webhooks
-from frontend.alarms.webhooks import NotTold, Webhooks, host_of, is_public, signature
+from frontend.alarms.webhooks import WebhookFailed, Webhooks, host_of, is_public, signature
 from tests.frontend.hooks import hook
 from tests.holdfast.pairs import make_pair
 
@@ -84,20 +84,20 @@ async def test_a_call_is_signed_and_has_an_id() -> None:
     "url", ["https://127.0.0.1/", "https://[::1]/", "https://169.254.169.254/", "https://[::ffff:a00:1]/"]
 )
 async def test_nothing_inside_is_called(url: str) -> None:
-    with pytest.raises(NotTold, match="not at a public address"):
+    with pytest.raises(WebhookFailed, match="not at a public address"):
         await tell(url, ())
 
 
 async def test_a_listening_hook_inside_is_not_called() -> None:
     with hook() as listening:
         for name in ("127.0.0.1", "localhost"):
-            with pytest.raises(NotTold, match="not at a public address"):
+            with pytest.raises(WebhookFailed, match="not at a public address"):
                 await tell(f"http://{name}:{listening.port}/", ())
         assert listening.told == []
 
 
 async def test_without_tls_nothing_outside_is_called() -> None:
-    with pytest.raises(NotTold, match="has to be called by https"):
+    with pytest.raises(WebhookFailed, match="has to be called by https"):
         await tell("http://8.8.8.8/")
 
 
@@ -105,7 +105,7 @@ async def test_without_tls_nothing_outside_is_called() -> None:
 async def test_what_is_no_success(status: int, said: str) -> None:
     with hook() as listening:
         listening.statuses = [status]
-        with pytest.raises(NotTold, match=said) as error:
+        with pytest.raises(WebhookFailed, match=said) as error:
             await tell(listening.url)
         assert "hush" not in str(error.value)
         assert len(listening.told) == 1
@@ -115,14 +115,14 @@ async def test_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "SECONDS", 0.2)
     with hook() as listening:
         listening.gate.clear()
-        with pytest.raises(NotTold, match="has not answered within"):
+        with pytest.raises(WebhookFailed, match="has not answered within"):
             await tell(listening.url)
 
 
 async def test_what_cannot_be_reached() -> None:
     with socket.socket() as bound:  # without a listener
         bound.bind(("127.0.0.1", 0))
-        with pytest.raises(NotTold, match="cannot be reached: ConnectError"):
+        with pytest.raises(WebhookFailed, match="cannot be reached: ConnectError"):
             await tell(f"http://127.0.0.1:{bound.getsockname()[1]}/?token=hush")
 
 
@@ -140,7 +140,7 @@ async def test_the_address_that_was_looked_at_is_called(monkeypatch: pytest.Monk
         assert asked == ["hooks.example"]
         (told,) = listening.told
         assert told.headers["Host"] == f"hooks.example:{listening.port}"
-        with pytest.raises(NotTold, match="not at a public address"):
+        with pytest.raises(WebhookFailed, match="not at a public address"):
             await tell(f"http://hooks.example:{listening.port}/", ())
 
 
@@ -157,12 +157,12 @@ async def test_a_certificate_has_to_be_that_of_the_name(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
     with hook(context) as listening:
-        with pytest.raises(NotTold, match="cannot be reached: ConnectError"):
+        with pytest.raises(WebhookFailed, match="cannot be reached: ConnectError"):
             await tell(listening.url)
         trusted = pair.trust()
         monkeypatch.setattr(ssl, "create_default_context", lambda: trusted)
         await tell(listening.url)
         assert len(listening.told) == 1
-        with pytest.raises(NotTold, match="cannot be reached: ConnectError"):
+        with pytest.raises(WebhookFailed, match="cannot be reached: ConnectError"):
             await tell(f"https://hooks.example:{listening.port}/")
         assert len(listening.told) == 1, "it is the certificate of 127.0.0.1"

@@ -19,7 +19,7 @@ from auth.credentials import Tenant
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import LocalMasterKeys, new_master_key
 from auth.lookup import Credentials
-from backend.api import Measures, NewMessage, OverLimit, PartitionUnknown, Receive, Received, Target, Unavailable
+from backend.api import Measures, NewMessage, OverLimit, PartitionUnknown, Receive, ReceivedMessage, Target, Unavailable
 from backend.cluster.repartition import Splits
 from backend.engine.receipt_handles import partition_of
 from backend.journal.local.disk import RealDisk
@@ -385,7 +385,7 @@ async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: Spread) 
     view = spread.queues.view(await spread.queue())
     backend = spread.node
 
-    async def poll() -> list[Received]:
+    async def poll() -> list[ReceivedMessage]:
         return await spread.queues.run(view, backend.receive, Receive(10, 30, 20))
 
     left = asyncio.ensure_future(poll())
@@ -444,7 +444,7 @@ async def test_a_partition_at_its_limit_of_messages_in_flight_keeps_nobody_from_
     full = (await spread.queue()).partitions[0].id
     plain = spread.node.receive
 
-    async def at_its_limit(target: Target, command: Receive) -> list[Received]:
+    async def at_its_limit(target: Target, command: Receive) -> list[ReceivedMessage]:
         if target.partition == full:
             raise OverLimit("as many as it may")
         return await plain(target, command)

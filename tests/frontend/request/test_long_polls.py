@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from backend.api import OverLimit, Receive, Received, Target
+from backend.api import OverLimit, Receive, ReceivedMessage, Target
 from frontend.queues.payload import FORMAT, Payload, encode
 from frontend.request.long_polls import ClientGone, LongPolls
 from tests.frontend.fakes import FakeBackend, Service, sign
 from tests.frontend.request.test_throttle import limit
 
-MESSAGE = Received("m", "h", encode(Payload(FORMAT, "body", b"\0" * 16, "sender")), 1, 1, 1000, 1000)
+MESSAGE = ReceivedMessage("m", "h", encode(Payload(FORMAT, "body", b"\0" * 16, "sender")), 1, 1, 1000, 1000)
 
 
 async def never() -> Any:
@@ -164,12 +164,12 @@ class Waiting(FakeBackend):
     def __init__(self, service: Service) -> None:
         super().__init__(service.clock)
         self.waiting = asyncio.Event()
-        self.result: asyncio.Future[list[Received]] = asyncio.get_running_loop().create_future()
-        self.short: list[Received] | Exception = []
+        self.result: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
+        self.short: list[ReceivedMessage] | Exception = []
         self.commands: list[Receive] = []
         self.released = False
 
-    async def receive(self, target: Target, command: Receive) -> list[Received]:
+    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         self._partition(target)
         self.commands.append(Receive(command.most, command.visibility_seconds, command.wait_seconds))
         if not command.wait_seconds:

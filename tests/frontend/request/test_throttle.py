@@ -13,7 +13,7 @@ import pytest
 from auth.credentials import Tenant, new_access_key
 from auth.limits import UNLIMITED, Rate, TenantLimits
 from auth.principal import SCOPES
-from backend.api import Receive, Received, Target, Unavailable
+from backend.api import Receive, ReceivedMessage, Target, Unavailable
 from frontend.request import throttle
 from frontend.request.settings import FrontendSettings
 from frontend.request.throttle import CLASS_OF
@@ -249,7 +249,7 @@ class Waiting:
         monkeypatch.setattr(service.backend, "receive", self._receive)
         self.tasks: list[asyncio.Task[Answer]] = []
 
-    async def _receive(self, target: Target, command: Receive) -> list[Received]:
+    async def _receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         if command.wait_seconds:
             self.count += 1
             await self.answer.wait()

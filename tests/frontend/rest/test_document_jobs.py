@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from auth.credentials import Tenant
 from billing.reports.questions import ContentAsked, DocumentAsked, DocumentMade, InvoiceAsked, InvoicesAsked, UsageAsked
-from billing.reports.reader import NotFound, Reader, Unavailable
+from billing.reports.reader import NotFound, Reader, ReportUnavailable
 from frontend.rest import document_jobs as module
 from frontend.rest.document_jobs import Busy, Documents, TooManyOpen, Wanted
 from metadata_service.documents import DocumentJob, DocumentJobs
@@ -235,7 +235,7 @@ async def test_a_document_that_cannot_be_made_says_why(service: DocumentService)
     one.reader.let.set()
     for error, code, detail in (
         (NotFound("2026-11 is not closed yet"), "NotFound", "2026-11 is not closed yet."),
-        (Unavailable("it was not made"), "UsageUnavailable", "It was not made; try again later."),
+        (ReportUnavailable("it was not made"), "UsageUnavailable", "It was not made; try again later."),
     ):
         one.reader.fails = error
         failed = await until(one, await one.documents.request(ASKER, NOVEMBER), "failed")

@@ -15,13 +15,13 @@ import orjson
 import pytest
 
 from auth.credentials import Tenant
-from backend.api import HandleOutcome, Receive, Received
+from backend.api import HandleOutcome, Receive, ReceivedMessage
 from frontend.queues.payload import FORMAT, Payload, decode, encode
 from frontend.request.settings import FrontendSettings
 from frontend.sqs.actions import messages, paging
 from frontend.sqs.actions.batches import _entry_error
 from frontend.sqs.protocol.errors import OVER_LIMIT, SqsError
-from metadata_service.clusters.directory import Fleet
+from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.models import ClusterReport, cluster_of
 from tests.frontend.fakes import KEY, NAMING, Service, running
 
@@ -229,7 +229,7 @@ async def test_system_attributes_are_those_that_were_asked_for(service: Service)
 
 def test_twins_in_a_fifo_dead_letter_queue_have_deduplication_ids_of_their_own() -> None:
     stored = encode(Payload(FORMAT, "b", b"\0" * 16, "s", deduplication_id="d"))
-    received = Received("m", "h", stored, 7, 1, 1000, 1000, "g")
+    received = ReceivedMessage("m", "h", stored, 7, 1, 1000, 1000, "g")
     assert messages._system_attributes(received, decode(stored), True)["MessageDeduplicationId"] == "d"
     received.origin = ARN + "q.fifo"
     attributes = messages._system_attributes(received, decode(stored), True)
@@ -643,7 +643,9 @@ async def test_new_queues_go_to_the_clusters_that_take_them(service: Service) ->
     for name in ("local", "east", "west"):
         cluster = await service.store.register_cluster(name)
         await service.store.report_cluster(ClusterReport(cluster.number, 1, 1, 0, 0.95 if name == "west" else 0.1))
-    fleet = service.app.sqs.context.services.fleet = Fleet(service.store, clock=lambda: now, wall=lambda: 0.0)
+    fleet = service.app.sqs.context.services.fleet = ClusterDirectory(
+        service.store, clock=lambda: now, wall=lambda: 0.0
+    )
     await fleet.look()
     made = set()
     for number in range(20):

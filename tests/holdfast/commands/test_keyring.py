@@ -22,7 +22,7 @@ from auth.encryption.master_keys import (
     write_file,
 )
 from holdfast.commands.main import main
-from holdfast.runtime.data_folder import Claim
+from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.keyring import open_keyring
 from holdfast.runtime.root_tenant import ensure_root
 from holdfast.settings import Settings
@@ -127,7 +127,7 @@ def test_a_rotation_that_was_cut_off_is_ended_by_whatever_starts_next(folder: Pa
 
 def test_rotate_waits_for_the_service_to_stop(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = ids(folder)
-    claim = Claim(folder)
+    claim = FolderLock(folder)
     assert run(folder, "keyring", "rotate") == 1
     claim.release()
     assert "in use by another Holdfast" in capsys.readouterr().err

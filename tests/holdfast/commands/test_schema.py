@@ -16,7 +16,7 @@ import pytest
 from backend.journal.cassandra.tables import JOURNAL
 from bench.servers.cassandra_server import CassandraCluster
 from holdfast.commands.main import main
-from holdfast.runtime.data_folder import Claim
+from holdfast.runtime.data_folder import FolderLock
 from metadata_service.cassandra.schema.tables import METADATA
 from metadata_service.sqlite.schema import SCHEMA, open_database, stored_version
 from tests.metadata_service.cassandra.schema.test_versions import release_after
@@ -39,7 +39,7 @@ KILLED = "sqlite_schema._note = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
-    claim = Claim(folder)
+    claim = FolderLock(folder)
     open_database(folder / "metadata.sqlite").close()
     claim.release()
     return folder
@@ -82,7 +82,7 @@ def test_what_this_program_made_is_shown_as_current(data: Path, capsys: pytest.C
 def test_it_is_shown_while_the_service_has_the_folder_and_nothing_else_is_done(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    claim = Claim(data)
+    claim = FolderLock(data)
     try:
         assert schema(data, "show") == 0
         for command in ("migrate", "rollback"):

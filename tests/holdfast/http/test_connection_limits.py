@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection import Limits
-from holdfast.http.connection_limits import Places, network_of
+from holdfast.http.connection_limits import ConnectionSlots, network_of
 from holdfast.http.listener import bind
 from holdfast.http.proxies import Forwarded, parse_networks
 from tests.holdfast.http.test_connection import Client, until
@@ -37,7 +37,7 @@ def test_who_a_client_is(host: str, client: str) -> None:
 
 
 def test_each_client_has_its_own_places() -> None:
-    places = Places(4, 2)
+    places = ConnectionSlots(4, 2)
     a, b = places.client("192.0.2.1"), places.client("192.0.2.2")
     assert [places.take(client) for client in (a, a, a, b)] == [True, True, False, True]
     places.give_back(a)

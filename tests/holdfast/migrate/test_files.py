@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from holdfast.commandline.client import Client
+from holdfast.commandline.client import RestClient
 from tests.holdfast.migrate.sides import begun, drained, essence, holdfast, send
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -199,15 +199,15 @@ def test_standard_output_and_what_is_there_already(source: Server, tmp_path: Pat
 def test_what_cannot_be_read_has_its_line_and_its_exit_code(source: Server, target: Server, tmp_path: Path) -> None:
     source.client().create_queue(QueueName="rotten")
     send(source.client(), "rotten", [{"MessageBody": f"{place}"} for place in range(8)])
-    path, call = tmp_path / "rotten.jsonl", Client.call
+    path, call = tmp_path / "rotten.jsonl", RestClient.call
 
-    def rotten(self: Client, method: str, *parts: str, **more: Any) -> Any:
+    def rotten(self: RestClient, method: str, *parts: str, **more: Any) -> Any:
         answer = call(self, method, *parts, **more)
         for one in answer.get("messages", ()) if parts[-1] == "export" else ():
             one["body"] = None if one["body"] == "4" else one["body"]
         return answer
 
-    with mock.patch.object(Client, "call", rotten), mock.patch("holdfast.migrate.export._PAGE", 3):
+    with mock.patch.object(RestClient, "call", rotten), mock.patch("holdfast.migrate.export._PAGE", 3):
         done = holdfast(source, "export", "rotten", "--file", path)
     assert done.code == 1
     assert "1 messages of queue rotten could not be read" in done.err

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from holdfast.commandline.client import CommandFailed
-from holdfast.migrate.target import Target
+from holdfast.migrate.target import TargetService
 from tests.holdfast.migrate.sides import Result, begun, drained, essence, holdfast, plainly, send
 from tests.holdfast.other_sqs import ACCOUNT, KEYS, REGION, OtherSqs
 from tests.servers.server import Server, free_port
@@ -232,7 +232,7 @@ def test_an_import_that_was_cut_off_before_queues_were_tied_says_how_to_go_on(ot
     there.create_queue(QueueName="half-dead")
     redrive = json.dumps({"deadLetterTargetArn": other.arn("half-dead"), "maxReceiveCount": "4"})
     there.create_queue(QueueName="half-work", Attributes={"RedrivePolicy": redrive, "DelaySeconds": "3"})
-    with mock.patch.object(Target, "_set", side_effect=CommandFailed("cut off")):
+    with mock.patch.object(TargetService, "_set", side_effect=CommandFailed("cut off")):
         assert brought(target, other, "half-", "--yes").err.endswith("cut off\n")
     again = brought(target, other, "half-", "--yes")
     assert again.code == 1

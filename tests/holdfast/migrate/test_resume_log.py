@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
-from holdfast.migrate.messages import Message
+from holdfast.migrate.messages import MessageContent
 from holdfast.migrate.progress_file import Unusable
-from holdfast.migrate.resume_log import FORGOTTEN_SECONDS, Header, Ledger
+from holdfast.migrate.resume_log import FORGOTTEN_SECONDS, Header, ResumeLog
 from holdfast.migrate.source import Arrived
 from tests.auth.clock import Clock
 
@@ -17,7 +17,7 @@ HEADER = Header("https://there", "arn:aws:sqs:us-east-1:000000000000:q.fifo", "h
 
 
 def message(id_: str, deduplication_id: str | None = None, group: str | None = "g") -> Arrived:
-    return Arrived(id_, f"receipt of {id_}", Message("body", {}, group, deduplication_id, None, None))
+    return Arrived(id_, f"receipt of {id_}", MessageContent("body", {}, group, deduplication_id, None, None))
 
 
 @pytest.fixture
@@ -30,38 +30,38 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "q.jsonl"
 
 
-def used(ledger: Ledger, *messages: Arrived, by_group: bool = False) -> list[str | None]:
+def used(ledger: ResumeLog, *messages: Arrived, by_group: bool = False) -> list[str | None]:
     return [one.message.deduplication_id for one in ledger.sending(messages, by_group=by_group)]
 
 
 def test_what_is_stored_is_known_after_a_kill_and_what_is_deleted_forgotten(path: Path, clock: Clock) -> None:
     a, b, c = message("a"), message("b"), message("c")
-    with Ledger(path, HEADER, clock) as ledger:
+    with ResumeLog(path, HEADER, clock) as ledger:
         ledger.sending([a, b, c], by_group=False)
         ledger.sent([a, b])
         ledger.deleted([a])
-    with Ledger(path, HEADER, clock) as ledger:
+    with ResumeLog(path, HEADER, clock) as ledger:
         assert [ledger.is_stored(id_) for id_ in "abc"] == [False, True, False]
         assert ledger.in_doubt() == [1000.0]
 
 
 def test_a_line_that_was_torn_is_as_if_it_had_not_been_begun(path: Path, clock: Clock) -> None:
-    with Ledger(path, HEADER, clock) as ledger:
+    with ResumeLog(path, HEADER, clock) as ledger:
         ledger.sending([message("a")], by_group=False)
         ledger.sent([message("a")])
     path.write_bytes(path.read_bytes()[:-3])
     for _ in range(2):
-        with Ledger(path, HEADER, clock) as ledger:
+        with ResumeLog(path, HEADER, clock) as ledger:
             assert not ledger.is_stored("a")
             assert ledger.in_doubt() == [1000.0]
 
 
 def test_of_twins_each_has_an_id_of_its_own_which_stays(path: Path, clock: Clock) -> None:
-    with Ledger(path, HEADER, clock) as ledger:
+    with ResumeLog(path, HEADER, clock) as ledger:
         first, second = used(ledger, message("a", "d"), message("b", "d"))
         assert first == "d"
         assert second not in ("d", None)
-    with Ledger(path, HEADER, clock) as ledger:  # they are received again, in the other order
+    with ResumeLog(path, HEADER, clock) as ledger:  # they are received again, in the other order
         assert used(ledger, message("b", "d"), message("a", "d")) == [second, "d"]
         ledger.sent([message("a", "d")])
         ledger.deleted([message("a", "d")])
@@ -73,14 +73,14 @@ def test_of_twins_each_has_an_id_of_its_own_which_stays(path: Path, clock: Clock
 
 def test_where_groups_are_apart_the_same_id_is_no_twin(path: Path, clock: Clock) -> None:
     twins = (message("a", "d", "one"), message("b", "d", "two"), message("c", "d", "one"))
-    with Ledger(path, HEADER, clock) as ledger:
+    with ResumeLog(path, HEADER, clock) as ledger:
         first, second, third = used(ledger, *twins, by_group=True)
     assert (first, second) == ("d", "d")
     assert third != "d"
 
 
 def test_the_file_is_written_anew_with_what_still_counts(path: Path, clock: Clock) -> None:
-    with mock.patch("holdfast.migrate.resume_log._REWRITTEN_BYTES", 4_000), Ledger(path, HEADER, clock) as ledger:
+    with mock.patch("holdfast.migrate.resume_log._REWRITTEN_BYTES", 4_000), ResumeLog(path, HEADER, clock) as ledger:
         for place in range(100):
             batch = [message(f"{place}", f"d{place}")]
             ledger.sending(batch, by_group=False)
@@ -90,9 +90,9 @@ def test_the_file_is_written_anew_with_what_still_counts(path: Path, clock: Cloc
             clock.now += FORGOTTEN_SECONDS / 10
         ledger.sending([message("doubt", "d99")], by_group=False)
         with pytest.raises(Unusable, match="is in use"):
-            Ledger(path, HEADER, clock)
+            ResumeLog(path, HEADER, clock)
     assert path.stat().st_size < 6_000
-    with Ledger(path, HEADER, clock) as ledger:
+    with ResumeLog(path, HEADER, clock) as ledger:
         assert ledger.is_stored("50")
         assert len(ledger.in_doubt()) == 1
         assert used(ledger, message("new", "d98"))[0] != "d98"
@@ -100,11 +100,11 @@ def test_the_file_is_written_anew_with_what_still_counts(path: Path, clock: Cloc
 
 
 def test_a_file_of_something_else_is_left_alone(path: Path, clock: Clock) -> None:
-    Ledger(path, HEADER, clock).close()
+    ResumeLog(path, HEADER, clock).close()
     other = Header("https://there", HEADER.arn, "https://elsewhere")
     with pytest.raises(Unusable, match="of another file, queue or service"):
-        Ledger(path, other, clock)
+        ResumeLog(path, other, clock)
     path.write_text("no JSON\n")
     with pytest.raises(Unusable, match="is damaged"):
-        Ledger(path, HEADER, clock)
+        ResumeLog(path, HEADER, clock)
     assert path.read_text() == "no JSON\n"

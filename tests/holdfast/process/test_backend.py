@@ -16,8 +16,8 @@ from backend.rpc.cluster_client import ClusterBackend, nodes_of
 from frontend.queues.queues import Queues
 from frontend.request.settings import FrontendSettings
 from frontend.services import Services
-from holdfast.process.backend import Backend, BackendRole, Sockets, alone, in_folder, run_backend
-from holdfast.runtime.observability import Observed
+from holdfast.process.backend import BackendParameters, BackendRole, Sockets, alone, in_folder, run_backend
+from holdfast.runtime.observability import Observability
 from holdfast.settings import Settings
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
@@ -30,12 +30,12 @@ TWO = ("backend-1", "backend-2")
 class Running:
     """A backend, in a task of this loop."""
 
-    def __init__(self, settings: Settings, backend: Backend) -> None:
+    def __init__(self, settings: Settings, backend: BackendParameters) -> None:
         loop = asyncio.get_running_loop()
         self.role: asyncio.Future[BackendRole] = loop.create_future()
         self.stop = asyncio.Event()
         self.hand_over = True
-        self.observed = Observed(settings, "backend", backend.name)
+        self.observed = Observability(settings, "backend", backend.name)
         self.task = loop.create_task(
             run_backend(
                 *(settings, backend, SECRET, self.stop, self.role.set_result, self.observed),
@@ -64,7 +64,7 @@ class Folder:
         self.store = SQLiteStore(self.settings.metadata_file)
         self.running: list[Running] = []
 
-    async def start(self, *backends: Backend) -> list[Running]:
+    async def start(self, *backends: BackendParameters) -> list[Running]:
         begun = [Running(self.settings, backend) for backend in backends]
         self.running += begun
         for each in begun:
@@ -103,7 +103,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[Folder]:
     await made.close()
 
 
-def one_of_two(folder: Folder, name: str) -> Backend:
+def one_of_two(folder: Folder, name: str) -> BackendParameters:
     return in_folder(folder.settings.data, name, name, TWO)
 
 

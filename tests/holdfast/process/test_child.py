@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.process.child import CONNECTION, READY, Line, Orders, encode
+from holdfast.process.child import CONNECTION, READY, Orders, SupervisorSocket, encode
 from holdfast.settings import Settings
 
 
@@ -24,7 +24,7 @@ async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next
     client, accepted = socket.socketpair()
     taken: asyncio.Queue[socket.socket] = asyncio.Queue()
     with supervisor, ours, client, accepted:
-        line = Line(ours)
+        line = SupervisorSocket(ours)
         try:
             line.open(taken.put_nowait)
             assert supervisor.recv(64) == READY

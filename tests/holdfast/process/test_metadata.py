@@ -15,7 +15,7 @@ import pytest
 
 from bench.servers.cassandra_server import CassandraCluster
 from metadata_service.nodes.remote_store import RemoteStore
-from metadata_service.nodes.ring import Ring, View, parse_members
+from metadata_service.nodes.ring import Ring, RingView, parse_members
 from metadata_service.store import MetadataStore, QueueExists
 from tests.holdfast.pairs import make_pair
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS, create
@@ -32,7 +32,7 @@ class Cluster:
     def __init__(self, folder: Path, count: int, scheme: str = "http", **settings: str) -> None:
         self.folder = folder
         self.nodes = ",".join(f"m{number}={scheme}://127.0.0.1:{free_port()}" for number in range(count))
-        self.view = View.of(1, parse_members(self.nodes))
+        self.view = RingView.of(1, parse_members(self.nodes))
         self.settings = settings
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self._all: list[subprocess.Popen[str]] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.data_folder import Claim, FolderUnusable
+from holdfast.runtime.data_folder import FolderLock, FolderUnusable
 
 
 def mode(path: Path) -> int:
@@ -21,7 +21,7 @@ def test_a_new_folder_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "some" / "data"
     previous = os.umask(0)
     try:
-        Claim(folder).release()
+        FolderLock(folder).release()
     finally:
         os.umask(previous)
     assert mode(folder) == 0o700
@@ -31,10 +31,10 @@ def test_a_new_folder_is_private(tmp_path: Path) -> None:
 def test_an_empty_folder_becomes_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "lost+found").mkdir()
-    Claim(tmp_path).release()
+    FolderLock(tmp_path).release()
     assert mode(tmp_path) == 0o700
     tmp_path.chmod(0o750)
-    Claim(tmp_path).release()
+    FolderLock(tmp_path).release()
     assert mode(tmp_path) == 0o700
 
 
@@ -42,7 +42,7 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "photos").touch()
     tmp_path.chmod(0o755)
     with pytest.raises(FolderUnusable, match="is not empty and no data folder of Holdfast"):
-        Claim(tmp_path)
+        FolderLock(tmp_path)
     assert mode(tmp_path) == 0o755
     assert [entry.name for entry in tmp_path.iterdir()] == ["photos"]
 
@@ -50,21 +50,21 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     with pytest.raises(FolderUnusable, match="cannot be used: File exists"):
-        Claim(tmp_path / "data")
+        FolderLock(tmp_path / "data")
 
 
 def test_a_folder_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
-    claim = Claim(tmp_path)
+    claim = FolderLock(tmp_path)
     with pytest.raises(FolderUnusable, match=rf"is in use by another Holdfast \(process {os.getpid()}\)"):
-        Claim(tmp_path)
+        FolderLock(tmp_path)
     claim.release()
-    Claim(tmp_path).release()
+    FolderLock(tmp_path).release()
 
 
 def test_a_process_that_was_killed_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, holdfast.runtime.data_folder as f\n"
-        "claim = f.Claim(pathlib.Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
+        "claim = f.FolderLock(pathlib.Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -72,6 +72,6 @@ def test_a_process_that_was_killed_leaves_no_lock(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"locked\n"
         with pytest.raises(FolderUnusable, match=str(process.pid)):
-            Claim(tmp_path)
+            FolderLock(tmp_path)
         process.kill()
-    Claim(tmp_path).release()
+    FolderLock(tmp_path).release()

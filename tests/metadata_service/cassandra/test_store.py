@@ -23,9 +23,9 @@ from metadata_service.cassandra.driver.connection import (
     CassandraConnection,
     CassandraSettings,
     ConnectionClosed,
-    Unanswered,
+    StatementFailed,
 )
-from metadata_service.cassandra.records import Records, Row, Writes
+from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.cassandra.schema.tables import METADATA
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import LogEntry, Queue, ShardEntry, partition_id
@@ -288,7 +288,7 @@ async def test_a_page_of_names_reads_no_more_than_it_gives(place: Place) -> None
     async with opened(place) as store:
         names = [f"q{number:03}" for number in range(120)]
 
-        def fill(rows: dict[str, Row]) -> tuple[Writes, None]:
+        def fill(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             return {"account": "{}"} | {f"{kind}/{name}": "{}" for name in names for kind in ("queue", "held")}, None
 
         await store._records.transact(cassandra_queues._names(ACCOUNT), ["account"], fill)
@@ -700,8 +700,8 @@ def losing(
     monkeypatch.setattr(store.keyspace, "attempt", lambda statements: lose(attempt, statements))
 
 
-def unanswered() -> Unanswered:
-    return Unanswered(OperationTimedOut("told to"))
+def unanswered() -> StatementFailed:
+    return StatementFailed(OperationTimedOut("told to"))
 
 
 async def test_a_transaction_whose_answer_is_lost_counts_once(
@@ -836,10 +836,12 @@ async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_
     connection = await CassandraConnection.open(place.but(strict=True).settings)
     try:
         told = caplog.text
-        answer: list[tuple[str]] | Unanswered = Unanswered(NoHostAvailable("Host has been marked down or removed", {}))
+        answer: list[tuple[str]] | StatementFailed = StatementFailed(
+            NoHostAvailable("Host has been marked down or removed", {})
+        )
 
         async def ask(*_: Any, **__: Any) -> list[tuple[str]]:
-            if isinstance(answer, Unanswered):
+            if isinstance(answer, StatementFailed):
                 raise answer
             return answer
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata_service.clusters.directory import GONE_SECONDS, Fleet, change_cluster
+from metadata_service.clusters.directory import GONE_SECONDS, ClusterDirectory, change_cluster
 from metadata_service.clusters.policy import SILENT_SECONDS, NoCluster
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.sqlite.store import SQLiteStore
@@ -42,22 +42,24 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def fleet(store: SQLiteStore, clock: Clock) -> Fleet:
-    return Fleet(store, clock=clock, wall=lambda: WALL_S)
+def fleet(store: SQLiteStore, clock: Clock) -> ClusterDirectory:
+    return ClusterDirectory(store, clock=clock, wall=lambda: WALL_S)
 
 
 def report(cluster: int, count: int = 1, utilisation: float = 0.1, **more: Any) -> ClusterReport:
     return ClusterReport(cluster, 1, count, **{"time_ms": int(WALL_S * 1000), "utilisation": utilisation, **more})
 
 
-async def test_without_clusters_all_queues_go_to_the_first(fleet: Fleet) -> None:
+async def test_without_clusters_all_queues_go_to_the_first(fleet: ClusterDirectory) -> None:
     await fleet.look()
     assert fleet.assign("a/b") == 0
     assert fleet.known() == []
     assert fleet.nodes(0) == {}
 
 
-async def test_the_only_cluster_takes_all_whatever_it_reports(store: SQLiteStore, fleet: Fleet, clock: Clock) -> None:
+async def test_the_only_cluster_takes_all_whatever_it_reports(
+    store: SQLiteStore, fleet: ClusterDirectory, clock: Clock
+) -> None:
     await store.register_cluster("east")
     await fleet.look()
     assert fleet.assign("a/b") == 1
@@ -68,7 +70,7 @@ async def test_the_only_cluster_takes_all_whatever_it_reports(store: SQLiteStore
 
 
 async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_clusters(
-    store: SQLiteStore, fleet: Fleet, clock: Clock
+    store: SQLiteStore, fleet: ClusterDirectory, clock: Clock
 ) -> None:
     def names() -> list[str]:
         return [known.cluster.name for known in fleet.known()]
@@ -92,7 +94,7 @@ async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_cluste
     assert names() == ["local", "east", "west"]
 
 
-async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: Fleet, clock: Clock) -> None:
+async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: ClusterDirectory, clock: Clock) -> None:
     for name in ("local", "east", "west"):
         await store.report_cluster(report((await store.register_cluster(name)).number))
     await fleet.look()
@@ -111,7 +113,9 @@ async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: Flee
     assert fleet.assign("a/b") == 1
 
 
-async def test_the_age_of_a_report_counts_from_when_it_was_seen(store: SQLiteStore, fleet: Fleet, clock: Clock) -> None:
+async def test_the_age_of_a_report_counts_from_when_it_was_seen(
+    store: SQLiteStore, fleet: ClusterDirectory, clock: Clock
+) -> None:
     await store.register_cluster("east")
     await fleet.look()
     (east,) = fleet.known()
@@ -131,7 +135,7 @@ async def test_the_age_of_a_report_counts_from_when_it_was_seen(store: SQLiteSto
     assert east == fleet.numbered(1)
 
 
-async def test_the_nodes_of_a_cluster_are_those_that_live(store: SQLiteStore, fleet: Fleet) -> None:
+async def test_the_nodes_of_a_cluster_are_those_that_live(store: SQLiteStore, fleet: ClusterDirectory) -> None:
     await store.register_cluster("east")
     nodes = (
         ReportedNode("b1", "10.0.0.1:9400"),
@@ -147,7 +151,7 @@ async def test_it_looks_by_itself_and_lives_through_an_outage(
     store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = Faults(store)
-    fleet = Fleet(faults.store, look_seconds=0.01)
+    fleet = ClusterDirectory(faults.store, look_seconds=0.01)
     await store.register_cluster("east")
     await fleet.start()
     faults.fail("backend_clusters")

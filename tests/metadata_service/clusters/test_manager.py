@@ -14,11 +14,11 @@ import pytest
 
 from auth.credentials import Tenant
 from metadata_service.clusters import partition_map
-from metadata_service.clusters.directory import Fleet, change_cluster
+from metadata_service.clusters.directory import ClusterDirectory, change_cluster
 from metadata_service.clusters.election import FORGOTTEN_MS, STAND_BY_SECONDS, TAKE_OVER_SECONDS, Election
 from metadata_service.clusters.manager import NOTICED_SECONDS, WALK_SECONDS, ActFailed, Manager
 from metadata_service.clusters.policy import SILENT_SECONDS, SplitRule
-from metadata_service.models import BusyPartition, ClusterReport, Decision, Partition, Pin, Queue, cluster_of
+from metadata_service.models import BusyPartition, ClusterReport, ManagerDecision, Partition, Pin, Queue, cluster_of
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import StoreUnavailable
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS
@@ -34,7 +34,7 @@ class World:
         self.now = 1000.0
         self.store = store
         self.faults = Faults(store)
-        self.fleet = Fleet(store, clock=lambda: self.now, wall=lambda: 0.0)
+        self.fleet = ClusterDirectory(store, clock=lambda: self.now, wall=lambda: 0.0)
         self.election = self.electorate("m1")
         self.manager = self.manager_of(self.election)
         self.rates: dict[int, float] = {}
@@ -446,7 +446,7 @@ async def test_an_operators_change_does_not_cost_the_manager_its_place(world: Wo
     assert (stored.manager, stored.pins, stored.decisions) == (
         "m1",
         (Pin(7, 2),),
-        (Decision(1_000_000, "something"),),
+        (ManagerDecision(1_000_000, "something"),),
     )
     assert stored.time_ms == 1_000_000
 

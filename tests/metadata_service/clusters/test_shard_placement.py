@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_service.clusters.shard_placement import SLACK, Move, Node, Plan, plan
+from metadata_service.clusters.shard_placement import SLACK, LiveNode, Move, PlacementPlan, plan
 
 SHARDS = 256
 ALL = 1 << 30
 
 
-def nodes(count: int, *draining: int) -> list[Node]:
-    return [Node(f"n{number}", draining=number in draining) for number in range(count)]
+def nodes(count: int, *draining: int) -> list[LiveNode]:
+    return [LiveNode(f"n{number}", draining=number in draining) for number in range(count)]
 
 
-def settled(live: list[Node], present: dict[int, str] | None = None, shards: int = SHARDS) -> dict[int, str]:
+def settled(live: list[LiveNode], present: dict[int, str] | None = None, shards: int = SHARDS) -> dict[int, str]:
     return plan(present or dict.fromkeys(range(shards)), live, limit=ALL).assignment
 
 
-def bounds(live: list[Node], shards: int) -> dict[str, tuple[int, int]]:
+def bounds(live: list[LiveNode], shards: int) -> dict[str, tuple[int, int]]:
     staying = [node for node in live if not node.draining]
     total = sum(node.weight for node in staying)
     shares = {node.name: shards * node.weight / total for node in staying}
@@ -34,7 +34,7 @@ def bounds(live: list[Node], shards: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def check(done: Plan, present: dict[int, str | None], live: list[Node], limit: int) -> None:
+def check(done: PlacementPlan, present: dict[int, str | None], live: list[LiveNode], limit: int) -> None:
     """Invariants of every plan, for nodes of which not all drain."""
     alive = {node.name: node for node in live}
     after: dict[int, str | None] = dict(present)
@@ -70,8 +70,8 @@ def check(done: Plan, present: dict[int, str | None], live: list[Node], limit: i
 def test_every_round_keeps_its_promises_and_rounds_end(
     made: list[tuple[float, bool]], shards: int, chance: Random, limit: int
 ) -> None:
-    live = [Node(f"n{number}", weight, draining) for number, (weight, draining) in enumerate(made)]
-    live[0] = Node("n0", live[0].weight)
+    live = [LiveNode(f"n{number}", weight, draining) for number, (weight, draining) in enumerate(made)]
+    live[0] = LiveNode("n0", live[0].weight)
     owners = [*(node.name for node in live), "dead", None]
     present: dict[int, str | None] = {shard: chance.choice(owners) for shard in range(shards)}
     first = plan(present, live, limit=limit)
@@ -89,7 +89,7 @@ def test_every_round_keeps_its_promises_and_rounds_end(
             break
         rounds += 1
         assert rounds <= 3 * shards
-    assert plan(present, live, limit=limit) == Plan(done.assignment, (), 0)
+    assert plan(present, live, limit=limit) == PlacementPlan(done.assignment, (), 0)
 
 
 def test_a_new_cluster_is_even() -> None:
@@ -144,14 +144,14 @@ def test_the_limit_is_kept_until_all_is_done() -> None:
 
 
 def test_weights_count() -> None:
-    load = Counter(settled([Node("small"), Node("large", 3.0)]).values())
+    load = Counter(settled([LiveNode("small"), LiveNode("large", 3.0)]).values())
     assert 61 <= load["small"] <= 68
     assert load["small"] + load["large"] == SHARDS
 
 
 def test_each_shard_has_its_own_order_of_nodes() -> None:
     """So a node's shards spread over all others, in proportion to their weights."""
-    live = [Node("a"), Node("b"), Node("c", 2.0)]
+    live = [LiveNode("a"), LiveNode("b"), LiveNode("c", 2.0)]
     roomy = plan(dict.fromkeys(range(4000)), live, limit=0, slack=9.0).assignment
     first = Counter(roomy.values())
     assert first["a"] == pytest.approx(1000, rel=0.1)
@@ -164,14 +164,14 @@ def test_each_shard_has_its_own_order_of_nodes() -> None:
 
 def test_if_all_drain_they_keep_what_they_have_and_take_what_the_dead_had() -> None:
     before = settled(nodes(3))
-    live = [Node("n1", draining=True), Node("n2", draining=True)]
+    live = [LiveNode("n1", draining=True), LiveNode("n2", draining=True)]
     done = plan(before, live, limit=ALL)
     assert {move.source for move in done.moves} == {"n0"}
     assert {move.reason for move in done.moves} == {"dead"}
 
 
 def test_without_nodes_nothing_moves() -> None:
-    assert plan(settled(nodes(2)), [], limit=5) == Plan({}, (), SHARDS)
+    assert plan(settled(nodes(2)), [], limit=5) == PlacementPlan({}, (), SHARDS)
 
 
 def test_fewer_shards_than_nodes() -> None:
@@ -182,11 +182,11 @@ def test_fewer_shards_than_nodes() -> None:
 @pytest.mark.parametrize(
     ("live", "limit", "said"),
     [
-        ([Node("a"), Node("a")], 1, "same name"),
-        ([Node("a", 0.0)], 1, "weight of node 'a'"),
-        ([Node("a")], -1, "limit on movement"),
+        ([LiveNode("a"), LiveNode("a")], 1, "same name"),
+        ([LiveNode("a", 0.0)], 1, "weight of node 'a'"),
+        ([LiveNode("a")], -1, "limit on movement"),
     ],
 )
-def test_what_cannot_be_planned(live: list[Node], limit: int, said: str) -> None:
+def test_what_cannot_be_planned(live: list[LiveNode], limit: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         plan({0: None}, live, limit=limit)

@@ -10,7 +10,15 @@ import pytest
 from auth.store import Conflict
 from metadata_service import store as stores
 from metadata_service.models import Partition, Queue
-from metadata_service.nodes.codec import CARRIED, METHODS, QUEUE_CALLS, REPEATABLE, Failure, pack_error, unpack_error
+from metadata_service.nodes.codec import (
+    CARRIED,
+    METHODS,
+    QUEUE_CALLS,
+    REPEATABLE,
+    StoreFailure,
+    pack_error,
+    unpack_error,
+)
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -40,7 +48,7 @@ ERRORS: list[Exception] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_every_error_arrives_as_it_was(error: Exception) -> None:
-    sent = msgspec.json.decode(msgspec.json.encode(pack_error(error)), type=Failure)
+    sent = msgspec.json.decode(msgspec.json.encode(pack_error(error)), type=StoreFailure)
     arrived = unpack_error(sent)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
@@ -58,7 +66,7 @@ def test_an_error_of_a_class_of_its_own_arrives_as_the_nearest_that_is_known() -
         pass
 
     assert type(unpack_error(pack_error(Special("x")))) is ConditionFailed
-    stranger = unpack_error(Failure("FromTheFuture", "what it said"))
+    stranger = unpack_error(StoreFailure("FromTheFuture", "what it said"))
     assert type(stranger) is StoreError
     assert str(stranger) == "FromTheFuture: what it said"
 

@@ -18,7 +18,7 @@ from metadata_service.nodes import invalidation as module
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.invalidation import CHANNEL, Hint, Hints
 from metadata_service.nodes.node import MetadataNode
-from metadata_service.nodes.ring import View
+from metadata_service.nodes.ring import RingView
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MetadataStore
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS, create
@@ -160,7 +160,7 @@ async def test_a_node_tells_of_every_change(redis_server: RedisServer, tmp_path:
     stores = [SQLiteStore(tmp_path / "metadata.sqlite") for _ in range(2)]
     unused = iter(stores)
 
-    def make(view: View, name: str) -> MetadataNode:
+    def make(view: RingView, name: str) -> MetadataNode:
         return MetadataNode(next(unused), view, name, SECRET, hints=redis_server.url)
 
     async with nodes(2, make) as running, remote(running.view) as (caller, far):

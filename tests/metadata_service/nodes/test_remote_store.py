@@ -16,10 +16,10 @@ from auth.credentials import Tenant
 from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.change_feed import ChangeWatch
-from metadata_service.nodes.codec import METHODS, Call, Refusal, queue_key
+from metadata_service.nodes.codec import METHODS, CallBody, Refusal, queue_key
 from metadata_service.nodes.node import BODY_BYTES_MOST, MetadataNode, NotInRing
 from metadata_service.nodes.remote_store import RemoteStore
-from metadata_service.nodes.ring import Member, Ring, View
+from metadata_service.nodes.ring import Ring, RingMember, RingView
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import ChangeStore, MetadataStore, QueueExists, QueueNotFound, StoreUnavailable
 from tests.metadata_service.conformance import ACCOUNT, NOW_MS, Conformance, QueueConformance, create
@@ -32,7 +32,7 @@ async def cluster(folder: Path, count: int, *, full_copy: bool = False) -> Async
     """Nodes that have opened the same file separately, like processes."""
     stores: list[SQLiteStore] = []
 
-    def make(view: View, name: str) -> MetadataNode:
+    def make(view: RingView, name: str) -> MetadataNode:
         stores.append(SQLiteStore(folder / "metadata.sqlite"))
         return MetadataNode(stores[-1], view, name, SECRET, full_copy=full_copy)
 
@@ -44,11 +44,11 @@ async def cluster(folder: Path, count: int, *, full_copy: bool = False) -> Async
             await store.close()
 
 
-def owner_of(view: View, queue: Queue) -> str:
+def owner_of(view: RingView, queue: Queue) -> str:
     return Ring(view).owner(queue_key(queue.account, queue.name)).name
 
 
-def queue_of(view: View, node: str) -> str:
+def queue_of(view: RingView, node: str) -> str:
     """Name for a queue that belongs to this node."""
     ring = Ring(view)
     return next(
@@ -137,7 +137,7 @@ async def test_without_any_node_the_store_is_unavailable(tmp_path: Path) -> None
             await one.stop()
         with pytest.raises(StoreUnavailable, match=r"no metadata node answers: m\d: .*; m\d: "):
             await create(far, "orders")
-    async with remote(View.of(1, ())) as (_, far):
+    async with remote(RingView.of(1, ())) as (_, far):
         with pytest.raises(StoreUnavailable, match="there is none"):
             await far.logs()
 
@@ -217,7 +217,7 @@ async def test_a_queue_of_another_node_is_refused_with_its_name(tmp_path: Path) 
         await create(far, queue_of(running.view, "m1"))
         key = queue_key(ACCOUNT, name)
         body = msgspec.json.encode(
-            Call(msgspec.Raw(METHODS["get_queue"].encode(ACCOUNT, name)), running.view.mark, key)
+            CallBody(msgspec.Raw(METHODS["get_queue"].encode(ACCOUNT, name)), running.view.mark, key)
         )
         status, answer = await caller._ask(
             running.view.members[1], caller._peers["m1"], "POST", "/v1/call/get_queue", body
@@ -270,7 +270,7 @@ async def test_who_has_the_older_view_takes_over_the_newer(tmp_path: Path) -> No
 
 async def test_two_views_of_one_version_are_an_error_that_says_so(tmp_path: Path) -> None:
     async with cluster(tmp_path, 2) as running:
-        other = View.of(1, running.view.members[:1])
+        other = RingView.of(1, running.view.members[:1])
         async with remote(other) as (_, far):
             with pytest.raises(StoreUnavailable, match="two different lists of metadata nodes with version 1"):
                 await far.logs()
@@ -289,7 +289,7 @@ async def test_a_view_without_the_node_is_not_taken_over(tmp_path: Path) -> None
 
 def test_a_node_has_to_be_in_its_view(tmp_path: Path) -> None:
     with pytest.raises(NotInRing, match="has no member 'm9'"):
-        MetadataNode(cast(MetadataStore, None), View.of(1, (Member("m0"),)), "m9", SECRET)
+        MetadataNode(cast(MetadataStore, None), RingView.of(1, (RingMember("m0"),)), "m9", SECRET)
 
 
 # --- authentication -----------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ async def test_an_answer_of_somebody_else_is_not_believed(tmp_path: Path) -> Non
     async def impostor(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=b"[]")
 
-    view = View.of(1, (Member("m0", "http://127.0.0.1:1"),))
+    view = RingView.of(1, (RingMember("m0", "http://127.0.0.1:1"),))
     caller = RemoteStore(view, SECRET, transport=httpx.MockTransport(impostor))
     with pytest.raises(StoreUnavailable, match="not signed with the cluster's secret"):
         await caller.store.logs()
@@ -371,7 +371,7 @@ async def test_what_is_no_call_is_refused(tmp_path: Path) -> None:
 
         assert (await post("/v1/call/close", b"{}"))[0] == 404
         assert (await post("/v1/call/logs", b"{}"))[0] == 400
-        bad = msgspec.json.encode(Call(msgspec.Raw(b'{"node":5}'), running.view.mark))
+        bad = msgspec.json.encode(CallBody(msgspec.Raw(b'{"node":5}'), running.view.mark))
         status, answer = await post("/v1/call/logs", bad)
         assert status == 400
         assert b"$.node" in answer
@@ -412,7 +412,7 @@ async def test_the_frontends_cache_works_with_it(tmp_path: Path) -> None:
 
 
 async def test_a_closed_store_says_so() -> None:
-    async with remote(View.of(1, ())) as (caller, far):
+    async with remote(RingView.of(1, ())) as (caller, far):
         await far.close()
         await far.close()
         with pytest.raises(StoreUnavailable, match="closed"):

@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_service.nodes.ring import POINTS, Member, Ring, View, ViewInvalid, hash_of, movement
+from metadata_service.nodes.ring import POINTS, Ring, RingMember, RingView, ViewInvalid, hash_of, movement
 
 KEYS = [f"000000000000/queue-{number}" for number in range(4000)]
 
 
 def ring(*names: str, **weights: float) -> Ring:
-    members = [Member(name) for name in names] + [Member(name, weight=weight) for name, weight in weights.items()]
-    return Ring(View.of(1, tuple(members)))
+    members = [RingMember(name) for name in names] + [
+        RingMember(name, weight=weight) for name, weight in weights.items()
+    ]
+    return Ring(RingView.of(1, tuple(members)))
 
 
 names = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=8, unique=True)
@@ -32,7 +34,8 @@ def test_everybody_finds_the_same_owner() -> None:
 
 def test_the_order_of_the_members_and_the_seed_of_hashes_do_not_matter() -> None:
     program = (
-        "from metadata_service.nodes.ring import *; r = Ring(View.of(1, (Member('c'), Member('a'), Member('b'))));"
+        "from metadata_service.nodes.ring import *;"
+        "r = Ring(RingView.of(1, (RingMember('c'), RingMember('a'), RingMember('b'))));"
         "print(''.join(r.owner(f'000000000000/queue-{n}').name for n in range(200)))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -52,7 +55,7 @@ def test_the_owner_is_the_first_successor_and_all_successors_differ(members: lis
 @given(names, st.text(min_size=9, max_size=9))
 def test_who_joins_takes_only_to_itself(members: list[str], newcomer: str) -> None:
     before = ring(*members)
-    after = Ring(before.view.joined(Member(newcomer)))
+    after = Ring(before.view.joined(RingMember(newcomer)))
     for key in KEYS[:300]:
         owner = after.owner(key)
         assert owner.name == newcomer or owner == before.owner(key)
@@ -84,15 +87,15 @@ def test_a_heavier_member_keeps_what_it_had() -> None:
 
 
 def test_successors_are_of_different_zones_as_long_as_there_are() -> None:
-    members = [Member(f"n{number}", zone=f"z{number % 3}") for number in range(12)]
-    zoned = Ring(View.of(1, tuple(members)))
+    members = [RingMember(f"n{number}", zone=f"z{number % 3}") for number in range(12)]
+    zoned = Ring(RingView.of(1, tuple(members)))
     for key in KEYS[:200]:
         chosen = zoned.successors(key, 5)
         assert chosen[0] == zoned.owner(key)
         assert {member.zone for member in chosen[:3]} == {"z0", "z1", "z2"}
         assert len({member.name for member in chosen}) == 5
         assert zoned.successors(key, 2) == chosen[:2]
-        plain = Ring(View.of(1, tuple(msgspec.structs.replace(member, zone="") for member in members)))
+        plain = Ring(RingView.of(1, tuple(msgspec.structs.replace(member, zone="") for member in members)))
         by_place = [member.name for member in plain.successors(key, 12)]
         assert [by_place.index(member.name) for member in chosen[3:]] == sorted(
             by_place.index(member.name) for member in chosen[3:]
@@ -100,7 +103,7 @@ def test_successors_are_of_different_zones_as_long_as_there_are() -> None:
 
 
 def test_a_ring_without_members_owns_nothing() -> None:
-    empty = Ring(View.of(0, ()))
+    empty = Ring(RingView.of(0, ()))
     with pytest.raises(LookupError, match="no members"):
         empty.owner("x")
     assert empty.successors("x", 3) == []
@@ -112,16 +115,16 @@ def test_a_ring_without_members_owns_nothing() -> None:
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ((Member("a"), Member("a")), "two members named 'a'"),
-        ((Member(""),), "needs a name"),
-        ((Member("a", weight=0),), "weight of 'a'"),
-        ((Member("a", weight=65),), "weight of 'a'"),
-        ((Member("a", weight=float("nan")),), "weight of 'a'"),
+        ((RingMember("a"), RingMember("a")), "two members named 'a'"),
+        ((RingMember(""),), "needs a name"),
+        ((RingMember("a", weight=0),), "weight of 'a'"),
+        ((RingMember("a", weight=65),), "weight of 'a'"),
+        ((RingMember("a", weight=float("nan")),), "weight of 'a'"),
     ],
 )
-def test_what_cannot_be_a_view(members: tuple[Member, ...], said: str) -> None:
+def test_what_cannot_be_a_view(members: tuple[RingMember, ...], said: str) -> None:
     with pytest.raises(ViewInvalid, match=said):
-        View.of(1, members)
+        RingView.of(1, members)
 
 
 def test_who_is_no_member_cannot_leave() -> None:
@@ -130,8 +133,8 @@ def test_who_is_no_member_cannot_leave() -> None:
 
 
 def test_a_view_survives_being_sent() -> None:
-    view = View.of(7, (Member("b", "http://b:1", "r1", 2.5), Member("a")))
-    sent = msgspec.json.decode(msgspec.json.encode(view), type=View)
+    view = RingView.of(7, (RingMember("b", "http://b:1", "r1", 2.5), RingMember("a")))
+    sent = msgspec.json.decode(msgspec.json.encode(view), type=RingView)
     assert sent == view
     assert [member.name for member in sent.members] == ["a", "b"]
     assert [Ring(sent).owner(key) for key in KEYS[:50]] == [Ring(view).owner(key) for key in KEYS[:50]]

@@ -16,7 +16,7 @@ import pytest
 from auth.credentials import AccessKey, ApiKey, Tenant, new_access_key
 from auth.encryption.data_keys import DataKey
 from metadata_service.opening import CannotOpen
-from metadata_service.schema import CannotRollBack, Stored
+from metadata_service.schema import CannotRollBack, SchemaState
 from metadata_service.sqlite import schema
 from metadata_service.sqlite.schema import SCHEMA, roll_back, stored_version
 from metadata_service.sqlite.store import SQLiteStore
@@ -152,7 +152,7 @@ async def test_the_release_before_works_on_a_step_that_expands(path: Path, monke
     with monkeypatch.context() as after:
         after.setattr(schema, "SCHEMA", next_step.NEXT)
         newer = SQLiteStore(path)
-    assert stored_version(path) == Stored(SCHEMA.version + 1, next_step.BEFORE.stored(SCHEMA.version).oldest)
+    assert stored_version(path) == SchemaState(SCHEMA.version + 1, next_step.BEFORE.stored(SCHEMA.version).oldest)
     again = SQLiteStore(path)
     for number, store in enumerate((before, newer, again)):
         await create(store, f"q{number}")

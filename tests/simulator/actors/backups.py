@@ -22,7 +22,7 @@ from backend.journal.cassandra.table_interface import CHUNK_BYTES, Unanswered
 from backend.journal.rows import RecordView
 from backend.recovery.replay import JournalDamaged, Replay
 from backend.recovery.takeover import recover
-from holdfast.backup.cassandra_moment import Held, Moment, find
+from holdfast.backup.cassandra_moment import ClusterHold, Moment, find
 from holdfast.backup.cassandra_take import _bounds, _check_still_there, _Part, _parts
 from holdfast.backup.kept import CannotBackUp
 from metadata_service.models import BackendCluster
@@ -70,7 +70,7 @@ class Backups:
             with contextlib.suppress(StoreError):
                 await held.unpin()
 
-    async def _copied(self, held: Held, moment: Moment, tables: HostTables) -> Machines:
+    async def _copied(self, held: ClusterHold, moment: Moment, tables: HostTables) -> Machines:
         """Machines that have what the backup has."""
         parts, missing = await _parts(held, moment)
         if missing:
@@ -128,7 +128,7 @@ class Backups:
             raise Violation(f"{len(back)} messages were deleted, and are in a backup: {sorted(back)[:5]}")
 
 
-class _Held(Held):
+class _Held(ClusterHold):
     """Remembers what clients had been told at the moment."""
 
     def __init__(self, tables: HostTables, entries: Any, history: History) -> None:

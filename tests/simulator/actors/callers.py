@@ -10,7 +10,7 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from backend.api import AckLevel, AttemptExpired, BackendError, HandleOutcome, NewMessage, Receive, Stored
+from backend.api import AckLevel, AttemptExpired, BackendError, HandleOutcome, NewMessage, Receive, SendResult
 from backend.engine.ids import unpack_id
 from backend.rpc.connection import NotSent
 from frontend.sqs.protocol.errors import SqsError
@@ -189,7 +189,7 @@ class Callers:
         ids = [self._random.randbytes(16) for _ in new]
         for one, message_id in zip(new, ids, strict=True):
             one.message_id = message_id
-        answers = [Stored(unpack_id(message_id), 0) for message_id in ids]
+        answers = [SendResult(unpack_id(message_id), 0) for message_id in ids]
         self._history.sent(self._history.sending(queue, new), answers, self._world.everywhere)
         await front.send(queue.arn, new)
 

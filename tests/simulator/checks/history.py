@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, Received, Stored
+from backend.api import AckLevel, Counters, HandleOutcome, NewMessage, ReceivedMessage, SendResult
 from backend.engine.ids import message_id, salt_of
 from backend.engine.receipt_handles import partition_of
 from tests.simulator.checks.model import Violation
@@ -100,7 +100,7 @@ class Msg:
     home: Queue
     group: str | None
     asked_at: int
-    stored: Stored | None = None
+    stored: SendResult | None = None
     known_at: int = 1 << 62
     """Since when it is certain that it is stored."""
     refused: bool = False
@@ -174,7 +174,7 @@ class History:
             msgs.append(msg)
         return msgs
 
-    def sent(self, msgs: Sequence[Msg], answers: Sequence[Stored], everywhere: Callable[[bytes], bool]) -> None:
+    def sent(self, msgs: Sequence[Msg], answers: Sequence[SendResult], everywhere: Callable[[bytes], bool]) -> None:
         """``everywhere`` says whether all replicas have, or had, a message."""
         at = self.tick()
         for msg, answer in zip(msgs, answers, strict=True):
@@ -211,7 +211,7 @@ class History:
     # --- receives ---
 
     def received(
-        self, queue: Queue, answer: Sequence[Received], seconds: int, asked_at: int, asked: float, now: float
+        self, queue: Queue, answer: Sequence[ReceivedMessage], seconds: int, asked_at: int, asked: float, now: float
     ) -> list[tuple[str, Msg, Claim]]:
         """``asked`` and ``now`` are true times, ``seconds`` is the visibility timeout that was asked for.
 
@@ -259,7 +259,7 @@ class History:
                 self._moved_in_order(queue, one, place, msg)
         return claimed
 
-    def _fits(self, queue: Queue, one: Received, place: Place, msg: Msg, where: str) -> None:
+    def _fits(self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg, where: str) -> None:
         if place[0] not in queue.partitions:
             raise Violation(f"{where} has a handle of none of its partitions")
         if msg.refused:
@@ -280,7 +280,9 @@ class History:
         elif queue.dead_letter is not None and one.receives > queue.max_receives:
             raise Violation(f"{where} was received {one.receives} times, {queue.max_receives} are allowed")
 
-    def _in_order(self, queue: Queue, one: Received, place: Place, msg: Msg, places: set[Place], asked_at: int) -> None:
+    def _in_order(
+        self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg, places: set[Place], asked_at: int
+    ) -> None:
         if not queue.plain:
             return  # an earlier one may be a dead letter by now
         group = queue.groups[one.group or ""]
@@ -291,7 +293,7 @@ class History:
                 raise Violation(f"{msg.name} was received while {other.name}, before it in {one.group}, was not done")
 
     def _blocked(
-        self, queue: Queue, one: Received, place: Place, msg: Msg, places: set[Place], asked_at: int, now: float
+        self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg, places: set[Place], asked_at: int, now: float
     ) -> None:
         """Messages before it in its group have left the queue, or came with it; whatever became of them elsewhere."""
         delivered = queue.delivered.setdefault(one.group or "", [])
@@ -305,7 +307,7 @@ class History:
                     if now < claim.holds_until and other.deleting_at == 1 << 62:
                         raise Violation(f"{msg.name} was received while a claim holds {other.name}, before it")
 
-    def _moved_in_order(self, queue: Queue, one: Received, place: Place, msg: Msg) -> None:
+    def _moved_in_order(self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg) -> None:
         """Dead letters of a group come in the order in which they were sent."""
         home = msg.home
         if queue.moved or home.dead_letter is not queue or msg.stored is None or msg.forgotten:
@@ -468,7 +470,7 @@ class History:
             raise Violation(f"{len(lost)} of {len(self.messages)} messages are lost: {names}")
 
 
-def _place(queue: Queue, stored: Stored) -> Place | None:
+def _place(queue: Queue, stored: SendResult) -> Place | None:
     """Place of a message; None: the place where it was sent, with an id made elsewhere."""
     for partition in queue.partitions:
         if message_id(partition, stored.number, salt_of(queue.handle_key)) == stored.message_id:

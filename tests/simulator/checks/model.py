@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from backend.api import HandleOutcome, NewMessage, PartitionSettings, Received, Stored
+from backend.api import HandleOutcome, NewMessage, PartitionSettings, ReceivedMessage, SendResult
 from backend.engine.receipt_handles import Handles
 from backend.engine.tokens import TOKEN_BYTES
 
@@ -269,8 +269,8 @@ class Model:
         return message.token is None or purged or now >= msg.asked_ms + queue.window_ms
 
     def sent(
-        self, queue: QueueModel, new: Sequence[NewMessage], msgs: Sequence[Msg], answers: Sequence[Stored], asked: int,
-        now: int,
+        self, queue: QueueModel, new: Sequence[NewMessage], msgs: Sequence[Msg], answers: Sequence[SendResult],
+        asked: int, now: int,
     ) -> None:  # fmt: skip
         self.tick += 1
         if len(answers) != len(new):
@@ -284,7 +284,7 @@ class Model:
                 self._stored(queue, message, msg, answer, asked, now)
 
     def _repeated(
-        self, queue: QueueModel, message: NewMessage, retry: bytes, msg: Msg, answer: Stored, asked: int, now: int
+        self, queue: QueueModel, message: NewMessage, retry: bytes, msg: Msg, answer: SendResult, asked: int, now: int
     ) -> bool:
         """Check an answer against those that the retry token had before.  Whether that is all to be said of it."""
         answered = queue.retries.setdefault(retry[:TOKEN_BYTES], [])
@@ -304,7 +304,7 @@ class Model:
             return False
         return self._answer_was_lost(queue, message, msg, answer)
 
-    def _answer_was_lost(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: Stored) -> bool:
+    def _answer_was_lost(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: SendResult) -> bool:
         """A repeat is the first to be answered.  False: perhaps it was answered as the twin of another message."""
         if message.token is not None:
             return False
@@ -324,7 +324,9 @@ class Model:
             raise Violation("a call was refused as another with its retry token, which no other had")
         self.refused(msgs)
 
-    def _stored(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: Stored, asked: int, now: int) -> None:
+    def _stored(
+        self, queue: QueueModel, message: NewMessage, msg: Msg, answer: SendResult, asked: int, now: int
+    ) -> None:
         for token in (message.token, message.also):
             for earlier, _, first, _ in queue.tokens.get(token, ()) if token is not None else ():
                 cleared = queue.unsettled or queue.purged_at >= first.asked_at
@@ -354,7 +356,7 @@ class Model:
         ):
             msg.must = msg.may = True
 
-    def _twin(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: Stored, asked: int, now: int) -> None:
+    def _twin(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: SendResult, asked: int, now: int) -> None:
         tokens = [token for token in (message.token, message.also) if token is not None]
         if not tokens:
             raise Violation(f"{msg.name} has no token and was called a duplicate")
@@ -408,7 +410,13 @@ class Model:
     # --- receiving ---
 
     def received(
-        self, queue: QueueModel, answer: Sequence[Received], visibility_ms: int, asked: int, asked_at: int, now: int
+        self,
+        queue: QueueModel,
+        answer: Sequence[ReceivedMessage],
+        visibility_ms: int,
+        asked: int,
+        asked_at: int,
+        now: int,
     ) -> list[tuple[str, Msg]]:
         """Check one answer; the handles with their messages."""
         self.tick += 1
@@ -447,11 +455,11 @@ class Model:
         return held
 
     @staticmethod
-    def _repeats(queue: QueueModel, one: Received, msg: Msg) -> bool:
+    def _repeats(queue: QueueModel, one: ReceivedMessage, msg: Msg) -> bool:
         """A receive request attempt was repeated: this claim is known."""
         return any(claim.receives == one.receives for claim in msg.claims.get((queue.pid, one.number), ()))
 
-    def _fits(self, queue: QueueModel, one: Received, msg: Msg, started: int, now: int, carried: int) -> None:
+    def _fits(self, queue: QueueModel, one: ReceivedMessage, msg: Msg, started: int, now: int, carried: int) -> None:
         """``carried``: receives before it came to this queue."""
         sources = [other for other in msg.home.reach() if other.dead_letter is queue and other.arn == one.origin]
         if carried < min((other.max_receives for other in sources), default=0) or (carried and one.origin is None):
@@ -478,7 +486,7 @@ class Model:
         if dead is not None and not dead.drop_asked and one.receives > queue.max_receives:
             raise Violation(f"{msg.name} was received {one.receives} times, {queue.max_receives} are allowed")
 
-    def _fits_home(self, queue: QueueModel, one: Received, msg: Msg, started: int) -> None:
+    def _fits_home(self, queue: QueueModel, one: ReceivedMessage, msg: Msg, started: int) -> None:
         if one.origin is not None:
             raise Violation(f"{msg.name} has an origin in the queue that it was sent to: {one.origin}")
         due = one.sent_ms + (queue.delay_ms[0] if msg.delay_ms is None else msg.delay_ms)
@@ -503,7 +511,14 @@ class Model:
             )
 
     def _claimed(
-        self, queue: QueueModel, one: Received, msg: Msg, started: int, visibility_ms: int, asked: int, asked_at: int
+        self,
+        queue: QueueModel,
+        one: ReceivedMessage,
+        msg: Msg,
+        started: int,
+        visibility_ms: int,
+        asked: int,
+        asked_at: int,
     ) -> None:
         claims = msg.claims.setdefault((queue.pid, one.number), [])
         for claim in claims:
@@ -534,7 +549,7 @@ class Model:
             msg.must = True
 
     def _in_order(
-        self, queue: QueueModel, one: Received, msg: Msg, numbers: frozenset[int], started: int, asked_at: int
+        self, queue: QueueModel, one: ReceivedMessage, msg: Msg, numbers: frozenset[int], started: int, asked_at: int
     ) -> None:
         assert one.group is not None
         if queue.came_back:

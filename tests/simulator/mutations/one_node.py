@@ -13,15 +13,15 @@ from unittest import mock
 
 import msgspec
 
-from backend.api import NewMessage, Receive, Stored, Target
+from backend.api import NewMessage, Receive, SendResult, Target
 from backend.engine import fold, records, snapshot
 from backend.engine.blocks import BACK, BLOCK_BITS, DELAYED, WAITING, Block
 from backend.engine.fold import Fold
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.engine.tokens import Tokens
-from backend.engine.transfers import Taken
+from backend.engine.transfers import IncomingTransfers
 from backend.journal import checkpoints, rows
 from backend.journal.local import journal, scan, segments
 from backend.journal.local.log import LocalLog
@@ -30,7 +30,7 @@ from backend.journal.rows import RecordView, Rotten
 from backend.recovery import replay, takeover
 from backend.serving import shards
 from backend.serving.incarnation import Incarnation
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from backend.serving.transfers import Ferry
 from metadata_service.models import LogEntry, ShardEntry
 
@@ -68,7 +68,7 @@ def twin_answered_early() -> AbstractContextManager[Any]:
     """A duplicate is answered at once, while the send that it is a twin of is not durable yet."""
     real = Incarnation.send
 
-    async def send(self: Incarnation, target: Target, messages: list[NewMessage]) -> list[Stored]:
+    async def send(self: Incarnation, target: Target, messages: list[NewMessage]) -> list[SendResult]:
         partition = self._find(target)
         written, answers = partition.queue.send(messages, partition.clock())
         return await real(self, target, messages) if written else answers
@@ -140,19 +140,19 @@ def retry_tokens_purged() -> AbstractContextManager[Any]:
 def twins_answer_not_journaled() -> AbstractContextManager[Any]:
     """A send that is answered as the twin of another keeps no retry token: when the deduplication id is forgotten, its
     repeat is stored."""
-    real = Queue.send
+    real = QueueCommands.send
 
-    def send(self: Queue, messages: Any, now: int) -> Any:
+    def send(self: QueueCommands, messages: Any, now: int) -> Any:
         written, answers = real(self, messages, now)
-        return [one for one in written if not isinstance(one[0], records.Answered)], answers
+        return [one for one in written if not isinstance(one[0], records.RetryAnswered)], answers
 
-    return mock.patch.object(Queue, "send", send)
+    return mock.patch.object(QueueCommands, "send", send)
 
 
 @_mutation
 def transfer_forgotten() -> AbstractContextManager[Any]:
     """The source lets go of a message that the destination never journaled."""
-    return mock.patch.object(Queue, "transfer_in", return_value=None)
+    return mock.patch.object(QueueCommands, "transfer_in", return_value=None)
 
 
 @_mutation
@@ -160,7 +160,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
     """The source lets go a moment before the destination has the message: a crash in between loses it."""
 
     def hand_over(
-        self: Ferry, source: Partition, target: Partition, leaving: dict[int, tuple[records.Message, bytes]]
+        self: Ferry, source: OpenPartition, target: OpenPartition, leaving: dict[int, tuple[records.Message, bytes]]
     ) -> None:
         node, now = self._node, source.clock()
         outgoing = source.fold.outgoing[target.id]
@@ -176,7 +176,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
                 arrived.number = 0
                 node.loop.call_later(0.02, late, node, target, arrived, payload)
 
-    def late(node: Incarnation, target: Partition, arrived: records.Message, payload: bytes) -> None:
+    def late(node: Incarnation, target: OpenPartition, arrived: records.Message, payload: bytes) -> None:
         arrived.number = target.fold.next_number
         node.write(target, arrived, target.clock(), payload)
 
@@ -192,12 +192,15 @@ def transfer_taken_twice() -> Iterator[None]:
     """
     real = Incarnation.write
 
-    def write(self: Incarnation, partition: Partition, record: Any, now: int, *rest: Any, **more: Any) -> None:
+    def write(self: Incarnation, partition: OpenPartition, record: Any, now: int, *rest: Any, **more: Any) -> None:
         if isinstance(record, records.TransferDone):
             self.log.cut()
         real(self, partition, record, now, *rest, **more)
 
-    with mock.patch.object(Taken, "has", return_value=False), mock.patch.object(Incarnation, "write", write):
+    with (
+        mock.patch.object(IncomingTransfers, "has", return_value=False),
+        mock.patch.object(Incarnation, "write", write),
+    ):
         yield
 
 
@@ -270,7 +273,7 @@ def delete_not_journaled() -> AbstractContextManager[Any]:
     """A delete changes memory and not the journal: after a restart its message is back."""
     real = Incarnation.write
 
-    def write(self: Incarnation, partition: Partition, record: Any, now: int, *rest: Any, **more: Any) -> None:
+    def write(self: Incarnation, partition: OpenPartition, record: Any, now: int, *rest: Any, **more: Any) -> None:
         if isinstance(record, records.Deleted):
             partition.fold.apply(record, now)
         else:
@@ -330,15 +333,15 @@ def fifo_group_not_blocked() -> AbstractContextManager[Any]:
 @_mutation
 def dead_letter_off_by_one() -> AbstractContextManager[Any]:
     """A message is received once more than its redrive policy allows."""
-    real = Queue.receive
+    real = QueueCommands.receive
 
-    def receive(self: Queue, command: Receive, now: int) -> Any:
+    def receive(self: QueueCommands, command: Receive, now: int) -> Any:
         if command.dead_letter is not None:
             later = msgspec.structs.replace(command.dead_letter, max_receives=command.dead_letter.max_receives + 1)
             command = msgspec.structs.replace(command, dead_letter=later)
         return real(self, command, now)
 
-    return mock.patch.object(Queue, "receive", receive)
+    return mock.patch.object(QueueCommands, "receive", receive)
 
 
 @_mutation
@@ -399,7 +402,7 @@ def bytes_not_replayed() -> AbstractContextManager[Any]:
 @_mutation
 def length_not_checked() -> AbstractContextManager[Any]:
     """A queue takes more than its limit lets in."""
-    return mock.patch.object(Queue, "_check_length", return_value=None)
+    return mock.patch.object(QueueCommands, "_check_length", return_value=None)
 
 
 @_mutation

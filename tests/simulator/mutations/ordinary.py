@@ -15,14 +15,14 @@ from unittest import mock
 import msgspec
 
 from backend.api import HandleOutcome, Target, Transfer
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
-from backend.engine.transfers import Taken
+from backend.engine.transfers import IncomingTransfers
 from backend.journal.cassandra.log import CassandraLog
 from backend.journal.cassandra.scan import CassandraScan
 from backend.journal.interface import Cut
 from backend.journal.local.log import LocalLog
-from backend.journal.local.scan import Scan
+from backend.journal.local.scan import LocalScan
 from backend.recovery import ownership, startup, takeover
 from backend.recovery.checkpointer import Checkpointer
 from backend.recovery.replay import Replay
@@ -230,7 +230,7 @@ def last_row_not_read() -> AbstractContextManager[Any]:
         return rows
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(Scan, "rows", without_the_last(Scan.rows)))
+    stack.enter_context(mock.patch.object(LocalScan, "rows", without_the_last(LocalScan.rows)))
     stack.enter_context(mock.patch.object(CassandraScan, "rows", without_the_last(CassandraScan.rows)))
     return stack
 
@@ -306,16 +306,16 @@ def floor_after_the_shards() -> AbstractContextManager[Any]:
 @_ordinary("Moves", node=False)
 def low_water_mark_ignored() -> AbstractContextManager[Any]:
     """A destination does not ask the mark of a source whether it has taken a transfer, only the numbers above it."""
-    return mock.patch.object(Taken, "has", lambda self, transfer: transfer in self.above)
+    return mock.patch.object(IncomingTransfers, "has", lambda self, transfer: transfer in self.above)
 
 
 @_ordinary("Receipt handles")
 def old_handles_taken_by_fifo() -> AbstractContextManager[Any]:
     """A FIFO queue takes the handle of an earlier receive for that of the one that holds the message."""
-    real_delete, real_change = Queue.delete, Queue.change_visibility
+    real_delete, real_change = QueueCommands.delete, QueueCommands.change_visibility
 
     class Lenient:
-        def __init__(self, queue: Queue, handles: Handles) -> None:
+        def __init__(self, queue: QueueCommands, handles: Handles) -> None:
             self._queue = queue
             self._handles = handles
 
@@ -328,7 +328,7 @@ def old_handles_taken_by_fifo() -> AbstractContextManager[Any]:
             return number, found[0].receives_of(found[1]) if found is not None else receives, received_ms
 
     def lenient(real: Callable[..., Any]) -> Callable[..., Any]:
-        def command(self: Queue, *rest: Any) -> Any:
+        def command(self: QueueCommands, *rest: Any) -> Any:
             assert self.fold.settings is not None
             if not self.fold.settings.fifo:
                 return real(self, *rest)
@@ -341,4 +341,4 @@ def old_handles_taken_by_fifo() -> AbstractContextManager[Any]:
 
         return command
 
-    return mock.patch.multiple(Queue, delete=lenient(real_delete), change_visibility=lenient(real_change))
+    return mock.patch.multiple(QueueCommands, delete=lenient(real_delete), change_visibility=lenient(real_change))

@@ -29,7 +29,7 @@ from backend.cluster.liveness import WATCH_SECONDS
 from backend.cluster.member import LOOK_SECONDS
 from backend.rpc.client import ClientLimits
 from backend.rpc.cluster_client import ClusterBackend
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from metadata_service.models import Queue as StoredQueue
 from metadata_service.models import new_queue
 from metadata_service.store import StoreError
@@ -411,7 +411,7 @@ class ClusterWorld:
     def _arrived(self) -> bool:
         return not any(one.ferry or one.mover for one in self._partitions())
 
-    def _partitions(self, *, deleted: bool = False) -> list[Partition]:
+    def _partitions(self, *, deleted: bool = False) -> list[OpenPartition]:
         """All that is open of queues that there are, or of others."""
         gone = self.catalog.deleted
         return [

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
-from backend.api import SHARDS, NewMessage, PartitionSettings, Receive, Received, Target
+from backend.api import SHARDS, NewMessage, PartitionSettings, Receive, ReceivedMessage, Target
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
 from backend.serving.node_clock import SteadyClock
@@ -174,7 +174,7 @@ class Fleet:
     def send(self, node: Node, target: Target, *bodies: bytes) -> None:
         self.run(node.send(target, [NewMessage(body) for body in bodies]))
 
-    def receive(self, node: Node, target: Target, seconds: int = 30) -> list[Received]:
+    def receive(self, node: Node, target: Target, seconds: int = 30) -> list[ReceivedMessage]:
         return self.run(node.receive(target, Receive(10, seconds)))
 
     def all_bodies(self, node: Node, target: Target) -> list[bytes]:

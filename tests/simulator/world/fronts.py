@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from backend.api import Counters, HandleOutcome, NewMessage, Receive, Received, Stored
+from backend.api import Counters, HandleOutcome, NewMessage, Receive, ReceivedMessage, SendResult
 from backend.cluster.repartition import Splits
 from backend.rpc.cluster_client import ClusterBackend
 from frontend.queues.queues import Queues, QueueView
@@ -54,10 +54,10 @@ class Front(Host):
             raise QueueNotFound(arn)
         return view
 
-    async def send(self, arn: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def send(self, arn: str, messages: Sequence[NewMessage]) -> list[SendResult]:
         return await self.queues.run(await self._view(arn), self.backend.send, messages)
 
-    async def receive(self, arn: str, command: Receive) -> list[Received]:
+    async def receive(self, arn: str, command: Receive) -> list[ReceivedMessage]:
         view = await self._view(arn)
         command = msgspec.structs.replace(command, dead_letter=await self.queues.dead_letter(view))
         return await self.queues.run(view, self.backend.receive, command)

@@ -20,7 +20,7 @@ from backend.journal.local.segments import LogInUse
 from backend.node import Node, NodeSettings
 from backend.rpc.cluster_client import ClusterBackend
 from backend.serving.node_clock import SteadyClock
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
 from tests.simulator.clocks import let_the_first_be_alone
 from tests.simulator.world.catalog import resolver_over
@@ -94,7 +94,7 @@ class Nodes:
             )
         return process.entries
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[OpenPartition]:
         """All that is open anywhere."""
         return [
             partition

@@ -143,7 +143,7 @@ class Machines:
 
 
 class QuorumTables:
-    """One client's view of them.  Implements :class:`backend.journal.cassandra.journal.Server`."""
+    """One client's view of them.  Implements :class:`backend.journal.cassandra.journal.CheckedTables`."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines

@@ -30,7 +30,7 @@ from backend.journal.rows import RecordView
 from backend.node import Node, NodeSettings
 from backend.serving.incarnation import Incarnation
 from backend.serving.node_clock import SteadyClock
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
 from tests.simulator.actors.clients import Clients
 from tests.simulator.actors.rot import Flip, flip_a_bit
@@ -269,7 +269,7 @@ class World:
         assert incarnation is not None
         return incarnation
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[OpenPartition]:
         return list(self.incarnation.partitions.values())
 
     def quiet(self) -> bool:
@@ -280,11 +280,11 @@ class World:
             and not any(partition.ferry or partition.mover for partition in self.partitions() if self.sound(partition))
         )
 
-    def sound(self, partition: Partition) -> bool:
+    def sound(self, partition: OpenPartition) -> bool:
         """No damage has hit the partition, or what its messages go to."""
         return not any(queue.lossy for queue in (*self.queues, *self.old) if queue.pid == partition.id)
 
-    def _compare(self, before: list[Partition], what: str) -> None:
+    def _compare(self, before: list[OpenPartition], what: str) -> None:
         now = max(self.now(), *(partition.fold.now for partition in (*before, *self.partitions())), 0)
         old = {partition.id: _state(partition.fold, now) for partition in before if self.sound(partition)}
         # A copy, for its own clock may be behind what the old one's has counted since the last row.
@@ -519,7 +519,7 @@ class World:
                     raise Violation(f"{msg.name} is gone since {flip.path}:{flip.offset} was hit, and nobody says so")
                 self.counts["rotten"] += 1
 
-    def live(self) -> list[Partition]:
+    def live(self) -> list[OpenPartition]:
         known = {queue.pid for queue in self.queues if not queue.lossy}
         return [partition for partition in self.partitions() if partition.id in known]
 
@@ -616,7 +616,7 @@ def _difference(old: dict[int, dict[str, Any]], new: dict[int, dict[str, Any]]) 
     return ""
 
 
-def _check_fold(partition: Partition) -> None:
+def _check_fold(partition: OpenPartition) -> None:
     """The sums are what is stored, and nothing dead is kept."""
     fold = partition.fold
     states: Counter[int] = Counter()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.commandline.client import Asked, Client
+from holdfast.commandline.client import ClientOptions, RestClient
 from tests.servers.server import ACCESS_KEY_ID, REGION, REPOSITORY, SECRET_ACCESS_KEY, clean_environment
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
@@ -26,18 +26,18 @@ def server(tmp_path: Path) -> Iterator[Several]:
 
 
 @pytest.fixture
-def operator(server: Several) -> Iterator[Client]:
-    client = Client(Asked(server.endpoint, None, None, None, None), KEYS)
+def operator(server: Several) -> Iterator[RestClient]:
+    client = RestClient(ClientOptions(server.endpoint, None, None, None, None), KEYS)
     yield client
     client.close()
 
 
-def nodes(operator: Client) -> list[dict[str, Any]]:
+def nodes(operator: RestClient) -> list[dict[str, Any]]:
     (cluster,) = operator.call("GET", "cluster")["clusters"] or [{"nodes": []}]
     return list(cluster["nodes"])
 
 
-def test_its_backends_are_seen_and_drained(server: Several, operator: Client) -> None:
+def test_its_backends_are_seen_and_drained(server: Several, operator: RestClient) -> None:
     def shards() -> list[int]:
         return [node["shards"] for node in nodes(operator)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.cluster import REGION, LocalCluster
 from bench.servers.cassandra_server import CassandraCluster
-from holdfast.commandline.client import Asked, Client
+from holdfast.commandline.client import ClientOptions, RestClient
 from tests.servers.waiting import wait_until
 from tests.system.distributed.test_distributed import clients, received
 
@@ -28,21 +28,21 @@ def cluster(cassandra: CassandraCluster, keyspace: str) -> Iterator[LocalCluster
 
 
 @pytest.fixture
-def operator(cluster: LocalCluster) -> Iterator[Client]:
+def operator(cluster: LocalCluster) -> Iterator[RestClient]:
     """REST client as the commands use it."""
     signing = {"AWS_ACCESS_KEY_ID": cluster.key.access_key_id, "AWS_SECRET_ACCESS_KEY": cluster.key.secret}
-    client = Client(Asked(cluster.endpoints[0], None, None, None, None), {**signing, "AWS_REGION": REGION})
+    client = RestClient(ClientOptions(cluster.endpoints[0], None, None, None, None), {**signing, "AWS_REGION": REGION})
     yield client
     client.close()
 
 
-def places(operator: Client, queue: str) -> list[str]:
+def places(operator: RestClient, queue: str) -> list[str]:
     """Return the clusters of the partitions that accept sends."""
     shown = operator.call("GET", "queues", queue, "partitions")["partitions"]
     return [one["cluster"] for one in shown if one["state"] == "open"]
 
 
-def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalCluster, operator: Client) -> None:
+def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalCluster, operator: RestClient) -> None:
     (client,) = clients(cluster)
 
     def reported() -> bool:

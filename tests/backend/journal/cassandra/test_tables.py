@@ -79,7 +79,7 @@ async def test_a_hold_that_takes_too_long_is_ended_and_nobody_hears_of_it(world:
 async def test_a_later_hold_is_not_as_old_as_one_whose_end_was_not_seen(world: World) -> None:
     await world.read([(HELD,)])
     gets_old(world)
-    await world.asked.answers(connection.Unanswered(OperationTimedOut()))
+    await world.asked.answers(connection.StatementFailed(OperationTimedOut()))
     assert isinstance(world.told[0], Unanswered)
     await world.read([(HELD,)], [("open",)])
     assert not world.ended

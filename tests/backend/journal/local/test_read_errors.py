@@ -18,7 +18,7 @@ from backend.journal.local.journal import LocalJournal
 from backend.journal.rows import RECORD_HEADER_BYTES, place_of
 from backend.recovery.damage import survey
 from backend.recovery.offline_stats import count
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from metadata_service.sqlite.store import SQLiteStore
 from telemetry.metrics import Registry
 from tests.backend.faulty_disk import BLOCK_BYTES, FaultyDisk
@@ -34,7 +34,7 @@ class _Filled(Cluster):
     """A node with one queue, whose messages are numbered."""
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> OpenPartition:
         assert self.node._incarnation is not None
         return self.node._incarnation.partitions[1]
 

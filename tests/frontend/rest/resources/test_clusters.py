@@ -17,8 +17,16 @@ from frontend.rest import authentication
 from frontend.rest.resources import clusters
 from frontend.rest.resources.clusters import PINS_MOST
 from frontend.sqs.endpoint import Visit
-from metadata_service.clusters.directory import Fleet
-from metadata_service.models import Candidate, ClusterReport, Decision, ManagerEntry, Partition, Pin, ReportedNode
+from metadata_service.clusters.directory import ClusterDirectory
+from metadata_service.models import (
+    Candidate,
+    ClusterReport,
+    ManagerDecision,
+    ManagerEntry,
+    Partition,
+    Pin,
+    ReportedNode,
+)
 from metadata_service.store import StoreUnavailable
 from tests.frontend.fakes import KEY, Answer, Service, running
 from tests.frontend.rest.test_app import problem
@@ -63,7 +71,7 @@ async def service(alone: Service) -> Service:
     await alone.store.register_cluster("local")
     await alone.store.register_cluster("east")
     await alone.store.report_cluster(EAST)
-    alone.app.services.fleet = Fleet(alone.store, clock=lambda: 100.0, wall=lambda: 3.0)
+    alone.app.services.fleet = ClusterDirectory(alone.store, clock=lambda: 100.0, wall=lambda: 3.0)
     await alone.app.services.fleet.look()
     return alone
 
@@ -74,7 +82,7 @@ async def call(service: Service, method: str, path: str, body: Any = None, *, by
     return await service.signed(method, f"/v1{path}", content, headers, by)
 
 
-async def manage(service: Service, *, pins: tuple[Pin, ...] = (), decisions: tuple[Decision, ...] = ()) -> None:
+async def manage(service: Service, *, pins: tuple[Pin, ...] = (), decisions: tuple[ManagerDecision, ...] = ()) -> None:
     """Store an entry of a manager."""
     entry = await service.store.manager()
     await service.store.update_manager(
@@ -138,7 +146,7 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
     url = await service.make_queue("q")
     queue = await service.store.get_queue(KEY.account, "q")
     assert url
-    await manage(service, pins=(Pin(queue.queue_id, 3), Pin(12345, 2)), decisions=(Decision(5000, "something"),))
+    await manage(service, pins=(Pin(queue.queue_id, 3), Pin(12345, 2)), decisions=(ManagerDecision(5000, "something"),))
     assert (await call(service, "GET", "/cluster")).json["manager"] == {
         "name": "m1",
         "heard": 1_799_999_999.0,
@@ -149,7 +157,7 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
 
 
 async def test_what_has_not_reported_for_long_is_suspect_and_said_to_be(service: Service) -> None:
-    service.app.services.fleet = Fleet(service.store, clock=lambda: 100.0, wall=lambda: 40.0)
+    service.app.services.fleet = ClusterDirectory(service.store, clock=lambda: 100.0, wall=lambda: 40.0)
     await service.app.services.fleet.look()
     status = (await call(service, "GET", "/cluster")).json
     (missed,) = status["not_asked"]

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from auth.credentials import AccessKey, Tenant
 from billing.reports.questions import DocumentAsked
-from billing.reports.reader import NotFound, Unavailable
+from billing.reports.reader import NotFound, ReportUnavailable
 from frontend.rest import document_jobs as module
 from frontend.rest.document_jobs import Documents
 from frontend.rest.tenant_removal import delete_tenant
@@ -108,7 +108,7 @@ async def test_what_failed_says_why(service: Service) -> None:
     reader(service).let.set()
     for error, code in (
         (NotFound("2026-11 is not closed yet"), "NotFound"),
-        (Unavailable("it was not made"), "UsageUnavailable"),
+        (ReportUnavailable("it was not made"), "UsageUnavailable"),
     ):
         reader(service).fails = error
         path = (await ask(service, {"kind": "pdf"})).headers["location"]

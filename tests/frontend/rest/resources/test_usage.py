@@ -21,7 +21,7 @@ from billing.reports.questions import (
     InvoicesAsked,
     UsageAsked,
 )
-from billing.reports.reader import NotFound, Reader, Refused, Unavailable, Unmade
+from billing.reports.reader import NotFound, QuestionRefused, Reader, ReportUnavailable, Unmade
 from tests.frontend.fakes import KEY, Answer, Service, running
 from tests.frontend.rest.resources.test_tenants import ADMIN, OPERATOR, USER
 from tests.frontend.rest.test_app import OTHER, problem
@@ -143,9 +143,9 @@ async def test_without_usage_it_is_said_how_to_switch_it_on(service: Service) ->
 async def test_what_becomes_of_a_question(service: Service) -> None:
     for error, expected, said in (
         (NotFound("2026-11 is not closed yet"), (404, "NotFound"), "2026-11 is not closed yet."),
-        (Refused("the month is odd"), (400, "InvalidRequest"), "The month is odd."),
+        (QuestionRefused("the month is odd"), (400, "InvalidRequest"), "The month is odd."),
         (Unmade("x is missing"), (409, "NotInstalled"), "The service cannot make this: x is missing."),
-        (Unavailable("it was not read"), (503, "UsageUnavailable"), "It was not read; try again later."),
+        (ReportUnavailable("it was not read"), (503, "UsageUnavailable"), "It was not read; try again later."),
     ):
         reader(service).answer = error
         answer = await get(service, "/invoices/2026-11")

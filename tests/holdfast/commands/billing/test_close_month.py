@@ -11,7 +11,7 @@ import pytest
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import USAGE_HOURLY, Day, Read, Tables
+from billing.lake.tables import USAGE_HOURLY, DayInput, LakeTables, PublishedDay
 from billing.pricing.invoices import Invoices
 from billing.pricing.plans import book_of, customers_of
 from holdfast.commandline.spark_jobs import Job
@@ -147,10 +147,10 @@ def test_what_is_wrong_is_said_before_spark_works_and_before_it_is_asked(
 
 def test_what_the_first_month_leaves_out_is_said(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     rated(lake)
-    tables = Tables(lake)
+    tables = LakeTables(lake)
     for day, rows in ((date(2025, 9, 29), 0), (date(2025, 9, 30), 3), (date(2025, 11, 1), 3)):
         run = "20251202T000000-00000000"
-        tables.publish(USAGE_HOURLY, day, Day(run, (), rows, {}, Read(0, 0, 0, "")))
+        tables.publish(USAGE_HOURLY, day, PublishedDay(run, (), rows, {}, DayInput(0, 0, 0, "")))
     assert close(lake, "--as-rated") == 2, "there is nobody to ask"
     assert "There is usage from 2025-09-30 on: what was used before 2025-11 will never be" in capsys.readouterr().err
     assert close(lake, "--as-rated", "--yes") == 0

@@ -7,7 +7,7 @@ from cassandra import AuthenticationFailed, OperationTimedOut, ReadTimeout, Unav
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 
-from metadata_service.cassandra.driver.connection import Unanswered
+from metadata_service.cassandra.driver.connection import StatementFailed
 from metadata_service.cassandra.driver.errors import TEXT_MAX, describe
 
 HOST = "10.0.0.1:9042"
@@ -42,7 +42,7 @@ TOO_FEW = Unavailable(f"from {HOST}", consistency=4, required_replicas=2, alive_
 )
 def test_an_error_of_the_driver_is_a_clause_without_addresses(error: Exception, text: str) -> None:
     assert describe(error) == text
-    assert str(Unanswered(error)) == text
+    assert str(StatementFailed(error)) == text
     assert HOST not in text
 
 

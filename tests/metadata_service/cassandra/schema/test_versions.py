@@ -22,7 +22,7 @@ from metadata_service.cassandra.schema.tables import METADATA
 from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.opening import CannotOpen
-from metadata_service.schema import CannotRollBack, Step, Stored
+from metadata_service.schema import CannotRollBack, SchemaState, Step
 from tests.metadata_service.cassandra.test_store import Place, opened, place_of
 from tests.metadata_service.conformance import ACCOUNT, create
 
@@ -93,23 +93,23 @@ def test_what_was_released_stays_as_it_was() -> None:
 
 
 async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, place: Place) -> None:
-    assert await versions(store).stored() == Stored(AFTER, BEFORE)
+    assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
     assert await has_step(store)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(METADATA.schema, "steps", METADATA.schema.steps[:-1])
         async with opened(place) as before:
             await create(before, "other")
     assert await store.list_queues(ACCOUNT, limit=10) == ["orders", "other"]
-    assert await versions(store).stored() == Stored(AFTER, BEFORE)
+    assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
 
 
 async def test_one_step_back_and_forward_again(store: CassandraStore, place: Place) -> None:
     for _ in range(2):  # it is one step, however often it is requested
         await versions(store).roll_back()
-        assert await versions(store).stored() == Stored(BEFORE, BEFORE)
+        assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
         assert not await has_step(store)
     async with opened(place) as again:
-        assert await versions(again).stored() == Stored(AFTER, BEFORE)
+        assert await versions(again).stored() == SchemaState(AFTER, BEFORE)
         assert await has_step(again)
         assert await again.list_queues(ACCOUNT, limit=10) == ["orders"]
 
@@ -119,7 +119,7 @@ async def test_a_step_back_that_would_lose_something_is_refused(store: Cassandra
     session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')", timeout=60)
     with pytest.raises(CannotRollBack, match="would lose it: nothing was changed"):
         await versions(store).roll_back()
-    assert await versions(store).stored() == Stored(AFTER, BEFORE)
+    assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
     assert await has_step(store)
     assert session.execute(f"SELECT name FROM {store.keyspace.name}.colours", timeout=60).one() == ("red",)
 
@@ -149,7 +149,7 @@ async def test_a_way_back_that_was_cut_off_is_for_the_release_before_and_is_ende
 ) -> None:
     with ending_at(METADATA, statement), pytest.raises(Cut):
         await versions(store).roll_back()
-    assert await versions(store).stored() == Stored(BEFORE, BEFORE, leaving=AFTER)
+    assert await versions(store).stored() == SchemaState(BEFORE, BEFORE, leaving=AFTER)
     with pytest.raises(CannotOpen, match="is on its way back from version 2 of its schema to 1"):
         await place.open()
     with pytest.MonkeyPatch.context() as patch:
@@ -159,7 +159,7 @@ async def test_a_way_back_that_was_cut_off_is_for_the_release_before_and_is_ende
             with pytest.raises(CannotRollBack, match="which takes the release that knows it to end"):
                 await versions(before).roll_back()
     await versions(store).roll_back()
-    assert await versions(store).stored() == Stored(BEFORE, BEFORE)
+    assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
     assert not await has_step(store)
 
 
@@ -171,7 +171,7 @@ async def test_what_is_written_between_two_halves_of_a_way_back_is_kept(store: C
     session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')", timeout=60)
     with pytest.raises(CannotRollBack, match="would lose it"):
         await versions(store).roll_back()
-    assert await versions(store).stored() == Stored(AFTER, BEFORE)
+    assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
     assert await has_step(store)
 
 
@@ -182,7 +182,7 @@ async def test_a_step_that_was_cut_off_is_taken_again(place: Place) -> None:
         with ending_at(METADATA, "ADD IF NOT EXISTS colour"), pytest.raises(Cut):
             await place.open()
         async with opened(place) as store:
-            assert await versions(store).stored() == Stored(AFTER, BEFORE)
+            assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
             assert await has_step(store)
 
 
@@ -207,7 +207,7 @@ async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: 
             patch.setattr(CassandraVersions, "_run", then_back)
             await versions(before).migrate()
             assert turns == [STEP.forward, STEP.forward, STEP.back, STEP.forward]
-            assert await versions(before).stored() == Stored(AFTER, BEFORE)
+            assert await versions(before).stored() == SchemaState(AFTER, BEFORE)
             assert await has_step(before)
 
 
@@ -219,10 +219,10 @@ async def test_the_journal_has_versions_of_its_own(place: Place) -> None:
         assert {"journal", "journal_segments", "checkpoints", "checkpoint_files"} <= tables
         with release_after(JOURNAL):
             await store.bring(JOURNAL)
-            assert await versions(store, JOURNAL).stored() == Stored(2, 1)
-            assert await versions(store).stored() == Stored(BEFORE, BEFORE)
+            assert await versions(store, JOURNAL).stored() == SchemaState(2, 1)
+            assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
             await versions(store, JOURNAL).roll_back()
-        assert await versions(store, JOURNAL).stored() == Stored(1, 1)
+        assert await versions(store, JOURNAL).stored() == SchemaState(1, 1)
         newer = {"journal/version": "9", "journal/oldest": "8"}
         await store._records.transact("schema", newer, lambda rows: (newer, None))
         with pytest.raises(CannotOpen, match=f"the journal in {place.keyspace} was written by a newer Holdfast"):
@@ -238,7 +238,7 @@ def statements(store: CassandraStore, place: Place) -> dict[str, str]:
 async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(place: Place) -> None:
     async with opened(place) as store:
         await store._records.transact("schema", ["oldest"], lambda rows: ({"oldest": ""}, None))
-        assert await versions(store).stored() == Stored(BEFORE, BEFORE)
+        assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
         for number, step in enumerate(JOURNAL.schema.steps):
             JOURNAL.run(store.keyspace.connection, place.keyspace, number, step.forward)
         before = statements(store, place)

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from backend.recovery.checkpointer import Checkpointer
-from holdfast.backup.cassandra_moment import Held
+from holdfast.backup.cassandra_moment import ClusterHold
 from metadata_service.models import BackupPin
 from tests.simulator.mutations.cluster import focus
 from tests.simulator.mutations.cluster.registry import mutation
@@ -26,13 +26,13 @@ def held_logs_answer(world: ClusterWorld) -> Iterator[None]:
 @mutation("Backups", focus=focus.slow_backups)
 def holds_taken_to_have_lasted(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Nobody asks whether the holds were there until the end."""
-    real = Held.release
+    real = ClusterHold.release
 
-    async def release(self: Held, name: str) -> bool:
+    async def release(self: ClusterHold, name: str) -> bool:
         await real(self, name)
         return True
 
-    return mock.patch.object(Held, "release", release)
+    return mock.patch.object(ClusterHold, "release", release)
 
 
 @mutation("Backups", focus=focus.backups)

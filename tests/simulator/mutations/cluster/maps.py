@@ -11,10 +11,10 @@ import msgspec
 
 from backend.api import PartitionSettings, PartitionState, Target
 from backend.engine import records
-from backend.engine.queue import Queue
+from backend.engine.queue import QueueCommands
 from backend.rpc.cluster_client import ClusterBackend
 from backend.serving.incarnation import Incarnation
-from backend.serving.partition import Partition
+from backend.serving.partition import OpenPartition
 from frontend.queues import queues as frontend_queues
 from metadata_service.clusters import partition_map
 from metadata_service.models import Queue as StoredQueue
@@ -47,32 +47,32 @@ def partition_ids_used_again(world: ClusterWorld) -> AbstractContextManager[Any]
 @mutation("Partitions 2", scenario="maps", focus=focus.splits)
 def calls_by_old_maps(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A partition that knows a newer map serves callers that know an older one."""
-    real = Partition._check_version
+    real = OpenPartition._check_version
 
-    def check(self: Partition, settings: Any, known: int) -> None:
+    def check(self: OpenPartition, settings: Any, known: int) -> None:
         if settings.version < known:
             real(self, settings, known)
 
-    return mock.patch.object(Partition, "_check_version", check)
+    return mock.patch.object(OpenPartition, "_check_version", check)
 
 
 @mutation("Partitions 2", scenario="maps", focus=focus.parents_die)
 def sends_before_the_tokens_are_here(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A new partition takes sends with tokens before it knows those of its parents."""
-    return mock.patch.object(Queue, "_check_awaiting", return_value=None)
+    return mock.patch.object(QueueCommands, "_check_awaiting", return_value=None)
 
 
 @mutation("Partitions 2", scenario="maps", focus=focus.parents_die)
 def tokens_not_handed_over(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A partition that others await hands nothing over."""
-    return mock.patch.object(Queue, "adopt", return_value=[])
+    return mock.patch.object(QueueCommands, "adopt", return_value=[])
 
 
 @mutation("Partitions 2", scenario="maps", focus=focus.maps)
 def retires_with_messages(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A partition that drains goes out of the map after a while, whatever it stores."""
 
-    def retire(self: Queue, now: int, linger_seconds: int) -> list[records.Record]:
+    def retire(self: QueueCommands, now: int, linger_seconds: int) -> list[records.Record]:
         fold = self.fold
         fold.advance(now)
         settings = fold.settings
@@ -82,7 +82,7 @@ def retires_with_messages(world: ClusterWorld) -> AbstractContextManager[Any]:
         routing = msgspec.structs.replace(settings.routing, state=PartitionState.RETIRED)
         return [records.Configured(msgspec.structs.replace(settings, routing=routing))]
 
-    return mock.patch.object(Queue, "retire", retire)
+    return mock.patch.object(QueueCommands, "retire", retire)
 
 
 @mutation("Partitions 3", scenario="maps", focus=focus.splits)
@@ -116,16 +116,16 @@ def purges_answered_when_they_are_noted(world: ClusterWorld) -> AbstractContextM
 @contextmanager
 def purges_not_kept(world: ClusterWorld) -> Iterator[None]:
     """A purge is answered before its row is durable, and whoever recovers the partition does not hear of it."""
-    real, real_configure = Incarnation.purge, Queue.configure
+    real, real_configure = Incarnation.purge, QueueCommands.configure
 
     async def purge(self: Incarnation, *rest: Any) -> None:
         with not_durable(self):
             await real(self, *rest)
 
-    def configure(self: Queue, settings: PartitionSettings) -> list[records.Record]:
+    def configure(self: QueueCommands, settings: PartitionSettings) -> list[records.Record]:
         return real_configure(self, msgspec.structs.replace(settings, purge_id=0))
 
-    with mock.patch.object(Incarnation, "purge", purge), mock.patch.object(Queue, "configure", configure):
+    with mock.patch.object(Incarnation, "purge", purge), mock.patch.object(QueueCommands, "configure", configure):
         yield
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from unittest import mock
 
 from backend.engine import records, snapshot
-from backend.engine.transfers import Outgoing, Taken
-from backend.serving.partition import Partition
+from backend.engine.transfers import IncomingTransfers, Outgoing
+from backend.serving.partition import OpenPartition
 from backend.serving.transfers import Ferry, NotReached
 from tests.simulator.mutations.cluster import focus
 from tests.simulator.mutations.cluster.registry import mutation
@@ -32,7 +32,7 @@ def let_go_before_it_is_taken(world: ClusterWorld) -> AbstractContextManager[Any
 @mutation("Moves", focus=focus.moves)
 def taken_twice(world: ClusterWorld) -> AbstractContextManager[Any]:
     """The destination does not remember what it has taken."""
-    return mock.patch.object(Taken, "has", return_value=False)
+    return mock.patch.object(IncomingTransfers, "has", return_value=False)
 
 
 @mutation("Moves", focus=focus.moves)
@@ -77,7 +77,7 @@ def mark_raised_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
 def retired_destination_not_asked(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Transfers in progress to a partition that has retired come back, although it does not say which it has taken."""
 
-    async def turn_back(self: Ferry, source: Partition, target: Any, settings: Any, back: list[int]) -> None:
+    async def turn_back(self: Ferry, source: OpenPartition, target: Any, settings: Any, back: list[int]) -> None:
         await self._node.write_all(source, lambda _: [records.TransferBack(target.partition, back)])
 
     return mock.patch.object(Ferry, "_turn_back", turn_back)

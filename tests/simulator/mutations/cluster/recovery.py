@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 
-from backend.cluster.failure_detector import Watch
+from backend.cluster.failure_detector import FailureDetector
 from backend.cluster.member import Member
 from backend.cluster.view import View
 from backend.journal.cassandra.journal import CassandraJournal
@@ -245,6 +245,6 @@ def entries_that_name_the_node_not_looked_for(world: ClusterWorld) -> AbstractCo
 def blind_time_counts(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Time in which the watcher could not read or write the metadata counts against the others."""
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(Watch, "blind", return_value=None))
+    stack.enter_context(mock.patch.object(FailureDetector, "blind", return_value=None))
     stack.enter_context(mock.patch("backend.cluster.failure_detector.GAP_SECONDS", 1e9))
     return stack
