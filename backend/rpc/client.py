@@ -58,7 +58,7 @@ from backend.rpc.wire import (
     Measure,
     MeasureAccount,
     Never,
-    Peek,
+    PeekMessages,
     Purge,
     ReceiveCall,
     Release,
@@ -336,7 +336,7 @@ class RemoteBackend:
         return self._call(MeasureAccount.KIND, (account, prefixes, after, most), self._limits.call_seconds)
 
     def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._call(Peek.KIND, (target, most, after), self._limits.call_seconds)
+        return self._call(PeekMessages.KIND, (target, most, after), self._limits.call_seconds)
 
     def take(
         self, target: Target, source: int, below: int, transfers: Sequence[Transfer]

@@ -360,7 +360,7 @@ class CallerConnection(asyncio.Protocol):
     async def _run_traced(self, call: int, request: Traced, trace: bytes) -> None:
         tracing = self._server.tracing
         assert tracing is not None
-        span = tracing.of_peer(trace, f"backend.{type(request).__name__}")
+        span = tracing.of_peer(trace, f"backend.{request.method_name()}")
         traces.current.set(span)
         try:
             await self._run(call, request)
@@ -389,7 +389,7 @@ class CallerConnection(asyncio.Protocol):
 
     def _failed(self, call: int, request: Request, error: BaseException) -> bytes:
         _tell_failed(error)
-        message = f"{type(request).__name__} of {self.peer} has failed unexpectedly"
+        message = f"{request.method_name()} of {self.peer} has failed unexpectedly"
         self._loop.call_exception_handler({"message": message, "exception": error})
         return frame(FAILED, call, encode_error(Unavailable("the backend has failed unexpectedly; its log says how")))
 

@@ -158,6 +158,12 @@ class Request(msgspec.Struct, array_like=True, gc=False):
     KIND: ClassVar[int]
     ANSWER: ClassVar[Any] = None
     """Type of the method's result."""
+    NAME: ClassVar[str] = ""
+    """Name of the method; empty: the name of the class."""
+
+    @classmethod
+    def method_name(cls) -> str:
+        return cls.NAME or cls.__name__
 
     def run(self, backend: Peer) -> Awaitable[Any]:
         raise NotImplementedError
@@ -253,7 +259,8 @@ class Count(Request, array_like=True, gc=False):
         return backend.counters(self.target)
 
 
-class Peek(Request, array_like=True, gc=False):
+class PeekMessages(Request, array_like=True, gc=False):
+    NAME: ClassVar[str] = "Peek"
     KIND: ClassVar[int] = 41
     ANSWER: ClassVar[Any] = list[Peeked]
     target: Target
@@ -407,7 +414,7 @@ REQUESTS: Final[Sequence[type[Request]]] = (
     Delete,
     ChangeVisibility,
     Count,
-    Peek,
+    PeekMessages,
     StartMove,
     ListMoves,
     CancelMove,

@@ -19,7 +19,7 @@ Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519Privat
 _RSA = rsa.generate_private_key(65537, 2048)
 
 
-class Issuer:
+class OidcIssuer:
     """The issuer.  ``keys`` are its published keys, by kid."""
 
     def __init__(self, url: str = ISSUER) -> None:

@@ -13,7 +13,7 @@ from backend.node import Node, NodeSettings
 from metadata_service.sqlite.store import SQLiteStore
 
 
-class Resolver:
+class FakeResolver:
     """Resolver of the queues that a test has created."""
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class Resolver:
         return None
 
 
-class Machine:
+class NodeMachine:
     """Several nodes over one folder and one metadata file, as the processes of one machine."""
 
     def __init__(self, folder: Path, segment_bytes: int = 1 << 20) -> None:
         self.folder = folder
-        self.resolver = Resolver()
+        self.resolver = FakeResolver()
         self.store = SQLiteStore(folder / "metadata.db")
         self.nodes: dict[str, Node] = {}
         self.segment_bytes = segment_bytes
@@ -64,12 +64,12 @@ class Machine:
         return self.resolver.known[partition]
 
 
-class Cluster:
+class RestartableNode:
     """One node with its folder and other state that survives its restarts."""
 
     def __init__(self, folder: Path, segment_bytes: int = 1 << 20, checkpoint_segments: int = 2) -> None:
         self.folder = folder
-        self.resolver = Resolver()
+        self.resolver = FakeResolver()
         self.settings = NodeSettings(
             log=LogSettings(segment_bytes=segment_bytes), checkpoint_segments=checkpoint_segments
         )

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 from backend.api import Unavailable
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 MESSAGES = 200
 
 
 async def main(folder: Path) -> dict[str, int]:
-    cluster = Cluster(folder)
+    cluster = RestartableNode(folder)
     await cluster.start()
     queue = await cluster.queue(1)
     for start in range(0, MESSAGES, 10):

@@ -11,7 +11,7 @@ from backend.journal.cassandra.log import CassandraLogSettings
 from backend.journal.cassandra.table_interface import StateRead
 from backend.node import Node
 from metadata_service.sqlite.store import SQLiteStore
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 from tests.simulator.world.quorum import Machines, QuorumTables
 
 
@@ -25,7 +25,7 @@ class OpenTables(QuorumTables):
         asyncio.get_running_loop().call_soon(done, "open")
 
 
-class QuorumNode(Cluster):
+class QuorumNode(RestartableNode):
     def __init__(self, folder: Path, tables: OpenTables) -> None:
         super().__init__(folder)
         self.tables = tables

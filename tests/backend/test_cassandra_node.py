@@ -16,14 +16,14 @@ from backend.node import Node, NodeSettings
 from bench.servers.cassandra_server import CassandraCluster
 from metadata_service.cassandra.driver.connection import CassandraConnection, CassandraSettings
 from metadata_service.cassandra.store import CassandraStore
-from tests.backend.nodes import Resolver
+from tests.backend.nodes import FakeResolver
 
 
-class Service:
+class _Service:
     def __init__(self, server: CassandraCluster, keyspace: str) -> None:
         self.server = server
         self.keyspace = keyspace
-        self.resolver = Resolver()
+        self.resolver = FakeResolver()
         self.stack = AsyncExitStack()
 
     async def start(self, name: str) -> Node:
@@ -49,13 +49,13 @@ class Service:
 
 
 @pytest.fixture
-async def service(cassandra: CassandraCluster, keyspace: str) -> AsyncIterator[Service]:
-    service = Service(cassandra, keyspace)
+async def service(cassandra: CassandraCluster, keyspace: str) -> AsyncIterator[_Service]:
+    service = _Service(cassandra, keyspace)
     async with service.stack:
         yield service
 
 
-async def a_queue(service: Service, node: Node) -> Target:
+async def a_queue(service: _Service, node: Node) -> Target:
     settings = PartitionSettings(7, 7, 1, "arn:aws:sqs:us-east-1:000000000000:queue-7", b"k" * 16)
     service.resolver.known[7] = settings
     await node.configure(settings)
@@ -69,7 +69,7 @@ async def drained(node: Node, queue: Target) -> list[bytes]:
     return found
 
 
-async def test_messages_outlive_their_node(service: Service) -> None:
+async def test_messages_outlive_their_node(service: _Service) -> None:
     node = await service.start("one")
     queue = await a_queue(service, node)
     bodies = [b"%d-" % number * 300 for number in range(60)]
@@ -86,7 +86,7 @@ async def test_messages_outlive_their_node(service: Service) -> None:
     assert not again.damage
 
 
-async def test_a_zombie_answers_nothing_more(service: Service) -> None:
+async def test_a_zombie_answers_nothing_more(service: _Service) -> None:
     """A node is taken for dead and taken over by another process while it lives."""
     zombie = await service.start("one")
     queue = await a_queue(service, zombie)
@@ -98,7 +98,7 @@ async def test_a_zombie_answers_nothing_more(service: Service) -> None:
 
 
 async def test_a_node_without_a_quorum_refuses_and_goes_on(
-    service: Service, cassandra: CassandraCluster, monkeypatch: pytest.MonkeyPatch
+    service: _Service, cassandra: CassandraCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await service.start("one")
     queue = await a_queue(service, node)

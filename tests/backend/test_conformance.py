@@ -36,14 +36,14 @@ from backend.api import (
     TokenReused,
     Unavailable,
 )
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 from tests.backend.test_node import until
 from tests.backend.wired import WiredCluster
 
 
 @pytest.fixture(params=["in the process", "over a connection", "a cluster"])
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path) if request.param == "in the process" else WiredCluster(tmp_path)
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RestartableNode]:
+    cluster = RestartableNode(tmp_path) if request.param == "in the process" else WiredCluster(tmp_path)
     if isinstance(cluster, WiredCluster):
         cluster.as_cluster = request.param == "a cluster"
     await cluster.start()
@@ -52,7 +52,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def backend(cluster: Cluster) -> Backend:
+def backend(cluster: RestartableNode) -> Backend:
     return cluster.backend if isinstance(cluster, WiredCluster) else cluster.node
 
 
@@ -61,7 +61,9 @@ def settings_of(partition: int, *, fifo: bool = False, **values: Any) -> Partiti
     return PartitionSettings(partition, partition, 1, arn, b"k" * 16, fifo=fifo, **values)
 
 
-async def opened(cluster: Cluster, backend: Backend, partition: int, *, fifo: bool = False, **values: Any) -> Target:
+async def opened(
+    cluster: RestartableNode, backend: Backend, partition: int, *, fifo: bool = False, **values: Any
+) -> Target:
     settings = settings_of(partition, fifo=fifo, **values)
     cluster.resolver.known[partition] = settings
     await backend.configure(settings)
@@ -72,7 +74,7 @@ async def receive(backend: Backend, target: Target, *, visibility: int = 30, wai
     return await backend.receive(target, Receive(10, visibility, wait))
 
 
-async def test_a_message_comes_back_as_it_was_sent(cluster: Cluster, backend: Backend) -> None:
+async def test_a_message_comes_back_as_it_was_sent(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1, fifo=True)
     payload = bytes(range(256)) * 100
     (stored,) = await backend.send(queue, [NewMessage(payload, group="gruppe ☃", token=b"t" * 16)])
@@ -85,7 +87,7 @@ async def test_a_message_comes_back_as_it_was_sent(cluster: Cluster, backend: Ba
     assert await backend.counters(queue) == Counters(0, 0, 0)
 
 
-async def test_large_messages_come_back(cluster: Cluster, backend: Backend) -> None:
+async def test_large_messages_come_back(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     for _ in range(4):
         await backend.send(queue, [NewMessage(b"x" * 250_000), NewMessage(b"y" * 250_000)])
@@ -94,7 +96,7 @@ async def test_large_messages_come_back(cluster: Cluster, backend: Backend) -> N
     assert {len(message.payload) for message in messages} == {250_000}
 
 
-async def test_what_is_refused_says_why(cluster: Cluster, backend: Backend) -> None:
+async def test_what_is_refused_says_why(cluster: RestartableNode, backend: Backend) -> None:
     with pytest.raises(PartitionUnknown, match="partition 1 is not open"):
         await backend.send(Target(1, 1), [NewMessage(b"a")])
     queue = await opened(cluster, backend, 1, in_flight_limit=1)
@@ -116,7 +118,7 @@ async def test_what_is_refused_says_why(cluster: Cluster, backend: Backend) -> N
     del incarnation.shards.damage[5]
 
 
-async def test_an_attempt_is_repeated_until_its_messages_are_gone(cluster: Cluster, backend: Backend) -> None:
+async def test_an_attempt_is_repeated_until_its_messages_are_gone(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1, fifo=True)
     await backend.send(queue, [NewMessage(b"a", group="g")])
     command = Receive(10, 30, 0, None, "attempt")
@@ -128,7 +130,7 @@ async def test_an_attempt_is_repeated_until_its_messages_are_gone(cluster: Clust
         await backend.receive(queue, command)
 
 
-async def test_claims_are_changed_and_released(cluster: Cluster, backend: Backend) -> None:
+async def test_claims_are_changed_and_released(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     await backend.send(queue, [NewMessage(b"a")])
     (first,) = await receive(backend, queue)
@@ -142,7 +144,7 @@ async def test_claims_are_changed_and_released(cluster: Cluster, backend: Backen
     assert third.receives == 2, "a receive that nobody saw does not count"
 
 
-async def test_a_long_poll_gets_the_first_message(cluster: Cluster, backend: Backend) -> None:
+async def test_a_long_poll_gets_the_first_message(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     poll = asyncio.create_task(receive(backend, queue, wait=20))
     await waiting(cluster, 1)
@@ -150,7 +152,7 @@ async def test_a_long_poll_gets_the_first_message(cluster: Cluster, backend: Bac
     assert [message.payload for message in await poll] == [b"a"]
 
 
-async def test_a_cancelled_receive_has_claimed_nothing(cluster: Cluster, backend: Backend) -> None:
+async def test_a_cancelled_receive_has_claimed_nothing(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     leaver = asyncio.create_task(receive(backend, queue, wait=20, visibility=600))
     await waiting(cluster, 1)
@@ -165,7 +167,7 @@ async def test_a_cancelled_receive_has_claimed_nothing(cluster: Cluster, backend
 @pytest.mark.parametrize("wait", [0, 20])
 @pytest.mark.parametrize("turns", range(8))
 async def test_whenever_a_receive_is_cancelled_its_message_is_seen_by_the_next(
-    cluster: Cluster, backend: Backend, turns: int, wait: float
+    cluster: RestartableNode, backend: Backend, turns: int, wait: float
 ) -> None:
     """Includes cancellations while the answer is under way, or has just arrived."""
     queue = await opened(cluster, backend, 1)
@@ -181,7 +183,7 @@ async def test_whenever_a_receive_is_cancelled_its_message_is_seen_by_the_next(
     assert [(message.payload, message.receives) for message in messages] == [(b"a", 1)]
 
 
-async def test_the_end_of_the_backend_ends_long_polls(cluster: Cluster, backend: Backend) -> None:
+async def test_the_end_of_the_backend_ends_long_polls(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     poll = asyncio.create_task(receive(backend, queue, wait=20))
     await waiting(cluster, 1)
@@ -189,7 +191,7 @@ async def test_the_end_of_the_backend_ends_long_polls(cluster: Cluster, backend:
     assert await poll == []
 
 
-async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster, backend: Backend) -> None:
+async def test_a_dropped_queue_ends_its_long_polls(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     poll = asyncio.create_task(receive(backend, queue, wait=20))
     await waiting(cluster, 1)
@@ -199,7 +201,7 @@ async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster, backend: Ba
     await backend.drop(queue)
 
 
-async def test_purge_and_peek(cluster: Cluster, backend: Backend) -> None:
+async def test_purge_and_peek(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     await backend.send(queue, [NewMessage(b"a", 600), NewMessage(b"b")])
     await receive(backend, queue)
@@ -215,7 +217,7 @@ async def test_purge_and_peek(cluster: Cluster, backend: Backend) -> None:
     assert await backend.peek(queue, 10) == []
 
 
-async def test_stored_bytes_are_told(cluster: Cluster, backend: Backend) -> None:
+async def test_stored_bytes_are_told(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     await backend.send(queue, [NewMessage(b"x" * 100)])
     assert (await backend.counters(queue)).stored_bytes == 100
@@ -227,7 +229,7 @@ async def test_stored_bytes_are_told(cluster: Cluster, backend: Backend) -> None
     assert await backend.stored_bytes("111111111111") == 0
 
 
-async def test_dead_letters_and_move_tasks(cluster: Cluster, backend: Backend) -> None:
+async def test_dead_letters_and_move_tasks(cluster: RestartableNode, backend: Backend) -> None:
     queue, dead = await opened(cluster, backend, 1), await opened(cluster, backend, 2)
     (stored,) = await backend.send(queue, [NewMessage(b"poison")])
     await receive(backend, queue, visibility=0)
@@ -246,7 +248,7 @@ async def test_dead_letters_and_move_tasks(cluster: Cluster, backend: Backend) -
     assert (await backend.counters(queue)).visible == 1
 
 
-async def test_one_move_task_at_a_time(cluster: Cluster, backend: Backend) -> None:
+async def test_one_move_task_at_a_time(cluster: RestartableNode, backend: Backend) -> None:
     dead = await opened(cluster, backend, 2)
     await opened(cluster, backend, 1)
     await backend.send(dead, [NewMessage(str(place).encode()) for place in range(10)])
@@ -256,14 +258,16 @@ async def test_one_move_task_at_a_time(cluster: Cluster, backend: Backend) -> No
     assert (await backend.cancel_move(dead, task.task_id)).status in ("CANCELLING", "CANCELLED")
 
 
-async def test_a_closed_node_refuses_with_an_error_that_may_be_retried(cluster: Cluster, backend: Backend) -> None:
+async def test_a_closed_node_refuses_with_an_error_that_may_be_retried(
+    cluster: RestartableNode, backend: Backend
+) -> None:
     queue = await opened(cluster, backend, 1)
     await cluster.node.close()
     with pytest.raises(Unavailable, match="the node is closed"):
         await backend.send(queue, [NewMessage(b"a")])
 
 
-async def waiting(cluster: Cluster, number: int) -> None:
+async def waiting(cluster: RestartableNode, number: int) -> None:
     """Wait until this many long polls wait at partition 1."""
 
     async def there() -> bool:
@@ -306,7 +310,7 @@ async def test_a_wait_that_ends_loses_nothing_that_is_delivered_at_most_once(bac
         assert [message.payload for message in messages] == [b"a"]
 
 
-async def test_a_wait_that_ends_has_claimed_nothing(cluster: Cluster, backend: Backend) -> None:
+async def test_a_wait_that_ends_has_claimed_nothing(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     poll = asyncio.create_task(receive(backend, queue, wait=20, visibility=600))
     await waiting(cluster, 1)
@@ -339,7 +343,7 @@ async def measured(backend: Backend, target: Target) -> Measures:
     return measures
 
 
-async def test_what_a_queue_tells_of_itself(cluster: Cluster, backend: Backend) -> None:
+async def test_what_a_queue_tells_of_itself(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 7)
     assert await receive(backend, queue) == []
     assert await backend.receive(queue, Receive(1, 30, 0, partial=True)) == []
@@ -363,7 +367,7 @@ async def test_what_a_queue_tells_of_itself(cluster: Cluster, backend: Backend) 
         await backend.measures(Target(8, 8, 1))
 
 
-async def test_groups_are_told_of_where_there_are_some(cluster: Cluster, backend: Backend) -> None:
+async def test_groups_are_told_of_where_there_are_some(cluster: RestartableNode, backend: Backend) -> None:
     fifo = await opened(cluster, backend, 1, fifo=True)
     await backend.send(fifo, [NewMessage(b"", group=f"g{place % 3}", token=bytes([place]) * 16) for place in range(6)])
     assert len(await backend.receive(fifo, Receive(2, 30, 0))) == 2
@@ -380,7 +384,7 @@ async def test_groups_are_told_of_where_there_are_some(cluster: Cluster, backend
     assert (told.noisy_groups, told.visible_quiet) == (1, 0), "the quiet group's was received among the first"
 
 
-async def test_an_accounts_queues_are_told_of_by_name(cluster: Cluster, backend: Backend) -> None:
+async def test_an_accounts_queues_are_told_of_by_name(cluster: RestartableNode, backend: Backend) -> None:
     async def names(*prefixes: str, after: str = "", most: int = 100, account: str = "0" * 12) -> list[str]:
         return [one.queue for one in await backend.measures_of(account, prefixes, after, most)]
 
@@ -401,7 +405,7 @@ async def test_an_accounts_queues_are_told_of_by_name(cluster: Cluster, backend:
     assert await names() == ["queue-1", "queue-21", "queue-3"]
 
 
-async def test_counting_begins_anew_with_a_node(cluster: Cluster, backend: Backend) -> None:
+async def test_counting_begins_anew_with_a_node(cluster: RestartableNode, backend: Backend) -> None:
     queue = await opened(cluster, backend, 1)
     await backend.send(queue, [NewMessage(b"12345")])
     before = await measured(backend, queue)

@@ -24,12 +24,12 @@ from backend.api import (
     Unavailable,
 )
 from backend.serving import account_usage
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path)
+async def cluster(tmp_path: Path) -> AsyncIterator[RestartableNode]:
+    cluster = RestartableNode(tmp_path)
     await cluster.start()
     yield cluster
     await cluster.stop()
@@ -41,7 +41,7 @@ async def until(condition: object) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_messages_survive_a_restart_with_their_state(cluster: Cluster) -> None:
+async def test_messages_survive_a_restart_with_their_state(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a", "b", "c")
     first, second = await cluster.receive(queue, most=2, visibility=600)
@@ -55,7 +55,7 @@ async def test_messages_survive_a_restart_with_their_state(cluster: Cluster) -> 
     assert third.number > second.number
 
 
-async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(cluster: Cluster) -> None:
+async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(cluster: RestartableNode) -> None:
     dead, queue = await cluster.queue(2), await cluster.queue(1)
     dead_letter = DeadLetter(1, dead)
 
@@ -83,7 +83,7 @@ async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(clust
 
 
 async def test_the_bytes_of_an_account_are_those_of_its_queues(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account_usage, "AT_ONCE", 2)
     for partition in range(1, 6):
@@ -102,7 +102,7 @@ async def test_the_bytes_of_an_account_are_those_of_its_queues(
     await until(ten)
 
 
-async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: Cluster) -> None:
+async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: RestartableNode) -> None:
     with pytest.raises(PartitionUnknown):
         await cluster.send(Target(1, 1), "a")
     queue = await cluster.queue(1)
@@ -122,7 +122,7 @@ async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: C
         await cluster.receive(queue)
 
 
-async def test_options_of_the_service_reach_queues_that_exist(cluster: Cluster) -> None:
+async def test_options_of_the_service_reach_queues_that_exist(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a", "b")
     cluster.resolver.known[1] = replace(cluster.resolver.known[1], in_flight_limit=1)
@@ -135,7 +135,7 @@ async def test_options_of_the_service_reach_queues_that_exist(cluster: Cluster) 
     await until(limited)
 
 
-async def test_a_partition_whose_queue_is_gone_is_collected_at_the_start(cluster: Cluster) -> None:
+async def test_a_partition_whose_queue_is_gone_is_collected_at_the_start(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a")
     del cluster.resolver.known[1]
@@ -151,7 +151,7 @@ async def test_a_partition_whose_queue_is_gone_is_collected_at_the_start(cluster
     await until(gone)
 
 
-async def test_a_long_poll_gets_the_first_message(cluster: Cluster) -> None:
+async def test_a_long_poll_gets_the_first_message(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     polls = [asyncio.create_task(cluster.receive(queue, wait=20)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -165,7 +165,7 @@ async def test_a_long_poll_gets_the_first_message(cluster: Cluster) -> None:
     assert await waiting.pop() == []
 
 
-async def test_a_long_poll_wakes_when_a_claim_or_a_delay_ends(cluster: Cluster) -> None:
+async def test_a_long_poll_wakes_when_a_claim_or_a_delay_ends(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a")
     await cluster.receive(queue, visibility=1)
@@ -176,7 +176,7 @@ async def test_a_long_poll_wakes_when_a_claim_or_a_delay_ends(cluster: Cluster) 
     assert later.payload == b"later"
 
 
-async def test_a_cancelled_long_poll_claims_nothing_and_passes_its_turn_on(cluster: Cluster) -> None:
+async def test_a_cancelled_long_poll_claims_nothing_and_passes_its_turn_on(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     leaver = asyncio.create_task(cluster.receive(queue, wait=20))
     await asyncio.sleep(0)
@@ -192,7 +192,7 @@ async def test_a_cancelled_long_poll_claims_nothing_and_passes_its_turn_on(clust
         await leaver
 
 
-async def test_a_client_that_leaves_between_claim_and_answer_releases_it(cluster: Cluster) -> None:
+async def test_a_client_that_leaves_between_claim_and_answer_releases_it(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a")
     leaver = asyncio.create_task(cluster.receive(queue, wait=20, visibility=600))
@@ -204,7 +204,7 @@ async def test_a_client_that_leaves_between_claim_and_answer_releases_it(cluster
     assert (message.payload, message.receives) == (b"a", 1), "a receive that nobody saw does not count"
 
 
-async def test_a_client_that_leaves_while_another_reads_ahead_harms_nobody(cluster: Cluster) -> None:
+async def test_a_client_that_leaves_while_another_reads_ahead_harms_nobody(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, *(str(place) for place in range(300)))
     await cluster.restart()
@@ -216,7 +216,7 @@ async def test_a_client_that_leaves_while_another_reads_ahead_harms_nobody(clust
         await leaver
 
 
-async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster) -> None:
+async def test_a_dropped_queue_ends_its_long_polls(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     poll = asyncio.create_task(cluster.receive(queue, wait=20))
     await asyncio.sleep(0)
@@ -227,7 +227,7 @@ async def test_a_dropped_queue_ends_its_long_polls(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 async def test_a_dead_letter_is_there_as_soon_as_the_receive_that_moved_it_is_answered(
-    cluster: Cluster, fifo: bool
+    cluster: RestartableNode, fifo: bool
 ) -> None:
     """Includes a dead-letter queue that was never used before, and a receive that returns other messages."""
     queue, dead = await cluster.queue(1, fifo=fifo), Target(2, 2, 1)
@@ -250,7 +250,7 @@ async def test_a_dead_letter_is_there_as_soon_as_the_receive_that_moved_it_is_an
         await cluster.node.delete(dead, [letter.handle])
 
 
-async def test_dead_letters_move_and_come_back_when_their_queue_is_gone(cluster: Cluster) -> None:
+async def test_dead_letters_move_and_come_back_when_their_queue_is_gone(cluster: RestartableNode) -> None:
     queue, dead = await cluster.queue(1), await cluster.queue(2)
     await cluster.send(queue, "poison")
     (message,) = await cluster.receive(queue, visibility=0)
@@ -266,7 +266,7 @@ async def test_dead_letters_move_and_come_back_when_their_queue_is_gone(cluster:
     assert back.payload == b"again"
 
 
-async def test_a_move_task_brings_messages_home(cluster: Cluster) -> None:
+async def test_a_move_task_brings_messages_home(cluster: RestartableNode) -> None:
     queue, dead = await cluster.queue(1), await cluster.queue(2)
     for place in range(250):
         await cluster.send(queue, str(place))
@@ -288,7 +288,7 @@ async def test_a_move_task_brings_messages_home(cluster: Cluster) -> None:
         await cluster.node.cancel_move(dead, task.task_id)
 
 
-async def test_a_move_task_goes_on_after_a_restart_and_can_be_cancelled(cluster: Cluster) -> None:
+async def test_a_move_task_goes_on_after_a_restart_and_can_be_cancelled(cluster: RestartableNode) -> None:
     queue, dead = await cluster.queue(1), await cluster.queue(2)
     await cluster.send(dead, *(str(place) for place in range(100)))
     arn = cluster.resolver.known[1].arn
@@ -316,7 +316,7 @@ async def test_a_move_task_goes_on_after_a_restart_and_can_be_cancelled(cluster:
     assert here > 0
 
 
-async def test_a_move_task_without_a_way_home_fails_and_says_why(cluster: Cluster) -> None:
+async def test_a_move_task_without_a_way_home_fails_and_says_why(cluster: RestartableNode) -> None:
     dead = await cluster.queue(2)
     await cluster.send(dead, "sent here directly")
     await cluster.node.start_move(dead, None, 0)
@@ -330,7 +330,7 @@ async def test_a_move_task_without_a_way_home_fails_and_says_why(cluster: Cluste
 
 
 async def test_segments_go_when_nothing_in_them_lives(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, checkpoint_segments=1000)
+    cluster = RestartableNode(tmp_path, checkpoint_segments=1000)
     await cluster.start()
     queue = await cluster.queue(1)
     payload = "x" * 50_000
@@ -349,7 +349,7 @@ async def test_segments_go_when_nothing_in_them_lives(tmp_path: Path) -> None:
 
 
 async def test_stragglers_are_copied_so_that_their_segments_may_go(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, checkpoint_segments=1)
+    cluster = RestartableNode(tmp_path, checkpoint_segments=1)
     await cluster.start()
     queue, slow = await cluster.queue(1), await cluster.queue(2)
     payload = "x" * 10_000
@@ -371,7 +371,7 @@ async def test_stragglers_are_copied_so_that_their_segments_may_go(tmp_path: Pat
     await cluster.stop()
 
 
-async def test_a_backlog_is_read_from_the_disk_in_order(cluster: Cluster) -> None:
+async def test_a_backlog_is_read_from_the_disk_in_order(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1, fifo=True)
     for start in range(0, 3000, 10):
         await cluster.send(queue, *(str(place) for place in range(start, start + 10)), group="g")
@@ -384,7 +384,7 @@ async def test_a_backlog_is_read_from_the_disk_in_order(cluster: Cluster) -> Non
 
 
 async def test_a_closed_node_refuses_with_an_error_that_may_be_retried(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
+    cluster = RestartableNode(tmp_path)
     await cluster.start()
     queue = await cluster.queue(1)
     await cluster.stop()

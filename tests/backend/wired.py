@@ -13,14 +13,14 @@ from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits, RemoteBackend
 from backend.rpc.cluster_client import ClusterBackend
 from backend.rpc.server import BackendServer, ServerLimits, serve_backend
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 SECRET = b"a secret that both sides know"
 TARGET = Target(7, 70, 1)
 
 
-class WiredCluster(Cluster):
-    """:class:`Cluster` with its node behind a connection; on request, as the only one of a cluster."""
+class WiredCluster(RestartableNode):
+    """:class:`RestartableNode` with its node behind a connection; on request, as the only one of a cluster."""
 
     server: BackendServer
     backend: RemoteBackend | ClusterBackend

@@ -24,7 +24,7 @@ class CaseError(Exception):
 
 
 @dataclass
-class Step:
+class CaseStep:
     """One call with its expected answer, or an advance of the clock, or the end of a background call."""
 
     kind: str
@@ -41,7 +41,7 @@ class Case:
     name: str
     file: str
     facts: list[int | str]
-    steps: list[Step]
+    steps: list[CaseStep]
     only: str | None = None
     queues: dict[str, dict[str, str]] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
@@ -86,17 +86,17 @@ def _label(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:36]}…{len(text)}"
 
 
-def _step(case: str, entry: dict[str, Any]) -> Step:
+def _step(case: str, entry: dict[str, Any]) -> CaseStep:
     actions = [key for key in entry if key[0].isupper()]
     options = {key: value for key, value in entry.items() if key not in actions}
     unknown = set(options) - STEP_KEYS
     if unknown:
         raise CaseError(f"{case}: unknown step keys {unknown}")
     if len(actions) == 1:
-        return Step("call", actions[0], entry[actions[0]] or {}, options)
+        return CaseStep("call", actions[0], entry[actions[0]] or {}, options)
     for kind in ("http", "advance", "await"):
         if not actions and kind in options:
-            return Step(kind, params=options.pop(kind), options=options)
+            return CaseStep(kind, params=options.pop(kind), options=options)
     raise CaseError(f"{case}: a step with no one action: {entry}")
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tests.behaviour import wire
-from tests.behaviour.cases import Case, CaseError, Step, parse_seconds, resolve
+from tests.behaviour.cases import Case, CaseError, CaseStep, parse_seconds, resolve
 from tests.behaviour.clockwork import real_seconds
 from tests.behaviour.match import ABSENT, differences
-from tests.behaviour.signing import Signer
+from tests.behaviour.signing import SignatureScope
 
 EVENTUALLY_SECONDS = 5
 
@@ -20,11 +20,11 @@ class CaseFailed(AssertionError):
 
 
 @dataclass
-class Caller:
+class CaseCaller:
     """An account with an access key."""
 
     account: str
-    signer: Signer
+    signer: SignatureScope
     principal_id: str
 
 
@@ -34,10 +34,10 @@ class Subject(Protocol):
     host: str
     region: str
 
-    async def new_caller(self) -> Caller:
+    async def new_caller(self) -> CaseCaller:
         """Create an account."""
 
-    async def exchange(self, request: wire.Request) -> wire.Answer:
+    async def exchange(self, request: wire.WireRequest) -> wire.WireAnswer:
         """Make one HTTP exchange."""
 
     async def advance(self, seconds: float) -> None:
@@ -51,23 +51,25 @@ class Subject(Protocol):
 
 
 @dataclass
-class Outcome:
+class CallOutcome:
     """Result of a call."""
 
-    answer: wire.Answer
-    parsed: dict[str, Any] | wire.Refusal | None
+    answer: wire.WireAnswer
+    parsed: dict[str, Any] | wire.WireRefusal | None
 
 
-class Run:
+class CaseRun:
     """One case in one protocol: variables and calls under way."""
 
-    def __init__(self, subject: Subject, case: Case, protocol: wire.Protocol, caller: Caller, other: Caller) -> None:
+    def __init__(
+        self, subject: Subject, case: Case, protocol: wire.Protocol, caller: CaseCaller, other: CaseCaller
+    ) -> None:
         self._subject = subject
         self._case = case
         self._protocol = protocol
         self._caller = caller
         self._callers = {"self": caller, "other": other}
-        self._waiting: dict[str, tuple[Step, asyncio.Task[Outcome]]] = {}
+        self._waiting: dict[str, tuple[CaseStep, asyncio.Task[CallOutcome]]] = {}
         self.variables: dict[str, Any] = {
             "account": caller.account,
             "other": other.account,
@@ -110,7 +112,7 @@ class Run:
         self.variables[f"{short}.name"] = name
         self.variables[f"{short}.arn"] = f"arn:aws:sqs:{self._subject.region}:{self._caller.account}:{name}"
 
-    async def _step(self, number: int, step: Step) -> None:
+    async def _step(self, number: int, step: CaseStep) -> None:
         self.variables["now_ms"] = self._subject.now_ms()
         give_up = real_seconds() + EVENTUALLY_SECONDS
         label = f"{self._case.name} [{self._protocol}] step {number} ({step.action or step.kind})"
@@ -137,25 +139,25 @@ class Run:
             outcome = await self._call(step.action, resolve(step.params, self.variables), step.options)
         self._judge(label, step, outcome)
 
-    async def _call(self, action: str, params: Any, options: dict[str, Any]) -> Outcome:
+    async def _call(self, action: str, params: Any, options: dict[str, Any]) -> CallOutcome:
         path = resolve(options.get("path"), self.variables)
         request = wire.encode(self._protocol, action, params, method=options.get("method", "POST"), path=path)
         answer = await self._send(request, options)
-        return Outcome(answer, wire.decode(self._protocol, action, answer))
+        return CallOutcome(answer, wire.decode(self._protocol, action, answer))
 
-    async def _http(self, params: dict[str, Any], options: dict[str, Any]) -> Outcome:
+    async def _http(self, params: dict[str, Any], options: dict[str, Any]) -> CallOutcome:
         """Make a request that no SDK would make; ``expect`` is about status, headers and body text."""
         body = params.get("body", "")
-        request = wire.Request(
+        request = wire.WireRequest(
             params.get("method", "POST"),
             params.get("path", "/"),
             dict(params.get("headers", {})),
             params.get("query", ""),
             body.encode() if isinstance(body, str) else body,
         )
-        return Outcome(await self._send(request, options), None)
+        return CallOutcome(await self._send(request, options), None)
 
-    async def _send(self, request: wire.Request, options: dict[str, Any]) -> wire.Answer:
+    async def _send(self, request: wire.WireRequest, options: dict[str, Any]) -> wire.WireAnswer:
         host = resolve(options.get("host", self._subject.host), self.variables)
         request.headers.update(resolve(options.get("headers", {}), self.variables))
         sign = resolve(options.get("sign", {}), self.variables)
@@ -163,7 +165,7 @@ class Run:
             request.headers["Host"] = host
             return await self._subject.exchange(request)
         signer = self._callers[sign.get("as", "self")].signer
-        signer = Signer(
+        signer = SignatureScope(
             sign.get("key", signer.access_key_id),
             sign.get("secret", signer.secret),
             sign.get("region", signer.region),
@@ -183,7 +185,7 @@ class Run:
                 signed.headers[header] = value
         return await self._subject.exchange(signed)
 
-    def _judge(self, label: str, step: Step, outcome: Outcome) -> None:
+    def _judge(self, label: str, step: CaseStep, outcome: CallOutcome) -> None:
         problems, seen = self._problems(step, outcome)
         if problems:
             raise CaseFailed(f"{label}:\n  " + "\n  ".join(problems) + f"\n  answer: {str(seen)[:1500]}")
@@ -193,7 +195,7 @@ class Run:
                 raise CaseFailed(f"{label}: nothing at {source} to save: {seen}")
             self.variables[name] = value
 
-    def _problems(self, step: Step, outcome: Outcome) -> tuple[list[str], dict[str, Any]]:
+    def _problems(self, step: CaseStep, outcome: CallOutcome) -> tuple[list[str], dict[str, Any]]:
         """Return the differences from the step's expectation, and the actual values."""
         parsed, error = outcome.parsed, step.options.get("error")
         seen: dict[str, Any]
@@ -204,7 +206,7 @@ class Run:
                 "body": outcome.answer.body.decode(errors="replace"),
             }
             return differences(resolve(step.options["expect"], self.variables), seen), seen
-        if isinstance(parsed, wire.Refusal):
+        if isinstance(parsed, wire.WireRefusal):
             seen = {"shape": parsed.shape, "code": parsed.code, "status": parsed.status, "message": parsed.message}
             if error is None:
                 return ["refused"], seen

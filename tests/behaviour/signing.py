@@ -11,11 +11,11 @@ from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.behaviour.wire import Request
+from tests.behaviour.wire import WireRequest
 
 
 @dataclass
-class Signer:
+class SignatureScope:
     """Credentials, time and service of a signature."""
 
     access_key_id: str
@@ -25,7 +25,7 @@ class Signer:
     token: str | None = None
     """Session token, if the key is a session's."""
 
-    def sign(self, request: Request, host: str, now_ms: int, *, presign_seconds: int | None = None) -> Request:
+    def sign(self, request: WireRequest, host: str, now_ms: int, *, presign_seconds: int | None = None) -> WireRequest:
         """Sign the request: by an Authorization header, or by a query string that is valid for ``presign_seconds``."""
         url = f"http://{host}{request.path}" + (f"?{request.query}" if request.query else "")
         aws = AWSRequest(method=request.method, url=url, headers={**request.headers, "Host": host}, data=request.body)
@@ -36,7 +36,7 @@ class Signer:
         else:
             _QueryAt(credentials, self.service, self.region, expires=presign_seconds).add_auth(aws)
         parts = urlsplit(aws.url)
-        return Request(request.method, parts.path, dict(aws.headers.items()), parts.query, request.body)
+        return WireRequest(request.method, parts.path, dict(aws.headers.items()), parts.query, request.body)
 
 
 class _At:

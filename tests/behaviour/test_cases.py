@@ -9,7 +9,7 @@ import pytest
 
 from tests.behaviour import wire
 from tests.behaviour.cases import Case, load
-from tests.behaviour.runner import Run
+from tests.behaviour.runner import CaseRun
 from tests.behaviour.world import World
 
 
@@ -30,4 +30,4 @@ def test_case(world: World, case: Case, protocol: wire.Protocol) -> None:
 
 
 async def _run(world: World, case: Case, protocol: wire.Protocol) -> None:
-    await Run(world, case, protocol, await world.new_caller(), await world.new_caller()).run()
+    await CaseRun(world, case, protocol, await world.new_caller(), await world.new_caller()).run()

@@ -20,7 +20,7 @@ from botocore.model import Shape
 
 from tests.behaviour import wire
 from tests.behaviour.cases import resolve
-from tests.behaviour.runner import Caller
+from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World
 
 PREFIX = "AWS.SimpleQueueService."
@@ -161,7 +161,7 @@ async def _try_all(world: World, protocol: wire.Protocol, action: str) -> list[s
     scene = None
     for label, called, params, expected in _calls(protocol):
         if called == action:
-            scene = scene or await Scene.make(world, protocol)
+            scene = scene or await _Scene.make(world, protocol)
             seen = await scene.call(action, params)
             if not any(_fits(one, seen) for one in expected.split("|")):
                 problems.append(f"{protocol} {label}: {seen}, expected {expected}")
@@ -174,10 +174,10 @@ def _fits(expected: str, seen: str) -> bool:
     return seen.split(":")[0].replace(PREFIX, "") == expected
 
 
-class Scene:
+class _Scene:
     """A new account with a queue ``q`` that has a message in flight, and a dead-letter queue ``d`` of another."""
 
-    def __init__(self, world: World, protocol: wire.Protocol, caller: Caller) -> None:
+    def __init__(self, world: World, protocol: wire.Protocol, caller: CaseCaller) -> None:
         self._world = world
         self._protocol = protocol
         self._caller = caller
@@ -189,7 +189,7 @@ class Scene:
         }
 
     @classmethod
-    async def make(cls, world: World, protocol: wire.Protocol) -> Scene:
+    async def make(cls, world: World, protocol: wire.Protocol) -> _Scene:
         scene = cls(world, protocol, await world.new_caller())
         for name in ("q", "d"):
             scene.variables[name] = (await scene.answer("CreateQueue", {"QueueName": name}))["QueueUrl"]
@@ -213,7 +213,7 @@ class Scene:
         request = wire.encode(self._protocol, action, resolve(params, self.variables))
         signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
         answer = wire.decode(self._protocol, action, await self._world.exchange(signed))
-        if isinstance(answer, wire.Refusal):
+        if isinstance(answer, wire.WireRefusal):
             assert answer.status < 500, answer
             return f"{answer.code}: {answer.message[:200]}"
         if answer.get("Failed"):

@@ -30,7 +30,7 @@ ERROR_NAMESPACES = ("com.amazonaws.sqs", "com.amazon.coral.service", "com.amazon
 
 
 @dataclass
-class Request:
+class WireRequest:
     """One HTTP request, before or after signing."""
 
     method: str
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass
-class Answer:
+class WireAnswer:
     """One HTTP answer; header names are lower case."""
 
     status: int
@@ -50,7 +50,7 @@ class Answer:
 
 
 @dataclass
-class Refusal:
+class WireRefusal:
     """An error answer in the form that both protocols share."""
 
     shape: str | None
@@ -79,18 +79,18 @@ def errors() -> dict[str, tuple[str, int]]:
 
 def encode(
     protocol: Protocol, action: str, params: dict[str, Any], *, method: str = "POST", path: str | None = None
-) -> Request:
+) -> WireRequest:
     """Make the unsigned request.  ``method`` GET is for Query only; ``path`` None: the one that an SDK uses."""
     if protocol == "json":
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
-        return Request("POST", path or "/", headers, "", json.dumps(_plain(params)).encode())
+        return WireRequest("POST", path or "/", headers, "", json.dumps(_plain(params)).encode())
     form = query_form(action, params)
     if path is None:
         path = _queue_path(params.get("QueueUrl"))
     if method == "GET":
-        return Request("GET", path, {}, urlencode(form, quote_via=quote), b"")
+        return WireRequest("GET", path, {}, urlencode(form, quote_via=quote), b"")
     headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
-    return Request("POST", path, headers, "", urlencode(form).encode())
+    return WireRequest("POST", path, headers, "", urlencode(form).encode())
 
 
 def query_form(action: str, params: dict[str, Any]) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def _queue_path(url: Any) -> str:
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def decode(protocol: Protocol, action: str, answer: Answer) -> dict[str, Any] | Refusal:
+def decode(protocol: Protocol, action: str, answer: WireAnswer) -> dict[str, Any] | WireRefusal:
     """Return the result or the error; AssertionError if the envelope is not SQS's."""
     assert answer.headers.get("x-amzn-requestid"), f"no request id: {answer}"
     if protocol == "json":
@@ -175,7 +175,7 @@ def decode(protocol: Protocol, action: str, answer: Answer) -> dict[str, Any] | 
     return _decode_query(action, answer)
 
 
-def _decode_json(answer: Answer) -> dict[str, Any] | Refusal:
+def _decode_json(answer: WireAnswer) -> dict[str, Any] | WireRefusal:
     body: dict[str, Any] = {}
     if answer.body:
         assert answer.headers.get("content-type") == "application/x-amz-json-1.0", answer
@@ -190,10 +190,10 @@ def _decode_json(answer: Answer) -> dict[str, Any] | Refusal:
     code, _, fault = answer.headers["x-amzn-query-error"].partition(";")
     assert fault == ("Sender" if answer.status < 500 else "Receiver"), answer
     assert set(body) <= {"__type", "message"}, answer
-    return Refusal(shape, code, answer.status, body.get("message", ""))
+    return WireRefusal(shape, code, answer.status, body.get("message", ""))
 
 
-def _decode_query(action: str, answer: Answer) -> dict[str, Any] | Refusal:
+def _decode_query(action: str, answer: WireAnswer) -> dict[str, Any] | WireRefusal:
     assert re.match(r"(text|application)/xml\b", answer.headers.get("content-type", "")), answer
     root = ET.fromstring(answer.body)
     if answer.status != 200:
@@ -204,7 +204,7 @@ def _decode_query(action: str, answer: Answer) -> dict[str, Any] | Refusal:
         parts = {child.tag.removeprefix(f"{{{XMLNS}}}"): child.text or "" for child in error}
         assert list(parts) == ["Type", "Code", "Message", "Detail"], answer
         assert parts["Type"] == ("Sender" if answer.status < 500 else "Receiver"), answer
-        return Refusal(None, parts["Code"], answer.status, parts["Message"])
+        return WireRefusal(None, parts["Code"], answer.status, parts["Message"])
     assert root.tag == f"{{{XMLNS}}}{action}Response", answer
     assert root.findtext(f"{{{XMLNS}}}ResponseMetadata/{{{XMLNS}}}RequestId"), answer
     operation = model().operation_model(action)

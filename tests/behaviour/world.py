@@ -30,9 +30,9 @@ from frontend.services import Services
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from tests.behaviour.clockwork import Clockwork
-from tests.behaviour.runner import Caller
-from tests.behaviour.signing import Signer
-from tests.behaviour.wire import Answer, Request
+from tests.behaviour.runner import CaseCaller
+from tests.behaviour.signing import SignatureScope
+from tests.behaviour.wire import WireAnswer, WireRequest
 
 _T = TypeVar("_T")
 _ACCOUNTS = itertools.count(100_000_000_000)
@@ -98,14 +98,14 @@ class World:
 
     # --- runner.Subject ---
 
-    async def new_caller(self) -> Caller:
+    async def new_caller(self) -> CaseCaller:
         account = str(next(_ACCOUNTS))
         await self._store.put_tenant(Tenant(account, f"tenant {account}"))
         key: AccessKey = new_access_key(account)
         await self.credentials.put(key)
-        return Caller(account, Signer(key.access_key_id, key.secret, self.region), key.principal_id)
+        return CaseCaller(account, SignatureScope(key.access_key_id, key.secret, self.region), key.principal_id)
 
-    async def exchange(self, request: Request) -> Answer:
+    async def exchange(self, request: WireRequest) -> WireAnswer:
         return await exchange(self.app, request)
 
     async def advance(self, seconds: float) -> None:
@@ -118,7 +118,7 @@ class World:
         return self._clockwork.now_ms()
 
 
-async def exchange(app: Any, request: Request, *, scheme: str = "http", client: str = "127.0.0.1") -> Answer:
+async def exchange(app: Any, request: WireRequest, *, scheme: str = "http", client: str = "127.0.0.1") -> WireAnswer:
     """Pass a request to an ASGI application; AssertionError if its output is not an HTTP answer."""
     path = request.path
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
@@ -152,4 +152,4 @@ async def exchange(app: Any, request: Request, *, scheme: str = "http", client: 
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent[0]["headers"]}
     body: bytes = sent[1].get("body", b"")
     assert found.get("content-length", str(len(body))) == str(len(body)), sent
-    return Answer(sent[0]["status"], found, body)
+    return WireAnswer(sent[0]["status"], found, body)

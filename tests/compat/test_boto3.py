@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.walk.kit import Target, Walk, take
+from tests.compat.walk.kit import ServiceAddress, Walk, take
 from tests.compat.walk.steps import STEPS
 from tests.servers.server import Server
 
 
 @pytest.fixture(scope="module")
 def walk(server: Server) -> Walk:
-    return Walk(Target(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key))
+    return Walk(
+        ServiceAddress(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key)
+    )
 
 
 @pytest.mark.parametrize("name", STEPS)

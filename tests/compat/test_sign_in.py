@@ -22,13 +22,13 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from tests.auth.outside import AUDIENCE, Issuer
+from tests.auth.outside import AUDIENCE, OidcIssuer
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def issuer() -> Iterator[Issuer]:
+def issuer() -> Iterator[OidcIssuer]:
     """Token issuer on a loopback port."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -44,7 +44,7 @@ def issuer() -> Iterator[Issuer]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        made = Issuer(f"http://127.0.0.1:{listening.server_port}")
+        made = OidcIssuer(f"http://127.0.0.1:{listening.server_port}")
         thread = Thread(target=listening.serve_forever)
         thread.start()
         yield made
@@ -53,7 +53,7 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, issuer: OidcIssuer) -> Iterator[Server]:
     settings = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE}
     with Server(tmp_path_factory.mktemp("holdfast"), settings) as server:
         yield server
@@ -149,7 +149,7 @@ def test_presigned_urls_of_a_session(server: Server, operator: str) -> None:
     assert httpx.get(request.url.replace("X-Amz-Security-Token", "X-Amz-Security-Nothing")).status_code == 403
 
 
-def test_a_web_identity_begins_a_session(server: Server, operator: str, issuer: Issuer) -> None:
+def test_a_web_identity_begins_a_session(server: Server, operator: str, issuer: OidcIssuer) -> None:
     trust = {"trusted_subjects": ["ci@example"]}
     role = rest(server, operator, "PUT", "/roles/deployer", trust)
     now = int(time.time())
@@ -187,7 +187,7 @@ def is_refused(server: Server, key: str) -> bool:
     return "security token included in the request is invalid" in str(curl(server, key, "ListQueues", {}))
 
 
-def test_curl_needs_nothing_but_an_api_key_or_a_token(server: Server, operator: str, issuer: Issuer) -> None:
+def test_curl_needs_nothing_but_an_api_key_or_a_token(server: Server, operator: str, issuer: OidcIssuer) -> None:
     made = rest(server, operator, "POST", "/keys", {"name": "shell", "kind": "api", "prefixes": ["shell-"]})
     key = made["secret"]
     bought = rest(server, key, "POST", "/token", {"scopes": ["send"], "seconds": 60})

@@ -32,7 +32,7 @@ READS_WHILE_DELETED = 15
 """Consecutive reads that must agree (``ContinuousTargetOccurence``); the provider sleeps between them."""
 
 
-class Queue:
+class _Queue:
     """One ``aws_sqs_queue``: its name, its configuration, and the provider's state."""
 
     def __init__(self, client: Any, name: str) -> None:
@@ -45,7 +45,7 @@ class Queue:
         self.state: dict[str, str] = {}
         self.state_tags: dict[str, str] = {}
 
-    def configure(self, tags: dict[str, str], **attributes: object) -> Queue:
+    def configure(self, tags: dict[str, str], **attributes: object) -> _Queue:
         """Change the configuration; documents are given as objects."""
         fifo = {"FifoQueue": "true"} if self.name.endswith(".fifo") else {}
         given = {name: value if isinstance(value, str) else normalized(value) for name, value in attributes.items()}
@@ -118,7 +118,7 @@ def same(name: str, configured: str, got: str | None) -> bool:
 
 
 @pytest.fixture
-def queue(server: Server) -> Callable[[str], Queue]:
+def queue(server: Server) -> Callable[[str], _Queue]:
     """Makes a queue with a unique name."""
     client = boto3.client(
         "sqs",
@@ -128,7 +128,7 @@ def queue(server: Server) -> Callable[[str], Queue]:
         aws_secret_access_key=server.secret_access_key,
         config=Config(retries={"total_max_attempts": 1}),
     )
-    return lambda what: Queue(client, f"tf-{uuid.uuid4().hex[:8]}-{what}")
+    return lambda what: _Queue(client, f"tf-{uuid.uuid4().hex[:8]}-{what}")
 
 
 def policy(queue_arn: str, *actions: str) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def policy(queue_arn: str, *actions: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
 def test_a_queue_is_made_changed_and_planned_without_drift(
-    queue: Callable[[str], Queue], server: Server, suffix: str
+    queue: Callable[[str], _Queue], server: Server, suffix: str
 ) -> None:
     dead = queue("dead" + suffix)
     dead.configure({"team": "a"}, MessageRetentionPeriod="1209600").apply()
@@ -218,7 +218,7 @@ def test_a_queue_is_made_changed_and_planned_without_drift(
     dead.destroy()
 
 
-def test_a_queue_that_is_made_again_at_once_is_waited_for(queue: Callable[[str], Queue]) -> None:
+def test_a_queue_that_is_made_again_at_once_is_waited_for(queue: Callable[[str], _Queue]) -> None:
     """The provider repeats CreateQueue as long as the error has this code."""
     made = queue("again")
     made.configure({}).apply()
@@ -228,7 +228,7 @@ def test_a_queue_that_is_made_again_at_once_is_waited_for(queue: Callable[[str],
     assert refused.value.response["Error"]["Code"] == "AWS.SimpleQueueService.QueueDeletedRecently"
 
 
-def test_the_policy_as_a_resource_of_its_own(queue: Callable[[str], Queue]) -> None:
+def test_the_policy_as_a_resource_of_its_own(queue: Callable[[str], _Queue]) -> None:
     """``aws_sqs_queue_policy``: set, read alone, and removed by an empty text."""
     made = queue("shared")
     made.configure({}).apply()

@@ -24,14 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.faults.campaign import plans, whole
-from tests.faults.campaign.campaign import Campaign, Outcome
-from tests.faults.campaign.whole import Row
+from tests.faults.campaign.campaign import Campaign, CampaignOutcome
+from tests.faults.campaign.whole import FaultResults
 
 MARK = "<!-- results -->"
 ONE_PROCESS = "one-process"
 
 
-def table(outcome: Outcome) -> str:
+def table(outcome: CampaignOutcome) -> str:
     """Format the outcome as Markdown."""
     commit = _output("git", "rev-parse", "--short", "HEAD")
     counts = outcome.counts
@@ -61,7 +61,7 @@ def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
-def of_forms(rows: list[Row], seed: int, seconds: float) -> str:
+def of_forms(rows: list[FaultResults], seed: int, seconds: float) -> str:
     """Format the results of the faults on whole clusters as Markdown."""
     commit = _output("git", "rev-parse", "--short", "HEAD")
     lines = [
@@ -78,26 +78,26 @@ def of_forms(rows: list[Row], seed: int, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def run_forms(names: list[str], seed: int, only: str) -> list[Row]:
+def run_forms(names: list[str], seed: int, only: str) -> list[FaultResults]:
     """Run the planned faults on these forms."""
 
-    def told(row: Row) -> None:
+    def told(row: FaultResults) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
         for one in row.broken:
             print(one, file=sys.stderr, flush=True)
 
-    rows: list[Row] = []
+    rows: list[FaultResults] = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
             try:
                 rows += asyncio.run(plans.FORMS[name](Path(folder), seed, told, only))
             except Exception as error:  # the other forms run nevertheless
-                rows.append(Row(name, "all of them", broken=[f"not done: {error!r}"]))
+                rows.append(FaultResults(name, "all of them", broken=[f"not done: {error!r}"]))
                 told(rows[-1])
     return rows
 
 
-def summary(rows: list[Row], seconds: float) -> str:
+def summary(rows: list[FaultResults], seconds: float) -> str:
     """Summarize the faults on whole clusters in a few lines."""
     stalls = sorted(rows, key=lambda row: row.stall_seconds)[-3:]
     broken = [row for row in rows if row.broken]

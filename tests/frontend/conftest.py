@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from tests.frontend.fakes import Service, running
+from tests.frontend.fakes import FrontendService, running
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         yield made

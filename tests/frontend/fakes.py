@@ -60,7 +60,7 @@ HOST = "queue.example.com"
 
 
 @dataclass
-class Message:
+class FakeMessage:
     new: NewMessage
     stored: SendResult
     visible_at: float
@@ -70,9 +70,9 @@ class Message:
 
 
 @dataclass
-class Partition:
+class FakePartition:
     settings: PartitionSettings
-    messages: dict[str, Message] = field(default_factory=dict)
+    messages: dict[str, FakeMessage] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     tokens: dict[bytes, SendResult] = field(default_factory=dict)
     retries: dict[bytes, tuple[float, bytes, SendResult]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class FakeBackend:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.partitions: dict[int, Partition] = {}
+        self.partitions: dict[int, FakePartition] = {}
         self.dropped: set[int] = set()
         self.calls: list[tuple[str, Any]] = []
         self.fail_with: Exception | None = None
@@ -99,7 +99,7 @@ class FakeBackend:
 
     async def configure(self, settings: PartitionSettings) -> None:
         self.calls.append(("configure", settings))
-        partition = self.partitions.setdefault(settings.partition, Partition(settings))
+        partition = self.partitions.setdefault(settings.partition, FakePartition(settings))
         if settings.version >= partition.settings.version:
             partition.settings = settings
 
@@ -113,7 +113,7 @@ class FakeBackend:
     async def release(self, target: Target, handles: Sequence[str]) -> None:
         self.calls.append(("release", handles))
 
-    def _partition(self, target: Target) -> Partition:
+    def _partition(self, target: Target) -> FakePartition:
         if self.fail_with is not None:
             raise self.fail_with
         if target.queue_id in self.dropped:
@@ -134,7 +134,7 @@ class FakeBackend:
             raise self.lost_answers.pop()
         return answers
 
-    def _send(self, partition: Partition, message: NewMessage) -> SendResult:
+    def _send(self, partition: FakePartition, message: NewMessage) -> SendResult:
         if message.retry is not None:
             token, digest, now = message.retry[:16], message.retry[16:], self.clock()
             at, known, stored = partition.retries.get(token, (0.0, b"", None))
@@ -147,7 +147,7 @@ class FakeBackend:
             return stored
         return self._store(partition, message)
 
-    def _store(self, partition: Partition, message: NewMessage) -> SendResult:
+    def _store(self, partition: FakePartition, message: NewMessage) -> SendResult:
         if message.token is not None:
             for token in (message.token, message.also):
                 if token in partition.tokens:
@@ -157,7 +157,7 @@ class FakeBackend:
         stored = SendResult(f"00000000-0000-4000-8000-{number:012x}", number)
         delay = partition.settings.delay_seconds if message.delay_seconds is None else message.delay_seconds
         now = self.clock()
-        partition.messages[stored.message_id] = Message(message, stored, now + delay, int(now * 1000))
+        partition.messages[stored.message_id] = FakeMessage(message, stored, now + delay, int(now * 1000))
         if message.token is not None:
             partition.tokens[message.token] = stored
         return stored
@@ -305,7 +305,7 @@ class FakeBackend:
         raise MoveTaskUnknown
 
 
-class Answer:
+class FrontendAnswer:
     """An answer in either protocol."""
 
     def __init__(self, response: httpx.Response) -> None:
@@ -340,7 +340,7 @@ class Answer:
         return self.text("Error/Message")
 
 
-class Service:
+class FrontendService:
     """The application and its dependencies."""
 
     def __init__(
@@ -364,30 +364,34 @@ class Service:
     def url(self, name: str) -> str:
         return f"http://{HOST}/{KEY.account}/{name}"
 
-    async def json(self, action: str, members: Any = None, *, path: str = "/", body: bytes | None = None) -> Answer:
+    async def json(
+        self, action: str, members: Any = None, *, path: str = "/", body: bytes | None = None
+    ) -> FrontendAnswer:
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
         content = orjson.dumps(members or {}) if body is None else body
         return await self.signed("POST", path, content, headers)
 
     async def query(
         self, action: str | None, parameters: Mapping[str, str] | None = None, *, path: str = "/"
-    ) -> Answer:
+    ) -> FrontendAnswer:
         form = dict(parameters or {})
         if action is not None:
             form = {"Action": action, "Version": "2012-11-05", **form}
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
         return await self.signed("POST", path, urlencode(form).encode(), headers)
 
-    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> FrontendAnswer:
         return await self.signed("GET", path, b"", dict(headers or {}))
 
     async def signed(
         self, method: str, path: str, content: bytes, headers: dict[str, str], key: AccessKey = KEY
-    ) -> Answer:
+    ) -> FrontendAnswer:
         return await self.unsigned(method, path, content, sign(method, path, content, headers, self.clock(), key))
 
-    async def unsigned(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> Answer:
-        return Answer(await self.client.request(method, f"http://{HOST}{path}", content=content, headers=headers))
+    async def unsigned(self, method: str, path: str, content: bytes, headers: Mapping[str, str]) -> FrontendAnswer:
+        return FrontendAnswer(
+            await self.client.request(method, f"http://{HOST}{path}", content=content, headers=headers)
+        )
 
     def audited(self) -> list[dict[str, Any]]:
         """Lines of the audit log, except those for queues prepared by the test."""
@@ -427,7 +431,7 @@ def sign(
 @asynccontextmanager
 async def running(
     folder: Path, settings: FrontendSettings | None = None, meter: Meter | None = None
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[FrontendService]:
     """A service with one tenant, which has one key."""
     store = SQLiteStore(folder / "metadata.sqlite")
     try:
@@ -454,7 +458,7 @@ async def running(
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport) as client:
-            yield Service(app, backend, clock, client, store, audit_file)
+            yield FrontendService(app, backend, clock, client, store, audit_file)
         audit.close()
     finally:
         await store.close()

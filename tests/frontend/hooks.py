@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 
-class Told(NamedTuple):
+class RecordedCall(NamedTuple):
     """A recorded call."""
 
     headers: dict[str, str]
@@ -36,7 +36,7 @@ class Hook:
     def __init__(self, server: ThreadingHTTPServer, scheme: str) -> None:
         self.port = server.server_address[1]
         self.url = f"{scheme}://127.0.0.1:{self.port}/hook?token=hush"
-        self.told: list[Told] = []
+        self.told: list[RecordedCall] = []
         self.statuses: list[int] = []
         """Statuses of the next answers; then 204."""
         self.gate = threading.Event()
@@ -49,7 +49,7 @@ def hook(tls: ssl.SSLContext | None = None) -> Iterator[Hook]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            made.told.append(Told(dict(self.headers.items()), body))
+            made.told.append(RecordedCall(dict(self.headers.items()), body))
             made.gate.wait(30)
             self.send_response(made.statuses.pop(0) if made.statuses else 204)
             self.send_header("Location", f"http://127.0.0.1:{made.port}/elsewhere")

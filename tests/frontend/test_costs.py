@@ -9,7 +9,7 @@ import pytest
 
 from auth.limits import Rate, TenantLimits
 from tests.behaviour import wire
-from tests.behaviour.runner import Caller
+from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World, exchange
 from tests.fuzz.budget import measured
 from tests.fuzz.targets import sign
@@ -23,17 +23,17 @@ def filled(head: bytes, unit: bytes, tail: bytes = b"") -> bytes:
     return head + unit * (LENGTH // len(unit)) + tail
 
 
-def send(body: bytes) -> wire.Request:
-    return wire.Request("POST", "/", JSON | {"X-Amz-Target": "AmazonSQS.SendMessage"}, "", body)
+def send(body: bytes) -> wire.WireRequest:
+    return wire.WireRequest("POST", "/", JSON | {"X-Amz-Target": "AmazonSQS.SendMessage"}, "", body)
 
 
-def form(body: bytes, path: str = "/") -> wire.Request:
-    return wire.Request("POST", path, dict(FORM), "", body)
+def form(body: bytes, path: str = "/") -> wire.WireRequest:
+    return wire.WireRequest("POST", path, dict(FORM), "", body)
 
 
 _SEND = b"Action=SendMessage&Version=2012-11-05&QueueUrl=q&"
 _STS = b"Action=AssumeRoleWithWebIdentity&Version=2011-06-15&WebIdentityToken="
-REQUESTS: dict[str, Callable[[], wire.Request]] = {
+REQUESTS: dict[str, Callable[[], wire.WireRequest]] = {
     "percent-signs": lambda: form(filled(b"A=", b"%")),
     "broken-escapes": lambda: form(filled(b"A=", b"%zz")),
     "escapes": lambda: form(filled(b"A=", b"%41")),
@@ -62,12 +62,14 @@ REQUESTS: dict[str, Callable[[], wire.Request]] = {
     "wide-url": lambda: send(filled(b'{"MessageBody":"b","QueueUrl":"', b"/", '\U0001f600"}'.encode())),
     "wide-text": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b"a", '\U0001f600"}'.encode())),
     "json-in-json": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b'{\\"a\\":[1,2]},', b'"}')),
-    "presigned": lambda: wire.Request("GET", "/", {"Host": World.host}, "X-Amz-Algorithm=" + "%" * 60_000, b""),
-    "presigned-escapes": lambda: wire.Request("GET", "/", {"Host": World.host}, "X-Amz-Date=" + "%41" * 20_000, b""),
-    "presigned-parameters": lambda: wire.Request(
+    "presigned": lambda: wire.WireRequest("GET", "/", {"Host": World.host}, "X-Amz-Algorithm=" + "%" * 60_000, b""),
+    "presigned-escapes": lambda: wire.WireRequest(
+        "GET", "/", {"Host": World.host}, "X-Amz-Date=" + "%41" * 20_000, b""
+    ),
+    "presigned-parameters": lambda: wire.WireRequest(
         "GET", "/", {"Host": World.host}, "&".join(f"X-Amz-{n}=" for n in range(6_000)), b""
     ),
-    "signed-headers": lambda: wire.Request(
+    "signed-headers": lambda: wire.WireRequest(
         "POST",
         "/",
         FORM
@@ -79,18 +81,20 @@ REQUESTS: dict[str, Callable[[], wire.Request]] = {
         "",
         b"Action=ListQueues",
     ),
-    "rest-lists": lambda: wire.Request("PUT", "/v1/queues/q", {"Host": World.host}, "", filled(b"[", b"[],", b"0]")),
-    "rest-message": lambda: wire.Request(
+    "rest-lists": lambda: wire.WireRequest(
+        "PUT", "/v1/queues/q", {"Host": World.host}, "", filled(b"[", b"[],", b"0]")
+    ),
+    "rest-message": lambda: wire.WireRequest(
         "POST", "/v1/queues/q/messages", {"Host": World.host}, "", filled(b"", b"a", "\U0001f600".encode())
     ),
-    "rest-json-message": lambda: wire.Request(
+    "rest-json-message": lambda: wire.WireRequest(
         "POST",
         "/v1/queues/q/messages",
         {"Host": World.host, "Content-Type": "application/json"},
         "",
         filled(b'{"body":"b","attributes":{"a":[', b"[],", b"0]}}"),
     ),
-    "rest-names": lambda: wire.Request(
+    "rest-names": lambda: wire.WireRequest(
         "POST",
         "/v1/queues/q/move",
         {"Host": World.host, "Content-Type": "application/json"},
@@ -107,19 +111,19 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def caller(world: World) -> Caller:
+def caller(world: World) -> CaseCaller:
     """The owner of a queue q."""
     return world.run(owner(world))
 
 
-async def owner(world: World) -> Caller:
+async def owner(world: World) -> CaseCaller:
     made = await world.new_caller()
-    request = wire.Request("POST", "/", dict(FORM), "", b"Action=CreateQueue&QueueName=q&Version=2012-11-05")
+    request = wire.WireRequest("POST", "/", dict(FORM), "", b"Action=CreateQueue&QueueName=q&Version=2012-11-05")
     assert (await exchange(world.app, signed(world, made, request))).status == 200
     return made
 
 
-def check_cost(world: World, make: Callable[[], wire.Request]) -> None:
+def check_cost(world: World, make: Callable[[], wire.WireRequest]) -> None:
     """Check the cost of a request, which must be refused."""
 
     def handle() -> None:
@@ -129,7 +133,7 @@ def check_cost(world: World, make: Callable[[], wire.Request]) -> None:
 
     request = make()
     # initializes lazily created objects
-    world.run(exchange(world.app, wire.Request("GET", "/v1/queues", {"Host": World.host}, "", b"")))
+    world.run(exchange(world.app, wire.WireRequest("GET", "/v1/queues", {"Host": World.host}, "", b"")))
     measured(handle, len(request.body) + len(request.query) + sum(map(len, request.headers.values())))
 
 
@@ -139,15 +143,15 @@ def test_a_request_that_nobody_signed(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTS if "signed" not in name])
-def test_a_signed_request(world: World, caller: Caller, name: str) -> None:
-    def make() -> wire.Request:
+def test_a_signed_request(world: World, caller: CaseCaller, name: str) -> None:
+    def make() -> wire.WireRequest:
         request = REQUESTS[name]()
         return signed(world, caller, request)
 
     check_cost(world, make)
 
 
-def signed(world: World, caller: Caller, request: wire.Request) -> wire.Request:
+def signed(world: World, caller: CaseCaller, request: wire.WireRequest) -> wire.WireRequest:
     """The request with the caller's signature in its header."""
     stamp = wire_stamp(world)
     headers = {header.lower(): value for header, value in request.headers.items()}
@@ -171,11 +175,11 @@ def wire_stamp(world: World) -> str:
     [
         lambda: send(b"{"),
         lambda: form(b"Action=SendMessage&MessageBody=%zz"),
-        lambda: wire.Request("POST", "/v1/queues/q/messages", {"Content-Type": "application/json"}, "", b"{"),
+        lambda: wire.WireRequest("POST", "/v1/queues/q/messages", {"Content-Type": "application/json"}, "", b"{"),
     ],
     ids=["json", "query", "rest"],
 )
-def test_the_limits_of_an_account_come_before_a_body_is_parsed(request_of: Callable[[], wire.Request]) -> None:
+def test_the_limits_of_an_account_come_before_a_body_is_parsed(request_of: Callable[[], wire.WireRequest]) -> None:
     with World(default_limits=TenantLimits(calls=Rate(0.001, 2))) as limited:
         account = limited.run(owner(limited))
         broken = limited.run(exchange(limited.app, signed(limited, account, request_of())))
@@ -184,7 +188,7 @@ def test_the_limits_of_an_account_come_before_a_body_is_parsed(request_of: Calla
         assert b"RequestThrottled" in refused.body
 
 
-def test_an_unsigned_call_is_parsed_once_a_policy_lets_it_in(world: World, caller: Caller) -> None:
+def test_an_unsigned_call_is_parsed_once_a_policy_lets_it_in(world: World, caller: CaseCaller) -> None:
     """Until then errors in it are not reported."""
     policy = '{"Statement":{"Effect":"Allow","Principal":"*","Action":"sqs:SendMessage"}}'
     params = {"QueueUrl": "q", "Attributes": {"Policy": policy}}

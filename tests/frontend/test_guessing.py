@@ -10,13 +10,13 @@ import pytest
 
 from auth import guessing
 from auth.guessing import ALLOWED
-from tests.frontend.fakes import KEY, Service, sign
+from tests.frontend.fakes import KEY, FrontendService, sign
 
 JSON = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ListQueues"}
 
 
 async def test_guesses_are_answered_slowly_and_the_holder_of_the_key_is_not(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = msgspec.structs.replace(KEY, secret="another-secret-than-ours")
     headers = sign("POST", "/", b"{}", JSON, service.clock(), wrong)
@@ -46,7 +46,7 @@ async def test_guesses_are_answered_slowly_and_the_holder_of_the_key_is_not(
 
 
 async def test_beyond_the_answers_that_wait_the_connection_is_closed(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guessing, "WAITING_MOST", 0)
     wrong = sign("POST", "/", b"{}", JSON, service.clock(), msgspec.structs.replace(KEY, secret="another-secret"))
@@ -79,7 +79,7 @@ class Body(bytes):
     ],
 )
 async def test_no_body_is_kept_while_an_answer_waits(
-    service: Service, monkeypatch: pytest.MonkeyPatch, path: str, headers: dict[str, str], service_name: str
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, path: str, headers: dict[str, str], service_name: str
 ) -> None:
     """Otherwise 256 of them would take 2 GiB."""
     content = b"Action=AssumeRole&Version=2011-06-15"

@@ -16,7 +16,7 @@ from frontend.request.settings import FrontendSettings
 from frontend.rest.tenant_removal import delete_tenant
 from metadata_service.store import StoreUnavailable
 from tests.auth.clock import Clock
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.rest.test_app import OPERATOR, OTHER, SENDER, STRANGER, call, key, problem
 
 ARN = f"arn:aws:kms:us-east-1:{KEY.account}"
@@ -25,7 +25,7 @@ GONE = (400, "KMS.NotFoundException")
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
         for one in (ADMIN, OPERATOR, SENDER, STRANGER):
@@ -33,32 +33,32 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-async def send(service: Service, url: str, body: str, **members: Any) -> None:
+async def send(service: FrontendService, url: str, body: str, **members: Any) -> None:
     answer = await service.json("SendMessage", {"QueueUrl": url, "MessageBody": body, **members})
     assert answer.status == 200, answer.content
 
 
-async def received(service: Service, url: str, most: int = 10) -> list[str]:
+async def received(service: FrontendService, url: str, most: int = 10) -> list[str]:
     answer = await service.json("ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": most})
     assert answer.status == 200, answer.content
     return [message["Body"] for message in answer.json.get("Messages", [])]
 
 
-async def manage(service: Service, act: str, by: Any = ADMIN, **body: Any) -> Answer:
+async def manage(service: FrontendService, act: str, by: Any = ADMIN, **body: Any) -> FrontendAnswer:
     return await call(service, "POST", f"/v1/data-keys/{act}", json.dumps(body).encode(), by=by)
 
 
-async def destroy(service: Service, name: str) -> None:
+async def destroy(service: FrontendService, name: str) -> None:
     answer = await manage(service, "destroy", name=name, confirm=name)
     assert answer.status == 200, answer.content
 
 
-async def listed(service: Service) -> list[tuple[str, str, int]]:
+async def listed(service: FrontendService) -> list[tuple[str, str, int]]:
     answer = await call(service, "GET", "/v1/data-keys", by=ADMIN)
     return [(key["name"], key["state"], key["versions"]) for key in answer.json["data_keys"]]
 
 
-def key_ids(service: Service) -> set[int]:
+def key_ids(service: FrontendService) -> set[int]:
     return {
         int.from_bytes(message.new.payload[1:5], "big")
         for partition in service.backend.partitions.values()
@@ -66,7 +66,7 @@ def key_ids(service: Service) -> set[int]:
     }
 
 
-async def test_the_first_message_makes_the_key(service: Service) -> None:
+async def test_the_first_message_makes_the_key(service: FrontendService) -> None:
     url = await service.make_queue("q", KmsMasterKeyId="alias/k", KmsDataKeyReusePeriodSeconds="600")
     assert await service.make_queue("q", KmsMasterKeyId="alias/k") == url, "creating it again makes no difference"
     assert await listed(service) == []
@@ -77,7 +77,7 @@ async def test_the_first_message_makes_the_key(service: Service) -> None:
     assert await received(service, url) == ["m"]
 
 
-async def test_spellings_of_one_key_and_queues_under_it(service: Service) -> None:
+async def test_spellings_of_one_key_and_queues_under_it(service: FrontendService) -> None:
     for number, spelling in enumerate(("k", f"{ARN}:key/k", "alias/k", f"{ARN}:alias/k", "alias/aws/sqs")):
         await send(service, await service.make_queue(f"q{number}", KmsMasterKeyId=spelling), "m")
     assert await listed(service) == [("alias/k", "active", 1), ("k", "active", 1)]
@@ -87,7 +87,7 @@ async def test_spellings_of_one_key_and_queues_under_it(service: Service) -> Non
     assert shown.json["Attributes"]["SqsManagedSseEnabled"] == "false"
 
 
-async def test_after_a_rotation_old_and_new_are_read(service: Service) -> None:
+async def test_after_a_rotation_old_and_new_are_read(service: FrontendService) -> None:
     url = await service.make_queue("q", KmsMasterKeyId="k")
     await send(service, url, "before")
     rotated = await manage(service, "rotate", name=f"{ARN}:key/k")
@@ -99,7 +99,7 @@ async def test_after_a_rotation_old_and_new_are_read(service: Service) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
 async def test_calls_of_a_queue_whose_key_was_destroyed_say_so_and_touch_no_message(
-    service: Service, guarantee: str
+    service: FrontendService, guarantee: str
 ) -> None:
     url = await service.make_queue("q", KmsMasterKeyId="alias/k", HoldfastDeliveryGuarantee=guarantee)
     await send(service, url, "one")
@@ -135,7 +135,7 @@ async def test_calls_of_a_queue_whose_key_was_destroyed_say_so_and_touch_no_mess
     assert (await service.json("PurgeQueue", {"QueueUrl": url})).status == 200
 
 
-async def test_a_destroyed_name_makes_no_other_key_in_no_queue(service: Service) -> None:
+async def test_a_destroyed_name_makes_no_other_key_in_no_queue(service: FrontendService) -> None:
     await send(service, await service.make_queue("q", KmsMasterKeyId="k"), "m")
     await destroy(service, "k")
     other = await service.make_queue("other", KmsMasterKeyId=f"{ARN}:key/k")
@@ -144,7 +144,7 @@ async def test_a_destroyed_name_makes_no_other_key_in_no_queue(service: Service)
     assert await listed(service) == [("k", "destroyed", 1)]
 
 
-async def test_a_queue_with_another_key_is_served_and_leaves_out_what_cannot_be_read(service: Service) -> None:
+async def test_a_queue_with_another_key_is_served_and_leaves_out_what_cannot_be_read(service: FrontendService) -> None:
     url = await service.make_queue("q", KmsMasterKeyId="gone", VisibilityTimeout="30")
     await send(service, url, "unreadable")
     await service.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": {"KmsMasterKeyId": "kept"}})
@@ -165,7 +165,7 @@ async def test_a_queue_with_another_key_is_served_and_leaves_out_what_cannot_be_
     assert [one["body"] for one in peeked] == [None, "readable"]
 
 
-async def test_another_frontend_serves_what_this_one_has_encrypted(service: Service, tmp_path: Path) -> None:
+async def test_another_frontend_serves_what_this_one_has_encrypted(service: FrontendService, tmp_path: Path) -> None:
     url = await service.make_queue("q", KmsMasterKeyId="k")
     await send(service, url, "m")
     keyring = service.app.services.keyring
@@ -182,7 +182,7 @@ async def test_another_frontend_serves_what_this_one_has_encrypted(service: Serv
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
 async def test_what_is_deleted_by_its_receive_is_read_also_while_the_metadata_are_away(
-    service: Service, monkeypatch: pytest.MonkeyPatch, guarantee: str
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     url = await service.make_queue("q", KmsMasterKeyId="k", HoldfastDeliveryGuarantee=guarantee)
     await send(service, url, "m")
@@ -215,7 +215,7 @@ async def test_what_is_deleted_by_its_receive_is_read_also_while_the_metadata_ar
 # --- REST ---
 
 
-async def test_what_is_shown_of_a_key(service: Service) -> None:
+async def test_what_is_shown_of_a_key(service: FrontendService) -> None:
     await send(service, await service.make_queue("q", KmsMasterKeyId="k"), "m")
     now = int(service.clock())
     shown = {
@@ -239,7 +239,7 @@ async def test_what_is_shown_of_a_key(service: Service) -> None:
     assert problem(await manage(service, "rotate", name="k")) == (409, "DataKeyDestroyed")
 
 
-async def test_what_is_refused_changes_nothing(service: Service) -> None:
+async def test_what_is_refused_changes_nothing(service: FrontendService) -> None:
     await send(service, await service.make_queue("q", KmsMasterKeyId="k"), "m")
     assert problem(await manage(service, "destroy", name="k")) == (400, "InvalidRequest")
     assert problem(await manage(service, "destroy", name="k", confirm="yes")) == (400, "InvalidRequest")
@@ -251,7 +251,7 @@ async def test_what_is_refused_changes_nothing(service: Service) -> None:
     assert await listed(service) == [("k", "active", 1)]
 
 
-async def test_who_may(service: Service) -> None:
+async def test_who_may(service: FrontendService) -> None:
     await send(service, await service.make_queue("q", KmsMasterKeyId="k"), "m")
     monitor = key("monitor", role="admin", scopes=("monitor",))
     stranger = key("boss", role="admin", account=OTHER)
@@ -268,7 +268,7 @@ async def test_who_may(service: Service) -> None:
     assert await listed(service) == [("k", "active", 1)]
 
 
-async def test_what_the_audit_log_says(service: Service) -> None:
+async def test_what_the_audit_log_says(service: FrontendService) -> None:
     await send(service, await service.make_queue("q", KmsMasterKeyId="k"), "m")
     await listed(service)
     await manage(service, "rotate", name="k")
@@ -282,7 +282,7 @@ async def test_what_the_audit_log_says(service: Service) -> None:
     ]
 
 
-async def test_a_deleted_tenants_keys_are_gone(service: Service) -> None:
+async def test_a_deleted_tenants_keys_are_gone(service: FrontendService) -> None:
     await send(service, await service.make_queue("q", KmsMasterKeyId="k"), "m")
     tenant = await service.store.get_tenant(KEY.account)
     assert tenant is not None

@@ -17,14 +17,14 @@ from auth.credentials import Tenant
 from backend.api import Measures, StorageFull
 from frontend import queue_metrics
 from frontend.queue_metrics import METRICS, TRUNCATED, QueueMetrics
-from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.fakes import KEY, FrontendService, running
 from tests.frontend.rest.test_app import OPERATOR, ORDERS, OTHER, SENDER, STRANGER, call, problem
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FrontendService]:
     monkeypatch.setattr(queue_metrics, "KEPT_SECONDS", 0.0)
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
@@ -43,7 +43,7 @@ def samples(page: bytes) -> dict[tuple[str, str], float]:
     return found
 
 
-async def sent(service: Service, *names: str) -> None:
+async def sent(service: FrontendService, *names: str) -> None:
     for name in names:
         url = await service.make_queue(name)
         await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
@@ -53,7 +53,7 @@ def values(document: Any) -> dict[str, float]:
     return {one["name"]: one["value"] for one in document["metrics"]}
 
 
-async def test_one_queue(service: Service) -> None:
+async def test_one_queue(service: FrontendService) -> None:
     await sent(service, "q")
     service.clock.now += 90
     answer = await call(service, "GET", "/v1/queues/q/metrics")
@@ -76,7 +76,7 @@ async def test_one_queue(service: Service) -> None:
     assert values(theirs.json)["ApproximateNumberOfMessagesVisible"] == 1
 
 
-async def test_a_page_has_the_queues_that_the_key_may_be_used_for(service: Service) -> None:
+async def test_a_page_has_the_queues_that_the_key_may_be_used_for(service: FrontendService) -> None:
     await sent(service, "orders-1", "orders-2", "bills", "secret")
     visible = "holdfast_queue_messages_visible"
 
@@ -99,7 +99,7 @@ async def test_a_page_has_the_queues_that_the_key_may_be_used_for(service: Servi
     assert [line["action"] for line in service.audited()] == ["metrics.scrape"] * 3, "what was refused"
 
 
-async def test_a_page_says_when_it_has_not_all(service: Service) -> None:
+async def test_a_page_says_when_it_has_not_all(service: FrontendService) -> None:
     await sent(service, "a", "b", "c")
     short = samples((await call(service, "GET", "/v1/metrics?limit=2")).content)
     assert {queue for _, queue in short} == {"a", "b", ""}
@@ -107,7 +107,7 @@ async def test_a_page_says_when_it_has_not_all(service: Service) -> None:
     assert samples((await call(service, "GET", "/v1/metrics?limit=3")).content)[TRUNCATED, ""] == 0
 
 
-async def test_a_backend_that_fails_is_told_and_forgotten(service: Service) -> None:
+async def test_a_backend_that_fails_is_told_and_forgotten(service: FrontendService) -> None:
     await sent(service, "q")
     service.backend.fail_with = StorageFull("full")
     assert problem(await call(service, "GET", "/v1/metrics"))[0] == 503
@@ -135,7 +135,7 @@ def test_the_dashboard_for_tenants_shows_what_the_page_has() -> None:
             assert f"rate({name}{{" in target["expr"], "partitions count by themselves"
 
 
-class Telling:
+class _Telling:
     """Backend with measures for pages."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Telling:
 
 
 async def test_partitions_are_one_queue_but_count_by_themselves() -> None:
-    backend = Telling()
+    backend = _Telling()
     backend.gate.set()
     page = await QueueMetrics(backend, lambda: 10_000).page("0" * 12, [""], 10)  # type: ignore[arg-type]
     lines = page.decode().splitlines()
@@ -166,7 +166,7 @@ async def test_partitions_are_one_queue_but_count_by_themselves() -> None:
 
 
 async def test_a_page_is_made_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Telling()
+    backend = _Telling()
     pages = QueueMetrics(backend, lambda: 10_000)  # type: ignore[arg-type]
     asking = [asyncio.create_task(pages.page("0" * 12, [""], 10)) for _ in range(5)]
     await asyncio.sleep(0)

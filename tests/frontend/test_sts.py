@@ -18,20 +18,20 @@ from auth.tokens.api_keys import new_api_key
 from auth.tokens.oidc import Oidc, OidcSettings
 from frontend import sts
 from frontend.app import create_app
-from tests.auth.outside import AUDIENCE, ISSUER, Issuer
-from tests.frontend.fakes import KEY, Answer, Service, running, sign
+from tests.auth.outside import AUDIENCE, ISSUER, OidcIssuer
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running, sign
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
 OTHER = "111111111111"
 
 
 @pytest_asyncio.fixture
-async def issuer() -> Issuer:
-    return Issuer()
+async def issuer() -> OidcIssuer:
+    return OidcIssuer()
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path, issuer: Issuer) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, issuer: OidcIssuer) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as service:
         services = service.app.services
         services.oidc = Oidc(OidcSettings(ISSUER, AUDIENCE), issuer.client, clock=service.clock)
@@ -46,8 +46,8 @@ def body(action: str, **parameters: str) -> bytes:
 
 
 async def call(
-    service: Service, content: bytes, key: AccessKey = KEY, token: str | None = None, scope: str = "sts"
-) -> Answer:
+    service: FrontendService, content: bytes, key: AccessKey = KEY, token: str | None = None, scope: str = "sts"
+) -> FrontendAnswer:
     headers = FORM if token is None else {**FORM, "X-Amz-Security-Token": token}
     signed = sign("POST", "/", content, headers, service.clock(), key, scope)
     return await service.unsigned("POST", "/", content, signed)
@@ -57,13 +57,13 @@ def assume(role: str = f"arn:aws:iam::{KEY.account}:role/worker", **more: str) -
     return body("AssumeRole", **{"RoleArn": role, "RoleSessionName": "tests", **more})
 
 
-def session_of(answer: Answer) -> tuple[AccessKey, str]:
+def session_of(answer: FrontendAnswer) -> tuple[AccessKey, str]:
     assert answer.status == 200, answer.content
     found = {element.tag: element.text or "" for element in answer.xml.iter()}
     return AccessKey(found["AccessKeyId"], found["SecretAccessKey"], "", ""), found["SessionToken"]
 
 
-def is_error(answer: Answer, status: int, code: str) -> bool:
+def is_error(answer: FrontendAnswer, status: int, code: str) -> bool:
     """True for an error in STS's format."""
     assert b'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"' in answer.content
     assert answer.text("RequestId") == answer.headers["x-amzn-requestid"]
@@ -71,7 +71,7 @@ def is_error(answer: Answer, status: int, code: str) -> bool:
     return (answer.status, answer.code) == (status, code)
 
 
-async def test_callers_learn_who_they_are(service: Service) -> None:
+async def test_callers_learn_who_they_are(service: FrontendService) -> None:
     answer = await call(service, body("GetCallerIdentity"))
     assert answer.headers["content-type"] == "text/xml"
     result = "GetCallerIdentityResult"
@@ -85,7 +85,7 @@ async def test_callers_learn_who_they_are(service: Service) -> None:
     assert answer.text(f"{result}/Arn") == f"arn:aws:iam::{KEY.account}:user/ci"
 
 
-async def test_signatures_are_made_for_sts(service: Service) -> None:
+async def test_signatures_are_made_for_sts(service: FrontendService) -> None:
     answer = await call(service, body("GetCallerIdentity"), scope="sqs")
     assert is_error(answer, 403, "SignatureDoesNotMatch")
     assert "'sts'" in answer.message
@@ -95,7 +95,7 @@ async def test_signatures_are_made_for_sts(service: Service) -> None:
     assert is_error(answer, 403, "MissingAuthenticationToken")
 
 
-async def test_a_session_acts_for_its_role(service: Service) -> None:
+async def test_a_session_acts_for_its_role(service: FrontendService) -> None:
     answer = await call(service, assume())
     key, token = session_of(answer)
     arn = f"arn:aws:sts::{KEY.account}:assumed-role/worker/tests"
@@ -110,18 +110,18 @@ async def test_a_session_acts_for_its_role(service: Service) -> None:
     assert is_error(await call(service, body("GetCallerIdentity"), key, token), 403, "ExpiredToken")
 
 
-async def test_a_session_ends_with_the_key_behind_it(service: Service) -> None:
+async def test_a_session_ends_with_the_key_behind_it(service: FrontendService) -> None:
     key, token = session_of(await call(service, assume()))
     await service.app.services.credentials.put(msgspec.structs.replace(KEY, active=False))
     assert is_error(await call(service, body("GetCallerIdentity"), key, token), 403, "InvalidClientTokenId")
 
 
-async def test_a_session_begins_no_other(service: Service) -> None:
+async def test_a_session_begins_no_other(service: FrontendService) -> None:
     key, token = session_of(await call(service, assume()))
     assert is_error(await call(service, assume(), key, token), 403, "AccessDenied")
 
 
-async def test_a_role_gives_no_more_than_the_key_has(service: Service) -> None:
+async def test_a_role_gives_no_more_than_the_key_has(service: FrontendService) -> None:
     credentials = service.app.services.credentials
     narrow = msgspec.structs.replace(
         new_access_key(KEY.account), scopes=("send", "receive"), prefixes=("a-",), role="operator"
@@ -140,7 +140,7 @@ async def test_a_role_gives_no_more_than_the_key_has(service: Service) -> None:
     assert "no scope is left" in answer.message
 
 
-async def test_a_deny_of_a_user_binds_no_session_and_prefixes_do(service: Service) -> None:
+async def test_a_deny_of_a_user_binds_no_session_and_prefixes_do(service: FrontendService) -> None:
     """As in IAM, a session has its role's identity; the documentation says how to exclude a user in any role."""
     user = msgspec.structs.replace(new_access_key(KEY.account), name="dev")
     narrow = msgspec.structs.replace(new_access_key(KEY.account), name="dev", prefixes=("other-",))
@@ -166,7 +166,7 @@ async def test_a_deny_of_a_user_binds_no_session_and_prefixes_do(service: Servic
     assert await statuses("user/dev", "role/worker") == [403, 403, 403, 403]
 
 
-async def test_a_role_of_another_account_has_to_trust_the_callers(service: Service) -> None:
+async def test_a_role_of_another_account_has_to_trust_the_callers(service: FrontendService) -> None:
     credentials = service.app.services.credentials
     role = TenantRole(OTHER, "shared", "AROASHARED", trusted_accounts=(KEY.account,))
     await credentials.put_role(role)
@@ -199,19 +199,19 @@ async def test_a_role_of_another_account_has_to_trust_the_callers(service: Servi
         ({"TokenCode": "123456"}, "not supported"),
     ],
 )
-async def test_bad_parameters_are_told(service: Service, more: dict[str, str], told: str) -> None:
+async def test_bad_parameters_are_told(service: FrontendService, more: dict[str, str], told: str) -> None:
     answer = await call(service, assume(**more))
     assert is_error(answer, 400, "ValidationError")
     assert told in answer.message
 
 
-async def test_other_actions(service: Service) -> None:
+async def test_other_actions(service: FrontendService) -> None:
     for action in ("GetSessionToken", "ListQueues", "", "<script>"):
         assert is_error(await call(service, body(action)), 400, "InvalidAction")
     ET.fromstring((await call(service, body("<&>"))).content)
 
 
-async def test_a_refused_sign_in_is_audited(service: Service) -> None:
+async def test_a_refused_sign_in_is_audited(service: FrontendService) -> None:
     await call(service, body("GetCallerIdentity"), msgspec.structs.replace(KEY, secret="another-secret-than-ours"))
     assert service.audited()[-1]["reason"] == "SignatureDoesNotMatch"
     assert is_error(await call(service, assume(f"arn:aws:iam::{OTHER}:role/none")), 403, "AccessDenied")
@@ -219,7 +219,7 @@ async def test_a_refused_sign_in_is_audited(service: Service) -> None:
     assert (line["action"], line["credential"], line["reason"]) == ("sign-in", KEY.access_key_id, "AccessDenied")
 
 
-async def test_a_session_that_begins_is_audited(service: Service, issuer: Issuer) -> None:
+async def test_a_session_that_begins_is_audited(service: FrontendService, issuer: OidcIssuer) -> None:
     key, token = session_of(await call(service, assume()))
     (line,) = service.audited()
     assert (line["action"], line["outcome"], line["made"]) == ("sts:AssumeRole", "done", key.access_key_id)
@@ -239,7 +239,7 @@ async def test_a_session_that_begins_is_audited(service: Service, issuer: Issuer
         assert secret not in service.audit_file.read_text()
 
 
-async def test_the_calls_of_sts_are_limited(service: Service, issuer: Issuer) -> None:
+async def test_the_calls_of_sts_are_limited(service: FrontendService, issuer: OidcIssuer) -> None:
     role = TenantRole(KEY.account, "deployer", "AROADEPLOYER", trusted_subjects=("ci@example",))
     await service.app.services.credentials.put_role(role)
     limits = TenantLimits(manage=Rate(0.1, 3), send=Rate(0.1, 1))
@@ -261,7 +261,7 @@ async def test_the_calls_of_sts_are_limited(service: Service, issuer: Issuer) ->
     assert is_error(await call(service, assume(), wrong), 403, "SignatureDoesNotMatch")
 
 
-async def test_a_suspended_account_begins_no_session(service: Service, issuer: Issuer) -> None:
+async def test_a_suspended_account_begins_no_session(service: FrontendService, issuer: OidcIssuer) -> None:
     credentials = service.app.services.credentials
     await credentials.put_role(TenantRole(OTHER, "deployer", "AROA", trusted_subjects=("ci@example",)))
     await credentials.store.put_tenant(Tenant(OTHER, "other", state="suspended"))
@@ -281,7 +281,7 @@ def web(token: bytes | str, role: str = "deployer", **more: str) -> bytes:
     )
 
 
-async def test_a_token_of_the_trusted_issuer_begins_a_session(service: Service, issuer: Issuer) -> None:
+async def test_a_token_of_the_trusted_issuer_begins_a_session(service: FrontendService, issuer: OidcIssuer) -> None:
     credentials = service.app.services.credentials
     role = TenantRole(KEY.account, "deployer", "AROADEPLOYER", ("send",), trusted_subjects=("ci@example",))
     await credentials.put_role(role)
@@ -297,7 +297,7 @@ async def test_a_token_of_the_trusted_issuer_begins_a_session(service: Service, 
     assert is_error(await call(service, body("GetCallerIdentity"), key, token), 403, "InvalidClientTokenId")
 
 
-async def test_web_identities_that_are_refused(service: Service, issuer: Issuer) -> None:
+async def test_web_identities_that_are_refused(service: FrontendService, issuer: OidcIssuer) -> None:
     credentials = service.app.services.credentials
     await credentials.put_role(TenantRole(KEY.account, "deployer", "AROA", trusted_subjects=("ci@example",)))
     for content, status, code in (

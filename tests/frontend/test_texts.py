@@ -12,7 +12,7 @@ from frontend.sqs.protocol.errors import MASK
 from holdfast.logs import _Formatter
 from telemetry.logs import JsonLines
 from tests.behaviour import wire
-from tests.behaviour.runner import Caller
+from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World, exchange
 from tests.frontend.test_costs import FORM, owner, signed
 
@@ -29,10 +29,10 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def caller(world: World) -> Caller:
+def caller(world: World) -> CaseCaller:
     """The owner of a queue q, and of a FIFO queue q.fifo."""
 
-    async def own() -> Caller:
+    async def own() -> CaseCaller:
         made = await owner(world)
         request = wire.encode("json", "CreateQueue", {"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}})
         assert (await exchange(world.app, signed(world, made, request))).status == 200
@@ -47,7 +47,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [form.format(record) for record in caplog.records for form in forms]
 
 
-def sent(world: World, caller: Caller | None, request: wire.Request) -> wire.Answer:
+def sent(world: World, caller: CaseCaller | None, request: wire.WireRequest) -> wire.WireAnswer:
     request.headers = dict(request.headers) | {"Host": world.host}
     return world.run(exchange(world.app, request if caller is None else signed(world, caller, request)))
 
@@ -89,7 +89,7 @@ LONG_CALLS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("call", LONG_CALLS, ids=lambda call: f"{call[0]}-{list(call[1])[-1]}")
 def test_long_values_of_calls(
     world: World,
-    caller: Caller,
+    caller: CaseCaller,
     caplog: pytest.LogCaptureFixture,
     protocol: wire.Protocol,
     call: tuple[str, dict[str, Any]],
@@ -102,18 +102,18 @@ def test_long_values_of_calls(
 
 
 HEAD = "x" * 40_000
-LONG_REQUESTS: list[wire.Request] = [
-    wire.Request("POST", "/", {"X-Amz-Target": f"AmazonSQS.{HEAD}"}, "", b"{}"),
-    wire.Request("POST", "/", {"X-Amz-Target": HEAD, "Content-Type": "application/x-amz-json-1.0"}, "", b"{}"),
-    wire.Request("POST", "/", dict(FORM), "", b"Version=2012-11-05&Action=" + X.encode()),
-    wire.Request("POST", "/", dict(FORM), "", b"Action=ListQueues&Version=" + X.encode()),
-    wire.Request("POST", "/", dict(FORM), "", b"Action=GetCallerIdentity&Version=2011-06-15&X=" + X.encode()),
-    wire.Request("POST", f"/v1/queues/{HEAD}/messages", {"Content-Type": "text/plain"}, "", b"m"),
-    wire.Request("GET", "/v1/queues/q/messages", {}, f"{HEAD[:10_000]}=1", b""),
-    wire.Request("GET", "/v1/queues/q", {}, f"account={HEAD[:10_000]}", b""),
-    wire.Request("GET", f"/v1/tenants/{HEAD}", {}, "", b""),
-    wire.Request("PUT", "/v1/queues/q", {"Content-Type": "application/json"}, "", b'{"%b":1}' % HEAD.encode()),
-    wire.Request(
+LONG_REQUESTS: list[wire.WireRequest] = [
+    wire.WireRequest("POST", "/", {"X-Amz-Target": f"AmazonSQS.{HEAD}"}, "", b"{}"),
+    wire.WireRequest("POST", "/", {"X-Amz-Target": HEAD, "Content-Type": "application/x-amz-json-1.0"}, "", b"{}"),
+    wire.WireRequest("POST", "/", dict(FORM), "", b"Version=2012-11-05&Action=" + X.encode()),
+    wire.WireRequest("POST", "/", dict(FORM), "", b"Action=ListQueues&Version=" + X.encode()),
+    wire.WireRequest("POST", "/", dict(FORM), "", b"Action=GetCallerIdentity&Version=2011-06-15&X=" + X.encode()),
+    wire.WireRequest("POST", f"/v1/queues/{HEAD}/messages", {"Content-Type": "text/plain"}, "", b"m"),
+    wire.WireRequest("GET", "/v1/queues/q/messages", {}, f"{HEAD[:10_000]}=1", b""),
+    wire.WireRequest("GET", "/v1/queues/q", {}, f"account={HEAD[:10_000]}", b""),
+    wire.WireRequest("GET", f"/v1/tenants/{HEAD}", {}, "", b""),
+    wire.WireRequest("PUT", "/v1/queues/q", {"Content-Type": "application/json"}, "", b'{"%b":1}' % HEAD.encode()),
+    wire.WireRequest(
         "POST", "/v1/queues/q/messages", {"Content-Type": "application/json"}, "", b'{"%b":1}' % HEAD.encode()
     ),
 ]
@@ -122,10 +122,10 @@ LONG_REQUESTS: list[wire.Request] = [
 @pytest.mark.parametrize("is_signed", [True, False])
 @pytest.mark.parametrize("number", range(len(LONG_REQUESTS)))
 def test_long_values_of_requests(
-    world: World, caller: Caller, caplog: pytest.LogCaptureFixture, number: int, is_signed: bool
+    world: World, caller: CaseCaller, caplog: pytest.LogCaptureFixture, number: int, is_signed: bool
 ) -> None:
     made = LONG_REQUESTS[number]
-    request = wire.Request(made.method, made.path, dict(made.headers), made.query, made.body)
+    request = wire.WireRequest(made.method, made.path, dict(made.headers), made.query, made.body)
     with caplog.at_level(logging.DEBUG):
         answer = sent(world, caller if is_signed else None, request)
     assert 400 <= answer.status < 500
@@ -152,7 +152,7 @@ def test_long_values_of_who_signs(
 ) -> None:
     headers = {"Authorization": authorization, "X-Amz-Date": HEAD, "X-Amz-" + HEAD[:20_000]: "1", "Host": world.host}
     with caplog.at_level(logging.DEBUG):
-        answer = world.run(exchange(world.app, wire.Request("GET", path, headers, "", b"")))
+        answer = world.run(exchange(world.app, wire.WireRequest("GET", path, headers, "", b"")))
     assert 400 <= answer.status < 500
     assert len(answer.body) < ANSWER_BYTES_MAX
     assert max(map(len, lines(caplog)), default=0) < LINE_LENGTH_MAX
@@ -179,7 +179,7 @@ SECRET_CALLS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("call", SECRET_CALLS, ids=lambda call: f"{call[0]}-{list(call[1])[-1]}")
 def test_refused_ids_and_handles_are_not_in_the_log(
     world: World,
-    caller: Caller,
+    caller: CaseCaller,
     caplog: pytest.LogCaptureFixture,
     protocol: wire.Protocol,
     call: tuple[str, dict[str, Any]],
@@ -193,7 +193,7 @@ def test_refused_ids_and_handles_are_not_in_the_log(
 
 
 def test_handles_that_count_for_nothing_are_not_in_the_log(
-    world: World, caller: Caller, caplog: pytest.LogCaptureFixture
+    world: World, caller: CaseCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A handle of another queue, and one whose message is gone."""
 

@@ -29,7 +29,7 @@ from tests.fuzz.budget import Cost, feed_measured, measured
 from tests.fuzz.door import Door, quiet
 from tests.fuzz.grammar import Draws
 from tests.fuzz.large import SIZES
-from tests.fuzz.targets import PARSERS, Target
+from tests.fuzz.targets import PARSERS, FuzzTarget
 
 MARK = "<!-- results -->"
 HEAD = "| target | inputs | taken | findings | seconds | RSS after, MiB | seed | commit |"
@@ -40,11 +40,11 @@ LONG_RUN_INPUTS = 100_000
 
 
 @dataclass
-class Result:
+class _Result:
     """A row of each of the two tables."""
 
     target: str
-    run: Run
+    run: _Run
     findings: int
     seconds: float
     rss_mib: int
@@ -53,7 +53,7 @@ class Result:
 
 
 @dataclass
-class Run:
+class _Run:
     """Results of a target's inputs."""
 
     inputs: int
@@ -62,8 +62,8 @@ class Run:
     large: Cost
 
 
-def _parser(target: Target) -> Callable[[int, int, int], Run]:
-    def run(inputs: int, large: int, seed: int) -> Run:
+def _parser(target: FuzzTarget) -> Callable[[int, int, int], _Run]:
+    def run(inputs: int, large: int, seed: int) -> _Run:
         draws = Draws(Random(seed))
         taken, small_cost = 0, Cost()
         tracemalloc.start()
@@ -76,12 +76,12 @@ def _parser(target: Target) -> Callable[[int, int, int], Run]:
                 small_cost = small_cost.maximum(cost)
         finally:
             tracemalloc.stop()
-        return Run(inputs, taken, small_cost, feed_large(target, large, seed))
+        return _Run(inputs, taken, small_cost, feed_large(target, large, seed))
 
     return run
 
 
-def feed_large(target: Target, inputs: int, seed: int) -> Cost:
+def feed_large(target: FuzzTarget, inputs: int, seed: int) -> Cost:
     """Feed large inputs; returns the maximum costs.  Raises AssertionError, with the input in its text."""
     draws = Draws(Random(seed))
     maximum = Cost()
@@ -101,16 +101,16 @@ def told(number: int, given: object) -> Iterator[None]:
         raise AssertionError(f"{error}; input {number}: {given!r}"[:20_000]) from error
 
 
-def _door(protocol: wire.Protocol | None) -> Callable[[int, int, int], Run]:
-    def run(inputs: int, large: int, seed: int) -> Run:
+def _door(protocol: wire.Protocol | None) -> Callable[[int, int, int], _Run]:
+    def run(inputs: int, large: int, seed: int) -> _Run:
         door = Door(protocol, seed)
         door.run(inputs)
-        return Run(door.tally.inputs, door.tally.taken, door.tally.cost, door.run_large(large))
+        return _Run(door.tally.inputs, door.tally.taken, door.tally.cost, door.run_large(large))
 
     return run
 
 
-RUNS: dict[str, Callable[[int, int, int], Run]] = {
+RUNS: dict[str, Callable[[int, int, int], _Run]] = {
     **{target.name: _parser(target) for target in PARSERS},
     "door-json": _door("json"),
     "door-query": _door("query"),
@@ -135,13 +135,13 @@ def main() -> int:
     results = []
     for name in given.target or RUNS:
         started = real_seconds()
-        findings, run = 0, Run(0, 0, Cost(), Cost())
+        findings, run = 0, _Run(0, 0, Cost(), Cost())
         try:
             run = RUNS[name](given.inputs, given.large, given.seed)
         except AssertionError:
             findings = 1
             traceback.print_exc()
-        result = Result(name, run, findings, real_seconds() - started, _rss_mib(), given.seed, commit)
+        result = _Result(name, run, findings, real_seconds() - started, _rss_mib(), given.seed, commit)
         results.append(result)
         print(_row(result), flush=True)
         print(_cost_row(result), flush=True)
@@ -150,7 +150,7 @@ def main() -> int:
     return 1 if any(result.findings for result in results) else 0
 
 
-def _row(result: Result) -> str:
+def _row(result: _Result) -> str:
     run = result.run
     return (
         f"| {result.target} | {run.inputs:,} | {run.taken:,} | {result.findings} | {result.seconds:,.0f} | "
@@ -158,7 +158,7 @@ def _row(result: Result) -> str:
     )
 
 
-def _cost_row(result: Result) -> str:
+def _cost_row(result: _Result) -> str:
     small, large = result.run.small, result.run.large
     return (
         f"| {result.target} | {small.inputs:,} | {small.cpu_seconds * 1000:.1f} | {small.memory_factor:.1f} | "
@@ -167,7 +167,7 @@ def _cost_row(result: Result) -> str:
     )
 
 
-def _keep(path: Path, result: Result) -> None:
+def _keep(path: Path, result: _Result) -> None:
     """Replace the target's rows in the file's tables."""
     text = path.read_text()
     if result.run.inputs >= LONG_RUN_INPUTS:

@@ -24,7 +24,7 @@ from frontend.sqs.protocol.limits import HOLDFAST_LENGTH_MOST
 from metadata_service.queue_settings import MAXIMUM_BYTES, MAXIMUM_MESSAGES
 from tests.behaviour import wire
 from tests.behaviour.clockwork import real_seconds
-from tests.behaviour.runner import Caller
+from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World, exchange
 from tests.fuzz import large
 from tests.fuzz.budget import (
@@ -74,7 +74,7 @@ class Door:
         self.random = Random(seed)
         self.tally = Tally()
         self.known: dict[str, list[str]] = {}
-        self._caller: Caller
+        self._caller: CaseCaller
         self._world: World
 
     def run(self, inputs: int) -> None:
@@ -97,7 +97,7 @@ class Door:
         self._world = world
         self._caller = await world.new_caller()
         # the framework initializes itself at its first request
-        await exchange(world.app, wire.Request("GET", "/docs", {"Host": world.host}, "", b""))
+        await exchange(world.app, wire.WireRequest("GET", "/docs", {"Host": world.host}, "", b""))
         self.known = {}
         draws = Draws(self.random, self.known)
         volleys = 0
@@ -109,7 +109,7 @@ class Door:
             inputs -= count
             await self.volley([self.request(draws) for _ in range(count)])
 
-    async def volley(self, requests: list[wire.Request]) -> None:
+    async def volley(self, requests: list[wire.WireRequest]) -> None:
         """Make requests concurrently; returns when each has a valid answer."""
         if tracemalloc.is_tracing():
             tracemalloc.reset_peak()
@@ -151,22 +151,22 @@ class Door:
                     raise Broken(f"{error}: {request!r}"[:20_000]) from error
         return maximum
 
-    def _run_alone(self, world: World, request: wire.Request) -> None:
+    def _run_alone(self, world: World, request: wire.WireRequest) -> None:
         world.run(self.volley([request]))
 
-    def large_request(self, draws: Draws) -> wire.Request:
+    def large_request(self, draws: Draws) -> wire.WireRequest:
         """A request with a large body, or a head of maximum size."""
         length = min(draws.one(large.SIZES), BODY_BYTES_MAX)
         protocol = self.protocol or draws.one(wire.PROTOCOLS)
         if protocol == "json":
             action, body = large.json_body(draws, length)
             headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
-            request = wire.Request("POST", "/", headers, "", body)
+            request = wire.WireRequest("POST", "/", headers, "", body)
         else:
             _, body = large.form(draws, length)
-            request = wire.Request("POST", "/", {"Content-Type": FORM}, "", body)
+            request = wire.WireRequest("POST", "/", {"Content-Type": FORM}, "", body)
             if draws.chance(20):
-                request = wire.Request("GET", "/", {}, _canonical(body[: draws.one((5_000, 30_000))]), b"")
+                request = wire.WireRequest("GET", "/", {}, _canonical(body[: draws.one((5_000, 30_000))]), b"")
         if self.protocol is not None:
             return self._signed(request)
         request.headers["Host"] = self._world.host
@@ -231,7 +231,7 @@ class Door:
 
     # --- one shot ---
 
-    def request(self, draws: Draws) -> wire.Request:
+    def request(self, draws: Draws) -> wire.WireRequest:
         """The next request."""
         if self.protocol is None:
             return self._wild(draws)
@@ -242,14 +242,14 @@ class Door:
         if self.protocol == "json":
             target = f"AmazonSQS.{action}" if draws.chance(99) else draws.text()
             headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": _header(target)}
-            return self._signed(wire.Request("POST", path, headers, "", draws.json_body(action)))
+            return self._signed(wire.WireRequest("POST", path, headers, "", draws.json_body(action)))
         form = draws.form(action)
         if draws.chance(20):
-            return self._signed(wire.Request("GET", path, {}, _canonical(form), b""))
+            return self._signed(wire.WireRequest("GET", path, {}, _canonical(form), b""))
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
-        return self._signed(wire.Request("POST", path, headers, "", form))
+        return self._signed(wire.WireRequest("POST", path, headers, "", form))
 
-    def _wild(self, draws: Draws) -> wire.Request:
+    def _wild(self, draws: Draws) -> wire.WireRequest:
         """Any request that an HTTP server would accept."""
         method = draws.one(("GET", "POST") * 6 + ("PUT", "DELETE", "HEAD", "OPTIONS", "FOO"))
         path = draws.one(
@@ -282,10 +282,10 @@ class Door:
             headers["Authorization"] = _header(draws.authorization())
         query = draws.one((b"", draws.form(draws.one(ACTIONS)), draws.presigned(), draws.broken(b"Action=ListQueues")))
         body = draws.one((b"", draws.json_body(draws.one(ACTIONS)), draws.form(draws.one(ACTIONS))))
-        request = wire.Request(method, path, headers, query.decode("latin-1"), body)
+        request = wire.WireRequest(method, path, headers, query.decode("latin-1"), body)
         return self._signed(request) if draws.chance(20) else request
 
-    def _signed(self, request: wire.Request) -> wire.Request:
+    def _signed(self, request: wire.WireRequest) -> wire.WireRequest:
         signer = self._caller.signer
         stamp = _stamp(self._world.now_ms())
         headers = {
@@ -308,7 +308,7 @@ class Door:
         request.headers = {**headers, "authorization": authorization}
         return request
 
-    async def shoot(self, request: wire.Request) -> None:
+    async def shoot(self, request: wire.WireRequest) -> None:
         """Make one request; raises :class:`Broken` if its answer is malformed."""
         stepped = Stepped(exchange(self._world.app, request))
         try:
@@ -325,7 +325,7 @@ class Door:
             if not request.path.startswith("/v1/"):
                 self._learn(answer)
 
-    def _judge(self, request: wire.Request, answer: wire.Answer) -> None:
+    def _judge(self, request: wire.WireRequest, answer: wire.WireAnswer) -> None:
         if request.path.startswith("/v1/"):
             assert 200 <= answer.status < 500, f"status {answer.status}: {answer.body[:500]!r}"
             assert answer.headers.get("x-request-id"), "no request id"
@@ -347,7 +347,7 @@ class Door:
                 assert answer.headers["x-amzn-query-error"].split(";")[0] in CODES, answer
                 assert "#" in body["__type"], answer
 
-    def _learn(self, answer: wire.Answer) -> None:
+    def _learn(self, answer: wire.WireAnswer) -> None:
         """Record handles and tokens of answers for later calls."""
         if not answer.headers["content-type"].startswith("application/x-amz-json"):
             return
@@ -359,14 +359,14 @@ class Door:
                 kept[self.random.randrange(KNOWN_MOST)] = text
 
 
-def _receives(request: wire.Request) -> bool:
+def _receives(request: wire.WireRequest) -> bool:
     targets = [value for name, value in request.headers.items() if name.lower() == "x-amz-target"]
     return targets == ["AmazonSQS.ReceiveMessage"] or (
         b"Action=ReceiveMessage" in request.body or "Action=ReceiveMessage" in request.query
     )
 
 
-def size_of(request: wire.Request) -> int:
+def size_of(request: wire.WireRequest) -> int:
     """The length of a request in bytes."""
     head = sum(len(name) + len(value) for name, value in request.headers.items())
     return len(request.path) + len(request.query) + head + len(request.body)

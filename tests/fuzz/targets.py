@@ -42,7 +42,7 @@ class Broken(AssertionError):
 
 
 @dataclass(frozen=True)
-class Target:
+class FuzzTarget:
     """A part of the service, with functions that make and feed its input."""
 
     name: str
@@ -358,14 +358,14 @@ def _large_handle(draws: Draws, length: int) -> str:
     return draws.one(("A", "=", "/", "\n", "\u00e9", "AQEB")) * (length // 4)
 
 
-PARSERS: tuple[Target, ...] = (
-    Target("json-body", _make_json, _feed_json, large_inputs.json_body),
-    Target("query-form", _make_form, _feed_form, large_inputs.form),
-    Target("answers", _make_answer, _feed_answer, large_inputs.answer, _answer_bytes),
-    Target("authorization-header", _make_header, _feed_header, large_inputs.authorization),
-    Target("presigned-query", _make_presigned, _feed_presigned, large_inputs.presigned),
-    Target("tampered-request", _make_tampered, _feed_tampered, _large_tampered),
-    Target("receipt-handle", _make_handle, _feed_handle, _large_handle),
-    Target("policies", _make_policy, _feed_policy, large_inputs.policy),
-    Target("attributes-and-urls", _make_attributes, _feed_attributes, large_inputs.values),
+PARSERS: tuple[FuzzTarget, ...] = (
+    FuzzTarget("json-body", _make_json, _feed_json, large_inputs.json_body),
+    FuzzTarget("query-form", _make_form, _feed_form, large_inputs.form),
+    FuzzTarget("answers", _make_answer, _feed_answer, large_inputs.answer, _answer_bytes),
+    FuzzTarget("authorization-header", _make_header, _feed_header, large_inputs.authorization),
+    FuzzTarget("presigned-query", _make_presigned, _feed_presigned, large_inputs.presigned),
+    FuzzTarget("tampered-request", _make_tampered, _feed_tampered, _large_tampered),
+    FuzzTarget("receipt-handle", _make_handle, _feed_handle, _large_handle),
+    FuzzTarget("policies", _make_policy, _feed_policy, large_inputs.policy),
+    FuzzTarget("attributes-and-urls", _make_attributes, _feed_attributes, large_inputs.values),
 )

@@ -18,7 +18,7 @@ from tests.fuzz.__main__ import feed_large
 from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES, OverBudget, measured
 from tests.fuzz.door import CONCURRENT, Door
 from tests.fuzz.grammar import Draws
-from tests.fuzz.targets import PARSERS, Target
+from tests.fuzz.targets import PARSERS, FuzzTarget
 
 SHORT = settings(
     max_examples=150,
@@ -33,7 +33,7 @@ LARGE_INPUTS = 60
 
 
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
-def test_parser_with_hypothesis(target: Target) -> None:
+def test_parser_with_hypothesis(target: FuzzTarget) -> None:
     @SHORT
     @given(st.randoms(use_true_random=False))
     def feed(random: Random) -> None:
@@ -43,7 +43,7 @@ def test_parser_with_hypothesis(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
-def test_parser_with_many(target: Target) -> None:
+def test_parser_with_many(target: FuzzTarget) -> None:
     draws = Draws(Random(20261121))
     for _ in range(PARSER_INPUTS):
         given_input = target.make(draws)
@@ -54,7 +54,7 @@ def test_parser_with_many(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
-def test_parser_with_large_inputs(target: Target) -> None:
+def test_parser_with_large_inputs(target: FuzzTarget) -> None:
     assert feed_large(target, LARGE_INPUTS, 20261122).inputs == LARGE_INPUTS
 
 

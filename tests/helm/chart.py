@@ -23,22 +23,22 @@ FILES = {"default": CHART / "values.yaml", "demo": CHART / "values-demo.yaml"} |
 Manifest = dict[str, Any]
 
 
-class Refused(Exception):
+class HelmRefused(Exception):
     """Error output of helm."""
 
 
 def helm(*arguments: str) -> str:
-    """Run helm.  Raises :class:`Refused`."""
+    """Run helm.  Raises :class:`HelmRefused`."""
     if not HELM.exists():
         raise FileNotFoundError(f"{HELM} is missing: scripts/install-helm fetches it")
     done = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, timeout=60, check=False)
     if done.returncode != 0:
-        raise Refused(done.stderr + done.stdout)
+        raise HelmRefused(done.stderr + done.stdout)
     return done.stdout
 
 
 def render(*arguments: str, release: str = RELEASE) -> list[Manifest]:
-    """Return all manifests for these arguments of ``helm template``.  Raises :class:`Refused`."""
+    """Return all manifests for these arguments of ``helm template``.  Raises :class:`HelmRefused`."""
     text = helm("template", release, str(CHART), "--namespace", NAMESPACE, *arguments)
     return [manifest for manifest in yaml.safe_load_all(text) if manifest is not None]
 

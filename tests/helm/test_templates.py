@@ -19,9 +19,9 @@ from tests.helm.chart import (
     FILES,
     NAMESPACE,
     ROOT,
+    HelmRefused,
     Manifest,
     Pod,
-    Refused,
     helm,
     kinds,
     own,
@@ -482,5 +482,5 @@ def test_the_notes_have_the_lines_to_use_it(name: str, endpoint: str) -> None:
 
 
 def test_an_older_kubernetes_is_refused() -> None:
-    with pytest.raises(Refused, match="kubeVersion"):
+    with pytest.raises(HelmRefused, match="kubeVersion"):
         render("--kube-version", "1.27.0")

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from holdfast.settings import Settings
-from tests.helm.chart import CHART, FILES, ROOT, Refused, own, render, rendered
+from tests.helm.chart import CHART, FILES, ROOT, HelmRefused, own, render, rendered
 
 BACKUP = ("backup.enabled=true", "backup.target=s3://b/p")
 MANY = ("cassandra.contactPoints={10.0.0.1}", "masterKey.existingSecret=m")
 
 
 def refusal(*sets: str) -> str:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(HelmRefused) as raised:
         render(*(argument for one in sets for argument in ("--set", one)))
     return str(raised.value)
 

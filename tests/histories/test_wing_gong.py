@@ -14,20 +14,20 @@ from tests.histories.history import Kind, Operation, Outcome
 from tests.histories.wing_gong import Undecided, linearizable
 
 
-class Held(NamedTuple):
+class _RegisterValue(NamedTuple):
     """Value of the register, and the time until which it cannot be read."""
 
     value: str = ""
     hidden_until: float = 0.0
 
 
-def step(held: Held, operation: Operation, not_before: float) -> Iterator[tuple[Held, float]]:
+def step(held: _RegisterValue, operation: Operation, not_before: float) -> Iterator[tuple[_RegisterValue, float]]:
     """A send writes; a receive reads the value once it is visible, and hides it."""
     if operation.kind is Kind.SEND:
-        yield Held(operation.key, not_before + operation.seconds), not_before
+        yield _RegisterValue(operation.key, not_before + operation.seconds), not_before
     elif held.value == operation.key:
         moment = max(not_before, held.hidden_until)
-        yield Held(held.value, moment + operation.seconds), moment
+        yield _RegisterValue(held.value, moment + operation.seconds), moment
 
 
 def by_trying_all(operations: list[Operation]) -> bool:
@@ -39,7 +39,7 @@ def by_trying_all(operations: list[Operation]) -> bool:
 
 
 def _fits(order: tuple[Operation, ...]) -> bool:
-    held, now = Held(), 0.0
+    held, now = _RegisterValue(), 0.0
     for operation in order:
         after = list(step(held, operation, max(now, operation.called)))
         if not after or after[0][1] > operation.answered:
@@ -75,19 +75,19 @@ def test_it_agrees_with_trying_all_orders() -> None:
         operations = made_up(random)
         expected = by_trying_all(operations)
         answers[expected] += 1
-        assert (linearizable(operations, Held(), step) is None) == expected, [str(one) for one in operations]
+        assert (linearizable(operations, _RegisterValue(), step) is None) == expected, [str(one) for one in operations]
     assert min(answers.values()) > 500
 
 
 def test_refused_operations_did_nothing() -> None:
     refused = Operation(Kind.RECEIVE, "q", 1.0, 2.0, Outcome.REFUSED, "a")
-    assert linearizable([refused], Held(), step) is None
+    assert linearizable([refused], _RegisterValue(), step) is None
 
 
 def test_it_shows_what_fits_nowhere() -> None:
     write = Operation(Kind.SEND, "q", 0.0, 1.0, key="a")
     read = Operation(Kind.RECEIVE, "q", 2.0, 3.0, key="b")
-    assert linearizable([write, read], Held(), step) == [write, read]
+    assert linearizable([write, read], _RegisterValue(), step) == [write, read]
 
 
 def test_it_says_when_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,4 +95,4 @@ def test_it_says_when_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     writes = [Operation(Kind.SEND, "q", 0.0, 9.0, key=f"k{number}") for number in range(8)]
     read = Operation(Kind.RECEIVE, "q", 10.0, 11.0, key="nobody wrote this")
     with pytest.raises(Undecided, match="more than 100 tried"):
-        linearizable([*writes, read], Held(), step)
+        linearizable([*writes, read], _RegisterValue(), step)

@@ -22,7 +22,7 @@ from tests.histories.history import History, Kind, Operation, Rules
 from tests.histories.wing_gong import Step, linearizable
 
 
-class Message(NamedTuple):
+class MessageState(NamedTuple):
     """A possible state of one message."""
 
     queue: str = ""
@@ -39,30 +39,30 @@ def check(history: History, rules: Rules) -> list[str]:
     broken = []
     step = _stepping(rules)
     for key, operations in history.of_key.items():
-        order = linearizable(operations, Message(), step)
+        order = linearizable(operations, MessageState(), step)
         if order is not None:
             lines = "\n".join(f"    {operation}" for operation in order)
             broken.append(f"{key}: its visibility is not linearizable; the last of these fits nowhere:\n{lines}")
     return broken
 
 
-def _stepping(rules: Rules) -> Step[Message]:
+def _stepping(rules: Rules) -> Step[MessageState]:
     leaves = {queue for queue, _ in rules.moves}
 
-    def step(message: Message, operation: Operation, not_before: float) -> Iterator[tuple[Message, float]]:
+    def step(message: MessageState, operation: Operation, not_before: float) -> Iterator[tuple[MessageState, float]]:
         match operation.kind:
             case Kind.SEND:
                 if message.queue:
                     yield message, not_before
                 else:
                     hidden_until = not_before + operation.seconds - rules.early(operation.seconds)
-                    yield Message(operation.queue, "", hidden_until), not_before
+                    yield MessageState(operation.queue, "", hidden_until), not_before
             case Kind.RECEIVE:
                 here = message.queue == operation.queue or (message.queue, operation.queue) in rules.moves
                 if here and message.queue and not message.deleted:
                     moment = max(not_before, message.hidden_until)
                     hidden_until = moment + operation.seconds - rules.early(operation.seconds)
-                    yield Message(operation.queue, operation.handle, hidden_until), moment
+                    yield MessageState(operation.queue, operation.handle, hidden_until), moment
             case Kind.DELETE:
                 if message.queue != operation.queue or message.deleted:
                     yield message, not_before

@@ -79,7 +79,7 @@ class StubService:
         self.answered += 1
 
 
-class Running:
+class StubServer:
     """A server of ``app`` on ``sockets``."""
 
     def __init__(

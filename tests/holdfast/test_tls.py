@@ -16,14 +16,14 @@ from holdfast.http import tls_handshake
 from holdfast.http.certificate import Certificate, CertificateUnusable
 from holdfast.http.connection import Limits
 from holdfast.http.listener import bind
-from tests.holdfast.http.test_connection import Client, until
+from tests.holdfast.http.test_connection import RawClient, until
 from tests.holdfast.pairs import Pair, make_pair
-from tests.holdfast.stub import Running, StubService
+from tests.holdfast.stub import StubServer, StubService
 
 CONNECTIONS = 6
 
 
-class Door:
+class _Door:
     """A server with TLS, and the files of its certificate."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +33,7 @@ class Door:
         self.sockets = bind("127.0.0.1", 0)
         self.address: tuple[str, int] = self.sockets[0].getsockname()
         self.service = StubService()
-        self.running = Running(
+        self.running = StubServer(
             self.service.app,
             self.sockets,
             Limits(CONNECTIONS, 30, 300, 20),
@@ -41,20 +41,20 @@ class Door:
             Certificate(self.cert, self.key),
         )
         self.hall = self.running.server.hall
-        self.clients: list[Client] = []
+        self.clients: list[RawClient] = []
 
-    async def connect(self, pair: Pair | None = None, **options: Any) -> Client:
+    async def connect(self, pair: Pair | None = None, **options: Any) -> RawClient:
         """A client that trusts only this pair, by default the first."""
         where: dict[str, Any] = {} if "sock" in options else {"host": self.address[0], "port": self.address[1]}
         context = (pair or self.pair).trust()
         reader, writer = await asyncio.open_connection(ssl=context, **where, **options)
-        self.clients.append(Client(reader, writer))
+        self.clients.append(RawClient(reader, writer))
         return self.clients[-1]
 
-    async def connect_plainly(self) -> Client:
+    async def connect_plainly(self) -> RawClient:
         """A client that makes no handshake."""
         reader, writer = await asyncio.open_connection(*self.address)
-        self.clients.append(Client(reader, writer))
+        self.clients.append(RawClient(reader, writer))
         return self.clients[-1]
 
     async def look_twice(self) -> None:
@@ -63,8 +63,8 @@ class Door:
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    door = Door(tmp_path)
+async def door(tmp_path: Path) -> AsyncIterator[_Door]:
+    door = _Door(tmp_path)
     await door.running.started()
     yield door
     for client in door.clients:
@@ -72,12 +72,12 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     await door.running.stop()
 
 
-async def answer(client: Client) -> bytes:
+async def answer(client: RawClient) -> bytes:
     client.get("/")
     return (await client.answer())[2]
 
 
-async def test_a_new_certificate_serves_new_connections(door: Door) -> None:
+async def test_a_new_certificate_serves_new_connections(door: _Door) -> None:
     old = await door.connect()
     assert await answer(old) == b"ok"
     pair = make_pair()
@@ -91,7 +91,7 @@ async def test_a_new_certificate_serves_new_connections(door: Door) -> None:
         await door.connect(door.pair)
 
 
-async def test_files_that_are_being_written_are_left_alone(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+async def test_files_that_are_being_written_are_left_alone(door: _Door, caplog: pytest.LogCaptureFixture) -> None:
     pair = make_pair()
     door.cert.write_bytes(pair.cert)
     await door.running.server.on_tick(0)
@@ -103,7 +103,7 @@ async def test_files_that_are_being_written_are_left_alone(door: Door, caplog: p
 
 @pytest.mark.parametrize("part", ["key of another certificate", "no certificate", "nothing"])
 async def test_a_pair_that_cannot_be_used_changes_nothing(
-    door: Door, part: str, caplog: pytest.LogCaptureFixture
+    door: _Door, part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if part == "nothing":
         door.key.unlink()
@@ -134,7 +134,7 @@ def test_an_expired_certificate_is_told(tmp_path: Path, caplog: pytest.LogCaptur
     assert "the certificate has expired" in caplog.text
 
 
-async def test_what_the_application_sees(door: Door) -> None:
+async def test_what_the_application_sees(door: _Door) -> None:
     client = await door.connect()
     await answer(client)
     (connection,) = door.hall.connections
@@ -144,7 +144,7 @@ async def test_what_the_application_sees(door: Door) -> None:
     assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_what_is_no_handshake_is_closed(door: Door) -> None:
+async def test_what_is_no_handshake_is_closed(door: _Door) -> None:
     client = await door.connect_plainly()
     client.get("/")
     await client.end()
@@ -153,14 +153,14 @@ async def test_what_is_no_handshake_is_closed(door: Door) -> None:
     assert door.hall.places.taken == 0
 
 
-async def test_a_handshake_has_to_end_in_time(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handshake_has_to_end_in_time(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_handshake, "HANDSHAKE_SECONDS", 0.05)
     client = await door.connect_plainly()
     assert await client.end() == b""
     await until(lambda: not door.hall.handshakes)
 
 
-async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_too_many_handshakes_the_oldest_ends(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_handshake, "HANDSHAKES_LIMIT", 3)
     silent = []
     for number in range(3):
@@ -171,14 +171,14 @@ async def test_of_too_many_handshakes_the_oldest_ends(door: Door, monkeypatch: p
     assert len(door.hall.handshakes) == 2
 
 
-async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_burst_of_handshakes(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst above the limit: some connections are dropped before their handshakes begin."""
     monkeypatch.setattr(tls_handshake, "HANDSHAKES_LIMIT", 2)
     burst = [socket.create_connection(door.address) for _ in range(CONNECTIONS)]
     await until(lambda: len(door.hall.handshakes) == 2)
     await until(lambda: door.hall.places.taken == 2)
     for sock in burst[:-2]:
-        client = Client(*await asyncio.open_connection(sock=sock))
+        client = RawClient(*await asyncio.open_connection(sock=sock))
         door.clients.append(client)
         assert await client.end() == b""
     for sock in burst[-2:]:
@@ -197,7 +197,7 @@ async def test_a_burst_of_handshakes(door: Door, monkeypatch: pytest.MonkeyPatch
     ],
 )
 async def test_suites_of_tls_1_2_have_forward_secrecy_and_authenticated_encryption(
-    door: Door, ciphers: str, taken: bool
+    door: _Door, ciphers: str, taken: bool
 ) -> None:
     context = door.pair.trust()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -207,11 +207,11 @@ async def test_suites_of_tls_1_2_have_forward_secrecy_and_authenticated_encrypti
             await asyncio.open_connection(*door.address, ssl=context)
         context.set_ciphers("ECDHE+AESGCM")
     reader, writer = await asyncio.open_connection(*door.address, ssl=context)
-    door.clients.append(Client(reader, writer))
+    door.clients.append(RawClient(reader, writer))
     assert await answer(door.clients[-1]) == b"ok"
 
 
-async def test_a_handshake_takes_a_place(door: Door) -> None:
+async def test_a_handshake_takes_a_place(door: _Door) -> None:
     for number in range(CONNECTIONS):
         await door.connect_plainly()
         await until(lambda number=number: len(door.hall.handshakes) > number)  # type: ignore[misc]
@@ -222,7 +222,7 @@ async def test_a_handshake_takes_a_place(door: Door) -> None:
     assert await answer(await door.connect()) == b"ok"
 
 
-async def test_a_drain_answers_who_is_shaking_hands(door: Door) -> None:
+async def test_a_drain_answers_who_is_shaking_hands(door: _Door) -> None:
     """A client that completes its handshake and sends nothing does not delay it for long."""
     waiting = [socket.create_connection(door.address) for _ in range(2)]
     await until(lambda: len(door.hall.handshakes) == 2)

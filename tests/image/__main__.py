@@ -95,7 +95,7 @@ class Container:
         self._run("rm", "--force", self.name, check=False)
 
 
-class Trial:
+class _Trial:
     """Checks in order: a method's docstring is the property that it checks."""
 
     def __init__(self, engine: str, image: str) -> None:
@@ -207,8 +207,8 @@ def normal(name: str) -> str:
 
 
 @contextmanager
-def trial(program: str, image: str) -> Iterator[Trial]:
-    made = Trial(program, image)
+def trial(program: str, image: str) -> Iterator[_Trial]:
+    made = _Trial(program, image)
     try:
         yield made
     finally:

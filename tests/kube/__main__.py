@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.servers.cassandra_server import CassandraMissing
 from tests.helm.chart import FILES
 from tests.kube import real, spark, trial
-from tests.kube.cluster import ClusterFailed
+from tests.kube.cluster import KubeClusterFailed
 from tests.kube.programs import KUBERNETES, CannotBuild
 from tests.kube.real import FORMS
 
@@ -56,7 +56,7 @@ def main() -> int:
         else:
             what = "Simulated nodes"
             passed, said = trial.run(arguments.values or list(FILES), (*trial.CASES, spark.streamed))
-    except (CannotBuild, CassandraMissing, ClusterFailed, trial.TrialFailed) as error:
+    except (CannotBuild, CassandraMissing, KubeClusterFailed, trial.TrialFailed) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ Object = dict[str, Any]
 """A Kubernetes object, as JSON."""
 
 
-class ClusterFailed(Exception):
+class KubeClusterFailed(Exception):
     """The cluster did not start, or ended, or a command failed; the text has the output."""
 
 
@@ -78,20 +78,20 @@ class ControlPlane(ServerContext):
         )
 
     def create(self, *objects: Object) -> None:
-        """Create objects.  Raises :class:`ClusterFailed`."""
+        """Create objects.  Raises :class:`KubeClusterFailed`."""
         done = self.run("kubectl", "create", "-f", "-", given=listed(*objects))
         if done.returncode != 0:
-            raise ClusterFailed(done.stderr)
+            raise KubeClusterFailed(done.stderr)
 
     def get(self, *arguments: str) -> str:
         """Output of ``kubectl get``; empty if it fails."""
         return self.run("kubectl", "get", *arguments).stdout
 
     def found(self, *arguments: str) -> list[Object]:
-        """Objects found by ``kubectl get``.  Raises :class:`ClusterFailed`."""
+        """Objects found by ``kubectl get``.  Raises :class:`KubeClusterFailed`."""
         done = self.run("kubectl", "get", *arguments, "--output", "json")
         if done.returncode != 0:
-            raise ClusterFailed(done.stderr)
+            raise KubeClusterFailed(done.stderr)
         answer: Object = json.loads(done.stdout)
         return answer["items"] if answer["kind"] == "List" else [answer]
 
@@ -109,18 +109,18 @@ class ControlPlane(ServerContext):
             )
 
     def until(self, what: str, condition: Callable[[], object], seconds: float = START_SECONDS_MOST) -> None:
-        """Wait for a condition.  Raises :class:`ClusterFailed` on timeout, or when a process has ended."""
+        """Wait for a condition.  Raises :class:`KubeClusterFailed` on timeout, or when a process has ended."""
 
         def so() -> bool:
             for name, process in self._processes.items():
                 if process.poll() is not None:
-                    raise ClusterFailed(f"{name} has ended with {process.returncode}: {self.log(name)}")
+                    raise KubeClusterFailed(f"{name} has ended with {process.returncode}: {self.log(name)}")
             return bool(condition())
 
         try:
             wait_until(so, what, seconds, POLL_SECONDS)
         except TimeoutError as error:
-            raise ClusterFailed(str(error)) from None
+            raise KubeClusterFailed(str(error)) from None
 
     def log(self, name: str) -> str:
         """End of a process's log."""
@@ -152,7 +152,7 @@ class ControlPlane(ServerContext):
     def start(self) -> None:
         """Start, and return when the API is ready and namespaces can be used.
 
-        Raises :class:`ClusterFailed`, CannotBuild.
+        Raises :class:`KubeClusterFailed`, CannotBuild.
         """
         program = kubernetes()
         etcd = self._start_etcd(program)

@@ -87,7 +87,7 @@ class Endings:
         ending.gone = what == "DELETED"
 
 
-class Watch:
+class NamespaceWatch:
     """A watch of one namespace, from now on."""
 
     def __init__(self, cluster: ControlPlane, namespace: str) -> None:

@@ -25,7 +25,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.faults.tools.client import InDoubt, Refused
+from tests.faults.tools.client import CallRefused, InDoubt
 from tests.faults.tools.ledger import body_of
 from tests.faults.tools.recorder import Recorder
 from tests.histories.history import Kind, Operation, Outcome, Rules
@@ -49,7 +49,7 @@ ORDERS: Final = "orders.fifo"
 
 
 @dataclass(frozen=True)
-class Credentials:
+class LoadKey:
     """A key of the service."""
 
     access_key_id: str
@@ -70,11 +70,11 @@ class Figures:
     seconds: float
 
 
-class Load:
+class ClientLoad:
     """Clients of one service, which run while the context is entered."""
 
     def __init__(
-        self, endpoint: str, credentials: Credentials, seed: int, *, visibility_seconds: int = VISIBILITY_SECONDS
+        self, endpoint: str, credentials: LoadKey, seed: int, *, visibility_seconds: int = VISIBILITY_SECONDS
     ) -> None:
         self.recorder = Recorder(visibility_seconds)
         self.errors: Counter[tuple[str, str]] = Counter()
@@ -189,7 +189,7 @@ class Load:
             answer: dict[str, Any] = getattr(client, _METHODS[action])(**parameters)
         except ClientError as error:
             said, about = error.response["Error"], error.response["ResponseMetadata"]
-            refused = Refused(action, about["HTTPStatusCode"], said["Code"], said["Message"])
+            refused = CallRefused(action, about["HTTPStatusCode"], said["Code"], said["Message"])
             with self._lock:
                 self.recorder.note_failure(action, parameters, called, refused)
                 self.errors[action, f"{refused.status} {refused.code}"] += 1

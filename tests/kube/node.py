@@ -21,7 +21,7 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from tests.kube.cluster import ClusterFailed, ControlPlane, Object
+from tests.kube.cluster import ControlPlane, KubeClusterFailed, Object
 from tests.kube.namespaces import CONTROL_GROUPS, GROUP
 from tests.kube.programs import dns, kubernetes, pause
 
@@ -48,7 +48,7 @@ _SYSCTLS: Final = {
 """Kernel settings that the kubelet would otherwise change for the whole machine."""
 
 
-class Node(ControlPlane):
+class KubeNode(ControlPlane):
     """A node whose temporary files are in the given folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +73,7 @@ class Node(ControlPlane):
         self.until("the node is ready", lambda: self.run("kubectl", *wait).returncode == 0)
 
     def load(self, archive: Path, *names: str) -> None:
-        """Load the image of a docker archive under these names.  Raises :class:`ClusterFailed`."""
+        """Load the image of a docker archive under these names.  Raises :class:`KubeClusterFailed`."""
         said = _run("ctr", "--namespace", "k8s.io", "images", "import", str(archive))
         found = said.split()[1]  # unpacking NAME (...)...done
         for name in names:
@@ -296,8 +296,8 @@ def _write(file: Path, settings: Object) -> None:
 
 
 def _run(*command: str) -> str:
-    """Run a command; returns its output.  Raises :class:`ClusterFailed`."""
+    """Run a command; returns its output.  Raises :class:`KubeClusterFailed`."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        raise ClusterFailed(f"{' '.join(command)}: {done.stdout.strip()}")
+        raise KubeClusterFailed(f"{' '.join(command)}: {done.stdout.strip()}")
     return done.stdout

@@ -34,11 +34,11 @@ from typing import Final
 from bench.servers.cassandra_server import QUICK_START, CassandraCluster, fetch
 from tests.helm.chart import CHART
 from tests.histories.verdict import Verdict
-from tests.kube.cluster import ClusterFailed, Object
-from tests.kube.endings import Watch
-from tests.kube.load import Credentials, Figures, Load
+from tests.kube.cluster import KubeClusterFailed, Object
+from tests.kube.endings import NamespaceWatch
+from tests.kube.load import ClientLoad, Figures, LoadKey
 from tests.kube.namespaces import run_apart
-from tests.kube.node import ADDRESS, Node
+from tests.kube.node import ADDRESS, KubeNode
 from tests.kube.programs import ROOT, dns, kubernetes, pause
 from tests.kube.trial import COMPONENT, PATIENCE, RELEASE, SERVING, Space, TrialFailed
 
@@ -57,7 +57,7 @@ STALL_SECONDS_MOST: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Form:
+class _Form:
     """A form of installing the service."""
 
     name: str
@@ -71,7 +71,7 @@ class Form:
 
 
 @dataclass
-class Row:
+class _Row:
     """An action on a form, with its clients' observations meanwhile."""
 
     form: str
@@ -81,22 +81,22 @@ class Row:
 
 
 @dataclass
-class Outcome:
+class _Outcome:
     """Result of a form."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
     verdict: Verdict | None = None
     wrong: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def single(node: Node) -> Iterator[Form]:
+def single(node: KubeNode) -> Iterator[_Form]:
     """The chart's defaults: one pod with a volume."""
-    yield Form("one pod", _common("single"), ("single",))
+    yield _Form("one pod", _common("single"), ("single",))
 
 
 @contextmanager
-def layered(node: Node) -> Iterator[Form]:
+def layered(node: KubeNode) -> Iterator[_Form]:
     """All components, over a Cassandra and a Redis beside them on the node.
 
     The numbers of pods are those of ``values-demo.yaml``: enough for one to be replaced while another stays.
@@ -113,7 +113,7 @@ def layered(node: Node) -> Iterator[Form]:
             "cassandra": {"contactPoints": [ADDRESS], "port": cassandra.port, "replication": "datacenter1=1"},
             "redis": {"url": f"redis://{ADDRESS}:{REDIS_PORT}/0"},
         }
-        yield Form("all parts", values, parts)
+        yield _Form("all parts", values, parts)
 
 
 FORMS: Final = {"one-pod": single, "all-parts": layered}
@@ -125,22 +125,22 @@ def _common(*parts: str) -> Object:
     return {"image": image, **dict.fromkeys(parts, SMALL)}
 
 
-class Trial:
+class _Trial:
     """One form on a node."""
 
-    def __init__(self, node: Node, form: Form, seed: int) -> None:
+    def __init__(self, node: KubeNode, form: _Form, seed: int) -> None:
         self.node = node
         self.form = form
-        self.outcome = Outcome()
+        self.outcome = _Outcome()
         self._seed = seed
         self._space = Space(node, form.name.replace(" ", "-"))
-        self._watch = Watch(node, self._space.name)
+        self._watch = NamespaceWatch(node, self._space.name)
         self._pods = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> _Outcome:
         """Run the trial.
 
-        Raises :class:`TrialFailed`, ClusterFailed, TimeoutError, TimeoutExpired, and clients' errors.
+        Raises :class:`TrialFailed`, KubeClusterFailed, TimeoutError, TimeoutExpired, and clients' errors.
         """
         values = self.node.folder / "values.json"
         values.write_text(json.dumps(self.form.values))
@@ -148,7 +148,7 @@ class Trial:
         self._space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *own)
         self._pods = len(self._serving())
         self._test()
-        with Load(self._endpoint(), self._credentials(), self._seed) as load:
+        with ClientLoad(self._endpoint(), self._credentials(), self._seed) as load:
             self._do(load, "nothing", lambda: None, 0)
             for part in self.form.parts:
                 self._do(load, f"a pod deleted: {part}", partial(self._delete, part), 1)
@@ -170,7 +170,7 @@ class Trial:
 
     # --- actions ---
 
-    def _do(self, load: Load, what: str, work: Callable[[], None], replaced: int) -> None:
+    def _do(self, load: ClientLoad, what: str, work: Callable[[], None], replaced: int) -> None:
         before = len(self._watch.endings.replaced())
 
         def whole() -> None:
@@ -179,7 +179,7 @@ class Trial:
 
         figures = load.during(whole)
         now = len(self._watch.endings.replaced()) - before
-        self.outcome.rows.append(Row(self.form.name, what, figures, now))
+        self.outcome.rows.append(_Row(self.form.name, what, figures, now))
         print(_line(self.outcome.rows[-1]), flush=True)
         if now != replaced:
             self.outcome.wrong.append(f"{what}: {replaced} pods have to be replaced, and {now} were")
@@ -215,10 +215,10 @@ class Trial:
         (service,) = self._space.found("service", f"{RELEASE}-holdfast")
         return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
 
-    def _credentials(self) -> Credentials:
+    def _credentials(self) -> LoadKey:
         (secret,) = self._space.found("secret", f"{RELEASE}-holdfast-root-key")
         data = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
-        return Credentials(data["access-key-id"], data["secret-access-key"])
+        return LoadKey(data["access-key-id"], data["secret-access-key"])
 
     def _judge(self) -> None:
         outcome = self.outcome
@@ -246,14 +246,14 @@ def _is_ready(pod: Object, tag: str) -> bool:
 # --- results ---
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[_Outcome]) -> str:
     """Results as a Markdown table."""
     head = ["form", "meanwhile", "took", "pods replaced", "calls", "failed", "attempts repeated", "longest stall"]
     rows = [_line(row) for outcome in outcomes for row in outcome.rows]
     return "\n".join([f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}", *rows])
 
 
-def _line(row: Row) -> str:
+def _line(row: _Row) -> str:
     seen = row.figures
     kinds: Counter[str] = Counter()
     for (_, name), count in seen.errors.items():
@@ -267,7 +267,7 @@ def _line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def summary(form: str, outcome: Outcome) -> str:
+def summary(form: str, outcome: _Outcome) -> str:
     """Summary of the messages' fates."""
     assert outcome.verdict is not None
     total = outcome.verdict.total
@@ -318,20 +318,20 @@ def main() -> int:
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
-    outcomes: list[Outcome] = []
+    outcomes: list[_Outcome] = []
     said: list[str] = []
     wrong: list[str] = []
     began = time.monotonic()
-    with Node(Path(tempfile.mkdtemp())) as node:
+    with KubeNode(Path(tempfile.mkdtemp())) as node:
         node.load(arguments.archive, *(f"{REPOSITORY}:{tag}" for tag in TAGS))
         print(f"a node is ready after {time.monotonic() - began:.0f} s", flush=True)
         for name in arguments.forms:
             with FORMS[name](node) as form:
-                trial = Trial(node, form, arguments.seed)
+                trial = _Trial(node, form, arguments.seed)
                 outcomes.append(trial.outcome)
                 try:
                     trial.run()
-                except (ClusterFailed, TrialFailed, TimeoutError, subprocess.TimeoutExpired) as error:
+                except (KubeClusterFailed, TrialFailed, TimeoutError, subprocess.TimeoutExpired) as error:
                     trial.outcome.wrong.append(f"not done: {error}")
                 else:
                     said.append(summary(form.name, trial.outcome))

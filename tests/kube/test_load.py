@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kube.load import WORK, Credentials, Load
+from tests.kube.load import WORK, ClientLoad, LoadKey
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -21,9 +21,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def load_of(server: Server) -> Load:
-    credentials = Credentials(server.access_key_id, server.secret_access_key)
-    return Load(server.endpoint, credentials, 7, visibility_seconds=VISIBILITY_SECONDS)
+def load_of(server: Server) -> ClientLoad:
+    credentials = LoadKey(server.access_key_id, server.secret_access_key)
+    return ClientLoad(server.endpoint, credentials, 7, visibility_seconds=VISIBILITY_SECONDS)
 
 
 def test_all_is_well_with_a_service_that_keeps_its_promises(server: Server) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import yaml
 
 from tests.helm.chart import CHART, FILES, helm
-from tests.kube.cluster import ClusterFailed, ControlPlane, Object
+from tests.kube.cluster import ControlPlane, KubeClusterFailed, Object
 from tests.kube.crds import definitions
 from tests.kube.simulated import NODES, Simulated
 
@@ -164,7 +164,7 @@ class Trial:
 
         try:
             self.space.cluster.until("what is made by controllers goes", lambda: not over(), seconds=30.0)
-        except ClusterFailed as error:
+        except KubeClusterFailed as error:
             raise TrialFailed(f"{self.name}: the uninstall has left {over()}: {error}") from None
         if not lasting <= left():
             raise TrialFailed(f"{self.name}: the uninstall has removed {lasting - left()}")
@@ -263,14 +263,14 @@ CASES: Final = (never_ready, misspelt, failing_test, failing_migration, autoscal
 def run(names: Sequence[str], cases: Sequence[Callable[[ControlPlane], str]]) -> tuple[bool, str]:
     """Run these values files and cases; returns True if all passed, and the result as Markdown.
 
-    Raises CannotBuild and :class:`ClusterFailed`.
+    Raises CannotBuild and :class:`KubeClusterFailed`.
     """
     began = time.monotonic()
     with Simulated() as cluster:
         cluster.create(*definitions())
         established = cluster.run("kubectl", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         if established.returncode != 0:
-            raise ClusterFailed(established.stderr)
+            raise KubeClusterFailed(established.stderr)
         print(
             f"a control plane with {NODES} simulated nodes is ready after {time.monotonic() - began:.0f} s", flush=True
         )
@@ -310,7 +310,7 @@ def _told(task: Callable[[], str]) -> tuple[bool, str]:
     """Run a task; returns if it passed, and its output, which is also printed."""
     try:
         passed, said = True, task()
-    except (TrialFailed, ClusterFailed) as error:
+    except (TrialFailed, KubeClusterFailed) as error:
         passed, said = False, str(error)
     print(f"{'passed' if passed else 'FAILED'}  {said}", flush=True)
     return passed, said

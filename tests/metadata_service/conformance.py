@@ -1,6 +1,6 @@
 """Conformance suite of every :class:`~metadata_service.store.MetadataStore`.
 
-A test module of a store imports :class:`Conformance`, subclasses it, and gives it a fixture ``store``.
+A test module of a store imports :class:`StoreConformance`, subclasses it, and gives it a fixture ``store``.
 """
 
 from __future__ import annotations
@@ -927,7 +927,7 @@ class DocumentConformance:
             await store.update_document_jobs(DocumentJobs(ACCOUNT, (job,)))
 
 
-class Conformance(
+class StoreConformance(
     QueueConformance,
     ChangeConformance,
     EntryConformance,

@@ -70,7 +70,7 @@ class RunningNode:
         self._socket.close()
 
 
-class Nodes:
+class RingNodes:
     """Nodes by name, and their ring view."""
 
     def __init__(self, view: RingView, running: dict[str, RunningNode]) -> None:
@@ -86,7 +86,7 @@ class Nodes:
 
 
 @asynccontextmanager
-async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> AsyncIterator[Nodes]:
+async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> AsyncIterator[RingNodes]:
     """``count`` nodes, named m0 and so on, each made by ``make``."""
     sockets = {f"m{number}": socket.create_server(("127.0.0.1", 0)) for number in range(count)}
     view = RingView.of(
@@ -97,7 +97,7 @@ async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> As
     try:
         for one in running.values():
             await one.start()
-        yield Nodes(view, running)
+        yield RingNodes(view, running)
     finally:
         await asyncio.gather(*(one.stop() for one in running.values()))
 

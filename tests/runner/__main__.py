@@ -17,7 +17,7 @@ import pytest
 MOST: Final = 3
 
 
-class Outcome:
+class _Outcome:
     """Result of a pytest run that has this as a plugin."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Outcome:
 
 def main(options: Sequence[str]) -> int:
     """Return pytest's exit code: 0 also if all failed tests passed alone."""
-    outcome = Outcome()
+    outcome = _Outcome()
     code = int(pytest.main(list(options), plugins=[outcome]))
     failed = list(outcome.failed)
     if code != pytest.ExitCode.TESTS_FAILED or outcome.cut_short or not 0 < len(failed) <= MOST:

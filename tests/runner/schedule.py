@@ -76,7 +76,7 @@ Tests = dict[str, bool]
 """Tests of a file, in their order, with True for completed ones."""
 
 
-class Worker(Protocol):
+class XdistWorker(Protocol):
     """Worker of pytest-xdist."""
 
     shutting_down: bool
@@ -104,16 +104,16 @@ class Sharing:
         """Number of workers that have collected the tests."""
         self._waiting: OrderedDict[str, Tests] = OrderedDict()
         """Files that are not assigned."""
-        self._given: dict[Worker, dict[str, Tests]] = {}
+        self._given: dict[XdistWorker, dict[str, Tests]] = {}
         self._needs: dict[str, frozenset[str]] = {}
         """Servers that a file needs."""
-        self._having: dict[str, set[Worker]] = {server: set() for server in SERVERS}
+        self._having: dict[str, set[XdistWorker]] = {server: set() for server in SERVERS}
         """Workers that have started each server."""
 
     # --- what pytest-xdist asks ---------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> list[Worker]:
+    def nodes(self) -> list[XdistWorker]:
         return list(self._given)
 
     @property
@@ -129,10 +129,10 @@ class Sharing:
     def has_pending(self) -> bool:
         return bool(self._waiting) or any(map(self._left, self._given))
 
-    def add_node(self, node: Worker) -> None:
+    def add_node(self, node: XdistWorker) -> None:
         self._given[node] = {}
 
-    def add_node_collection(self, node: Worker, collection: Sequence[str]) -> None:
+    def add_node_collection(self, node: XdistWorker, collection: Sequence[str]) -> None:
         if self._collected is None:
             self._collected = list(collection)
             self._places = {test: at for at, test in enumerate(collection)}
@@ -155,13 +155,13 @@ class Sharing:
         for node in self.nodes:
             self._give(node)
 
-    def mark_test_complete(self, node: Worker, item_index: int, duration: float = 0) -> None:
+    def mark_test_complete(self, node: XdistWorker, item_index: int, duration: float = 0) -> None:
         assert self._collected is not None
         test = self._collected[item_index]
         self._given[node][_file_of(test)][test] = True
         self._give(node)
 
-    def remove_node(self, node: Worker) -> str | None:
+    def remove_node(self, node: XdistWorker) -> str | None:
         """Handle the end of a worker; returns the test at which it died, which is not run again."""
         work = self._given.pop(node)
         died_at = next((test for tests in work.values() for test, done in tests.items() if not done), None)
@@ -176,15 +176,15 @@ class Sharing:
     def mark_test_pending(self, item: str) -> NoReturn:
         raise NotImplementedError  # for plugins that repeat tests
 
-    def remove_pending_tests_from_node(self, node: Worker, indices: Sequence[int]) -> NoReturn:
+    def remove_pending_tests_from_node(self, node: XdistWorker, indices: Sequence[int]) -> NoReturn:
         raise NotImplementedError  # tests are not stolen
 
     # --- who gets what ------------------------------------------------------------------------------------
 
-    def _left(self, node: Worker) -> int:
+    def _left(self, node: XdistWorker) -> int:
         return sum(not done for tests in self._given[node].values() for done in tests.values())
 
-    def _give(self, node: Worker) -> None:
+    def _give(self, node: XdistWorker) -> None:
         """Give the worker enough tests; if none are left for it, it ends after its last one."""
         while not node.shutting_down and self._left(node) < PENDING_LEAST:
             file = next((file for file in self._waiting if self._may_have(node, file)), None)
@@ -196,14 +196,14 @@ class Sharing:
             tests = self._given[node][file] = self._waiting.pop(file)
             node.send_runtest_some([self._places[test] for test, done in tests.items() if not done])
 
-    def _may_have(self, node: Worker, file: str) -> bool:
+    def _may_have(self, node: XdistWorker, file: str) -> bool:
         needed = self._needs[file]
         return not needed or any(node in self._living(server) for server in needed) or all(map(self._is_free, needed))
 
     def _is_free(self, server: str) -> bool:
         return len(self._living(server)) < self._most
 
-    def _living(self, server: str) -> set[Worker]:
+    def _living(self, server: str) -> set[XdistWorker]:
         """Return the workers that have the server and continue."""
         return {node for node in self._having[server] if node in self._given and not node.shutting_down}
 

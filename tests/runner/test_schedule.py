@@ -20,7 +20,7 @@ CASSANDRA, SPARK = (
 BOTH = CASSANDRA + SPARK
 
 
-class Worker:
+class _Worker:
     """Worker that records its orders."""
 
     def __init__(self) -> None:
@@ -36,19 +36,19 @@ class Worker:
         self.shutting_down = True
 
 
-class Run:
+class _Run:
     """Simulated run of files with this many tests each."""
 
     def __init__(self, workers: int, files: dict[str, tuple[int, str]]) -> None:
         self.files = files
         self.tests = [f"{file}::test_{n}" for file, (count, _) in files.items() for n in range(count)]
         self.sharing = Sharing(workers, lambda file: files[file][1])
-        self.workers: list[Worker] = []
+        self.workers: list[_Worker] = []
         for _ in range(workers):
             self.join()
 
-    def join(self) -> Worker:
-        worker = Worker()
+    def join(self) -> _Worker:
+        worker = _Worker()
         self.workers.append(worker)
         self.sharing.add_node(worker)
         self.sharing.add_node_collection(worker, self.tests)
@@ -56,11 +56,11 @@ class Run:
             self.sharing.schedule()
         return worker
 
-    def of(self, worker: Worker) -> list[str]:
+    def of(self, worker: _Worker) -> list[str]:
         """Return the files that the worker was given, in their order."""
         return list(dict.fromkeys(self.tests[index].partition("::")[0] for index in worker.given))
 
-    def does(self, worker: Worker, count: int = 1) -> None:
+    def does(self, worker: _Worker, count: int = 1) -> None:
         for _ in range(count):
             worker.done += 1
             self.sharing.mark_test_complete(worker, worker.given[worker.done - 1])
@@ -75,7 +75,7 @@ class Run:
 
 def test_a_server_is_started_by_one_of_two_workers() -> None:
     files = {f"c{n}": (2, CASSANDRA) for n in range(6)} | {f"s{n}": (2, SPARK) for n in range(3)} | {"plain": (9, "")}
-    run = Run(2, files)
+    run = _Run(2, files)
     run.goes_on()
     one, other = map(run.of, run.workers)
     assert [file for file in one if file != "plain"] == [f"c{n}" for n in range(6)]
@@ -84,21 +84,21 @@ def test_a_server_is_started_by_one_of_two_workers() -> None:
 
 
 def test_of_four_workers_two_may_have_one_each() -> None:
-    run = Run(4, {f"c{n}": (5, CASSANDRA) for n in range(9)})
+    run = _Run(4, {f"c{n}": (5, CASSANDRA) for n in range(9)})
     run.goes_on()
     assert [bool(run.of(worker)) for worker in run.workers] == [True, True, False, False]
     assert all(worker.shutting_down for worker in run.workers)
 
 
 def test_a_file_that_needs_both_goes_to_who_has_one() -> None:
-    run = Run(2, {"c": (5, CASSANDRA), "s": (5, SPARK), "both": (5, BOTH)})
+    run = _Run(2, {"c": (5, CASSANDRA), "s": (5, SPARK), "both": (5, BOTH)})
     run.goes_on()
     assert sorted(map(len, map(run.of, run.workers))) == [1, 2]
 
 
 def test_the_long_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "LONG", ("long", "longish"))
-    run = Run(1, {"a": (1, ""), "longish": (1, ""), "c": (1, CASSANDRA), "long": (1, "")})
+    run = _Run(1, {"a": (1, ""), "longish": (1, ""), "c": (1, CASSANDRA), "long": (1, "")})
     run.goes_on()
     assert run.of(run.workers[0]) == ["c", "long", "longish", "a"]
 
@@ -109,7 +109,7 @@ def test_the_files_of_the_list_are_there() -> None:
 
 
 def test_what_a_dead_worker_has_not_done_is_done_by_others_and_nothing_twice() -> None:
-    run = Run(2, {"done": (3, ""), "other": (9, ""), "half": (5, ""), "c": (1, CASSANDRA), "last": (1, "")})
+    run = _Run(2, {"done": (3, ""), "other": (9, ""), "half": (5, ""), "c": (1, CASSANDRA), "last": (1, "")})
     one, other = run.workers
     while "half" not in run.of(one):
         run.does(one)
@@ -125,9 +125,9 @@ def test_what_a_dead_worker_has_not_done_is_done_by_others_and_nothing_twice() -
 
 
 def test_workers_that_have_collected_different_tests_are_told_apart() -> None:
-    run = Run(1, {"a": (2, "")})
+    run = _Run(1, {"a": (2, "")})
     with pytest.raises(pytest.UsageError, match="different tests: a::test_1"):
-        run.sharing.add_node_collection(Worker(), run.tests[:1])
+        run.sharing.add_node_collection(_Worker(), run.tests[:1])
 
 
 def test_a_run_in_which_workers_die_ends(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.scale.model import SHORT, WHOLE, Row, rows, table
+from tests.scale.model import SHORT, WHOLE, BoundedFigure, rows, table
 
 MARK = "<!-- figures -->"
 
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="fewer nodes and queues")
     parser.add_argument("--keep", type=Path, help=f"write the table into this file, in place of what is below {MARK}")
     arguments = parser.parse_args()
-    done: list[Row] = []
+    done: list[BoundedFigure] = []
     for row in rows(SHORT if arguments.short else WHOLE):
         done.append(row)
         print(f"{row.what}: {row.value:.4g} {row.unit}{'' if row.kept else f', above {row.most:.4g}'}", flush=True)

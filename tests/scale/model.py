@@ -50,7 +50,7 @@ WHOLE = Sizes(nodes=1000, queues=10_000_000, cached=200_000, large_shards=16_384
 SHORT = Sizes(nodes=200, queues=100_000, cached=20_000, large_shards=2048)
 
 
-class Row(msgspec.Struct, frozen=True):
+class BoundedFigure(msgspec.Struct, frozen=True):
     """A figure with its bound."""
 
     what: str
@@ -63,7 +63,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.value <= self.most
 
 
-def rows(sizes: Sizes) -> Iterator[Row]:
+def rows(sizes: Sizes) -> Iterator[BoundedFigure]:
     """Compute every figure."""
     yield from _ring(sizes)
     yield from _cache(sizes)
@@ -84,15 +84,15 @@ def _members(count: int) -> tuple[RingMember, ...]:
     return tuple(RingMember(f"metadata-{number}", zone=f"z{number % 3}") for number in range(count))
 
 
-def _ring(sizes: Sizes) -> Iterator[Row]:
+def _ring(sizes: Sizes) -> Iterator[BoundedFigure]:
     nodes = sizes.nodes
     view = RingView.of(1, _members(nodes))
     began = time.process_time()
     ring = Ring(view)
-    yield Row(f"ring of {nodes} nodes: to build", (time.process_time() - began) * 1000, "ms of CPU", 5000)
-    yield Row("ring: memory", ring.size_bytes / 1024, "KiB", nodes * POINTS * 8 / 1024)
+    yield BoundedFigure(f"ring of {nodes} nodes: to build", (time.process_time() - began) * 1000, "ms of CPU", 5000)
+    yield BoundedFigure("ring: memory", ring.size_bytes / 1024, "KiB", nodes * POINTS * 8 / 1024)
     stray = _of_normal(nodes) / math.sqrt(POINTS)
-    yield Row("ring: fullest node, on paper", max(ring.shares().values()) * nodes, "of the mean", 1 + stray)
+    yield BoundedFigure("ring: fullest node, on paper", max(ring.shares().values()) * nodes, "of the mean", 1 + stray)
 
     owned = Counter[str]()
     began = time.process_time()
@@ -101,18 +101,18 @@ def _ring(sizes: Sizes) -> Iterator[Row]:
     spent = time.process_time() - began
     chance = _of_normal(nodes) / math.sqrt(sizes.queues / nodes)
     most = (1 + stray) * (1 + chance)
-    yield Row(
+    yield BoundedFigure(
         f"ring: fullest node, {sizes.queues:,} queues simulated",
         max(owned.values()) * nodes / sizes.queues,
         "of the mean",
         most,
     )
-    yield Row("ring: a look-up", spent / sizes.queues * 1e6, "µs of CPU", 100)
+    yield BoundedFigure("ring: a look-up", spent / sizes.queues * 1e6, "µs of CPU", 100)
     joined = [Ring(view.joined(RingMember(f"newcomer-{number}"))) for number in range(3)]
     shares = [larger.shares()[f"newcomer-{number}"] for number, larger in enumerate(joined)]
     moved = [movement(ring, larger) for larger in joined]
     assert all(math.isclose(*pair, abs_tol=1e-9) for pair in zip(shares, moved, strict=True))
-    yield Row(
+    yield BoundedFigure(
         "ring: keys that move when a node joins", max(moved) * (nodes + 1), "of 1/nodes", 1 + 5 / math.sqrt(POINTS)
     )
     left = Ring(view.left("metadata-7"))
@@ -120,7 +120,9 @@ def _ring(sizes: Sizes) -> Iterator[Row]:
     most = before["metadata-7"]
     assert math.isclose(movement(ring, left), most, abs_tol=1e-9)
     heirs = [after[name] - share for name, share in before.items() if name != "metadata-7"]
-    yield Row("ring: of a node that leaves, the most that one other gets", max(heirs) / most, "of its keys", 0.1)
+    yield BoundedFigure(
+        "ring: of a node that leaves, the most that one other gets", max(heirs) / most, "of its keys", 0.1
+    )
 
 
 def _queue(number: int) -> Queue:
@@ -143,7 +145,7 @@ def _queue(number: int) -> Queue:
     )
 
 
-def _cache(sizes: Sizes) -> Iterator[Row]:
+def _cache(sizes: Sizes) -> Iterator[BoundedFigure]:
     """Fill a cache as a node does: each queue has its own copy of every text."""
     records = [msgspec.json.encode(_queue(number)) for number in range(sizes.cached)]
     decode = msgspec.json.Decoder(Queue).decode
@@ -157,13 +159,13 @@ def _cache(sizes: Sizes) -> Iterator[Row]:
     finally:
         tracemalloc.stop()
     assert client.cached(ACCOUNT, "orders-of-customer-0") == _queue(0)
-    yield Row("cache: memory of a queue with 3 attributes and a tag", each, "bytes", 3000)
+    yield BoundedFigure("cache: memory of a queue with 3 attributes and a tag", each, "bytes", 3000)
     of_node = each * sizes.queues / sizes.nodes / 2**20
-    yield Row("cache: of the queues of an average node", of_node, "MiB", 64)
-    yield Row("cache: of all queues (full copy)", each * sizes.queues / 2**30, "GiB", 32)
+    yield BoundedFigure("cache: of the queues of an average node", of_node, "MiB", 64)
+    yield BoundedFigure("cache: of all queues (full copy)", each * sizes.queues / 2**30, "GiB", 32)
 
 
-def _clusters(sizes: Sizes) -> Iterator[Row]:
+def _clusters(sizes: Sizes) -> Iterator[BoundedFigure]:
     """Put all nodes in clusters of twelve, filled queue by queue with reports that are some seconds old."""
     count = sizes.nodes // CLUSTER_NODES
     reports = 200
@@ -182,19 +184,19 @@ def _clusters(sizes: Sizes) -> Iterator[Row]:
             number += 1
         spent += time.process_time() - began
     fullest = max(held.values()) * count / number
-    yield Row(
+    yield BoundedFigure(
         f"clusters: fullest of {count}, {number:,} queues assigned by reports {REPORT_SECONDS} s old",
         fullest,
         "of the mean",
         1.25,
     )
-    yield Row("clusters: to choose one for a queue", spent / number * 1e6, "µs of CPU", 2000)
+    yield BoundedFigure("clusters: to choose one for a queue", spent / number * 1e6, "µs of CPU", 2000)
 
     assignment = plan(dict.fromkeys(range(SHARDS)), _nodes(CLUSTER_NODES), limit=0).assignment
     of_cluster = sizes.queues // count
     load = Counter(assignment[shard_of(partition)] for partition in range(1, of_cluster + 1))
     chance = 1 + _of_normal(SHARDS) / math.sqrt(of_cluster / SHARDS)
-    yield Row(
+    yield BoundedFigure(
         f"clusters: fullest of {CLUSTER_NODES} nodes, {of_cluster:,} queues in one cluster",
         max(load.values()) * CLUSTER_NODES / of_cluster,
         "of the mean",
@@ -210,23 +212,23 @@ def _fullest(assignment: dict[int, str], nodes: int) -> float:
     return max(Counter(assignment.values()).values()) * nodes / len(assignment)
 
 
-def _placement(sizes: Sizes) -> Iterator[Row]:
+def _placement(sizes: Sizes) -> Iterator[BoundedFigure]:
     for nodes, shards in ((CLUSTER_NODES, SHARDS), (sizes.nodes, sizes.large_shards)):
         what = f"placement of {shards:,} shards on {nodes:,} nodes"
         began = time.process_time()
         settled = plan(dict.fromkeys(range(shards)), _nodes(nodes), limit=0).assignment
-        yield Row(f"{what}: the first plan", time.process_time() - began, "s of CPU", 120)
+        yield BoundedFigure(f"{what}: the first plan", time.process_time() - began, "s of CPU", 120)
         ideal = shards / nodes
         bound = math.ceil(ideal * 1.05) / ideal
-        yield Row(f"{what}: fullest node", _fullest(settled, nodes), "of the mean", bound)
+        yield BoundedFigure(f"{what}: fullest node", _fullest(settled, nodes), "of the mean", bound)
 
         began = time.process_time()
         joined = plan(settled, _nodes(nodes + 1), limit=shards)
         spent = time.process_time() - began
         assert all(move.target == f"backend-{nodes}" for move in joined.moves)
         share = shards / (nodes + 1)
-        yield Row(f"{what}: moves when a node joins", len(joined.moves), "shards", math.ceil(share * 1.05))
-        yield Row(f"{what}: to plan them", spent * 1000, "ms of CPU", 10_000)
+        yield BoundedFigure(f"{what}: moves when a node joins", len(joined.moves), "shards", math.ceil(share * 1.05))
+        yield BoundedFigure(f"{what}: to plan them", spent * 1000, "ms of CPU", 10_000)
 
         dead = _nodes(nodes)[1:]
         began = time.process_time()
@@ -235,8 +237,10 @@ def _placement(sizes: Sizes) -> Iterator[Row]:
         lost = sum(owner == "backend-0" for owner in settled.values())
         assert len(taken.moves) == lost
         most = max(Counter(move.target for move in taken.moves).values())
-        yield Row(f"{what}: of a dead node, the most that one other takes over", most / lost, "of its shards", 0.4)
-        yield Row(f"{what}: to plan a takeover", spent * 1000, "ms of CPU", 10_000)
+        yield BoundedFigure(
+            f"{what}: of a dead node, the most that one other takes over", most / lost, "of its shards", 0.4
+        )
+        yield BoundedFigure(f"{what}: to plan a takeover", spent * 1000, "ms of CPU", 10_000)
 
     small = plan(dict.fromkeys(range(SHARDS)), _nodes(3), limit=0).assignment
     grown, rounds = plan(small, _nodes(CLUSTER_NODES), limit=LIMIT), 1
@@ -245,13 +249,15 @@ def _placement(sizes: Sizes) -> Iterator[Row]:
         grown = plan(grown.assignment, _nodes(CLUSTER_NODES), limit=LIMIT)
         moves, rounds = moves + len(grown.moves), rounds + 1
     ideal_moves = SHARDS * (CLUSTER_NODES - 3) / CLUSTER_NODES
-    yield Row(
+    yield BoundedFigure(
         f"placement, from 3 nodes to {CLUSTER_NODES}: moves", moves / ideal_moves, "of those to exact balance", 1.05
     )
-    yield Row(f"placement, from 3 nodes to {CLUSTER_NODES}, {LIMIT} shards a round: rounds", rounds, "rounds", 26)
+    yield BoundedFigure(
+        f"placement, from 3 nodes to {CLUSTER_NODES}, {LIMIT} shards a round: rounds", rounds, "rounds", 26
+    )
 
 
-def _managers(sizes: Sizes) -> Iterator[Row]:
+def _managers(sizes: Sizes) -> Iterator[BoundedFigure]:
     """Measure the managers' CPU in a minute with few events."""
     count = sizes.nodes // CLUSTER_NODES
     nodes = _nodes(CLUSTER_NODES)
@@ -260,7 +266,7 @@ def _managers(sizes: Sizes) -> Iterator[Row]:
     for _ in range(tries):
         assert not plan(settled, nodes, limit=LIMIT).moves
     each = (time.process_time() - began) / tries
-    yield Row(
+    yield BoundedFigure(
         f"in-cluster manager: a minute of rounds, one each {ROUND_SECONDS} s", each * 60 / ROUND_SECONDS, "s of CPU", 3
     )
 
@@ -277,13 +283,13 @@ def _managers(sizes: Sizes) -> Iterator[Row]:
     looking = (time.process_time() - began) / 20_000
     created_each_minute = sizes.queues / (24 * 60)
     busy = sizes.queues / 100
-    yield Row(
+    yield BoundedFigure(
         f"out-cluster manager: a minute's new queues, if all {sizes.queues:,} are made within a day",
         choosing * created_each_minute,
         "s of CPU",
         20,
     )
-    yield Row(
+    yield BoundedFigure(
         f"out-cluster manager: to look at the rates of the busiest 1 % of the queues, each {REPORT_SECONDS} s",
         looking * busy * 60 / REPORT_SECONDS,
         "s of CPU",
@@ -291,7 +297,7 @@ def _managers(sizes: Sizes) -> Iterator[Row]:
     )
 
 
-def table(done: Sequence[Row]) -> str:
+def table(done: Sequence[BoundedFigure]) -> str:
     """Format as Markdown."""
     lines = ["| what | figure | | bound |", "|---|---:|---|---:|"]
     for row in done:

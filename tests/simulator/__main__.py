@@ -15,7 +15,7 @@ from tests.simulator.mutations.ordinary import ORDINARY, SEEDS_MAX, first_to_not
 from tests.simulator.mutations.rules import RULES
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world.cluster import SECONDS, ClusterWorld
-from tests.simulator.world.world import World
+from tests.simulator.world.world import SimWorld
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         if time.perf_counter() - began > arguments.seconds:
             break
-        world: World | ClusterWorld
+        world: SimWorld | ClusterWorld
         drawn = ""
         if arguments.cluster and arguments.focuses:
             world, drawn = focused(seed, arguments.focuses)
@@ -76,7 +76,7 @@ def main() -> int:
                 sessions=arguments.sessions,
             )
         else:
-            world = World(seed, arguments.trace, arguments.rot)
+            world = SimWorld(seed, arguments.trace, arguments.rot)
         done += 1
         try:
             report = world.run(SECONDS) if isinstance(world, ClusterWorld) else world.run(arguments.steps)
@@ -90,7 +90,7 @@ def main() -> int:
                 traceback.print_exc()
             continue
         totals.update(report.counts)
-        if isinstance(world, World):
+        if isinstance(world, SimWorld):
             totals["receives"] += world.model.receives
             totals["deliveries"] += world.model.deliveries
             totals["messages"] += len(world.model.messages)

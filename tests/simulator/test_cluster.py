@@ -18,14 +18,14 @@ from backend.cluster.member import Member, undrain
 from backend.journal.local.segments import LogInUse
 from backend.node import Node
 from metadata_service.store import StoreError
-from tests.simulator.world.fleet import NOW, Fleet, Process, partition_of
+from tests.simulator.world.fleet import NOW, Fleet, SimProcess, partition_of
 
 NAMES = ("a", "b", "c")
 SHARDS_USED = (3, 40, 77, 120, 170, 201)
 ANSWERED_WITHIN = 5.0
 
 
-class Run:
+class _Run:
     """One seed."""
 
     def __init__(self, seed: int) -> None:
@@ -127,7 +127,7 @@ class Run:
                 process.kill()
             await asyncio.sleep(random.choice((0.05, 1.0, 6.0, 15.0)))
 
-    async def until_dead(self, process: Process, node: Node) -> None:
+    async def until_dead(self, process: SimProcess, node: Node) -> None:
         while process.alive:
             assert not node.lost.done(), node.lost.exception()
             await asyncio.sleep(0.05)
@@ -208,7 +208,7 @@ class Run:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
-    run = Run(seed)
+    run = _Run(seed)
     run.go(60)
     assert len(run.stored) > 100
     assert run.faults > 3

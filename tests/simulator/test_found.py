@@ -32,7 +32,7 @@ NOW = 1_700_000_000_000
 SETTINGS = NodeSettings("node", LogSettings(segment_bytes=16 << 10, low_water_bytes=0))
 
 
-class Service:
+class VirtualNode:
     """A node in virtual time, with queues of its own."""
 
     def __init__(self, **node: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_fifo_message_is_not_moved_while_an_earlier_one_of_its_group_is_in_fli
 
 
 def test_a_move_task_asks_for_its_destination_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service()
+    service = VirtualNode()
     source, other = service.queue(7), service.queue(8)
     for number in range(30):
         service.send(source, b"body %d" % number)
@@ -198,7 +198,7 @@ def test_an_expiry_during_a_claim_does_not_hang_on_when_time_is_looked_at() -> N
 
 def test_a_message_that_the_cleaner_copies_while_it_is_read_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its old segment was gone when the read came to it, and the message was quarantined: an acknowledged one lost."""
-    service = Service(window_bytes=0)
+    service = VirtualNode(window_bytes=0)
     target = service.queue(7)
     service.send(target, b"body")
     incarnation = service.incarnation
@@ -220,7 +220,7 @@ def test_a_message_that_the_cleaner_copies_while_it_is_read_is_delivered(monkeyp
 
 def test_time_does_not_go_back_when_the_last_rows_are_below_the_floor() -> None:
     """A checkpoint had moved the floor past every row, so no row carried the time over the restart."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.loop.run_for(100)
@@ -236,7 +236,7 @@ def test_time_does_not_go_back_when_the_last_rows_are_below_the_floor() -> None:
 
 def test_a_repeated_attempt_keeps_its_claims_when_the_first_caller_leaves() -> None:
     """A client that had lost its connection asked again; then the first call's end released what it had got."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7, fifo=True)
     service.send(target, b"body", group="g")
     first = service.loop.create_task(service.node.receive(target, Receive(1, 30, 5, attempt="a")))
@@ -253,7 +253,7 @@ def test_a_repeated_attempt_keeps_its_claims_when_the_first_caller_leaves() -> N
 
 def test_dead_letters_arrive_when_the_metadata_is_back() -> None:
     """The transfer asked the metadata for its destination, was refused, and nobody took it up again."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.store.queues[8] = PartitionSettings(8, 8, 1, "dead", bytes(16))
     service.send(target, b"body")
@@ -273,7 +273,7 @@ def test_dead_letters_arrive_when_the_metadata_is_back() -> None:
 
 def test_the_window_lets_go_of_what_left() -> None:
     """Payloads of dead letters, and of messages that were deleted while visible, were kept for ever."""
-    service = Service(window_bytes=100_000)
+    service = VirtualNode(window_bytes=100_000)
     target, dead = service.queue(7), service.queue(8)
     service.send(target, b"one", b"two", b"three")
     policy = DeadLetter(1, dead)
@@ -292,7 +292,7 @@ def test_the_window_lets_go_of_what_left() -> None:
 @pytest.mark.parametrize("change", ["update_shards", "update_log"])
 def test_checkpoints_go_on_after_an_outcome_that_is_not_known(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The change had taken effect: every later one named an old version, so nothing on the disk was ever let go."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     real = getattr(service.store, change)
@@ -315,7 +315,7 @@ def test_checkpoints_go_on_after_an_outcome_that_is_not_known(change: str, monke
 
 def test_nothing_is_written_behind_a_drop() -> None:
     """A record behind it, of a transfer say, looked like damage at the next start, and held the floor for ever."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     partition = service.incarnation.partitions[7]
     service.run(service.node.drop(target))
@@ -331,7 +331,7 @@ def test_what_another_owner_has_dropped_is_not_called_damaged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node that was stopped while it began folded shards that another had by then: it said that they were damaged."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.run(service.node.checkpoint())
@@ -355,7 +355,7 @@ def test_what_another_owner_has_dropped_is_not_called_damaged(
 
 def test_cancelled_sends_harm_nobody() -> None:
     """Callers that wait for one row are independent of each other."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     sends = [service.loop.create_task(service.node.send(target, [NewMessage(b"%d" % n)])) for n in range(3)]
     service.loop.run_for(0)

@@ -7,20 +7,20 @@ import pytest
 from backend.api import HandleOutcome, NewMessage, ReceivedMessage, SendResult
 from backend.engine.ids import message_id, salt_of
 from backend.engine.receipt_handles import Handles
-from tests.simulator.checks.history import Claim, History, Msg, Queue
+from tests.simulator.checks.history import DeliveryClaim, QueueHistory, RunHistory, SentMessage
 from tests.simulator.checks.model import Violation
 
 DEAD, SOURCE = 7, 8
 """Partitions."""
 
 
-class Told:
+class _ClientView:
     """A FIFO queue with dead letters, and what its clients are told."""
 
     def __init__(self) -> None:
-        self.history = History()
-        self.dead = Queue(1, "dead", fifo=True, partitions=[DEAD])
-        self.source = Queue(2, "source", fifo=True, partitions=[SOURCE], dead_letter=self.dead, max_receives=2)
+        self.history = RunHistory()
+        self.dead = QueueHistory(1, "dead", fifo=True, partitions=[DEAD])
+        self.source = QueueHistory(2, "source", fifo=True, partitions=[SOURCE], dead_letter=self.dead, max_receives=2)
         self.dead.feeds.append(self.source)
         self.now = 0.0
 
@@ -30,8 +30,8 @@ class Told:
         self.history.sent(msgs, stored, lambda _: True)
 
     def received(
-        self, queue: Queue, *found: tuple[int, bytes], receives: int = 1, seconds: int = 30
-    ) -> list[tuple[str, Msg, Claim]]:
+        self, queue: QueueHistory, *found: tuple[int, bytes], receives: int = 1, seconds: int = 30
+    ) -> list[tuple[str, SentMessage, DeliveryClaim]]:
         self.now += 1.0
         (partition,) = queue.partitions
         issue = Handles(partition, bytes(16)).issue
@@ -53,21 +53,21 @@ class Told:
 
 def test_a_message_may_be_twice_when_a_purge_has_forgotten_its_id_and_it_had_left_before() -> None:
     """It became a dead letter, its queue was purged, and its sender, who had heard nothing, sent it again."""
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     told.history.purged(told.source, told.history.purging(told.source))
     told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
 
 
 def test_a_message_may_not_be_twice() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     with pytest.raises(Violation, match="in several places"):
         told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
 
 
 def test_a_message_may_be_twice_when_its_send_was_repeated_after_the_window() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     told.history.repeated_late([told.history.messages[b"m000001."]])
     told.sent(5, b"m000001.")
@@ -75,21 +75,21 @@ def test_a_message_may_be_twice_when_its_send_was_repeated_after_the_window() ->
 
 
 def test_a_repeat_within_the_window_is_answered_as_the_first() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     with pytest.raises(Violation, match="a repeated send of m000001"):
         told.sent(5, b"m000001.")
 
 
 def test_an_id_that_is_used_again_after_its_window_is_not_taken_for_a_repeat() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     with pytest.raises(Violation, match="have the same message id"):
         told.sent(1, b"m000002.")
 
 
 def test_a_later_message_is_not_received_while_a_claim_holds_an_earlier_one() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     told.sent(2, b"m000002.")
     told.received(told.source, (1, b"m000001."))
@@ -98,7 +98,7 @@ def test_a_later_message_is_not_received_while_a_claim_holds_an_earlier_one() ->
 
 
 def test_an_earlier_message_is_not_received_after_a_later_one() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     told.sent(2, b"m000002.")
     told.received(told.source, (2, b"m000002."))
@@ -107,7 +107,7 @@ def test_an_earlier_message_is_not_received_after_a_later_one() -> None:
 
 
 def test_a_later_message_is_received_when_the_earlier_one_is_a_dead_letter() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     told.sent(2, b"m000002.")
     told.received(told.source, (1, b"m000001."), seconds=0)
@@ -116,7 +116,7 @@ def test_a_later_message_is_received_when_the_earlier_one_is_a_dead_letter() -> 
 
 
 def test_dead_letters_keep_their_order() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     told.sent(2, b"m000002.")
     told.received(told.dead, (5, b"m000002."), seconds=0)
@@ -125,7 +125,7 @@ def test_dead_letters_keep_their_order() -> None:
 
 
 def test_an_earlier_handle_of_a_fifo_queue_is_not_taken() -> None:
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     ((_, msg, old),) = told.received(told.source, (1, b"m000001."), seconds=1)
     told.now = 10.0
@@ -141,7 +141,7 @@ def test_an_earlier_handle_of_a_fifo_queue_is_not_taken() -> None:
 def test_several_deletes_of_one_message_say_nothing_of_its_handles() -> None:
     """A call that arrives late, or twice, finds it gone, and any handle is answered as done.  (Found by seed 211 of
     the clocks, with two handles in one call, and by the ordinary seed 319, with a later call that was faster.)"""
-    told = Told()
+    told = _ClientView()
     told.sent(1, b"m000001.")
     ((_, msg, _),) = told.received(told.source, (1, b"m000001."), seconds=1)
     told.history.deleting([msg, msg])

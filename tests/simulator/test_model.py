@@ -10,9 +10,9 @@ from unittest import mock
 import pytest
 
 from backend.api import NewMessage, PartitionSettings, Receive
-from tests.simulator.checks.model import Claim, Msg, QueueModel, Violation
+from tests.simulator.checks.model import ClientClaim, ModelMessage, QueueModel, Violation
 from tests.simulator.world.loop import close_dead
-from tests.simulator.world.world import World, deterministic
+from tests.simulator.world.world import SimWorld, deterministic
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class Minute:
     """A run with one queue, which keeps messages for a minute, and one message in it."""
 
     def __init__(self) -> None:
-        self.world = world = World(1)
+        self.world = world = SimWorld(1)
         self.queue = QueueModel(MINUTE, None, 3)
         world.store.queues = {self.queue.pid: MINUTE}
         world.queues = [self.queue]
@@ -32,7 +32,7 @@ class Minute:
         self.complete(world.clients._send(self.queue, [NewMessage(BODY)]))
 
     @property
-    def msg(self) -> Msg:
+    def msg(self) -> ModelMessage:
         return self.world.model.messages[BODY]
 
     def complete(self, work: Coroutine[Any, Any, T]) -> T | None:
@@ -40,7 +40,7 @@ class Minute:
         self.world.check()
         return result
 
-    def receive(self) -> list[tuple[str, Msg]]:
+    def receive(self) -> list[tuple[str, ModelMessage]]:
         self.complete(self.world.clients._received(self.queue, Receive(1, 0)))
         return self.world.clients.pools.get(self.queue.pid, [])
 
@@ -112,7 +112,7 @@ def test_message_that_ended_does_not_come_back_by_itself(minute: Minute) -> None
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_change_by_an_old_handle_may_follow_the_receive_of_its_millisecond(fifo: bool) -> None:
     """In a standard queue it then acts on the claim of that receive, whose answer may reach its client later."""
-    claim = Claim(1, 1_000, 2_000, [])
+    claim = ClientClaim(1, 1_000, 2_000, [])
     claim.extend(5_000, 9_000, 0)
     assert claim.held(1_000, fifo)
     assert not claim.held(4_999, fifo)

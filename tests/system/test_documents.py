@@ -25,7 +25,7 @@ from billing.pricing.plans import book_of, customers_of
 from tests.billing.pricing.test_invoices import BOOK
 from tests.billing.rated_lines import Used, rate
 from tests.holdfast.commands.test_admin import holdfast, process
-from tests.holdfast.migrate.sides import Result
+from tests.holdfast.migrate.sides import CommandResult
 from tests.servers.server import ACCOUNT, REGION
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
@@ -188,7 +188,7 @@ def fetch(asked: PinnedConnection, path: str) -> tuple[dict[str, str], bytes] | 
 
 @pytest.mark.timeout(600)
 def test_a_command_waits_for_its_document(held: HeldService, tmp_path: Path) -> None:
-    results: list[Result] = []
+    results: list[CommandResult] = []
     file = tmp_path / "november.pdf"
     command = ("invoice", "export", "2026-11", "--output", os.fspath(file))
     waiting = threading.Thread(target=lambda: results.append(process(held.server, *command)))

@@ -29,9 +29,9 @@ from botocore.credentials import Credentials as ClientCredentials
 
 from backend.serving.shards import shard_of
 from metadata_service.sqlite.store import SQLiteStore
-from tests.compat.walk.kit import Target, Walk, take
+from tests.compat.walk.kit import ServiceAddress, Walk, take
 from tests.compat.walk.steps import STEPS
-from tests.faults.tools.client import Client, Refused
+from tests.faults.tools.client import CallRefused, Client
 from tests.holdfast.pairs import make_pair
 from tests.servers.server import ACCOUNT, REGION
 from tests.servers.several import Several, children_of, gone
@@ -78,7 +78,7 @@ async def refused_soon(call: Callable[[], Awaitable[object]], code: str) -> None
     while time.monotonic() - began < SOON_SECONDS + SLACK_SECONDS:
         try:
             await call()
-        except Refused as error:
+        except CallRefused as error:
             if error.code != code:
                 raise
             return
@@ -125,7 +125,9 @@ async def queue(client: Client, name: str, **attributes: str) -> str:
 
 
 def test_boto3_walks_through_all_actions_at_both(server: Several) -> None:
-    target = Target(server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key)
+    target = ServiceAddress(
+        server.endpoint, server.region, server.account, server.access_key_id, server.secret_access_key
+    )
     walk = Walk(target)
     everywhere(walk.client)
     for name in STEPS:
@@ -173,7 +175,7 @@ async def test_a_new_queue_is_there_at_once_and_a_deleted_one_gone(two: tuple[Cl
     await other.call("SendMessage", QueueUrl=url, MessageBody="x")
     await one.call("DeleteQueue", QueueUrl=url)
     for call in ({"MessageBody": "x"}, {}):
-        with pytest.raises(Refused, match=r"QueueDoesNotExist|NonExistentQueue"):
+        with pytest.raises(CallRefused, match=r"QueueDoesNotExist|NonExistentQueue"):
             await other.call("SendMessage" if call else "ReceiveMessage", QueueUrl=url, **call)
 
 

@@ -157,7 +157,7 @@ def test_one_port_answers_for_all_processes(tmp_path: Path) -> None:
             assert ready.status == 200
 
 
-class Collector:
+class _Collector:
     """A receiver of OTLP over HTTP."""
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Collector:
 
 
 def test_a_collector_gets_the_same(tmp_path: Path) -> None:
-    collector = Collector()
+    collector = _Collector()
     try:
         settings = {"OTLP_ENDPOINT": collector.endpoint, "OTLP_METRICS_SECONDS": "1"}
         with Observed(tmp_path, settings) as server:

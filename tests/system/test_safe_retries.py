@@ -47,7 +47,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-class Sender:
+class _Sender:
     """Sends numbered messages through the proxy from several threads, and records the successful calls."""
 
     def __init__(self, server: Server, port: int, queue_url: str, threads: int = 1) -> None:
@@ -113,7 +113,7 @@ def received(server: Server, queue_url: str) -> Counter[str]:
 def test_each_of_ten_thousand_messages_is_there_once(server: Server) -> None:
     queue_url = server.client().create_queue(QueueName="retried")["QueueUrl"]
     with LosingProxy(server.port, SHARE_LOST) as proxy, ThreadPoolExecutor(THREADS) as pool:
-        sender = Sender(server, proxy.port, queue_url, THREADS)
+        sender = _Sender(server, proxy.port, queue_url, THREADS)
         calls = [pool.submit(sender.single, number) for number in range(SINGLES)]
         calls += [
             pool.submit(sender.batch, list(range(first, first + BATCH))) for first in range(SINGLES, MESSAGES, BATCH)
@@ -139,7 +139,7 @@ def test_without_the_window_repeats_are_stored(tmp_path: Path) -> None:
     with Server(tmp_path, {"SEND_RETRY_WINDOW_SECONDS": "0"}) as server:
         queue_url = server.client().create_queue(QueueName="retried")["QueueUrl"]
         with LosingProxy(server.port, 0.3) as proxy:
-            sender = Sender(server, proxy.port, queue_url)
+            sender = _Sender(server, proxy.port, queue_url)
             for number in range(30):
                 sender.single(number)
         assert proxy.lost

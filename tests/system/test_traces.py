@@ -23,7 +23,7 @@ from holdfast.commandline.client import RestClient as RestClient
 from tests.servers.server import SECRET_ACCESS_KEY, Server, free_port
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
-from tests.telemetry.collector import Collector, Seen
+from tests.telemetry.collector import Collector, ReceivedSpan
 
 BODY = "a body that nobody else needs to see"
 SETTINGS = {"TRACE_RATIO": "0", "BACKENDS": "1", "LOG_FORMAT": "json"}
@@ -54,7 +54,7 @@ def seen(server: Traced, collector: Collector) -> Collector:
     plain = server.client()
     url = plain.create_queue(QueueName="between-tests")["QueueUrl"]
     plain.receive_message(QueueUrl=url)  # makes the backend open the queue
-    Client(server, traceparent=parent(trace, calls)).sqs.receive_message(QueueUrl=url)
+    _Client(server, traceparent=parent(trace, calls)).sqs.receive_message(QueueUrl=url)
     both = {"SQS.ReceiveMessage", "backend.ReceiveCall"}
     wait_until(lambda: both <= {span.name for span in collector.spans if span.trace_id == trace}, "earlier spans")
     collector.spans.clear()
@@ -69,7 +69,7 @@ def url(server: Traced) -> str:
     return made
 
 
-class Client:
+class _Client:
     """boto3 client whose calls have these headers."""
 
     def __init__(self, server: Server, **headers: str) -> None:
@@ -93,7 +93,7 @@ def new() -> tuple[str, str]:
     return secrets.token_hex(16), secrets.token_hex(8)
 
 
-def one(seen: Collector, name: str, role: str) -> Seen:
+def one(seen: Collector, name: str, role: str) -> ReceivedSpan:
     """Return the only span of this name."""
     wait_until(lambda: seen.named(name), f"a span {name}")
     (found,) = seen.named(name)
@@ -103,7 +103,7 @@ def one(seen: Collector, name: str, role: str) -> Seen:
 
 def test_one_trace_from_sender_to_consumer(server: Traced, seen: Collector, url: str) -> None:
     trace, sends = new()
-    sender = Client(server, traceparent=parent(trace, sends), tracestate="vendor=1")
+    sender = _Client(server, traceparent=parent(trace, sends), tracestate="vendor=1")
     stored = sender.sqs.send_message(QueueUrl=url, MessageBody=BODY)
     send = one(seen, "SQS.SendMessage", "frontend")
     at_backend = one(seen, "backend.Send", "backend")
@@ -125,7 +125,7 @@ def test_one_trace_from_sender_to_consumer(server: Traced, seen: Collector, url:
 
     # The consumer starts its own trace, and continues the sender's for each message.
     own, receives = new()
-    consumer = Client(server, traceparent=parent(own, receives))
+    consumer = _Client(server, traceparent=parent(own, receives))
     (message,) = consumer.receive(url)
     header = message["Attributes"]["AWSTraceHeader"]
     assert header == f"Root=1-{trace[:8]}-{trace[8:]};Parent={send.span_id};Sampled=1"
@@ -145,10 +145,10 @@ def test_one_trace_from_sender_to_consumer(server: Traced, seen: Collector, url:
 def test_what_nobody_samples_leaves_no_span(server: Traced, seen: Collector, url: str) -> None:
     trace, sends = new()
     for headers in ({}, {"traceparent": parent(trace, sends, "00")}):
-        client = Client(server, **headers)
+        client = _Client(server, **headers)
         client.sqs.send_message(QueueUrl=url, MessageBody="quiet")
         assert len(client.receive(url)) == 1
-    sampled = Client(server, traceparent=parent(*new()))
+    sampled = _Client(server, traceparent=parent(*new()))
     sampled.sqs.get_queue_attributes(QueueUrl=url)
     one(seen, "SQS.GetQueueAttributes", "frontend")
     assert {span.name for span in seen.spans} == {"SQS.GetQueueAttributes"}
@@ -157,7 +157,7 @@ def test_what_nobody_samples_leaves_no_span(server: Traced, seen: Collector, url
 def test_the_senders_own_attributes_stay_as_they_are(server: Traced, seen: Collector, url: str) -> None:
     trace, sends = new()
     theirs = f"Root=1-{secrets.token_hex(4)}-{secrets.token_hex(12)};Parent={secrets.token_hex(8)};Sampled=0"
-    client = Client(server, traceparent=parent(trace, sends), X_Amzn_Trace_Id=theirs)
+    client = _Client(server, traceparent=parent(trace, sends), X_Amzn_Trace_Id=theirs)
     attributes = {"traceparent": {"DataType": "String", "StringValue": "the sender's own"}}
     system = {"AWSTraceHeader": {"DataType": "String", "StringValue": "anything"}}
     answer = client.sqs.send_message(
@@ -184,7 +184,7 @@ def test_each_message_of_a_batch_and_a_dead_letter_carries_it(server: Traced, se
     own = "Root=1-11111111-222222222222222222222222"
     entries: list[dict[str, Any]] = [{"Id": str(number), "MessageBody": str(number)} for number in range(3)]
     entries[1]["MessageSystemAttributes"] = {"AWSTraceHeader": {"DataType": "String", "StringValue": own}}
-    Client(server, traceparent=parent(trace, sends)).sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    _Client(server, traceparent=parent(trace, sends)).sqs.send_message_batch(QueueUrl=url, Entries=entries)
     span = one(seen, "SQS.SendMessageBatch", "frontend")
     assert span.attributes["messaging.batch.message_count"] == 3
     ours = f"Root=1-{trace[:8]}-{trace[8:]};Parent={span.span_id};Sampled=1"
@@ -192,7 +192,7 @@ def test_each_message_of_a_batch_and_a_dead_letter_carries_it(server: Traced, se
     def carried(found: list[dict[str, Any]]) -> dict[str, str]:
         return {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in found}
 
-    reader = Client(server)
+    reader = _Client(server)
     assert carried(reader.receive(url)) == {"0": ours, "1": own, "2": ours}
     dying: dict[str, str] = {}
 
@@ -208,7 +208,7 @@ def test_each_message_of_a_batch_and_a_dead_letter_carries_it(server: Traced, se
 def test_a_receive_that_nobody_samples_is_linked_to_the_sends_that_are(
     server: Traced, seen: Collector, url: str
 ) -> None:
-    first, second = Client(server, traceparent=parent(*new())), Client(server)
+    first, second = _Client(server, traceparent=parent(*new())), _Client(server)
     first.sqs.send_message(QueueUrl=url, MessageBody="a")
     second.sqs.send_message(QueueUrl=url, MessageBody="b")
     assert len(second.receive(url)) == 2
@@ -222,7 +222,7 @@ def test_a_call_that_fails_is_shown_as_failed_and_its_log_line_has_the_trace(
     server: Traced, seen: Collector, url: str
 ) -> None:
     trace, calls = new()
-    client = Client(server, traceparent=parent(trace, calls))
+    client = _Client(server, traceparent=parent(trace, calls))
     with pytest.raises(client.sqs.exceptions.QueueDoesNotExist):
         client.sqs.get_queue_url(QueueName="nowhere")
     span = one(seen, "SQS.GetQueueUrl", "frontend")
@@ -257,11 +257,11 @@ def test_hostile_headers_are_as_none(server: Traced, seen: Collector, url: str, 
         assert (answer.status, bool(answer.read())) == (403, True)
     finally:
         connection.close()
-    client = Client(server, traceparent=header, X_Amzn_Trace_Id="Root=1-x;Parent=;;=;" * 50)
+    client = _Client(server, traceparent=header, X_Amzn_Trace_Id="Root=1-x;Parent=;;=;" * 50)
     client.sqs.send_message(QueueUrl=url, MessageBody="b")
     (message,) = client.receive(url)
     assert "AWSTraceHeader" not in message["Attributes"]
-    sampled = Client(server, traceparent=parent(*new()), tracestate=",".join(f"k{n}=1" for n in range(40)))
+    sampled = _Client(server, traceparent=parent(*new()), tracestate=",".join(f"k{n}=1" for n in range(40)))
     sampled.sqs.get_queue_attributes(QueueUrl=url)
     span = one(seen, "SQS.GetQueueAttributes", "frontend")
     assert span.state == ""
@@ -369,7 +369,7 @@ def test_messages_carry_the_senders_trace_also_without_a_collector_unless_they_a
 ) -> None:
     trace, sends = new()
     with Server(tmp_path, {"TRACE_MESSAGES": setting}) as server:
-        client = Client(server, traceparent=parent(trace, sends, "00"))
+        client = _Client(server, traceparent=parent(trace, sends, "00"))
         url = client.sqs.create_queue(QueueName="q")["QueueUrl"]
         client.sqs.send_message(QueueUrl=url, MessageBody="b")
         (message,) = client.receive(url)

@@ -27,7 +27,7 @@ CALLS_BETWEEN = 150
 IDS = ("node", "boot", "sequence", "slot")
 
 
-class Caller:
+class _Caller:
     """Makes calls until stopped, and counts the answers by action."""
 
     def __init__(self, server: Server, queue: str) -> None:
@@ -88,7 +88,7 @@ def test_the_lake_has_what_was_answered_whoever_is_killed(tmp_path: Path, argume
     settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(lake), "USAGE_SEAL_SECONDS": "1"}
     with Server(tmp_path, settings, arguments) as server:
         queue = server.client().create_queue(QueueName="q")["QueueUrl"]
-        callers = [Caller(server, queue) for _ in range(CLIENTS)]
+        callers = [_Caller(server, queue) for _ in range(CLIENTS)]
 
         def wait_for_answers() -> None:
             before = answered()

@@ -55,7 +55,7 @@ Stored = Counter[str]
 """Byte-milliseconds by account."""
 
 
-class Tenant:
+class _Tenant:
     """Makes calls until stopped, and counts the answers."""
 
     def __init__(self, server: Several, account: str, key: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ class Tenant:
             self._stop.wait(0.05)  # leaves CPU time to starting servers
 
 
-class Way:
+class _LakePath:
     """Path to the lake, which may be broken for a while: a symbolic link."""
 
     def __init__(self, folder: Path) -> None:
@@ -132,18 +132,18 @@ class Way:
         fresh.replace(self.lake)
 
 
-class World:
+class _World:
     """A service, its tenants, and the path of its usage to the lake."""
 
     def __init__(self, folder: Path) -> None:
-        self.way = Way(folder)
+        self.way = _LakePath(folder)
         self.plan = folder / "plan"
         self.plan.mkdir()
         settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(self.way.lake), "USAGE_SEAL_SECONDS": "1"}
         self.server = Several(folder, settings)
         self.server.settings |= {"PYTHONPATH": str(STARTUP), "FAULTS_SEALING": str(self.plan)}
         self.spool = self.server.data / "usage"
-        self.tenants: list[Tenant] = []
+        self.tenants: list[_Tenant] = []
 
     def begin(self) -> None:
         self.server.start()
@@ -156,7 +156,7 @@ class World:
         for number in range(TENANTS):
             account = operator.call("POST", "tenants", body={"name": f"Tenant {number}"})["account"]
             key = operator.call("POST", "keys", query={"account": account}, body={"name": "app", "role": "admin"})
-            self.tenants.append(Tenant(self.server, account, key))
+            self.tenants.append(_Tenant(self.server, account, key))
         operator.close()
         for tenant in self.tenants:
             tenant.begin()
@@ -210,9 +210,9 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_World]:
     """World after all faults, with everything in the lake."""
-    world = World(tmp_path_factory.mktemp("world"))
+    world = _World(tmp_path_factory.mktemp("world"))
     try:
         world.begin()
         world.live_through_it()
@@ -251,7 +251,7 @@ def storage_in(lake: Path) -> list[dict[str, Any]]:
     return list(latest.values())
 
 
-def test_the_lake_has_each_call_that_was_answered(world: World) -> None:
+def test_the_lake_has_each_call_that_was_answered(world: _World) -> None:
     told, answered, in_doubt = calls_of(usage_in(world.way.real)), world.answered, world.in_doubt
     for tenant in world.tenants:
         for action in ACTIONS:
@@ -260,7 +260,7 @@ def test_the_lake_has_each_call_that_was_answered(world: World) -> None:
     assert answered.total() <= told.total() <= answered.total() + in_doubt.total()
 
 
-def test_the_lake_has_what_was_stored(world: World) -> None:
+def test_the_lake_has_what_was_stored(world: _World) -> None:
     """Covers each tenant's messages that were never received: from their send to the end."""
     for tenant in world.tenants:
         kept = [row for row in storage_in(world.way.real) if (row["account"], row["queue"]) == (tenant.account, "kept")]
@@ -274,7 +274,7 @@ def test_the_lake_has_what_was_stored(world: World) -> None:
 
 
 def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_become_one(
-    world: World, spark: SparkSession
+    world: _World, spark: SparkSession
 ) -> None:
     lake = Lake(os.fspath(world.way.real))
     usage, storage = usage_in(world.way.real), storage_in(world.way.real)

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 
-class Seen(NamedTuple):
+class ReceivedSpan(NamedTuple):
     """A received span."""
 
     name: str
@@ -37,7 +37,7 @@ class Collector:
     """Collector that listens on :attr:`endpoint` while its context is entered."""
 
     def __init__(self) -> None:
-        self.spans: list[Seen] = []
+        self.spans: list[ReceivedSpan] = []
         self.raw = bytearray()
         """All received bytes."""
         self.status = 200
@@ -87,7 +87,7 @@ class Collector:
             assert process["service.name"] == "holdfast"
             for scope in resource.scope_spans:
                 self.spans += [
-                    Seen(
+                    ReceivedSpan(
                         span.name,
                         span.trace_id.hex(),
                         span.span_id.hex(),
@@ -103,7 +103,7 @@ class Collector:
                     for span in scope.spans
                 ]
 
-    def named(self, name: str) -> list[Seen]:
+    def named(self, name: str) -> list[ReceivedSpan]:
         return [span for span in self.spans if span.name == name]
 
 

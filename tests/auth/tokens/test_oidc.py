@@ -16,18 +16,18 @@ from auth.principal import SCOPES
 from auth.tokens.jwts import LEEWAY_SECONDS
 from auth.tokens.oidc import FRESH_SECONDS, REFETCH_SECONDS, STALE_SECONDS, Oidc, OidcSettings
 from tests.auth.clock import Clock
-from tests.auth.outside import AUDIENCE, ISSUER, NOW, Issuer, public, sign
+from tests.auth.outside import AUDIENCE, ISSUER, NOW, OidcIssuer, public, sign
 
 DISCOVERY = "/.well-known/openid-configuration"
 
 
 @pytest.fixture
-def issuer() -> Issuer:
-    return Issuer()
+def issuer() -> OidcIssuer:
+    return OidcIssuer()
 
 
 @pytest.fixture
-def oidc(issuer: Issuer, clock: Clock) -> Oidc:
+def oidc(issuer: OidcIssuer, clock: Clock) -> Oidc:
     return Oidc(OidcSettings(ISSUER, AUDIENCE), issuer.client, clock=clock)
 
 
@@ -40,7 +40,7 @@ async def refused(oidc: Oidc, token: bytes) -> None:
         await oidc.check(token, NOW)
 
 
-async def test_a_token_is_checked_with_the_published_key(oidc: Oidc, issuer: Issuer) -> None:
+async def test_a_token_is_checked_with_the_published_key(oidc: Oidc, issuer: OidcIssuer) -> None:
     token = issuer.token()
     for _ in range(3):
         outsider = await oidc.check(token, NOW)
@@ -48,7 +48,7 @@ async def test_a_token_is_checked_with_the_published_key(oidc: Oidc, issuer: Iss
     assert issuer.asked == [DISCOVERY, "/keys"]
 
 
-async def test_the_keys_may_be_at_a_given_place(issuer: Issuer, clock: Clock) -> None:
+async def test_the_keys_may_be_at_a_given_place(issuer: OidcIssuer, clock: Clock) -> None:
     oidc = Oidc(OidcSettings(ISSUER, AUDIENCE, f"{ISSUER}/keys"), issuer.client, clock=clock)
     await oidc.check(issuer.token(), NOW)
     assert issuer.asked == ["/keys"]
@@ -56,13 +56,13 @@ async def test_the_keys_may_be_at_a_given_place(issuer: Issuer, clock: Clock) ->
 
 @pytest.mark.parametrize("key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()])
 async def test_other_kinds_of_keys(
-    oidc: Oidc, issuer: Issuer, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+    oidc: Oidc, issuer: OidcIssuer, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 ) -> None:
     issuer.keys["other"] = key
     assert (await oidc.check(issuer.token("other"), NOW)).subject == "ci@example"
 
 
-async def test_keys_rotate(oidc: Oidc, issuer: Issuer, clock: Clock) -> None:
+async def test_keys_rotate(oidc: Oidc, issuer: OidcIssuer, clock: Clock) -> None:
     old = issuer.token()
     await oidc.check(old, NOW)
     issuer.keys = {"rsa-2": rsa.generate_private_key(65537, 2048)}
@@ -71,7 +71,7 @@ async def test_keys_rotate(oidc: Oidc, issuer: Issuer, clock: Clock) -> None:
     await refused(oidc, old)  # although it was verified before
 
 
-async def test_made_up_key_ids_cause_few_fetches(oidc: Oidc, issuer: Issuer, clock: Clock) -> None:
+async def test_made_up_key_ids_cause_few_fetches(oidc: Oidc, issuer: OidcIssuer, clock: Clock) -> None:
     await oidc.check(issuer.token(), NOW)
     asked = len(issuer.asked)
     stranger = rsa.generate_private_key(65537, 2048)
@@ -85,7 +85,7 @@ async def test_made_up_key_ids_cause_few_fetches(oidc: Oidc, issuer: Issuer, clo
 # --- forgeries -----------------------------------------------------------------------------------------------
 
 
-async def test_a_token_with_any_character_changed_is_refused(oidc: Oidc, issuer: Issuer) -> None:
+async def test_a_token_with_any_character_changed_is_refused(oidc: Oidc, issuer: OidcIssuer) -> None:
     token = issuer.token()
     for position in range(0, len(token), 11):
         letter = b"A" if token[position : position + 1] != b"A" else b"B"
@@ -93,14 +93,14 @@ async def test_a_token_with_any_character_changed_is_refused(oidc: Oidc, issuer:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", ""])
-async def test_an_unsigned_token_is_refused(oidc: Oidc, issuer: Issuer, algorithm: str) -> None:
+async def test_an_unsigned_token_is_refused(oidc: Oidc, issuer: OidcIssuer, algorithm: str) -> None:
     claims = issuer.token().split(b".")[1].decode()
     header = b64(json.dumps({"alg": algorithm, "kid": "rsa-1"}).encode())
     for signature in ("", "AAAA"):
         await refused(oidc, f"{header}.{claims}.{signature}".encode())
 
 
-async def test_a_public_key_is_no_secret(oidc: Oidc, issuer: Issuer) -> None:
+async def test_a_public_key_is_no_secret(oidc: Oidc, issuer: OidcIssuer) -> None:
     """RS256 to HS256: the published key, in each form that a verifier might take for a secret."""
     import hmac
 
@@ -118,23 +118,23 @@ async def test_a_public_key_is_no_secret(oidc: Oidc, issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS384", "RS512", "PS256"])
-async def test_the_algorithm_follows_from_the_key(oidc: Oidc, issuer: Issuer, algorithm: str) -> None:
+async def test_the_algorithm_follows_from_the_key(oidc: Oidc, issuer: OidcIssuer, algorithm: str) -> None:
     await refused(oidc, sign(issuer.keys["rsa-1"], algorithm, {"kid": "rsa-1"}))
 
 
-async def test_a_key_of_another_kind_under_a_known_id(oidc: Oidc, issuer: Issuer) -> None:
+async def test_a_key_of_another_kind_under_a_known_id(oidc: Oidc, issuer: OidcIssuer) -> None:
     await refused(oidc, sign(ec.generate_private_key(ec.SECP256R1()), "ES256", {"kid": "rsa-1"}))
     await refused(oidc, sign(rsa.generate_private_key(65537, 2048), "RS256", {"kid": "rsa-1"}))
 
 
-async def test_keys_in_a_token_are_not_looked_at(oidc: Oidc, issuer: Issuer) -> None:
+async def test_keys_in_a_token_are_not_looked_at(oidc: Oidc, issuer: OidcIssuer) -> None:
     stranger = rsa.generate_private_key(65537, 2048)
     for headers in ({"jwk": public("rsa-1", stranger)}, {"jku": "https://stranger.example/keys"}):
         await refused(oidc, sign(stranger, "RS256", {"kid": "rsa-1", **headers}))
     assert set(issuer.asked) == {DISCOVERY, "/keys"}
 
 
-async def test_no_kid(oidc: Oidc, issuer: Issuer) -> None:
+async def test_no_kid(oidc: Oidc, issuer: OidcIssuer) -> None:
     await refused(oidc, sign(issuer.keys["rsa-1"], "RS256", {}))
     assert issuer.asked == []
 
@@ -161,13 +161,13 @@ async def test_no_kid(oidc: Oidc, issuer: Issuer) -> None:
         {"iat": "now"},
     ],
 )
-async def test_claims(oidc: Oidc, issuer: Issuer, claims: dict[str, Any]) -> None:
+async def test_claims(oidc: Oidc, issuer: OidcIssuer, claims: dict[str, Any]) -> None:
     token = sign(issuer.keys["rsa-1"], "RS256", {"kid": "rsa-1"}, **claims)
     await refused(oidc, token)
     await refused(oidc, token)
 
 
-async def test_clocks_may_differ_by_a_minute(oidc: Oidc, issuer: Issuer) -> None:
+async def test_clocks_may_differ_by_a_minute(oidc: Oidc, issuer: OidcIssuer) -> None:
     for claims in ({"exp": NOW - LEEWAY_SECONDS + 1}, {"nbf": NOW + LEEWAY_SECONDS}, {"aud": ["other", AUDIENCE]}):
         await oidc.check(issuer.token(**claims), NOW)
     token = issuer.token(exp=NOW + 10)
@@ -187,7 +187,7 @@ async def test_what_is_no_token(oidc: Oidc, token: bytes) -> None:
 # --- the issuer's documents ------------------------------------------------------------------------------------
 
 
-async def test_keys_that_cannot_be_used_are_left_out(oidc: Oidc, issuer: Issuer) -> None:
+async def test_keys_that_cannot_be_used_are_left_out(oidc: Oidc, issuer: OidcIssuer) -> None:
     weak = rsa.generate_private_key(65537, 1024)
     good = rsa.generate_private_key(65537, 2048)
     issuer.extra = [
@@ -229,7 +229,7 @@ def answers(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["away", "another", "plain", "endless", "redirect", "text", "list", "no keys"])
 async def test_an_issuer_that_answers_wrongly(
-    oidc: Oidc, issuer: Issuer, clock: Clock, kind: str, caplog: pytest.LogCaptureFixture
+    oidc: Oidc, issuer: OidcIssuer, clock: Clock, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     issuer.answer = answers(kind)
     for _ in range(5):
@@ -242,7 +242,7 @@ async def test_an_issuer_that_answers_wrongly(
     await oidc.check(issuer.token(), NOW)
 
 
-async def test_known_keys_are_used_while_the_issuer_is_away(oidc: Oidc, issuer: Issuer, clock: Clock) -> None:
+async def test_known_keys_are_used_while_the_issuer_is_away(oidc: Oidc, issuer: OidcIssuer, clock: Clock) -> None:
     await oidc.check(issuer.token(), NOW)
     issuer.answer = answers("away")
     clock.now += FRESH_SECONDS
@@ -271,7 +271,7 @@ def test_only_https_unless_it_is_this_machine(url: str) -> None:
 # -----------------------------------------------------------------------------------------
 
 
-async def test_claims_make_a_principal(issuer: Issuer, clock: Clock) -> None:
+async def test_claims_make_a_principal(issuer: OidcIssuer, clock: Clock) -> None:
     settings = OidcSettings(ISSUER, AUDIENCE, role_claim="role", scopes_claim="scope", account_claim="acct")
     oidc = Oidc(settings, issuer.client, clock=clock)
     token = issuer.token(acct="111111111111", role="admin", scope="openid send receive")
@@ -285,20 +285,20 @@ async def test_claims_make_a_principal(issuer: Issuer, clock: Clock) -> None:
     assert nothing.scopes == ()
 
 
-async def test_claims_that_are_not_configured_give_nothing(oidc: Oidc, issuer: Issuer) -> None:
+async def test_claims_that_are_not_configured_give_nothing(oidc: Oidc, issuer: OidcIssuer) -> None:
     principal = oidc.principal(await oidc.check(issuer.token(role="operator", scope="send"), NOW))
     assert (principal.role, principal.scopes) == ("user", SCOPES)
 
 
 @pytest.mark.parametrize("claims", [{"holdfast_account": None}, {"holdfast_account": 5}, {"holdfast_account": "*"}])
-async def test_claims_that_name_no_account(oidc: Oidc, issuer: Issuer, claims: dict[str, Any]) -> None:
+async def test_claims_that_name_no_account(oidc: Oidc, issuer: OidcIssuer, claims: dict[str, Any]) -> None:
     outsider = await oidc.check(issuer.token(**claims), NOW)
     with pytest.raises(InvalidClientTokenId):
         oidc.principal(outsider)
 
 
 @pytest.mark.parametrize("claims", [{"role": "god"}, {"role": 5}, {"scope": 5}, {"scope": {"send": 1}}])
-async def test_claims_of_the_wrong_kind(issuer: Issuer, clock: Clock, claims: dict[str, Any]) -> None:
+async def test_claims_of_the_wrong_kind(issuer: OidcIssuer, clock: Clock, claims: dict[str, Any]) -> None:
     settings = OidcSettings(ISSUER, AUDIENCE, role_claim="role", scopes_claim="scope")
     oidc = Oidc(settings, issuer.client, clock=clock)
     outsider = await oidc.check(issuer.token(**claims), NOW)

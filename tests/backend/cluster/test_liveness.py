@@ -50,7 +50,7 @@ async def test_who_beats_lives(tmp_path: Path) -> None:
 HOUR_MS = 3_600_000
 
 
-class Machine:
+class _Machine:
     """The clocks of a machine, and the other nodes of its cluster, controlled by the test."""
 
     def __init__(self, store: SQLiteStore) -> None:
@@ -85,7 +85,7 @@ class Machine:
 async def test_a_start_goes_by_the_clocks_of_those_that_live(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "metadata.db")
     try:
-        machine = Machine(store)
+        machine = _Machine(store)
         await store.beat(Heartbeat("dead", 9, 1, 1, machine.wall_ms - 100 * HOUR_MS, REACHED))
         assert await machine.start() == 0, "who is not seen to beat does not count"
         machine.beating = {"a": -HOUR_MS, "b": 3 * HOUR_MS, "c": HOUR_MS}
@@ -106,7 +106,7 @@ async def test_a_node_that_sees_nobody_takes_its_clock_to_be_as_far_off_as_it_wa
     """All nodes were killed, and the one with the wrong clock restarted first: it opened its shards an hour ahead."""
     store = SQLiteStore(tmp_path / "metadata.db")
     try:
-        machine = Machine(store)
+        machine = _Machine(store)
         assert await machine.start() == 0, "it never ran before"
         time_ms = machine.wall_ms - HOUR_MS
         await store.beat(Heartbeat("own", 7, 1, 1, machine.wall_ms, REACHED, shard_time_ms=time_ms))
@@ -125,7 +125,7 @@ async def test_a_start_beside_one_other_node_goes_by_the_clock_that_was_right(tm
     """It used the lower of the two clocks, that of the other node, which was an hour behind."""
     store = SQLiteStore(tmp_path / "metadata.db")
     try:
-        machine = Machine(store)
+        machine = _Machine(store)
         machine.beating, machine.goes_by = {"a": -HOUR_MS}, 0
         assert await machine.start() == -HOUR_MS, "it never ran before, and cannot know"
         await store.beat(Heartbeat("own", 7, 1, 1, machine.wall_ms, REACHED, shard_time_ms=machine.wall_ms))

@@ -10,33 +10,33 @@ import pytest
 from backend.cluster import load
 from backend.cluster.load import Load
 from backend.node import NodeSettings
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path)
+async def cluster(tmp_path: Path) -> AsyncIterator[RestartableNode]:
+    cluster = RestartableNode(tmp_path)
     await cluster.start()
     yield cluster
     await cluster.stop()
 
 
-class Meter:
+class _Meter:
     now = 100.0
     cpu = 7.0
 
 
 @pytest.fixture
-def meter() -> Meter:
-    return Meter()
+def meter() -> _Meter:
+    return _Meter()
 
 
-def load_of(cluster: Cluster, meter: Meter, folder: Path | None = None) -> Load:
+def load_of(cluster: RestartableNode, meter: _Meter, folder: Path | None = None) -> Load:
     return Load(cluster.node, folder, clock=lambda: meter.now, cpu=lambda: meter.cpu)
 
 
 async def test_the_busiest_partitions_are_named_with_what_they_sent_and_received(
-    cluster: Cluster, meter: Meter, monkeypatch: pytest.MonkeyPatch
+    cluster: RestartableNode, meter: _Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "BUSY_RATE", 2.0)
     monkeypatch.setattr(load, "BUSY_MOST", 2)
@@ -64,7 +64,7 @@ async def test_the_busiest_partitions_are_named_with_what_they_sent_and_received
     assert not measured.busy, "one message a second is below the bound"
 
 
-async def test_a_start_is_not_taken_for_messages(cluster: Cluster, meter: Meter) -> None:
+async def test_a_start_is_not_taken_for_messages(cluster: RestartableNode, meter: _Meter) -> None:
     target = await cluster.queue(1)
     await cluster.send(target, "a")
     measured = load_of(cluster, meter)
@@ -76,7 +76,7 @@ async def test_a_start_is_not_taken_for_messages(cluster: Cluster, meter: Meter)
     assert not measured.busy
 
 
-async def test_cpu_and_storage(tmp_path: Path, cluster: Cluster, meter: Meter) -> None:
+async def test_cpu_and_storage(tmp_path: Path, cluster: RestartableNode, meter: _Meter) -> None:
     measured = load_of(cluster, meter, tmp_path)
     await measured.look()
     assert measured.cpu == 0
@@ -92,8 +92,8 @@ async def test_cpu_and_storage(tmp_path: Path, cluster: Cluster, meter: Meter) -
     assert without_disk.storage == 0
 
 
-async def test_what_has_no_room_is_full(tmp_path: Path, meter: Meter) -> None:
-    cluster = Cluster(tmp_path)
+async def test_what_has_no_room_is_full(tmp_path: Path, meter: _Meter) -> None:
+    cluster = RestartableNode(tmp_path)
     cluster.settings = NodeSettings(memory_bytes=100_000)
     await cluster.start()
     target = await cluster.queue(1)

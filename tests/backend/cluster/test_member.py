@@ -33,7 +33,7 @@ from tests.simulator.world.fleet import NOW, Fleet, partition_of
 QUEUES = [partition_of(shard) for shard in range(0, SHARDS, 16)]
 
 
-class Registry:
+class _Registry:
     """A :class:`~metadata_service.store.ClusterRegistry` of one cluster, in memory."""
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Registry:
         return max(self.reports, key=lambda report: (report.term, report.count))
 
 
-class Cluster(Fleet):
+class _Cluster(Fleet):
     """Nodes that are members of a cluster, with a queue in every sixteenth shard."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(7, segment_bytes=64 << 10)
         self.members: dict[str, Member] = {}
-        self.registry = Registry()
+        self.registry = _Registry()
         self.stored: set[bytes] = set()
         self.cut: set[str] = set()
         """Nodes that no frontend reaches."""
@@ -157,15 +157,15 @@ class Cluster(Fleet):
 
 
 @pytest.fixture
-def three() -> Iterator[Cluster]:
-    cluster = Cluster("a", "b", "c")
+def three() -> Iterator[_Cluster]:
+    cluster = _Cluster("a", "b", "c")
     cluster.settle(60)
     cluster.store_some()
     yield cluster
     cluster.close()
 
 
-def test_members_share_the_shards_and_elect_one_manager(three: Cluster) -> None:
+def test_members_share_the_shards_and_elect_one_manager(three: _Cluster) -> None:
     shares = three.shares()
     assert sum(shares.values()) == SHARDS
     assert all(80 <= share <= 91 for share in shares.values())
@@ -185,7 +185,7 @@ def test_members_share_the_shards_and_elect_one_manager(three: Cluster) -> None:
     assert three.found() == three.stored
 
 
-def test_a_node_that_joins_takes_its_share_and_nothing_else_moves(three: Cluster) -> None:
+def test_a_node_that_joins_takes_its_share_and_nothing_else_moves(three: _Cluster) -> None:
     before = three.store._cluster.assignment
     three.join("d")
     three.settle(60)
@@ -196,7 +196,7 @@ def test_a_node_that_joins_takes_its_share_and_nothing_else_moves(three: Cluster
     assert three.found() == three.stored
 
 
-def test_a_member_has_settled_when_it_has_its_share_and_nothing_is_on_its_way(three: Cluster) -> None:
+def test_a_member_has_settled_when_it_has_its_share_and_nothing_is_on_its_way(three: _Cluster) -> None:
     def all_have() -> bool:
         return all(three.members[name].settled.is_set() for name in three.living())
 
@@ -214,7 +214,7 @@ def test_a_member_has_settled_when_it_has_its_share_and_nothing_is_on_its_way(th
 
 
 @pytest.mark.parametrize("what", ["the manager", "another"])
-def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: Cluster, what: str) -> None:
+def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: _Cluster, what: str) -> None:
     manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
     victim = manager if what == "the manager" else next(name for name in three.nodes if name != manager)
     had = three.nodes[victim].owned
@@ -229,7 +229,7 @@ def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: Cluste
     assert all(80 <= share <= 91 for share in three.shares().values())
 
 
-def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards(three: Cluster) -> None:
+def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards(three: _Cluster) -> None:
     began = three.loop.now
     assert three.run(three.members["b"].leave(20))
     assert three.loop.now - began < 20
@@ -242,7 +242,7 @@ def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards
     assert 80 <= three.shares()["b"] <= 91
 
 
-def test_two_that_give_to_each_other_do_not_wait_for_each_other(three: Cluster) -> None:
+def test_two_that_give_to_each_other_do_not_wait_for_each_other(three: _Cluster) -> None:
     """A drain is revoked halfway: shards that have arrived are kept, whatever is still to be given."""
     three.run(drain(three.store, "b"))
     three.loop.run_for(0.4)
@@ -264,7 +264,7 @@ def test_two_that_give_to_each_other_do_not_wait_for_each_other(three: Cluster) 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_who_has_left_has_nothing_that_is_still_on_its_way(
-    three: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+    three: _Cluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that ended then would leave its last shards to a takeover, unserved for some seconds."""
     log_id = three.nodes[name].ownership.log_id
@@ -285,7 +285,7 @@ def test_who_has_left_has_nothing_that_is_still_on_its_way(
     assert log_id not in {entry.owner_log for entry in three.run(three.store.shards())}
 
 
-def test_a_rolling_restart_loses_nothing(three: Cluster) -> None:
+def test_a_rolling_restart_loses_nothing(three: _Cluster) -> None:
     for name in ("a", "b", "c"):
         assert three.run(three.members[name].leave(20))
         three.run(three.members[name].stop())
@@ -299,7 +299,7 @@ def test_a_rolling_restart_loses_nothing(three: Cluster) -> None:
 
 @pytest.mark.parametrize("what", ["the manager", "another"])
 def test_a_node_that_lives_and_is_not_reached_hands_its_shards_over(
-    three: Cluster, what: str, caplog: pytest.LogCaptureFixture
+    three: _Cluster, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
     victim = manager if what == "the manager" else next(name for name in three.nodes if name != manager)
@@ -316,7 +316,7 @@ def test_a_node_that_lives_and_is_not_reached_hands_its_shards_over(
     assert three.found() == three.stored
 
 
-def test_where_no_node_is_reached_the_shards_stay(three: Cluster) -> None:
+def test_where_no_node_is_reached_the_shards_stay(three: _Cluster) -> None:
     before = three.store._cluster.assignment
     three.cut = {"a", "b"}
     three.loop.until(lambda: set(three.shares()) == {"c"} or three.shares()["c"] == SHARDS, 30)
@@ -328,7 +328,7 @@ def test_where_no_node_is_reached_the_shards_stay(three: Cluster) -> None:
 
 
 def test_the_first_assignment_waits_for_those_that_start_together() -> None:
-    cluster = Cluster()
+    cluster = _Cluster()
     try:
         names = ("a", "b", "c")
         for name in names:
@@ -342,7 +342,7 @@ def test_the_first_assignment_waits_for_those_that_start_together() -> None:
 
 
 def test_the_first_assignment_does_not_wait_for_ever() -> None:
-    cluster = Cluster()
+    cluster = _Cluster()
     try:
         cluster.join("a", ("a", "b"))
         cluster.loop.run_for(GATHER_SECONDS - 2)
@@ -352,7 +352,7 @@ def test_the_first_assignment_does_not_wait_for_ever() -> None:
         cluster.close()
 
 
-def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: Cluster) -> None:
+def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: _Cluster) -> None:
     for name in ("a", "b"):
         assert three.run(three.members[name].leave(20))
     three.settle(10)
@@ -364,7 +364,7 @@ def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: Cluster) -> Non
     assert three.found() == three.stored
 
 
-def test_a_node_comes_back_while_another_recovers_its_log(three: Cluster) -> None:
+def test_a_node_comes_back_while_another_recovers_its_log(three: _Cluster) -> None:
     victim = next(name for name, node in three.nodes.items() if node.ownership.log_id != three.store._cluster.manager)
     dead = three.nodes[victim].ownership.log_id
     three.kill(victim)
@@ -379,7 +379,7 @@ def test_a_node_comes_back_while_another_recovers_its_log(three: Cluster) -> Non
     assert three.found() == three.stored
 
 
-def test_a_takeover_whose_recoverer_dies_is_finished_by_another(three: Cluster) -> None:
+def test_a_takeover_whose_recoverer_dies_is_finished_by_another(three: _Cluster) -> None:
     manager = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
     victim = next(name for name in three.nodes if name != manager)
     dead = three.nodes[victim].ownership.log_id
@@ -392,7 +392,7 @@ def test_a_takeover_whose_recoverer_dies_is_finished_by_another(three: Cluster) 
     assert three.found() == three.stored
 
 
-def test_an_outage_of_the_metadata_lets_nobody_take_anybody_for_dead(three: Cluster) -> None:
+def test_an_outage_of_the_metadata_lets_nobody_take_anybody_for_dead(three: _Cluster) -> None:
     three.store.failing = 1.0
     three.loop.run_for(60)
     three.store.failing = 0.0
@@ -403,7 +403,7 @@ def test_an_outage_of_the_metadata_lets_nobody_take_anybody_for_dead(three: Clus
     assert three.found() == three.stored
 
 
-def test_a_node_that_hangs_keeps_its_shards_until_it_is_killed(three: Cluster) -> None:
+def test_a_node_that_hangs_keeps_its_shards_until_it_is_killed(three: _Cluster) -> None:
     """On local files its lock is the fence."""
     log_id, had = three.nodes["b"].ownership.log_id, three.nodes["b"].owned
     three.run(three.members["b"].stop())  # its heartbeats stop, and the process lives
@@ -418,7 +418,7 @@ def test_a_node_that_hangs_keeps_its_shards_until_it_is_killed(three: Cluster) -
 # --- reports ----------------------------------------------------------------------------------------------
 
 
-def test_the_manager_reports_how_the_cluster_is(three: Cluster) -> None:
+def test_the_manager_reports_how_the_cluster_is(three: _Cluster) -> None:
     three.loop.run_for(3 * REPORT_SECONDS)
     report, store = three.registry.report, three.store
     manager = store._logs[store._cluster.manager].node
@@ -434,7 +434,7 @@ def test_the_manager_reports_how_the_cluster_is(three: Cluster) -> None:
     assert {one.manager for one in three.registry.reports if one.term == report.term} == {manager}
 
 
-def test_when_the_manager_dies_the_next_one_reports(three: Cluster) -> None:
+def test_when_the_manager_dies_the_next_one_reports(three: _Cluster) -> None:
     victim = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
     three.kill(victim)
     three.settle(60)
@@ -453,7 +453,7 @@ def test_when_the_manager_dies_the_next_one_reports(three: Cluster) -> None:
     assert three.store._cluster.takeovers == ()
 
 
-def test_a_node_that_left_is_not_missed_and_one_that_ended_is_for_a_day(three: Cluster) -> None:
+def test_a_node_that_left_is_not_missed_and_one_that_ended_is_for_a_day(three: _Cluster) -> None:
     three.run(three.members["a"].leave(60))
     three.run(three.members["a"].stop())
     three.kill("a")
@@ -469,7 +469,7 @@ def test_a_node_that_left_is_not_missed_and_one_that_ended_is_for_a_day(three: C
 
 
 def test_a_takeover_is_noted_though_the_entry_could_not_be_changed_at_first(
-    three: Cluster, monkeypatch: pytest.MonkeyPatch
+    three: _Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_ids = {node.ownership.log_id: name for name, node in three.nodes.items()}
     manager = log_ids[three.store._cluster.manager]
@@ -495,7 +495,7 @@ def test_a_takeover_is_noted_though_the_entry_could_not_be_changed_at_first(
     assert (gone.name, gone.gone, gone.taken_over_ms) == (victim, True, note.time_ms)
 
 
-def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(three: Cluster) -> None:
+def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(three: _Cluster) -> None:
     three.registry.registered = BackendCluster("east", 1, drained=("b",))
     three.loop.until(lambda: not three.nodes["b"].owned, 30)
     three.loop.run_for(2 * REPORT_SECONDS)
@@ -513,7 +513,7 @@ def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(thr
     assert three.found() == three.stored
 
 
-def test_without_the_entries_of_the_cluster_nothing_is_reported(three: Cluster) -> None:
+def test_without_the_entries_of_the_cluster_nothing_is_reported(three: _Cluster) -> None:
     three.store.failing = 1.0
     three.loop.run_for(2 * REPORT_SECONDS)
     before = len(three.registry.reports)
@@ -523,7 +523,7 @@ def test_without_the_entries_of_the_cluster_nothing_is_reported(three: Cluster) 
     three.loop.until(lambda: len(three.registry.reports) > before, 30)
 
 
-def test_the_fullest_disk_and_the_mean_of_the_cpu_count(three: Cluster) -> None:
+def test_the_fullest_disk_and_the_mean_of_the_cpu_count(three: _Cluster) -> None:
     three.loop.run_for(2 * REPORT_SECONDS)
     manager = next(one for one in three.members.values() if one._managed is not None)
     view = manager._managed
@@ -549,7 +549,7 @@ def test_the_fullest_disk_and_the_mean_of_the_cpu_count(three: Cluster) -> None:
         )
 
 
-def test_a_node_that_died_is_reported_though_it_has_no_shards(three: Cluster) -> None:
+def test_a_node_that_died_is_reported_though_it_has_no_shards(three: _Cluster) -> None:
     view = view_of({shard: "aab"[shard % 3] for shard in range(200)}, "b", ("b",) * 3)
     view = view._replace(silent={name: Heartbeat(name, ord(name), 1, 1, 0, f"{name}:1") for name in "ac"})
     reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
@@ -564,14 +564,14 @@ def test_a_node_that_died_is_reported_though_it_has_no_shards(three: Cluster) ->
     assert (report.moving, report.homeless) == (0, SHARDS - 66)
 
 
-def test_a_shard_between_two_living_nodes_moves(three: Cluster) -> None:
+def test_a_shard_between_two_living_nodes_moves(three: _Cluster) -> None:
     view = view_of({0: "a", 1: "b", 2: "a"}, "ab", ("b", "b", "c"))
     reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
     three.run(reporter.report("b", view, lambda _: 0.0))
     assert (three.registry.reports[-1].moving, three.registry.reports[-1].homeless) == (1, SHARDS - 3)
 
 
-def test_who_comes_is_reported_before_it_serves_a_shard(three: Cluster) -> None:
+def test_who_comes_is_reported_before_it_serves_a_shard(three: _Cluster) -> None:
     """Otherwise callers that find nodes by the reports would be sent to an owner that they cannot find."""
     three.loop.until(lambda: len(three.registry.report.nodes) == 3, 10)
     began = len(three.registry.reports)
@@ -667,7 +667,7 @@ def test_the_clusters_time_is_the_lower_median_of_the_clocks() -> None:
     assert clocks.ahead_ms([1, 2]) is None, "nobody is there who could say"
 
 
-def test_a_node_can_be_drained_twice(three: Cluster) -> None:
+def test_a_node_can_be_drained_twice(three: _Cluster) -> None:
     calls: list[Coroutine[Any, Any, None]] = [
         drain(three.store, "b"),
         drain(three.store, "b"),

@@ -11,14 +11,14 @@ from backend.api import SHARDS
 from backend.cluster import metrics
 from backend.recovery import checkpointer
 from telemetry.metrics import Registry
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RestartableNode]:
     """Make a node that takes no checkpoint and compacts nothing by itself, however long a test lasts."""
     monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 1000)
-    cluster = Cluster(tmp_path, segment_bytes=1 << 18)
+    cluster = RestartableNode(tmp_path, segment_bytes=1 << 18)
     await cluster.start()
     yield cluster
     await cluster.stop()
@@ -34,7 +34,7 @@ async def told(registry: Registry) -> dict[str, float]:
     }
 
 
-async def test_it_tells_what_it_has(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_tells_what_it_has(cluster: RestartableNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "LOOK_SECONDS", -1)
     registry = Registry()
     wall = [cluster.node.clock() / 1000 - 7]
@@ -59,7 +59,7 @@ async def test_it_tells_what_it_has(cluster: Cluster, tmp_path: Path, monkeypatc
     assert 0 <= full["holdfast_oldest_message_seconds"] < 60
 
 
-async def test_sums_are_kept_for_a_moment(cluster: Cluster) -> None:
+async def test_sums_are_kept_for_a_moment(cluster: RestartableNode) -> None:
     now = [100.0]
     sums = metrics.Sums(cluster.node, clock=lambda: now[0])
     target = await cluster.queue(1)
@@ -72,7 +72,7 @@ async def test_sums_are_kept_for_a_moment(cluster: Cluster) -> None:
     assert sums.visible == 1
 
 
-async def test_it_tells_what_holds_segments(cluster: Cluster) -> None:
+async def test_it_tells_what_holds_segments(cluster: RestartableNode) -> None:
     registry = Registry()
     metrics.tell(registry, cluster.node)
     assert "holdfast_journal_bytes" not in await told(registry), "no checkpoint was taken yet"
@@ -90,7 +90,7 @@ async def test_it_tells_what_holds_segments(cluster: Cluster) -> None:
     assert found["holdfast_journal_sealed_logs"] == 0
 
 
-async def test_a_node_that_starts_over_tells_that(cluster: Cluster) -> None:
+async def test_a_node_that_starts_over_tells_that(cluster: RestartableNode) -> None:
     registry = Registry()
     metrics.tell(registry, cluster.node)
     await cluster.node.close()

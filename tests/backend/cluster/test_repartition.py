@@ -42,7 +42,7 @@ from backend.serving.shards import shard_of
 from metadata_service.clusters.partition_map import NotPossible, changing, open_ones, received_from, split
 from metadata_service.models import SERIAL_BITS, Partition, Queue
 from metadata_service.store import ConditionFailed
-from tests.backend.nodes import Machine
+from tests.backend.nodes import NodeMachine
 from tests.backend.test_node import until
 from tests.backend.wired import SECRET
 
@@ -50,10 +50,10 @@ ACCOUNT = "000000000000"
 NOW_MS = 1_700_000_000_000
 
 
-class Maps:
+class _Maps:
     """Settings of partitions, as the metadata have their queues now."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: NodeMachine) -> None:
         self.store = machine.store
         self.routed: dict[str, Target] = {}
         """Targets of messages for other queues, by ARN."""
@@ -73,19 +73,19 @@ def settings_of(queue: Queue, partition: int) -> PartitionSettings:
 class Everywhere:
     """Backend that routes each call to the partition's node."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: _World) -> None:
         self._world = world
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda target, *rest: getattr(self._world.node(target.partition), name)(target, *rest)
 
 
-class World:
+class _World:
     """Two nodes over one store; each owns the partitions of its shards."""
 
     def __init__(self, folder: Path) -> None:
-        self.machine = Machine(folder)
-        self.maps = Maps(self.machine)
+        self.machine = NodeMachine(folder)
+        self.maps = _Maps(self.machine)
         self.machine.resolver = self.maps  # type: ignore[assignment]
         self.store = self.machine.store
         self.way: RemoteBackend
@@ -188,24 +188,24 @@ def token_of(number: int) -> bytes:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_World]:
     monkeypatch.setattr(token_import, "RETRY_SECONDS", 0.01)
-    world = World(tmp_path)
+    world = _World(tmp_path)
     await world.start()
     yield world
     await world.close()
 
 
 @pytest.fixture
-async def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_World]:
     monkeypatch.setattr(token_import, "RETRY_SECONDS", 0.01)
-    world = World(tmp_path)
+    world = _World(tmp_path)
     await world.start(FifoQueue="true", DeduplicationScope="messageGroup")
     yield world
     await world.close()
 
 
-async def test_a_send_that_is_repeated_after_a_split_is_answered_as_before(world: World) -> None:
+async def test_a_send_that_is_repeated_after_a_split_is_answered_as_before(world: _World) -> None:
     first = [await world.send(number) for number in range(60)]
     before = await world.fresh()
     await world.splits.split(before, [0, 0, 0])
@@ -223,7 +223,7 @@ async def test_a_send_that_is_repeated_after_a_split_is_answered_as_before(world
     assert len(counted) == 2, "some partitions are the other node's, or this tests less than it says"
 
 
-async def test_a_send_that_is_repeated_after_a_drain_is_answered_as_before(world: World) -> None:
+async def test_a_send_that_is_repeated_after_a_drain_is_answered_as_before(world: _World) -> None:
     await world.splits.split(await world.fresh(), [0, 0, 0])
     await world.settled()
     first = [await world.send(number) for number in range(80)]
@@ -249,11 +249,11 @@ async def test_a_send_that_is_repeated_after_a_drain_is_answered_as_before(world
         await world.node(old).counters(Target(old, now.queue_id))
 
 
-async def finished(world: World) -> bool:
+async def finished(world: _World) -> bool:
     return await world.splits.finish(world.queue.queue_id, linger_seconds=0)
 
 
-async def test_a_token_that_comes_with_another_call_after_a_split_is_refused(world: World) -> None:
+async def test_a_token_that_comes_with_another_call_after_a_split_is_refused(world: _World) -> None:
     for number in range(20):
         await world.send(number)
     await world.splits.split(await world.fresh(), [0] * 3)
@@ -269,7 +269,7 @@ async def test_a_token_that_comes_with_another_call_after_a_split_is_refused(wor
         await world.at(pick, "send", [other], known=await world.fresh())
 
 
-async def test_whoever_waits_with_an_old_map_is_told(world: World) -> None:
+async def test_whoever_waits_with_an_old_map_is_told(world: _World) -> None:
     await world.send(1)
     await world.receive_all()
     queue = await world.fresh()
@@ -294,7 +294,7 @@ async def waiters(node: Node, partition: int, count: int) -> None:
     await until(so)
 
 
-async def test_a_watch_claims_nothing_and_takes_nobodys_turn(world: World) -> None:
+async def test_a_watch_claims_nothing_and_takes_nobodys_turn(world: _World) -> None:
     await world.send(1)
     await world.receive_all()
     queue = await world.fresh()
@@ -313,7 +313,7 @@ async def test_a_watch_claims_nothing_and_takes_nobodys_turn(world: World) -> No
 
 
 async def test_sends_with_tokens_wait_until_these_are_handed_over(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: _World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_import, "WAIT_SECONDS", 0.05)
     first = [await world.send(number) for number in range(20)]
@@ -342,7 +342,7 @@ async def test_sends_with_tokens_wait_until_these_are_handed_over(
 
 
 @pytest.mark.parametrize("act", ["split", "drain", "move"])
-async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: str) -> None:
+async def test_a_crash_between_any_two_steps_loses_nothing(world: _World, act: str) -> None:
     """Interrupt the operation, and its completion, after each step in turn, while clients send, retry and receive.
 
     The nodes restart as well.  Then the operation is completed.
@@ -357,7 +357,7 @@ async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: st
         for _ in range(6):
             number += 1
             sent[number] = (await world.send(number)).message_id
-        cut = Cut(world, steps)
+        cut = _Cut(world, steps)
         try:
             if act == "split" and len(open_ones(before.partitions)) < 4:
                 await cut.splits.split(before, [0])
@@ -387,19 +387,19 @@ async def test_a_crash_between_any_two_steps_loses_nothing(world: World, act: st
     assert sorted(got) == sorted(sent.values())
 
 
-class Cut:
+class _Cut:
     """Operations whose calls of store and nodes fail after a number of them, before or after their effect."""
 
-    def __init__(self, world: World, calls: int) -> None:
+    def __init__(self, world: _World, calls: int) -> None:
         self.left = calls
         self.happened = False
         self.splits = Splits(
-            cast(Any, Door(self, world.store)), cast(Any, Door(self, world.nodes)), world.maps, lambda: NOW_MS
+            cast(Any, _Door(self, world.store)), cast(Any, _Door(self, world.nodes)), world.maps, lambda: NOW_MS
         )
 
 
-class Door:
-    def __init__(self, cut: Cut, inside: Any) -> None:
+class _Door:
+    def __init__(self, cut: _Cut, inside: Any) -> None:
         self._cut = cut
         self._inside = inside
 
@@ -419,7 +419,7 @@ class Door:
         return call
 
 
-async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: World) -> None:
+async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: _World) -> None:
     groups = [f"group {place}" for place in range(6)]
     sent = {group: [] for group in groups}  # type: ignore[var-annotated]
     numbers: dict[str, list[int]] = {group: [] for group in groups}
@@ -457,7 +457,7 @@ async def test_a_fifo_queue_that_moves_keeps_the_order_of_its_groups(fifo: World
         assert numbers[group] == sorted(set(numbers[group])), "sequence numbers rise"
 
 
-async def test_deduplication_ids_end_with_their_window_though_the_queue_has_moved(fifo: World) -> None:
+async def test_deduplication_ids_end_with_their_window_though_the_queue_has_moved(fifo: _World) -> None:
     """Tokens arrive unordered by time: one that expires late must not keep others."""
     passed_ms = 0
 
@@ -484,7 +484,7 @@ async def test_deduplication_ids_end_with_their_window_though_the_queue_has_move
         assert (await send_one(fifo, repeat)).message_id != stored.message_id, "it is stored"
 
 
-async def send_one(world: World, message: NewMessage) -> SendResult:
+async def send_one(world: _World, message: NewMessage) -> SendResult:
     """Send to the open partition of the message's group."""
 
     def pick(queue: Queue) -> Partition:
@@ -496,11 +496,11 @@ async def send_one(world: World, message: NewMessage) -> SendResult:
 
 
 async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters_find_it(
-    world: World, tmp_path: Path
+    world: _World, tmp_path: Path
 ) -> None:
     """Each cluster has a node for all shards; a shard of the other cluster with the same number is not its own."""
     (tmp_path / "far").mkdir()
-    far = Machine(tmp_path / "far")
+    far = NodeMachine(tmp_path / "far")
     far.resolver = world.maps  # type: ignore[assignment]
     node = await far.start("far", range(SHARDS), world.nodes, cluster=7)
     near = world.node
@@ -543,7 +543,7 @@ async def test_a_queue_moves_to_another_cluster_with_its_tokens_and_dead_letters
         await far.close()
 
 
-async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(world: World) -> None:
+async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(world: _World) -> None:
     await world.splits.split(await world.fresh(), [0])
     await world.settled()
     queue = await world.fresh()
@@ -574,7 +574,7 @@ async def test_dead_letters_under_way_to_a_partition_that_has_retired_come_back(
     await until(arrived)
 
 
-async def drained_and_not_noted(world: World) -> tuple[Queue, Node, Target]:
+async def drained_and_not_noted(world: _World) -> tuple[Queue, Node, Target]:
     """Make a drained and retired partition that is still in the map, as the process that would remove it has ended."""
     await world.splits.split(await world.fresh(), [0])
     await world.settled()
@@ -593,7 +593,7 @@ async def drained_and_not_noted(world: World) -> tuple[Queue, Node, Target]:
     return queue, world.node(first.id), gone
 
 
-async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_that_begins(world: World) -> None:
+async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_that_begins(world: _World) -> None:
     """Otherwise no call for all of the queue's partitions would end.  (Found by the simulator.)"""
     queue, node, gone = await drained_and_not_noted(world)
     assert node._incarnation is not None
@@ -608,7 +608,7 @@ async def test_a_partition_that_the_map_still_has_is_not_forgotten_by_a_node_tha
     assert len((await world.fresh()).partitions) == 1
 
 
-async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of_it(world: World) -> None:
+async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of_it(world: _World) -> None:
     """Regression test.  (Found by the simulator.)"""
     _, node, gone = await drained_and_not_noted(world)
     await node.forget(gone)
@@ -616,7 +616,7 @@ async def test_a_partition_that_was_forgotten_before_the_map_is_told_goes_out_of
     assert len((await world.fresh()).partitions) == 1
 
 
-async def test_a_queue_may_be_changed_while_a_partition_that_has_retired_is_in_its_map(world: World) -> None:
+async def test_a_queue_may_be_changed_while_a_partition_that_has_retired_is_in_its_map(world: _World) -> None:
     """The partition applies the change, and stays retired.
 
     Otherwise no call for all partitions would end, nor the drain.  (Found by the simulator.)
@@ -631,7 +631,7 @@ async def test_a_queue_may_be_changed_while_a_partition_that_has_retired_is_in_i
     assert len((await world.fresh()).partitions) == 1
 
 
-async def test_an_act_from_an_old_version_is_refused(world: World) -> None:
+async def test_an_act_from_an_old_version_is_refused(world: _World) -> None:
     before = await world.fresh()
     await world.splits.split(before, [0])
     with pytest.raises(ConditionFailed):
@@ -643,7 +643,7 @@ async def test_an_act_from_an_old_version_is_refused(world: World) -> None:
     assert await world.splits.finish(before.queue_id)
 
 
-async def test_a_change_that_nobody_told_the_partitions_is_known_with_the_first_call(world: World) -> None:
+async def test_a_change_that_nobody_told_the_partitions_is_known_with_the_first_call(world: _World) -> None:
     first = [await world.send(number) for number in range(20)]
     before = await world.fresh()
     ids = await world.store.new_partition_ids(0, 2)

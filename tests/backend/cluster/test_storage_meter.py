@@ -19,14 +19,14 @@ from billing.metering.storage import StorageRecord
 from billing.metering.storage_file import finished_storage
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import StoreError
-from tests.backend.nodes import Resolver
+from tests.backend.nodes import FakeResolver
 from tests.simulator.world.fleet import partition_of
 
 HOUR = 1_763_726_400
 """2025-11-21T12:00:00Z"""
 
 
-class World:
+class _World:
     """Nodes of one machine in virtual time, with the files that their meters write."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class World:
         self.folder = folder
         self.spool = folder / "usage"
         self.store = SQLiteStore(folder / "metadata.db")
-        self.resolver = Resolver()
+        self.resolver = FakeResolver()
         self.nodes: dict[str, Node] = {}
         self.tags: dict[int, Mapping[str, str] | None] = {}
 
@@ -86,8 +86,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[_World]:
+    world = _World(tmp_path)
     yield world
     await world.close()
 
@@ -121,7 +121,7 @@ def minutes_of(records: list[StorageRecord]) -> list[tuple[int, int]]:
     return [(one.partition, one.minute_s + 60 * at) for one in records for at in range(one.minutes)]
 
 
-async def test_bytes_times_milliseconds_are_exact(world: World) -> None:
+async def test_bytes_times_milliseconds_are_exact(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -147,7 +147,7 @@ async def test_bytes_times_milliseconds_are_exact(world: World) -> None:
     ]
 
 
-async def test_random_traffic_of_many_queues_adds_up(world: World) -> None:
+async def test_random_traffic_of_many_queues_adds_up(world: _World) -> None:
     """Both the sum of all records and each minute equal the test's own sums."""
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
@@ -196,7 +196,7 @@ async def test_random_traffic_of_many_queues_adds_up(world: World) -> None:
     assert any(one.minutes > 3 for one in records)
 
 
-async def test_a_look_that_comes_late_shifts_what_changed_meanwhile_and_loses_nothing(world: World) -> None:
+async def test_a_look_that_comes_late_shifts_what_changed_meanwhile_and_loses_nothing(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -216,7 +216,7 @@ async def test_a_look_that_comes_late_shifts_what_changed_meanwhile_and_loses_no
     assert sum(one.byte_milliseconds for one in records) == 100 * 60_000
 
 
-async def test_a_backlog_that_nobody_touches_costs_one_record_an_hour(world: World) -> None:
+async def test_a_backlog_that_nobody_touches_costs_one_record_an_hour(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     full, _ = await world.queue(node, 1), await world.queue(node, 2)
@@ -237,7 +237,7 @@ async def test_a_backlog_that_nobody_touches_costs_one_record_an_hour(world: Wor
     assert found[1].oldest_age_ms == 3_600_000
 
 
-async def test_what_is_in_flight_and_delayed_is_told(world: World) -> None:
+async def test_what_is_in_flight_and_delayed_is_told(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -252,7 +252,7 @@ async def test_what_is_in_flight_and_delayed_is_told(world: World) -> None:
     assert one.oldest_age_ms == 60_000
 
 
-async def test_a_deleted_queue_has_a_last_record(world: World) -> None:
+async def test_a_deleted_queue_has_a_last_record(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -264,7 +264,7 @@ async def test_a_deleted_queue_has_a_last_record(world: World) -> None:
     assert spans(world.records()) == [(0, 1, 6_000_000), (1, 1, 1_500_000)]
 
 
-async def test_tags_are_asked_for_and_stand_in_all_records_of_the_hour(world: World) -> None:
+async def test_tags_are_asked_for_and_stand_in_all_records_of_the_hour(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -288,7 +288,7 @@ async def test_tags_are_asked_for_and_stand_in_all_records_of_the_hour(world: Wo
 # --- owners that change -------------------------------------------------------------------------------------
 
 
-async def test_a_hand_over_loses_nothing_and_counts_nothing_twice(world: World) -> None:
+async def test_a_hand_over_loses_nothing_and_counts_nothing_twice(world: _World) -> None:
     first, second = await world.node("a", range(SHARDS)), await world.node("b")
     meters = world.meter(first), world.meter(second)
     partition = partition_of(5)
@@ -316,7 +316,7 @@ async def test_a_hand_over_loses_nothing_and_counts_nothing_twice(world: World) 
     assert epochs[HOUR] == epochs[HOUR + 120] < epochs[HOUR + 180]
 
 
-async def test_a_shard_that_stays_after_all_is_counted_on(world: World) -> None:
+async def test_a_shard_that_stays_after_all_is_counted_on(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, partition_of(5))
@@ -338,7 +338,7 @@ async def test_a_shard_that_stays_after_all_is_counted_on(world: World) -> None:
     assert len(minutes_of(records)) == len(set(minutes_of(records)))
 
 
-async def test_a_restart_goes_on_where_the_last_one_ended(world: World) -> None:
+async def test_a_restart_goes_on_where_the_last_one_ended(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -356,7 +356,7 @@ async def test_a_restart_goes_on_where_the_last_one_ended(world: World) -> None:
     assert len(minutes_of(records)) == len(set(minutes_of(records)))
 
 
-async def test_a_killed_node_leaves_its_minutes_and_its_successor_takes_none_of_them(world: World) -> None:
+async def test_a_killed_node_leaves_its_minutes_and_its_successor_takes_none_of_them(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -389,7 +389,7 @@ def unconfirmed(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def test_who_cannot_confirm_writes_nothing_and_makes_up_for_it_later(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: _World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
@@ -409,7 +409,7 @@ async def test_who_cannot_confirm_writes_nothing_and_makes_up_for_it_later(
     assert [record.levelname for record in caplog.records if "recorded" in record.message] == ["ERROR", "WARNING"]
 
 
-async def test_an_owner_that_is_one_no_more_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_owner_that_is_one_no_more_writes_nothing(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -421,7 +421,7 @@ async def test_an_owner_that_is_one_no_more_writes_nothing(world: World, monkeyp
     assert spans(world.records()) == [(0, 1, 6_000_000)]
 
 
-async def test_a_full_disk_delays_and_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_delays_and_loses_nothing(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await world.node("a", range(SHARDS))
     meter = world.meter(node)
     target = await world.queue(node, 1)
@@ -442,7 +442,7 @@ async def test_a_full_disk_delays_and_loses_nothing(world: World, monkeypatch: p
 
 
 @pytest.mark.parametrize("forward", [300, 86_400])
-async def test_a_clock_that_is_stepped_bills_the_time_that_has_passed(world: World, forward: int) -> None:
+async def test_a_clock_that_is_stepped_bills_the_time_that_has_passed(world: _World, forward: int) -> None:
     node = await world.node("a", range(SHARDS))
     meter = StorageMeter(node, world.spool, "host-1", world._tags, wall=lambda: world.now + stepped)
     stepped = 0
@@ -459,7 +459,7 @@ async def test_a_clock_that_is_stepped_bills_the_time_that_has_passed(world: Wor
     assert max(one.minutes for one in records) < 15
 
 
-async def test_its_own_loop_turns_and_ends(world: World) -> None:
+async def test_its_own_loop_turns_and_ends(world: _World) -> None:
     node = await world.node("a", range(SHARDS))
     world.now = HOUR + 9.99
     meter = world.meter(node)

@@ -15,7 +15,7 @@ KEY = b"0123456789abcdef"
 SALT = salt_of(KEY)
 
 
-class Machine:
+class PartitionMachine:
     """One partition, its clock and its journal (a list)."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Machine:
         counters = self.fold.counters()
         return counters.visible, counters.in_flight, counters.delayed
 
-    def hand_over(self, other: Machine) -> None:
+    def hand_over(self, other: PartitionMachine) -> None:
         """Deliver all transfers under way to another machine."""
         for transfer, (number, _) in list(self.fold.outgoing[other.fold.partition].pending.items()):
             arrived = self.message(number)

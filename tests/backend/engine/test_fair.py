@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.backend.engine.machine import Machine
+from tests.backend.engine.machine import PartitionMachine
 
 
 def test_groups_take_turns() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send(*(f"a{place}" for place in range(20)), group="a")
     queue.send("b0", "b1", group="b")
     queue.send("none")
@@ -15,7 +15,7 @@ def test_groups_take_turns() -> None:
 
 
 def test_a_noisy_group_comes_last() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send(*(f"noisy{place}" for place in range(100)), group="noisy")
     for _ in range(4):
         queue.receive(most=10, visibility=600)
@@ -25,14 +25,14 @@ def test_a_noisy_group_comes_last() -> None:
 
 
 def test_a_noisy_group_is_served_when_nobody_else_waits() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send(*(f"noisy{place}" for place in range(60)), group="noisy")
     for _ in range(6):
         assert len(queue.receive(most=10)) == 10
 
 
 def test_a_group_is_quiet_again_when_its_backlog_is_empty_or_it_sends_no_more() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send(*(f"noisy{place}" for place in range(41)), group="noisy")
     for _ in range(4):
         queue.receive(most=10, visibility=1200)
@@ -45,7 +45,7 @@ def test_a_group_is_quiet_again_when_its_backlog_is_empty_or_it_sends_no_more() 
 
 
 def test_one_receive_does_not_look_at_every_group() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     for group in range(2000):
         queue.send("x", group=f"g{group}")
     seen: set[str] = set()

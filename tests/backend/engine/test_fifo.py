@@ -8,11 +8,11 @@ import pytest
 from backend.api import AttemptExpired, DeadLetter, HandleOutcome, Target
 from backend.engine.records import Quarantined
 from backend.engine.snapshot import describe
-from tests.backend.engine.machine import Machine
+from tests.backend.engine.machine import PartitionMachine
 
 
 def test_a_group_in_flight_delivers_nothing_more() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("a1", "a2", "a3", group="a")
     assert queue.receive(most=2) == ["a1", "a2"]
     queue.send("a4", group="a")
@@ -22,7 +22,7 @@ def test_a_group_in_flight_delivers_nothing_more() -> None:
 
 
 def test_one_receive_takes_several_of_a_group_then_of_the_next() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("a1", "a2", group="a")
     queue.send("b1", group="b")
     queue.send("a3", group="a")
@@ -30,7 +30,7 @@ def test_one_receive_takes_several_of_a_group_then_of_the_next() -> None:
 
 
 def test_an_emptied_group_is_free_again() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("a1", group="a")
     queue.delete(*queue.claim())
     assert not queue.fold.lane_names
@@ -39,7 +39,7 @@ def test_an_emptied_group_is_free_again() -> None:
 
 
 def test_what_is_before_the_first_hidden_message_comes_back_alone() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("1", "2", "3", "4", "5", group="g")
     claims = queue.claim(most=5, visibility=10)
     queue.change(claims[2], 100)
@@ -50,7 +50,7 @@ def test_what_is_before_the_first_hidden_message_comes_back_alone() -> None:
 
 
 def test_deleting_what_blocks_frees_the_rest() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("1", "2", "3", group="g")
     claims = queue.claim(most=2, visibility=30)
     queue.delete(claims[0])
@@ -60,7 +60,7 @@ def test_deleting_what_blocks_frees_the_rest() -> None:
 
 
 def test_a_claim_that_has_ended_deletes_nothing() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("a", group="g")
     (claim,) = queue.claim(visibility=5)
     queue.pass_time(5)
@@ -74,7 +74,7 @@ def test_a_claim_that_has_ended_deletes_nothing() -> None:
 
 
 def test_a_handle_of_an_earlier_receive_does_nothing() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("a", group="g")
     (first,) = queue.claim(visibility=0)
     (later,) = queue.claim()
@@ -84,7 +84,7 @@ def test_a_handle_of_an_earlier_receive_does_nothing() -> None:
 
 
 def test_the_queues_delay_holds_for_what_is_stored() -> None:
-    queue = Machine(fifo=True, delay_seconds=10)
+    queue = PartitionMachine(fifo=True, delay_seconds=10)
     queue.send("a", group="g")
     queue.pass_time(5)
     queue.send("b", group="g")
@@ -97,7 +97,7 @@ def test_the_queues_delay_holds_for_what_is_stored() -> None:
 
 
 def test_a_delayed_group_is_ready_when_its_first_message_is_due() -> None:
-    queue = Machine(fifo=True, delay_seconds=10)
+    queue = PartitionMachine(fifo=True, delay_seconds=10)
     queue.send("a", group="g")
     queue.pass_time(9.999)
     assert queue.receive() == []
@@ -108,7 +108,7 @@ def test_a_delayed_group_is_ready_when_its_first_message_is_due() -> None:
 
 @pytest.mark.parametrize("end", ["deleted", "quarantined", "a dead letter", "moved", "expired"])
 def test_what_is_behind_a_message_that_is_gone_is_announced_when_it_is_due(end: str) -> None:
-    queue = Machine(fifo=True, delay_seconds=10, retention_seconds=12 if end == "expired" else 60)
+    queue = PartitionMachine(fifo=True, delay_seconds=10, retention_seconds=12 if end == "expired" else 60)
     queue.send("a", group="g")
     queue.pass_time(5)
     queue.send("b", group="g")
@@ -133,7 +133,7 @@ def test_what_is_behind_a_message_that_is_gone_is_announced_when_it_is_due(end: 
 
 
 def test_an_attempt_can_be_repeated() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("1", "2", group="g")
     first = queue.claim(attempt="x", visibility=30)
     queue.pass_time(20)
@@ -148,7 +148,7 @@ def test_an_attempt_can_be_repeated() -> None:
 
 @pytest.mark.parametrize("change", ["delete", "visibility"])
 def test_an_attempt_ends_with_any_change(change: str) -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("1", "2", group="g")
     claims = queue.claim(attempt="x")
     if change == "delete":
@@ -161,7 +161,7 @@ def test_an_attempt_ends_with_any_change(change: str) -> None:
 
 
 def test_an_attempt_is_forgotten_after_five_minutes() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     queue.send("1", group="g")
     queue.claim(attempt="x", visibility=10)
     queue.pass_time(300)
@@ -170,7 +170,7 @@ def test_an_attempt_is_forgotten_after_five_minutes() -> None:
 
 
 def test_a_dead_letter_of_a_group_lets_the_next_one_through() -> None:
-    queue, dead = Machine(fifo=True), Machine(partition=2, fifo=True)
+    queue, dead = PartitionMachine(fifo=True), PartitionMachine(partition=2, fifo=True)
     queue.send("poison", "good", group="g")
     dead_letter = DeadLetter(1, dead.target, True)
     (claim,) = queue.claim(most=1)
@@ -184,14 +184,14 @@ def test_a_dead_letter_of_a_group_lets_the_next_one_through() -> None:
 
 
 def test_the_in_flight_limit_is_silent() -> None:
-    queue = Machine(fifo=True, in_flight_limit=1)
+    queue = PartitionMachine(fifo=True, in_flight_limit=1)
     queue.send("1", "2", group="g")
     assert queue.receive() == ["1"]
     assert queue.receive() == []
 
 
 def test_groups_that_may_deliver_take_turns() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     for group in "abc":
         queue.send(f"{group}1", f"{group}2", group=group)
     claims = queue.claim(most=1)

@@ -26,7 +26,7 @@ from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id
 from backend.engine.snapshot import describe
-from tests.backend.engine.machine import SALT, Machine
+from tests.backend.engine.machine import SALT, PartitionMachine
 
 DIGEST = b"d" * 16
 
@@ -35,27 +35,27 @@ def token(place: int) -> bytes:
     return (place * 0x9E3779B97F4A7C15F39CC0605CEDC835 & (1 << 120) - 1).to_bytes(15, "little") + b"\0"
 
 
-def send(machine: Machine, place: int, digest: bytes = DIGEST) -> str:
+def send(machine: PartitionMachine, place: int, digest: bytes = DIGEST) -> str:
     written, answers = machine.queue.send([NewMessage(b"body", retry=token(place) + digest)], machine.now)
     keep(machine, written)
     return answers[0].message_id
 
 
-def keep(machine: Machine, written: list[tuple[records.Message | records.RetryAnswered, bytes]]) -> None:
+def keep(machine: PartitionMachine, written: list[tuple[records.Message | records.RetryAnswered, bytes]]) -> None:
     for record, payload in written:
         if isinstance(record, records.Message):
             machine.payloads[record.number] = payload
     machine.write([record for record, _ in written])
 
 
-def reroute(machine: Machine, version: int, **routing: object) -> PartitionSettings:
+def reroute(machine: PartitionMachine, version: int, **routing: object) -> PartitionSettings:
     made = Routing(version, **routing)  # type: ignore[arg-type]
     machine.settings = msgspec.structs.replace(machine.settings, version=version, routing=made)
     machine.write(machine.queue.configure(machine.settings))
     return machine.settings
 
 
-def hand_over(source: Machine, destination: Machine, version: int) -> int:
+def hand_over(source: PartitionMachine, destination: PartitionMachine, version: int) -> int:
     """Transfer all parts of the tokens, and complete the transfer; returns the number of tokens."""
     assert destination.settings.routing is not None
     count = 0
@@ -67,9 +67,9 @@ def hand_over(source: Machine, destination: Machine, version: int) -> int:
     return count
 
 
-def pair() -> tuple[Machine, Machine]:
+def pair() -> tuple[PartitionMachine, PartitionMachine]:
     """Make a partition with tokens, and a new one that waits for them."""
-    parent, child = Machine(), Machine(partition=2)
+    parent, child = PartitionMachine(), PartitionMachine(partition=2)
     first = [send(parent, place) for place in range(40)]
     assert len(set(first)) == 40
     reroute(parent, 2, slots=(0, 1))
@@ -77,7 +77,7 @@ def pair() -> tuple[Machine, Machine]:
     return parent, child
 
 
-def checked(machine: Machine) -> None:
+def checked(machine: PartitionMachine) -> None:
     """Check that a replay and a checkpoint give the live state."""
     assert describe(machine.replayed()) == describe(machine.fold)
 
@@ -128,7 +128,7 @@ def test_what_was_handed_over_is_handed_over_again_and_what_is_repeated_changes_
     before = describe(child.fold)
     hand_over(parent, child, 2)
     assert describe(child.fold) == before
-    heir = Machine(partition=3)
+    heir = PartitionMachine(partition=3)
     reroute(child, 4, slot=1, slots=(0, 2), state=PartitionState.DRAINING)
     reroute(heir, 4, slot=2, slots=(0, 2), awaits=(2,))
     moved = hand_over(child, heir, 4)
@@ -170,7 +170,7 @@ def test_a_clock_that_is_ahead_forgets_nothing_early() -> None:
 
 
 def test_a_deduplication_id_is_known_after_a_move() -> None:
-    old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
+    old, new = PartitionMachine(fifo=True), PartitionMachine(partition=2, fifo=True)
     written, (first,) = old.queue.send([NewMessage(b"one", group="g", token=token(1))], old.now)
     keep(old, written)
     reroute(old, 2, slots=(0,), state=PartitionState.DRAINING)
@@ -195,9 +195,9 @@ def test_a_deduplication_id_is_known_after_a_move() -> None:
 
 def test_deduplication_ids_that_came_with_a_move_end_each_at_its_own_time() -> None:
     """They arrive in the order of their bytes, so one that expires last may be before all others."""
-    old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
+    old, new = PartitionMachine(fifo=True), PartitionMachine(partition=2, fifo=True)
 
-    def sent(machine: Machine, place: int) -> SendResult:
+    def sent(machine: PartitionMachine, place: int) -> SendResult:
         written, (answer,) = machine.queue.send([NewMessage(b"", group="g", token=token(place))], machine.now)
         keep(machine, written)
         return answer
@@ -221,7 +221,7 @@ def test_deduplication_ids_that_came_with_a_move_end_each_at_its_own_time() -> N
 
 
 def test_numbers_that_go_on_from_a_higher_epoch_are_never_given_twice() -> None:
-    old, new = Machine(fifo=True), Machine(partition=2, fifo=True)
+    old, new = PartitionMachine(fifo=True), PartitionMachine(partition=2, fifo=True)
     old.fold.open(9)
     reroute(new, 2, awaits=(1,))
     new.write([records.HandedOver(1, 2, old.fold.next_number)])
@@ -233,7 +233,7 @@ def test_numbers_that_go_on_from_a_higher_epoch_are_never_given_twice() -> None:
 
 
 def test_a_partition_that_drains_answers_repeats_and_takes_nothing_new() -> None:
-    machine = Machine()
+    machine = PartitionMachine()
     first = send(machine, 1)
     reroute(machine, 2, slots=(1,), state=PartitionState.DRAINING)
     assert send(machine, 1) == first
@@ -243,13 +243,13 @@ def test_a_partition_that_drains_answers_repeats_and_takes_nothing_new() -> None
     assert machine.queue.configure(older) == [], "it never opens again"
 
 
-def state(machine: Machine) -> PartitionState:
+def state(machine: PartitionMachine) -> PartitionState:
     assert machine.fold.settings is not None
     return machine.fold.settings.state
 
 
 def test_it_retires_when_it_was_empty_for_long_enough() -> None:
-    machine = Machine()
+    machine = PartitionMachine()
     send(machine, 1)
     assert machine.queue.retire(machine.now, 0) == [], "it does not drain"
     reroute(machine, 2, slots=(1,), state=PartitionState.DRAINING)
@@ -278,7 +278,7 @@ def test_it_retires_when_it_was_empty_for_long_enough() -> None:
 
 
 def test_a_message_on_its_way_elsewhere_keeps_it() -> None:
-    machine = Machine()
+    machine = PartitionMachine()
     send(machine, 1)
     (claimed,) = machine.claim()
     machine.pass_time(31)
@@ -291,4 +291,4 @@ def test_a_message_on_its_way_elsewhere_keeps_it() -> None:
 
 
 def test_an_empty_handover_says_at_least_that_it_is_one() -> None:
-    assert Machine().queue.adopt(Handover([], 1), 0) == []
+    assert PartitionMachine().queue.adopt(Handover([], 1), 0) == []

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from backend.api import DeadLetter, NewMessage, QueueFull
 from backend.engine.snapshot import describe
-from tests.backend.engine.machine import Machine
+from tests.backend.engine.machine import PartitionMachine
 
 
 def test_no_more_messages_than_the_limit_are_taken() -> None:
-    queue = Machine(messages_most=3)
+    queue = PartitionMachine(messages_most=3)
     queue.send("a", "b")
     with pytest.raises(QueueFull, match=r"^The queue stores 2 messages, and its HoldfastMaximumMessages is 3\.$"):
         queue.send("c", "d")
@@ -26,7 +26,7 @@ def test_no_more_messages_than_the_limit_are_taken() -> None:
 
 
 def test_bytes_are_taken_until_the_limit_is_reached() -> None:
-    queue = Machine(bytes_most=1000)
+    queue = PartitionMachine(bytes_most=1000)
     queue.send("x" * 5000)
     with pytest.raises(QueueFull, match=r"^The queue stores 5000 bytes, and its HoldfastMaximumBytes is 1000\.$"):
         queue.send("y")
@@ -41,7 +41,7 @@ def test_bytes_are_taken_until_the_limit_is_reached() -> None:
 
 
 def test_a_repeat_is_answered_by_a_full_queue_too() -> None:
-    queue = Machine(fifo=True, messages_most=1)
+    queue = PartitionMachine(fifo=True, messages_most=1)
     message = NewMessage(b"a", None, "g", b"t" * 16, retry=b"r" * 32)
     (first,) = queue.send_all([message])
     (second,) = queue.send_all([message])
@@ -54,9 +54,9 @@ def test_a_repeat_is_answered_by_a_full_queue_too() -> None:
 
 
 def test_dead_letters_pass_the_limits() -> None:
-    dead = Machine(partition=2, messages_most=1, bytes_most=1)
+    dead = PartitionMachine(partition=2, messages_most=1, bytes_most=1)
     dead.send("there already")
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", "b")
     queue.claim(visibility=0)
     assert queue.claim(dead_letter=DeadLetter(1, dead.target)) == []
@@ -67,7 +67,7 @@ def test_dead_letters_pass_the_limits() -> None:
 
 
 def test_limits_change_with_the_settings_and_survive_a_restart() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", "b", "c")
     queue.write(queue.queue.configure(replace(queue.settings, version=2, messages_most=3)))
     with pytest.raises(QueueFull):

@@ -18,7 +18,7 @@ from backend.engine.ids import message_id, pack_id, salt_of, unpack_id
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
 from backend.engine.timers import NEVER, Timers
 from backend.engine.tokens import Tokens
-from tests.backend.engine.machine import Machine
+from tests.backend.engine.machine import PartitionMachine
 
 
 def test_timers_fire_in_order_and_never_early() -> None:
@@ -138,7 +138,7 @@ def test_a_later_version_may_append_members() -> None:
 
 @pytest.mark.parametrize(("fifo", "most"), [(False, 40), (True, 80)])
 def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, most: int) -> None:
-    queue = Machine(fifo=fifo)
+    queue = PartitionMachine(fifo=fifo)
     fold = queue.fold
     count = 200_000
     fold.open(1)
@@ -151,7 +151,7 @@ def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, most: int) -> Non
     assert used / count <= most
 
 
-async def _read_back(queue: Machine) -> tuple[Fold, int]:
+async def _read_back(queue: PartitionMachine) -> tuple[Fold, int]:
     store: dict[Ref, bytes] = {}
 
     def add(piece: bytes) -> Ref:
@@ -173,7 +173,7 @@ async def _read_back(queue: Machine) -> tuple[Fold, int]:
 @pytest.mark.parametrize("fifo", [False, True])
 async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
     rng = random.Random(3)
-    queue = Machine(fifo=fifo, retention_seconds=3600)
+    queue = PartitionMachine(fifo=fifo, retention_seconds=3600)
     for step in range(3000):
         queue.pass_time(rng.random())
         choice = rng.random()
@@ -205,7 +205,7 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
     grouped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks restored together have the same lists and sums as those restored one by one."""
-    queue = Machine(retention_seconds=3600)
+    queue = PartitionMachine(retention_seconds=3600)
     for step in range(5000):
         queue.position += (step % 1500 == 0) << SEGMENT_SHIFT  # blocks within a segment, and across its end
         queue.send("x" * (step % 7), group="g" if grouped and step < 1023 else None)
@@ -248,7 +248,7 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
 
 
 async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("old")
     real = snapshot._block_piece
 
@@ -271,7 +271,7 @@ async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeyp
 
 
 async def test_a_snapshot_writes_only_what_has_changed() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     for _ in range(50):
         queue.send(*("x" * 10 for _ in range(100)))
     _, written = await _read_back(queue)
@@ -292,7 +292,7 @@ async def test_a_snapshot_writes_only_what_has_changed() -> None:
 
 
 async def test_what_was_written_ahead_is_written_again_only_where_it_changed() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     for _ in range(50):
         queue.send(*("x" * 10 for _ in range(100)))
     store: dict[Ref, bytes] = {}
@@ -320,7 +320,7 @@ async def test_what_was_written_ahead_is_written_again_only_where_it_changed() -
 
 
 def test_timers_that_mean_nothing_any_more_are_thrown_away() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     for _ in range(20_000):
         (claim,) = queue.claim(visibility=3600)

@@ -17,7 +17,7 @@ from backend.engine.receipt_handles import Handles
 from backend.engine.records import Dropped, Message, decode_head
 from backend.engine.snapshot import describe
 from backend.engine.tokens import CHUNK_TOKENS
-from tests.backend.engine.machine import KEY, SALT, Machine
+from tests.backend.engine.machine import KEY, SALT, PartitionMachine
 
 
 def retry(token: int, call: bytes = b"first") -> bytes:
@@ -26,7 +26,7 @@ def retry(token: int, call: bytes = b"first") -> bytes:
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_repeat_is_answered_with_the_first_answer(fifo: bool) -> None:
-    queue = Machine(fifo=fifo)
+    queue = PartitionMachine(fifo=fifo)
     group = "g" if fifo else None
     (first,) = queue.send("a", group=group, retry=retry(1))
     queue.pass_time(59.999)
@@ -39,7 +39,7 @@ def test_a_repeat_is_answered_with_the_first_answer(fifo: bool) -> None:
 
 
 def test_the_window_begins_with_the_first_send() -> None:
-    queue = Machine(retry_window_seconds=60)
+    queue = PartitionMachine(retry_window_seconds=60)
     queue.send("a", retry=retry(1))
     queue.pass_time(40)
     queue.send("a", retry=retry(1))
@@ -51,7 +51,7 @@ def test_the_window_begins_with_the_first_send() -> None:
 
 
 def test_the_window_is_the_one_of_the_settings() -> None:
-    queue = Machine(retry_window_seconds=5, token_window_seconds=300)
+    queue = PartitionMachine(retry_window_seconds=5, token_window_seconds=300)
     queue.send("a", retry=retry(1))
     queue.write(queue.queue.configure(msgspec.structs.replace(queue.settings, version=2, retry_window_seconds=20)))
     queue.pass_time(5)
@@ -62,7 +62,7 @@ def test_the_window_is_the_one_of_the_settings() -> None:
 
 
 def test_the_same_token_with_another_call_is_refused_and_changes_nothing() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", retry=retry(1))
     before, state = len(queue.journal), describe(queue.fold)
     with pytest.raises(TokenReused):
@@ -73,7 +73,7 @@ def test_the_same_token_with_another_call_is_refused_and_changes_nothing() -> No
 
 
 def test_of_a_call_that_was_cut_in_half_the_missing_ones_are_stored() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     messages = [NewMessage(b"%d" % at, retry=retry(at)) for at in range(5)]
     first = queue.send_all(messages[:2])
     answers = queue.send_all(messages)
@@ -86,23 +86,23 @@ async def _read(ref: Ref, fetch: snapshot.Fetch) -> tuple[Fold, list[Ref]]:
     return await snapshot.read(ref, fetch)
 
 
-def _deleted(queue: Machine) -> None:
+def _deleted(queue: PartitionMachine) -> None:
     queue.delete(*queue.claim())
 
 
-def _purged(queue: Machine) -> None:
+def _purged(queue: PartitionMachine) -> None:
     queue.write(queue.queue.purge(1))
 
 
-def _expired(queue: Machine) -> None:
+def _expired(queue: PartitionMachine) -> None:
     queue.write(
         queue.queue.configure(msgspec.structs.replace(queue.settings, version=2, retention_seconds=1))
     )  # fmt: skip
     queue.pass_time(10)
 
 
-def _dead(queue: Machine) -> None:
-    dead = Machine(partition=2, fifo=queue.settings.fifo)
+def _dead(queue: PartitionMachine) -> None:
+    dead = PartitionMachine(partition=2, fifo=queue.settings.fifo)
     (claim,) = queue.claim()
     queue.change(claim, 0)
     queue.claim(dead_letter=DeadLetter(1, dead.target, queue.settings.fifo))
@@ -114,9 +114,9 @@ def _dead(queue: Machine) -> None:
 @pytest.mark.parametrize("what_happens", [_deleted, _purged, _expired, _dead])
 @pytest.mark.parametrize("replayed", [False, True])
 def test_whatever_has_become_of_the_message(
-    fifo: bool, what_happens: Callable[[Machine], None], replayed: bool
+    fifo: bool, what_happens: Callable[[PartitionMachine], None], replayed: bool
 ) -> None:
-    queue = Machine(fifo=fifo)
+    queue = PartitionMachine(fifo=fifo)
     group, token = ("g", b"d" * 16) if fifo else (None, None)
     (first,) = queue.send("a", group=group, token=token, retry=retry(1))
     what_happens(queue)
@@ -131,7 +131,7 @@ def test_whatever_has_become_of_the_message(
 
 
 def test_a_twin_by_deduplication_id_keeps_its_answer_beyond_that_ids_window() -> None:
-    queue = Machine(fifo=True, token_window_seconds=300)
+    queue = PartitionMachine(fifo=True, token_window_seconds=300)
     (first,) = queue.send("a", group="g", token=b"d" * 16, retry=retry(1))
     queue.pass_time(299)
     (twin,) = queue.send("a", group="g", token=b"d" * 16, retry=retry(2))
@@ -143,7 +143,7 @@ def test_a_twin_by_deduplication_id_keeps_its_answer_beyond_that_ids_window() ->
 
 
 def test_deduplication_ids_and_retry_tokens_do_not_meet() -> None:
-    queue = Machine(fifo=True)
+    queue = PartitionMachine(fifo=True)
     same = (1).to_bytes(16, "big")
     queue.send("a", group="g", token=same)
     assert not queue.send("b", group="g", token=b"d" * 16, retry=retry(1))[0].duplicate
@@ -151,7 +151,7 @@ def test_deduplication_ids_and_retry_tokens_do_not_meet() -> None:
 
 
 def test_a_checkpoint_holds_the_tokens_and_writes_full_chunks_once() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     count = 2 * CHUNK_TOKENS + 10
     answers = [queue.send("x", retry=retry(at, b"%d" % at))[0] for at in range(count)]
     pieces: list[bytes] = []
@@ -183,7 +183,7 @@ def test_a_checkpoint_holds_the_tokens_and_writes_full_chunks_once() -> None:
 
 
 def test_expired_tokens_leave_nothing_behind() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     for at in range(3 * CHUNK_TOKENS // 2):
         queue.send("x", retry=retry(at))
         queue.pass_time(0.01)
@@ -195,7 +195,7 @@ def test_expired_tokens_leave_nothing_behind() -> None:
 
 
 def test_tokens_that_come_fast_are_thrown_out_while_more_come() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     for at in range(2_000):
         queue.send("x", retry=retry(at))
         queue.pass_time(0.1)
@@ -203,7 +203,7 @@ def test_tokens_that_come_fast_are_thrown_out_while_more_come() -> None:
 
 
 def test_a_dropped_queue_forgets_its_tokens() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", retry=retry(1))
     queue.write([Dropped(1)])
     assert len(queue.fold.retries) == 0

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from backend.api import DeadLetter, HandleOutcome, OverLimit, Target
 from backend.engine.records import MoveTaskEnded, TransferBack, TransferDone
 from backend.engine.snapshot import describe
-from tests.backend.engine.machine import Machine
+from tests.backend.engine.machine import PartitionMachine
 from tests.backend.engine.test_handover import copied
 
 
 def test_a_message_is_invisible_until_its_claim_ends() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     assert queue.receive(visibility=30) == ["a"]
     queue.pass_time(29.999)
@@ -23,7 +23,7 @@ def test_a_message_is_invisible_until_its_claim_ends() -> None:
 
 
 def test_a_deleted_message_is_gone_and_deleting_it_again_succeeds() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (claim,) = queue.claim()
     assert queue.delete(claim, claim) == [HandleOutcome.DONE, HandleOutcome.DONE]
@@ -36,7 +36,7 @@ def test_a_deleted_message_is_gone_and_deleting_it_again_succeeds() -> None:
 
 
 def test_every_handle_of_a_message_deletes_it() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", "b", "c")
     first, second, third = queue.claim(visibility=5)
     queue.pass_time(6)
@@ -54,7 +54,7 @@ def test_every_handle_of_a_message_deletes_it() -> None:
 
 
 def test_a_handle_of_an_earlier_receive_changes_the_visibility_of_the_later_one() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (first,) = queue.claim(visibility=5)
     queue.pass_time(6)
@@ -72,7 +72,7 @@ def test_a_handle_of_an_earlier_receive_changes_the_visibility_of_the_later_one(
 
 
 def test_the_twelve_hours_count_from_the_latest_receive_whichever_handle_is_used() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (first,) = queue.claim(visibility=5)
     queue.pass_time(3600)
@@ -84,7 +84,7 @@ def test_the_twelve_hours_count_from_the_latest_receive_whichever_handle_is_used
 
 
 def test_a_message_that_was_deleted_on_its_way_elsewhere_does_not_come_back() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", "b")
     first, _ = queue.claim(visibility=0)
     queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
@@ -97,7 +97,7 @@ def test_a_message_that_was_deleted_on_its_way_elsewhere_does_not_come_back() ->
 
 
 def test_a_claim_that_is_given_back_is_one_by_its_own_handle_only() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (first,) = queue.claim(visibility=0)
     (later,) = queue.claim()
@@ -108,7 +108,7 @@ def test_a_claim_that_is_given_back_is_one_by_its_own_handle_only() -> None:
 
 
 def test_handles_that_were_never_issued_or_are_of_another_queue() -> None:
-    queue, other = Machine(), Machine(partition=2)
+    queue, other = PartitionMachine(), PartitionMachine(partition=2)
     other.send("x")
     (foreign,) = other.claim()
     assert queue.queue.delete([other.handle(foreign), "garbage", "AAAA", ""], queue.now)[1] == [
@@ -122,7 +122,7 @@ def test_handles_that_were_never_issued_or_are_of_another_queue() -> None:
 
 
 def test_visibility_can_be_extended_shortened_and_ended() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (claim,) = queue.claim(visibility=10)
     assert queue.change(claim, 60) == HandleOutcome.DONE
@@ -138,7 +138,7 @@ def test_visibility_can_be_extended_shortened_and_ended() -> None:
 
 
 def test_a_claim_lasts_twelve_hours_at_most() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (claim,) = queue.claim(visibility=43_200)
     queue.pass_time(10)
@@ -147,7 +147,7 @@ def test_a_claim_lasts_twelve_hours_at_most() -> None:
 
 
 def test_a_handle_that_has_just_expired_takes_its_message_back() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     (claim,) = queue.claim(visibility=5)
     queue.pass_time(6)
@@ -158,7 +158,7 @@ def test_a_handle_that_has_just_expired_takes_its_message_back() -> None:
 
 
 def test_delays_of_message_and_queue() -> None:
-    queue = Machine(delay_seconds=10)
+    queue = PartitionMachine(delay_seconds=10)
     queue.send("queue's")
     queue.send("none", delay=0)
     queue.send("own", delay=20)
@@ -173,7 +173,7 @@ def test_delays_of_message_and_queue() -> None:
 
 
 def test_a_new_delay_does_not_reach_messages_already_sent() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     queue.write(queue.queue.configure(replace(queue.settings, version=2, delay_seconds=60)))
     queue.send("b")
@@ -182,7 +182,7 @@ def test_a_new_delay_does_not_reach_messages_already_sent() -> None:
 
 
 def test_retention_ends_messages_in_any_state() -> None:
-    queue = Machine(retention_seconds=60)
+    queue = PartitionMachine(retention_seconds=60)
     queue.send("waits", "flies")
     queue.send("delayed", delay=600)
     queue.claim(most=1, visibility=600)
@@ -195,7 +195,7 @@ def test_retention_ends_messages_in_any_state() -> None:
 
 
 def test_deleting_what_has_just_expired_makes_the_time_durable() -> None:
-    queue = Machine(retention_seconds=60)
+    queue = PartitionMachine(retention_seconds=60)
     queue.send("a")
     (claim,) = queue.claim()
     queue.pass_time(61)
@@ -206,7 +206,7 @@ def test_deleting_what_has_just_expired_makes_the_time_durable() -> None:
 
 
 def test_a_changed_retention_holds_for_what_is_stored() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     queue.pass_time(120)
     queue.write(queue.queue.configure(replace(queue.settings, version=2, retention_seconds=60)))
@@ -214,13 +214,13 @@ def test_a_changed_retention_holds_for_what_is_stored() -> None:
 
 
 def test_older_settings_are_ignored() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.write(queue.queue.configure(replace(queue.settings, version=3, delay_seconds=5)))
     assert queue.queue.configure(replace(queue.settings, version=2, delay_seconds=9)) == []
 
 
 def test_the_in_flight_limit() -> None:
-    queue = Machine(in_flight_limit=3)
+    queue = PartitionMachine(in_flight_limit=3)
     queue.send("a", "b", "c", "d")
     assert len(queue.claim(most=10, visibility=30)) == 3
     with pytest.raises(OverLimit):
@@ -231,7 +231,7 @@ def test_the_in_flight_limit() -> None:
 
 
 def test_tokens_answer_twins_with_the_first_answer() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     (first,) = queue.send("a", token=b"t" * 16)
     (twin,) = queue.send("b", token=b"t" * 16)
     assert (twin.message_id, twin.duplicate) == (first.message_id, True)
@@ -245,7 +245,7 @@ def test_tokens_answer_twins_with_the_first_answer() -> None:
 
 
 def test_purge_takes_everything_and_tokens_too() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", "b", token=None)
     queue.send("c", token=b"t" * 16)
     queue.send("d", delay=60)
@@ -260,7 +260,7 @@ def test_purge_takes_everything_and_tokens_too() -> None:
 
 
 def test_what_came_back_and_what_is_new_take_turns() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send(*"abcdef")
     for claim in queue.claim(most=3):
         queue.change(claim, 0)
@@ -269,7 +269,7 @@ def test_what_came_back_and_what_is_new_take_turns() -> None:
 
 
 def test_a_dead_letter_leaves_at_the_receive_after_the_last() -> None:
-    queue, dead = Machine(), Machine(partition=2)
+    queue, dead = PartitionMachine(), PartitionMachine(partition=2)
     dead_letter = DeadLetter(2, dead.target)
     (sent,) = queue.send("a")
     for receives in (1, 2):
@@ -291,7 +291,7 @@ def test_a_dead_letter_leaves_at_the_receive_after_the_last() -> None:
 
 
 async def test_a_dead_letter_keeps_the_count_of_its_receives() -> None:
-    source, dead, last = Machine(), Machine(partition=9), Machine(partition=10)
+    source, dead, last = PartitionMachine(), PartitionMachine(partition=9), PartitionMachine(partition=10)
     source.send("a")
     first = source.now
     for _ in range(2):
@@ -318,7 +318,7 @@ async def test_a_dead_letter_keeps_the_count_of_its_receives() -> None:
 
 
 def test_a_message_that_a_task_moves_begins_anew() -> None:
-    source, other = Machine(), Machine(partition=9)
+    source, other = PartitionMachine(), PartitionMachine(partition=9)
     source.send("a")
     (claim,) = source.claim(visibility=0)
     source.write(source.queue.move_out([(claim.number, Target(9, 9))], source.now))
@@ -329,7 +329,7 @@ def test_a_message_that_a_task_moves_begins_anew() -> None:
 
 
 def test_the_count_survives_a_purge_while_the_message_is_under_way() -> None:
-    source, dead = Machine(), Machine(partition=9)
+    source, dead = PartitionMachine(), PartitionMachine(partition=9)
     source.send("a")
     source.claim(visibility=0)
     source.claim(dead_letter=DeadLetter(1, Target(9, 9)))
@@ -340,7 +340,7 @@ def test_the_count_survives_a_purge_while_the_message_is_under_way() -> None:
 
 
 def test_a_transfer_is_taken_once() -> None:
-    queue, dead = Machine(), Machine(partition=2)
+    queue, dead = PartitionMachine(), PartitionMachine(partition=2)
     queue.send("a", "b")
     queue.claim(visibility=0)
     queue.claim(dead_letter=DeadLetter(1, dead.target))
@@ -359,7 +359,7 @@ def test_a_transfer_is_taken_once() -> None:
 
 
 def test_a_message_whose_destination_is_gone_comes_back() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     queue.claim(visibility=0)
     queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
@@ -368,7 +368,7 @@ def test_a_message_whose_destination_is_gone_comes_back() -> None:
 
 
 def test_purge_while_a_message_is_under_way() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a", "b")
     queue.claim(most=1, visibility=0)
     queue.claim(most=1, dead_letter=DeadLetter(1, Target(9, 9)))
@@ -380,7 +380,7 @@ def test_purge_while_a_message_is_under_way() -> None:
 
 
 def test_what_is_sent_after_a_purge_beside_a_message_under_way_expires() -> None:
-    queue = Machine(retention_seconds=60)
+    queue = PartitionMachine(retention_seconds=60)
     queue.send("a")
     queue.claim(visibility=0)
     queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
@@ -392,7 +392,7 @@ def test_what_is_sent_after_a_purge_beside_a_message_under_way_expires() -> None
 
 
 def test_a_handle_from_before_a_purge_beside_a_message_under_way_deletes_nothing() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     queue.send("a")
     queue.claim(visibility=0)
     queue.claim(dead_letter=DeadLetter(1, Target(9, 9)))
@@ -404,7 +404,7 @@ def test_a_handle_from_before_a_purge_beside_a_message_under_way_deletes_nothing
 
 
 def test_a_queue_that_is_kept_empty_remembers_no_ages() -> None:
-    queue = Machine()
+    queue = PartitionMachine()
     for _ in range(300):
         queue.send(*"abcdefghij" * 103)
         while claims := queue.claim():
@@ -413,7 +413,7 @@ def test_a_queue_that_is_kept_empty_remembers_no_ages() -> None:
 
 
 def test_move_tasks() -> None:
-    queue, other = Machine(), Machine(partition=2)
+    queue, other = PartitionMachine(), PartitionMachine(partition=2)
     queue.send("a", "b", "c")
     queue.write(queue.queue.start_move("task", None, 0, queue.now))
     chosen = queue.queue.movable(2, queue.now)

@@ -19,7 +19,7 @@ from metadata_service.models import LogEntry
 from tests.backend.journal.support import Failures, a_record, number_of, numbers_in
 
 
-class World(Protocol):
+class LogStorage(Protocol):
     """Storage of logs, which survives the processes that write them."""
 
     def run(self, main: Coroutine[Any, Any, None]) -> None: ...
@@ -37,7 +37,7 @@ class World(Protocol):
 class Writer:
     """One incarnation."""
 
-    def __init__(self, world: World, log_id: int = 9) -> None:
+    def __init__(self, world: LogStorage, log_id: int = 9) -> None:
         self.world = world
         self.journal = world.journal()
         self.entry = LogEntry(log_id=log_id, node="n", incarnation=log_id)
@@ -78,7 +78,7 @@ async def appended(log: Log, number: int) -> None:
     await durable(log)
 
 
-async def taken_over(world: World, entry: LogEntry) -> tuple[Journal, list[Row], LogEnd]:
+async def taken_over(world: LogStorage, entry: LogEntry) -> tuple[Journal, list[Row], LogEnd]:
     """Take a log over as a successor does, up to the seal."""
     await world.set_state(entry, "recovering")
     journal = world.journal()
@@ -96,10 +96,10 @@ async def taken_over(world: World, entry: LogEntry) -> tuple[Journal, list[Row],
     return journal, rows, scan.end
 
 
-class Conformance:
+class JournalConformance:
     """Tests for each implementation: its test class has a fixture ``world`` and inherits these."""
 
-    def test_what_is_durable_is_read_back_at_its_position(self, world: World) -> None:
+    def test_what_is_durable_is_read_back_at_its_position(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
@@ -128,7 +128,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_a_log_that_is_closed_holds_all(self, world: World) -> None:
+    def test_a_log_that_is_closed_holds_all(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
@@ -147,7 +147,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_a_log_that_was_begun_and_never_used_is_empty(self, world: World) -> None:
+    def test_a_log_that_was_begun_and_never_used_is_empty(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             await writer.begin()
@@ -161,7 +161,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_a_cut_parts_rows(self, world: World) -> None:
+    def test_a_cut_parts_rows(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
@@ -179,7 +179,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_a_log_can_be_read_from_any_cut(self, world: World) -> None:
+    def test_a_log_can_be_read_from_any_cut(self, world: LogStorage) -> None:
         """Includes a cut before an empty row that is the last one of its segment."""
 
         async def main() -> None:
@@ -214,7 +214,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_what_was_checked_is_taken(self, world: World) -> None:
+    def test_what_was_checked_is_taken(self, world: LogStorage) -> None:
         async def main() -> None:
             log = await Writer(world).begin()
             random = Random(1)
@@ -237,7 +237,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_segments_follow_each_other_and_go(self, world: World) -> None:
+    def test_segments_follow_each_other_and_go(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
@@ -270,7 +270,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_what_is_missing_below_the_seal_is_damage(self, world: World) -> None:
+    def test_what_is_missing_below_the_seal_is_damage(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
@@ -294,7 +294,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_pieces(self, world: World) -> None:
+    def test_pieces(self, world: LogStorage) -> None:
         async def main() -> None:
             writer = Writer(world)
             log = await writer.begin()
@@ -325,7 +325,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_a_log_that_was_taken_over_acknowledges_nothing_more(self, world: World) -> None:
+    def test_a_log_that_was_taken_over_acknowledges_nothing_more(self, world: LogStorage) -> None:
         """Alternatively it cannot be taken over while its writer lives."""
 
         async def main() -> None:
@@ -354,7 +354,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_records_come_to_all_replicas(self, world: World) -> None:
+    def test_records_come_to_all_replicas(self, world: LogStorage) -> None:
         """Covers records just appended, some that were durable before, and some of an earlier log."""
 
         async def main() -> None:
@@ -377,7 +377,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_what_is_not_durable_is_counted(self, world: World) -> None:
+    def test_what_is_not_durable_is_counted(self, world: LogStorage) -> None:
         async def main() -> None:
             log = await Writer(world).begin()
             assert log.unsynced_bytes == 0
@@ -390,7 +390,7 @@ class Conformance:
 
         world.run(main())
 
-    def test_callers_that_leave_harm_nobody(self, world: World) -> None:
+    def test_callers_that_leave_harm_nobody(self, world: LogStorage) -> None:
         async def main() -> None:
             log = await Writer(world).begin()
             await append(log, 1)

@@ -28,7 +28,7 @@ from metadata_service.cassandra.driver.connection import (
     UnsafeCommitLog,
 )
 from metadata_service.models import LogEntry
-from tests.backend.journal.conformance import Conformance, Writer, append, durable, taken_over
+from tests.backend.journal.conformance import JournalConformance, Writer, append, durable, taken_over
 from tests.backend.journal.support import numbers_in
 from tests.backend.journal.test_conformance import SMALL_ROWS
 
@@ -113,7 +113,7 @@ def world(cassandra: CassandraCluster, keyspace: str) -> Iterator[CassandraWorld
         cluster.shutdown()
 
 
-class TestCassandra(Conformance):
+class TestCassandra(JournalConformance):
     """Conformance tests of the journal on Cassandra."""
 
 

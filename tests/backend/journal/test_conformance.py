@@ -12,7 +12,7 @@ from backend.journal.cassandra.journal import CassandraJournal
 from backend.journal.cassandra.log import CassandraLogSettings
 from backend.journal.local.journal import LocalJournal
 from metadata_service.models import LogEntry
-from tests.backend.journal.conformance import Conformance
+from tests.backend.journal.conformance import JournalConformance
 from tests.backend.journal.support import ROOT, SMALL, sim_disk, virtual
 from tests.simulator.world.quorum import Machines, QuorumTables
 
@@ -57,13 +57,13 @@ class QuorumWorld:
         """Kill the writer; requests that it has sent still arrive."""
 
 
-class TestLocal(Conformance):
+class TestLocal(JournalConformance):
     @pytest.fixture
     def world(self) -> LocalWorld:
         return LocalWorld()
 
 
-class TestQuorum(Conformance):
+class TestQuorum(JournalConformance):
     @pytest.fixture
     def world(self) -> QuorumWorld:
         return QuorumWorld()

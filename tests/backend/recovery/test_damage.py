@@ -13,10 +13,10 @@ from backend.journal.local.journal import LocalJournal
 from backend.recovery.damage import accept, survey
 from backend.serving.shards import shard_of
 from metadata_service.sqlite.store import SQLiteStore
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 
-class _Damaged(Cluster):
+class _Damaged(RestartableNode):
     """A killed node, simulated by its folder as it was before the last checkpoint."""
 
     async def kill(self) -> None:

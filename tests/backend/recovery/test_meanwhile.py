@@ -15,25 +15,25 @@ from backend.api import DeadLetter, Receive, StorageFull, Target, Unavailable
 from backend.journal.local.log import LocalLog
 from backend.recovery import checkpointer
 from backend.serving.incarnation import Incarnation
-from tests.backend.nodes import Cluster, disk_of
+from tests.backend.nodes import RestartableNode, disk_of
 from tests.backend.test_node import until
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path)
+async def cluster(tmp_path: Path) -> AsyncIterator[RestartableNode]:
+    cluster = RestartableNode(tmp_path)
     await cluster.start()
     yield cluster
     await cluster.stop()
 
 
-def serving(cluster: Cluster) -> Incarnation:
+def serving(cluster: RestartableNode) -> Incarnation:
     assert cluster.node._incarnation is not None
     return cluster.node._incarnation
 
 
 async def test_settings_that_wait_for_room_do_not_replace_newer_ones(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.queue(1)
     older = msgspec.structs.replace(cluster.resolver.known[1], version=2, purge_id=1, delay_seconds=2)
@@ -54,7 +54,7 @@ async def test_settings_that_wait_for_room_do_not_replace_newer_ones(
 
 
 async def test_a_checkpoint_rests_on_no_row_that_is_not_durable(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even on the empty row that is written when the log is idle."""
     await cluster.queue(1)
@@ -74,7 +74,7 @@ async def test_a_checkpoint_rests_on_no_row_that_is_not_durable(
 
 
 async def test_checkpoints_go_on_after_the_disk_has_failed_one(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 0.01)
     queue = await cluster.queue(1)
@@ -100,7 +100,9 @@ async def test_checkpoints_go_on_after_the_disk_has_failed_one(
     await until(checkpointed)
 
 
-async def test_alarms_that_were_set_anew_are_not_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alarms_that_were_set_anew_are_not_kept(
+    cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = await cluster.queue(1)
     node = serving(cluster)
     await cluster.send(queue, "a")
@@ -118,7 +120,7 @@ async def test_alarms_that_were_set_anew_are_not_kept(cluster: Cluster, monkeypa
     monkeypatch.undo()
 
 
-async def test_a_destination_that_cannot_be_reached_keeps_no_other_waiting(cluster: Cluster) -> None:
+async def test_a_destination_that_cannot_be_reached_keeps_no_other_waiting(cluster: RestartableNode) -> None:
     queue, dead, _ = await cluster.queue(1), await cluster.queue(2), await cluster.queue(9)
     await cluster.node.drop(Target(9, 9))
     serving(cluster).shards.damage[9] = "rotten"
@@ -130,7 +132,7 @@ async def test_a_destination_that_cannot_be_reached_keeps_no_other_waiting(clust
     assert (await cluster.node.counters(queue)).in_flight == 1
 
 
-async def test_a_stopped_node_has_no_segment_open(cluster: Cluster) -> None:
+async def test_a_stopped_node_has_no_segment_open(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a")
     await cluster.restart()
@@ -146,7 +148,7 @@ async def test_a_stopped_node_has_no_segment_open(cluster: Cluster) -> None:
 async def test_a_log_that_fails_while_the_node_closes_starts_nothing_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(tmp_path)
+    cluster = RestartableNode(tmp_path)
     await cluster.start()
     queue = await cluster.queue(1)
     disk, loop = disk_of(cluster.node), asyncio.get_running_loop()

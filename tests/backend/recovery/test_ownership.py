@@ -25,7 +25,7 @@ from backend.recovery.replay import JournalDamaged, Replay, replay_log
 from backend.serving.shards import shard_of
 from metadata_service.models import BackupPin, LogEntry
 from metadata_service.store import ConditionFailed
-from tests.backend.nodes import Machine
+from tests.backend.nodes import NodeMachine
 
 EVEN = range(0, SHARDS, 2)
 ODD = range(1, SHARDS, 2)
@@ -37,13 +37,13 @@ def partition_in(shards: range, nth: int = 0) -> int:
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    machine = Machine(tmp_path)
+async def machine(tmp_path: Path) -> AsyncIterator[NodeMachine]:
+    machine = NodeMachine(tmp_path)
     yield machine
     await machine.close()
 
 
-async def open_queue(machine: Machine, node: Node, partition: int) -> Target:
+async def open_queue(machine: NodeMachine, node: Node, partition: int) -> Target:
     await node.configure(machine.settings(partition))
     return Target(partition, partition, 1)
 
@@ -52,7 +52,7 @@ async def bodies(node: Node, target: Target, seconds: int = 0) -> list[bytes]:
     return sorted(one.payload for one in await node.receive(target, Receive(10, seconds)))
 
 
-async def test_a_node_serves_its_shards_and_says_whose_the_others_are(machine: Machine) -> None:
+async def test_a_node_serves_its_shards_and_says_whose_the_others_are(machine: NodeMachine) -> None:
     first = await machine.start("a", EVEN)
     second = await machine.start("b", ODD)
     even, odd = partition_in(EVEN), partition_in(ODD)
@@ -78,7 +78,7 @@ async def test_a_node_serves_its_shards_and_says_whose_the_others_are(machine: M
     assert await bodies(first, target) == [b"one"]
 
 
-async def test_a_restart_brings_back_what_the_node_had_and_needs_nobody_elses_logs(machine: Machine) -> None:
+async def test_a_restart_brings_back_what_the_node_had_and_needs_nobody_elses_logs(machine: NodeMachine) -> None:
     first = await machine.start("a", EVEN)
     second = await machine.start("b", ODD)
     kept = await open_queue(machine, first, partition_in(EVEN))
@@ -97,7 +97,7 @@ async def test_a_restart_brings_back_what_the_node_had_and_needs_nobody_elses_lo
     assert {entry.epoch for entry in entries if entry.shard in ODD} == {1}
 
 
-async def test_what_a_living_node_owns_is_not_taken(machine: Machine) -> None:
+async def test_what_a_living_node_owns_is_not_taken(machine: NodeMachine) -> None:
     first = await machine.start("a", EVEN)
     target = await open_queue(machine, first, partition_in(EVEN))
     with pytest.raises(LogInUse):
@@ -108,7 +108,7 @@ async def test_what_a_living_node_owns_is_not_taken(machine: Machine) -> None:
     assert log.state == "open"
 
 
-async def test_one_node_takes_over_what_several_have_left(machine: Machine) -> None:
+async def test_one_node_takes_over_what_several_have_left(machine: NodeMachine) -> None:
     targets = []
     for name, shards in (("a", EVEN), ("b", ODD)):
         node = await machine.start(name, shards)
@@ -121,7 +121,7 @@ async def test_one_node_takes_over_what_several_have_left(machine: Machine) -> N
     assert node.owned == set(range(SHARDS))
 
 
-async def test_what_another_has_taken_and_swept_meanwhile_is_not_called_damaged(machine: Machine) -> None:
+async def test_what_another_has_taken_and_swept_meanwhile_is_not_called_damaged(machine: NodeMachine) -> None:
     first, second, third = [await machine.start(name, shards) for name, shards in (("a", EVEN), ("b", ()), ("c", ()))]
     await open_queue(machine, first, partition_in(EVEN))
     log_id = first.ownership.log_id
@@ -144,7 +144,7 @@ async def test_what_another_has_taken_and_swept_meanwhile_is_not_called_damaged(
             await second.ownership.take(EVEN)
 
 
-async def test_a_log_that_is_let_go_of_while_it_is_read_is_not_called_damaged(machine: Machine) -> None:
+async def test_a_log_that_is_let_go_of_while_it_is_read_is_not_called_damaged(machine: NodeMachine) -> None:
     first, second = await machine.start("a", EVEN), await machine.start("b")
     log_id = first.ownership.log_id
     await machine.stop("a")
@@ -159,7 +159,7 @@ async def test_a_log_that_is_let_go_of_while_it_is_read_is_not_called_damaged(ma
         await second.ownership.take(EVEN)
 
 
-async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machine: Machine) -> None:
+async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machine: NodeMachine) -> None:
     first, other, heir = [await machine.start(name, shards) for name, shards in (("a", EVEN), ("b", ODD), ("c", ()))]
     logs = first.ownership.log_id, other.ownership.log_id
     for name in "ab":
@@ -180,7 +180,7 @@ async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machin
 
 
 async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, segment_bytes=64 << 10)
+    machine = NodeMachine(tmp_path, segment_bytes=64 << 10)
     first = await machine.start("a", EVEN)
     target = await open_queue(machine, first, partition_in(EVEN))
     await first.send(target, [NewMessage(b"the oldest")])
@@ -204,7 +204,7 @@ async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Pa
 
 
 async def test_a_backup_holds_what_it_copies_until_it_ends_or_was_killed_or_there_is_no_room(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, segment_bytes=64 << 10)
+    machine = NodeMachine(tmp_path, segment_bytes=64 << 10)
     node = await machine.start("a", range(SHARDS))
     target = await open_queue(machine, node, partition_in(EVEN))
     folder = tmp_path / "journal" / "a-1"
@@ -257,7 +257,7 @@ async def test_a_backup_holds_what_it_copies_until_it_ends_or_was_killed_or_ther
     await machine.close()
 
 
-async def test_members_on_a_real_disk_and_a_real_store(machine: Machine) -> None:
+async def test_members_on_a_real_disk_and_a_real_store(machine: NodeMachine) -> None:
     members: dict[str, Member] = {}
 
     async def join(name: str) -> None:

@@ -7,22 +7,22 @@ import pytest
 from backend.recovery import startup, takeover
 from backend.recovery.checkpointer import CHAIN_MOST
 from backend.recovery.replay import JournalDamaged
-from tests.simulator.test_found import Service
+from tests.simulator.test_found import VirtualNode
 
 
-def restart(service: Service) -> None:
+def restart(service: VirtualNode) -> None:
     """Kill and restart the service."""
     service.close()
     service.disk.kill()
     service.start()
 
 
-def folders(service: Service) -> set[str]:
+def folders(service: VirtualNode) -> set[str]:
     return {path.split("/")[2] for path in service.disk.paths()}
 
 
 def test_starts_that_nothing_follows_leave_no_folders() -> None:
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     incarnations = set()
@@ -38,7 +38,7 @@ def test_starts_that_nothing_follows_leave_no_folders() -> None:
 
 def test_starts_that_fail_leave_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a container with a damaged journal, which restarts every few seconds until an operator acts."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.close()
@@ -62,7 +62,7 @@ def test_starts_that_fail_leave_no_folders(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_starts_that_live_shortly_make_no_chain_that_grows() -> None:
     """Each of them takes messages, and dies before its first checkpoint is due."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     for number in range(40):
         service.send(target, b"body %d" % number)
@@ -79,7 +79,7 @@ def test_few_log_ids_that_are_left_are_reported_long_before_there_are_none(
 ) -> None:
     monkeypatch.setattr(startup, "LOG_ID_LIMIT", 100)
     monkeypatch.setattr(startup, "LOG_IDS_SPARE", 90)
-    service = Service()
+    service = VirtualNode()
     for _ in range(8):
         restart(service)
     assert "log id" not in caplog.text

@@ -11,7 +11,7 @@ import pytest
 from backend.recovery import checkpointer
 from metadata_service.models import LogEntry
 from metadata_service.sqlite.store import SQLiteStore
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 from tests.backend.quorum_node import OpenTables, QuorumNode
 
 LOGS = 60
@@ -115,7 +115,7 @@ async def test_what_was_on_its_way_to_a_log_is_found_and_dropped(
 
 @pytest.mark.usefixtures("later")
 async def test_a_log_in_which_a_message_lives_is_not_called_swept(tmp_path: Path) -> None:
-    for cluster in (Cluster(tmp_path / "files"), QuorumNode(tmp_path / "tables", OpenTables())):
+    for cluster in (RestartableNode(tmp_path / "files"), QuorumNode(tmp_path / "tables", OpenTables())):
         cluster.folder.mkdir()
         await cluster.start()
         queue = await cluster.queue(1)

@@ -30,7 +30,7 @@ from backend.rpc.server import BackendServer, ServerLimits, serve_backend
 from backend.serving import transfers
 from backend.serving.shards import shard_of
 from metadata_service.store import StoreUnavailable
-from tests.backend.nodes import Machine
+from tests.backend.nodes import NodeMachine
 from tests.backend.test_node import until as until_async
 from tests.backend.wired import SECRET, TARGET, Obedient, until
 
@@ -76,7 +76,7 @@ class Owner(Obedient):
         return 100
 
 
-class Nodes:
+class _Nodes:
     """A cluster of such nodes, and a frontend's view of it."""
 
     def __init__(self) -> None:
@@ -115,9 +115,9 @@ class Nodes:
 
 
 @pytest.fixture
-async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
+async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Nodes]:
     monkeypatch.setattr(cluster_client, "LOOK_SECONDS", 0.05)
-    nodes = Nodes()
+    nodes = _Nodes()
     for name in ("a", "b", "c"):
         await nodes.start(name)
     nodes.backend = await ClusterBackend.connect(nodes.read, secret=SECRET, limits=LIMITS)
@@ -129,7 +129,7 @@ async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
         await server.close()
 
 
-async def test_the_owner_is_found_and_remembered(nodes: Nodes) -> None:
+async def test_the_owner_is_found_and_remembered(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "b"
     for _ in range(20):
         await nodes.send()
@@ -142,7 +142,7 @@ async def test_the_owner_is_found_and_remembered(nodes: Nodes) -> None:
     assert nodes.refused <= 2, "the former owner said who has it now"
 
 
-async def test_whoever_has_answered_is_asked_again(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_has_answered_is_asked_again(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes.owners[SHARD] = "b"
     for chosen in ("b", "a"):
         monkeypatch.setattr("random.choice", lambda _, chosen=chosen: nodes.backend._members[chosen])
@@ -150,7 +150,7 @@ async def test_whoever_has_answered_is_asked_again(nodes: Nodes, monkeypatch: py
     assert nodes.refused == 0
 
 
-async def test_a_call_waits_while_nobody_owns_the_shard(nodes: Nodes) -> None:
+async def test_a_call_waits_while_nobody_owns_the_shard(nodes: _Nodes) -> None:
     call = asyncio.create_task(nodes.send())
     await until(lambda: nodes.refused > 5)
     assert not call.done()
@@ -159,14 +159,14 @@ async def test_a_call_waits_while_nobody_owns_the_shard(nodes: Nodes) -> None:
     assert nodes.inside["a"].asked == ["send"]
 
 
-async def test_a_call_that_nobody_takes_in_time_was_not_sent(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_nobody_takes_in_time_was_not_sent(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.backend, "_limits", LIMITS._replace(call_seconds=0.2))
     with pytest.raises(NotSent, match=f"shard {SHARD} is owned by nobody just now"):
         await nodes.send()
 
 
 async def test_two_that_name_each_other_are_not_asked_all_the_time(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: _Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes.backend, "_limits", LIMITS._replace(call_seconds=0.5))
     for name, other in (("a", "b"), ("b", "a"), ("c", "a")):
@@ -176,7 +176,7 @@ async def test_two_that_name_each_other_are_not_asked_all_the_time(
     assert nodes.refused < 30
 
 
-async def test_a_dead_nodes_shard_is_served_by_whoever_takes_it_over(nodes: Nodes) -> None:
+async def test_a_dead_nodes_shard_is_served_by_whoever_takes_it_over(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()
     await nodes.servers["b"].close()
@@ -190,7 +190,7 @@ async def test_a_dead_nodes_shard_is_served_by_whoever_takes_it_over(nodes: Node
 
 
 async def test_a_node_that_hangs_is_avoided_and_its_successor_found(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: _Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()
@@ -205,7 +205,7 @@ async def test_a_node_that_hangs_is_avoided_and_its_successor_found(
     assert await nodes.send(), "it is avoided for a while only"
 
 
-async def test_what_has_no_known_outcome_is_not_repeated(nodes: Nodes) -> None:
+async def test_what_has_no_known_outcome_is_not_repeated(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()
     nodes.inside["b"].hold = True
@@ -218,7 +218,7 @@ async def test_what_has_no_known_outcome_is_not_repeated(nodes: Nodes) -> None:
     assert nodes.inside["b"].asked == ["send", "send"]
 
 
-async def test_nodes_come_and_go(nodes: Nodes) -> None:
+async def test_nodes_come_and_go(nodes: _Nodes) -> None:
     await nodes.start("d")
     nodes.owners[SHARD] = "d"
     await nodes.send()
@@ -234,7 +234,7 @@ async def test_nodes_come_and_go(nodes: Nodes) -> None:
 
 async def test_a_node_that_is_not_known_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_client, "LOOK_SECONDS", 100)
-    nodes = Nodes()
+    nodes = _Nodes()
     await nodes.start("a")
     nodes.backend = await ClusterBackend.connect(nodes.read, secret=SECRET, limits=LIMITS)
     await nodes.start("b")
@@ -245,7 +245,7 @@ async def test_a_node_that_is_not_known_is_looked_for_at_once(monkeypatch: pytes
         await server.close()
 
 
-async def test_a_rolling_restart_shows_no_error(nodes: Nodes) -> None:
+async def test_a_rolling_restart_shows_no_error(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "a"
     stop, answers = False, 0
 
@@ -268,7 +268,7 @@ async def test_a_rolling_restart_shows_no_error(nodes: Nodes) -> None:
     assert sum(len(node.asked) for node in nodes.inside.values()) == answers
 
 
-async def test_a_long_poll_whose_shard_moves_waits_for_what_is_left_of_its_time(nodes: Nodes) -> None:
+async def test_a_long_poll_whose_shard_moves_waits_for_what_is_left_of_its_time(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "a"
     await nodes.send()
     nodes.inside["a"].hold = True
@@ -282,7 +282,7 @@ async def test_a_long_poll_whose_shard_moves_waits_for_what_is_left_of_its_time(
     assert 5 < nodes.inside["b"].waits[0] <= 9.9
 
 
-async def test_bytes_are_those_of_all_nodes(nodes: Nodes) -> None:
+async def test_bytes_are_those_of_all_nodes(nodes: _Nodes) -> None:
     assert await nodes.backend.stored_bytes("000000000000") == 300
     await nodes.servers["b"].close()
     await until(lambda: not nodes.backend._members["b"].backend.connected)
@@ -304,7 +304,7 @@ async def test_a_cluster_without_nodes_says_so() -> None:
 
 async def test_dead_letters_cross_a_cluster_of_real_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.01)
-    machine, servers = Machine(tmp_path), dict[str, BackendServer]()
+    machine, servers = NodeMachine(tmp_path), dict[str, BackendServer]()
 
     async def read() -> dict[str, Address]:
         return {name: server.address for name, server in servers.items()}

@@ -26,14 +26,14 @@ from backend.rpc.client import RemoteBackend
 from backend.rpc.server import BackendServer, serve_backend
 from backend.serving import transfers as ferry
 from backend.serving.shards import shard_of
-from tests.backend.nodes import Machine, disk_of
+from tests.backend.nodes import NodeMachine, disk_of
 from tests.backend.test_node import until
 from tests.backend.wired import SECRET
 
 HERE, THERE = Target(1, 1), Target(2, 2)
 
 
-class Way(RemoteBackend):
+class _FaultyConnection(RemoteBackend):
     """Connection to the other node, with faults made by the test."""
 
     lose_answers = 0
@@ -62,9 +62,9 @@ class Way(RemoteBackend):
 class Two:
     """Two nodes; the first owns partition 1, the second owns partition 2."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: NodeMachine) -> None:
         self.machine = machine
-        self.way: Way
+        self.way: _FaultyConnection
         self.server: BackendServer
         for partition in (1, 2):
             machine.settings(partition)
@@ -81,7 +81,7 @@ class Two:
         theirs = shard_of(2)
         two = await self.machine.start("two", [theirs])
         self.server = await serve_backend(two, secret=SECRET, host="127.0.0.1")
-        self.way = await Way.connect(self.server.address, secret=SECRET)  # type: ignore[assignment]
+        self.way = await _FaultyConnection.connect(self.server.address, secret=SECRET)  # type: ignore[assignment]
         await self.machine.start("one", [shard for shard in range(SHARDS) if shard != theirs], self.way)
         await self.one.configure(self.machine.resolver.known[1])
 
@@ -125,7 +125,7 @@ class Two:
 @pytest.fixture
 async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Two]:
     monkeypatch.setattr(ferry, "RETRY_SECONDS", 0.01)
-    two = Two(Machine(tmp_path))
+    two = Two(NodeMachine(tmp_path))
     await two.start()
     yield two
     await two.close()

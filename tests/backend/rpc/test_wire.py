@@ -77,7 +77,7 @@ CALLS: dict[int, tuple[tuple[Any, ...], Any]] = {
     wire.Delete.KIND: ((TARGET, ["one"]), list(HandleOutcome)),
     wire.ChangeVisibility.KIND: ((TARGET, [("one", 0), ("two", 43_200)]), [HandleOutcome.DONE]),
     wire.Count.KIND: ((TARGET,), Counters(1, 2, 3, 1 << 40)),
-    wire.Peek.KIND: ((TARGET, 100, 0), [PEEKED]),
+    wire.PeekMessages.KIND: ((TARGET, 100, 0), [PEEKED]),
     wire.StartMove.KIND: ((TARGET, None, 0, None), TASK),
     wire.ListMoves.KIND: ((TARGET,), [TASK]),
     wire.CancelMove.KIND: ((TARGET, "task"), TASK),
@@ -116,8 +116,8 @@ def samples() -> dict[str, bytes]:
     }
     for each in REQUESTS:
         arguments, answer = CALLS[each.KIND]
-        found[each.__name__] = frame(each.KIND, 1, encode(arguments))
-        found[f"answer to {each.__name__}"] = frame(ANSWER, 1, encode(answer))
+        found[each.method_name()] = frame(each.KIND, 1, encode(arguments))
+        found[f"answer to {each.method_name()}"] = frame(ANSWER, 1, encode(answer))
     for error in ERRORS:
         found[type(error).__name__] = frame(FAILED, 2, encode_error(error))
     return found
@@ -145,15 +145,15 @@ def test_version_1_is_what_it_was() -> None:
             assert goes_on(msgspec.msgpack.decode(now), msgspec.msgpack.decode(before)), name
 
 
-@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.method_name())
 def test_a_call_of_version_1_is_understood(kind: type[Request]) -> None:
     arguments, answer = CALLS[kind.KIND]
     frozen = version_1()
-    ((method, number, payload),) = whole(frozen[kind.__name__])
+    ((method, number, payload),) = whole(frozen[kind.method_name()])
     request = decode_request(method, payload)
     assert (type(request), number) == (kind, 1)
     assert msgspec.structs.astuple(request) == arguments + left_out(kind, arguments)
-    ((_, _, payload),) = whole(frozen[f"answer to {kind.__name__}"])
+    ((_, _, payload),) = whole(frozen[f"answer to {kind.method_name()}"])
     assert decode_answer(method, payload) == answer
 
 
@@ -162,7 +162,7 @@ def left_out(kind: type[Request], arguments: tuple[Any, ...]) -> tuple[None, ...
     return (None,) * (len(kind.__struct_fields__) - len(arguments))
 
 
-@pytest.mark.parametrize("kind", wire.TRACED, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", wire.TRACED, ids=lambda kind: kind.method_name())
 def test_the_trace_of_a_call_is_passed_over_by_who_does_not_know_it(kind: type[Request]) -> None:
     arguments, _ = CALLS[kind.KIND]
     said = encode((*arguments, b"trace"))
@@ -174,7 +174,7 @@ def test_the_trace_of_a_call_is_passed_over_by_who_does_not_know_it(kind: type[R
     assert now == before
 
 
-@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.method_name())
 def test_a_later_version_may_append_members(kind: type[Request]) -> None:
     arguments, _ = CALLS[kind.KIND]
     arguments += left_out(kind, arguments)

@@ -17,7 +17,7 @@ from backend.serving import incarnation
 from metadata_service.models import LogEntry
 from tests.backend.journal.support import virtual
 from tests.backend.serving.test_at_most_once import restart
-from tests.simulator.test_found import Service
+from tests.simulator.test_found import VirtualNode
 from tests.simulator.world.quorum import Machines, QuorumTables
 from tests.simulator.world.store import SimStore
 
@@ -25,22 +25,22 @@ ALL, QUORUM, LEADER, NONE = AckLevel.ALL, AckLevel.QUORUM, AckLevel.LEADER, AckL
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
-    made = Service()
+def service() -> Iterator[VirtualNode]:
+    made = VirtualNode()
     yield made
     made.close()
 
 
-def slow(service: Service) -> None:
+def slow(service: VirtualNode) -> None:
     """Make each operation of the disk take three seconds."""
     service.disk.latency_seconds = (3.0, 3.1)
 
 
-def quick(service: Service) -> None:
+def quick(service: VirtualNode) -> None:
     service.disk.latency_seconds = (0.0001, 0.001)
 
 
-def answered(service: Service, target: Target, *messages: NewMessage, within: float = 0.1) -> Any:
+def answered(service: VirtualNode, target: Target, *messages: NewMessage, within: float = 0.1) -> Any:
     """Return the answer of a send if it arrives within this time; else None, and the send is under way."""
     task = service.loop.create_task(service.node.send(target, list(messages)))
     service.loop.run_for(within)
@@ -48,7 +48,7 @@ def answered(service: Service, target: Target, *messages: NewMessage, within: fl
 
 
 @pytest.mark.parametrize(("level", "waits"), [(ALL, True), (QUORUM, True), (LEADER, False), (NONE, False)])
-def test_a_level_says_whether_a_send_waits_for_the_disk(service: Service, level: AckLevel, waits: bool) -> None:
+def test_a_level_says_whether_a_send_waits_for_the_disk(service: VirtualNode, level: AckLevel, waits: bool) -> None:
     target = service.queue(7, ack_level=level)
     slow(service)
     assert (answered(service, target, NewMessage(b"a")) is None) == waits
@@ -60,7 +60,7 @@ def test_a_level_says_whether_a_send_waits_for_the_disk(service: Service, level:
 
 @pytest.mark.parametrize("level", list(AckLevel))
 @pytest.mark.parametrize("fifo", [False, True])
-def test_the_power_takes_the_last_sends_and_nothing_between(service: Service, level: AckLevel, fifo: bool) -> None:
+def test_the_power_takes_the_last_sends_and_nothing_between(service: VirtualNode, level: AckLevel, fifo: bool) -> None:
     """Cut the power at each moment: answered sends survive if the level promises it, and survivors have no gaps."""
     target = service.queue(7, fifo=fifo, ack_level=level)
     group = "g" if fifo else None
@@ -92,7 +92,7 @@ def test_the_power_takes_the_last_sends_and_nothing_between(service: Service, le
 
 
 @pytest.mark.parametrize("level", [LEADER, NONE])
-def test_receives_and_deletes_wait_for_the_disk(service: Service, level: AckLevel) -> None:
+def test_receives_and_deletes_wait_for_the_disk(service: VirtualNode, level: AckLevel) -> None:
     """Otherwise a consumer could process a message that a crash removes."""
     target = service.queue(7, ack_level=level)
     slow(service)
@@ -109,7 +109,7 @@ def test_receives_and_deletes_wait_for_the_disk(service: Service, level: AckLeve
 
 
 @pytest.mark.parametrize("level", [LEADER, NONE])
-def test_a_twin_is_answered_like_the_first_and_stores_nothing(service: Service, level: AckLevel) -> None:
+def test_a_twin_is_answered_like_the_first_and_stores_nothing(service: VirtualNode, level: AckLevel) -> None:
     target = service.queue(7, fifo=True, ack_level=level)
     slow(service)
     message = NewMessage(b"a", None, "g", b"t" * 16, None, b"r" * 32)
@@ -123,7 +123,7 @@ def test_a_twin_is_answered_like_the_first_and_stores_nothing(service: Service, 
     assert len(service.receive(target)) == 1
 
 
-def test_a_twin_waits_as_the_queue_asks_now(service: Service) -> None:
+def test_a_twin_waits_as_the_queue_asks_now(service: VirtualNode) -> None:
     """The level was raised after the first send: its repetition is not answered before both are durable."""
     target = service.queue(7, ack_level=LEADER)
     slow(service)
@@ -137,7 +137,7 @@ def test_a_twin_waits_as_the_queue_asks_now(service: Service) -> None:
 
 
 @pytest.mark.parametrize("level", [LEADER, NONE])
-def test_a_twin_of_what_was_lost_is_stored(service: Service, level: AckLevel) -> None:
+def test_a_twin_of_what_was_lost_is_stored(service: VirtualNode, level: AckLevel) -> None:
     target = service.queue(7, ack_level=level)
     slow(service)
     message = NewMessage(b"a", retry=b"r" * 32)
@@ -150,7 +150,9 @@ def test_a_twin_of_what_was_lost_is_stored(service: Service, level: AckLevel) ->
 
 
 @pytest.mark.parametrize("level", [LEADER, NONE])
-def test_a_stalled_disk_makes_sends_wait(service: Service, level: AckLevel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_disk_makes_sends_wait(
+    service: VirtualNode, level: AckLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Undurable data in memory are bounded, and so is the loss by a crash."""
     monkeypatch.setattr(incarnation, "UNSYNCED_BYTES_MOST", 4000)
     target = service.queue(7, ack_level=level)
@@ -168,7 +170,7 @@ def test_a_stalled_disk_makes_sends_wait(service: Service, level: AckLevel, monk
     assert answered(service, target, NewMessage(body), within=0.001) is not None
 
 
-def test_the_senders_id_is_the_messages(service: Service) -> None:
+def test_the_senders_id_is_the_messages(service: VirtualNode) -> None:
     target, dead = service.queue(7, ack_level=NONE), service.queue(8)
     service.run(service.node.send(target, [NewMessage(b"a", message_id=bytes(range(16)))]))
     expected = "00010203-0405-0607-0809-0a0b0c0d0e0f"

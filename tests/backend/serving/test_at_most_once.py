@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from backend.api import WAIT_ENDS, AttemptExpired, DeadLetter, HandleOutcome, Receive, StorageFull, Unavailable
-from tests.simulator.test_found import Service
+from tests.simulator.test_found import VirtualNode
 
 
 @pytest.fixture(params=[1 << 20, 0])
-def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+def service(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
     """Service with bodies in memory, or on the disk only."""
-    made = Service(window_bytes=request.param)
+    made = VirtualNode(window_bytes=request.param)
     yield made
     made.close()
 
 
-def restart(service: Service, *, power: bool) -> None:
+def restart(service: VirtualNode, *, power: bool) -> None:
     service.close()
     if power:
         service.disk.crash()
@@ -30,7 +30,7 @@ def restart(service: Service, *, power: bool) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_what_a_receive_answers_with_is_gone(service: Service, fifo: bool, seconds: int) -> None:
+def test_what_a_receive_answers_with_is_gone(service: VirtualNode, fifo: bool, seconds: int) -> None:
     target = service.queue(7, fifo=fifo, at_most_once=True)
     service.send(target, b"a", b"b", group="g" if fifo else None)
     first = service.receive(target, seconds)
@@ -44,14 +44,14 @@ def test_what_a_receive_answers_with_is_gone(service: Service, fifo: bool, secon
     assert service.receive(target) == []
 
 
-def test_the_next_of_a_group_need_not_wait(service: Service) -> None:
+def test_the_next_of_a_group_need_not_wait(service: VirtualNode) -> None:
     target = service.queue(7, fifo=True, at_most_once=True)
     service.send(target, b"a", b"b", group="g")
     answers = [service.run(service.node.receive(target, Receive(1, 30))) for _ in range(3)]
     assert [[message.payload for message in answer] for answer in answers] == [[b"a"], [b"b"], []]
 
 
-def test_a_repeated_attempt_gets_nothing_twice(service: Service) -> None:
+def test_a_repeated_attempt_gets_nothing_twice(service: VirtualNode) -> None:
     target = service.queue(7, fifo=True, at_most_once=True)
     service.send(target, b"a", group="g")
     assert len(service.receive(target, attempt="once")) == 1
@@ -59,7 +59,7 @@ def test_a_repeated_attempt_gets_nothing_twice(service: Service) -> None:
         service.receive(target, attempt="once")
 
 
-def test_what_was_not_answered_is_delivered_once_or_never(service: Service) -> None:
+def test_what_was_not_answered_is_delivered_once_or_never(service: VirtualNode) -> None:
     """Cut the power at each moment of a receive."""
     target = service.queue(7, at_most_once=True)
     outcomes = set()
@@ -83,7 +83,7 @@ def test_what_was_not_answered_is_delivered_once_or_never(service: Service) -> N
     assert (False, True) in outcomes, "cut off, and back"
 
 
-def test_a_segment_that_is_just_being_made_is_waited_for(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_is_just_being_made_is_waited_for(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     target = service.queue(7, at_most_once=True)
     service.send(target, b"a", b"b")
     append, results = service.incarnation.log.append, iter([True, False])
@@ -100,7 +100,7 @@ def test_a_segment_that_is_just_being_made_is_waited_for(service: Service, monke
     assert service.receive(target) == []
 
 
-def test_dead_letters_and_other_queues_are_as_ever(service: Service) -> None:
+def test_dead_letters_and_other_queues_are_as_ever(service: VirtualNode) -> None:
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
     service.send(target, b"a")
     letter = DeadLetter(1, dead)
@@ -115,7 +115,7 @@ def test_dead_letters_and_other_queues_are_as_ever(service: Service) -> None:
 
 
 @pytest.mark.parametrize("max_receives", [1, 100])
-def test_while_one_still_reads_another_may_receive(service: Service, max_receives: int) -> None:
+def test_while_one_still_reads_another_may_receive(service: VirtualNode, max_receives: int) -> None:
     """A visibility timeout ends while the disk is slow: one receive, or the dead-letter queue, gets the message."""
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
     letter = DeadLetter(max_receives, dead)
@@ -138,7 +138,7 @@ def test_while_one_still_reads_another_may_receive(service: Service, max_receive
 
 
 @pytest.mark.parametrize("attempt", [None, "once"])
-def test_who_stops_waiting_loses_nothing(service: Service, attempt: str | None) -> None:
+def test_who_stops_waiting_loses_nothing(service: VirtualNode, attempt: str | None) -> None:
     """End the wait at each moment of a receive: it answers, or the message is available to the next one."""
     target = service.queue(7, fifo=True, at_most_once=True)
     outcomes = set()
@@ -158,7 +158,7 @@ def test_who_stops_waiting_loses_nothing(service: Service, attempt: str | None) 
     assert True in outcomes
 
 
-def test_who_stops_waiting_hears_that_the_log_has_failed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_stops_waiting_hears_that_the_log_has_failed(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     target = service.queue(7, at_most_once=True)
     service.send(target, b"a")
     barrier: asyncio.Future[None] = service.loop.create_future()

@@ -16,7 +16,7 @@ from backend.recovery.compaction import Cleaner
 from backend.serving.background import KEPT_MOST, SAID_AGAIN_SECONDS, Complaints, Tasks
 from backend.serving.transfers import Ferry
 from tests.backend.journal.support import virtual
-from tests.simulator.test_found import Service
+from tests.simulator.test_found import VirtualNode
 from tests.simulator.world.store import SimStore
 
 
@@ -24,13 +24,13 @@ async def broken_later(*_: object, **__: object) -> Any:
     raise RuntimeError("a fault in the code")
 
 
-def _move(service: Service) -> None:
+def _move(service: VirtualNode) -> None:
     source, other = service.queue(7), service.queue(8)
     service.send(source, b"body")
     service.run(service.node.start_move(source, service.store.queues[other.partition].arn, 0))
 
 
-def _transfer(service: Service) -> None:
+def _transfer(service: VirtualNode) -> None:
     source, dead = service.queue(7), service.queue(8)
     service.send(source, b"body")
     policy = DeadLetter(1, dead)
@@ -39,14 +39,14 @@ def _transfer(service: Service) -> None:
     service.receive(source, 0, dead_letter=policy)
 
 
-def _checkpoint(service: Service) -> None:
+def _checkpoint(service: VirtualNode) -> None:
     target = service.queue(7)
     for _ in range(40):
         service.send(target, bytes(2000))
     service.loop.run_for(2)
 
 
-def _restart(service: Service) -> None:
+def _restart(service: VirtualNode) -> None:
     service.queue(7)
     service.run(service.node.close())
     service.disk.kill()
@@ -54,7 +54,7 @@ def _restart(service: Service) -> None:
     service.loop.run_for(1)
 
 
-def _alarm(service: Service) -> None:
+def _alarm(service: VirtualNode) -> None:
     target = service.queue(7)
     service.send(target, b"body")
     service.receive(target, 1)
@@ -75,9 +75,9 @@ def _alarm(service: Service) -> None:
     ids=["transfers", "move task", "checkpoint", "cleaner", "collector", "alarm", "moved out"],
 )
 def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
-    owner: Any, name: str, cause: Callable[[Service], None], monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, cause: Callable[[VirtualNode], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service()
+    service = VirtualNode()
     before = service.incarnation
     real = getattr(owner, name)
 
@@ -104,7 +104,7 @@ def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
 
 def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node had continued with a state that differed from the journal."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     before = service.incarnation
     real = Fold.apply
@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(mo
 
 def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint had referred to it too, and after a restart its messages were lost."""
-    service = Service()
+    service = VirtualNode()
     targets = [service.queue(number) for number in range(1, 9)]
     for target in targets:
         service.send(target, b"body")
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monk
 
 
 def test_a_node_that_fails_again_and_again_does_so_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service()
+    service = VirtualNode()
     service.queue(7)
     service.run(service.node.close())
     service.disk.kill()

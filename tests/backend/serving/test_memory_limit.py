@@ -15,8 +15,8 @@ from backend.engine.fold import Fold
 from backend.node import Node
 from backend.serving import memory_limit
 from backend.serving.memory_limit import Memory
-from tests.backend.engine.machine import Machine
-from tests.backend.nodes import Cluster
+from tests.backend.engine.machine import PartitionMachine
+from tests.backend.nodes import RestartableNode
 
 
 def watched(node: Node) -> Memory:
@@ -26,7 +26,7 @@ def watched(node: Node) -> Memory:
 
 
 def test_what_a_queue_takes_is_about_what_it_says() -> None:
-    settings = Machine().settings
+    settings = PartitionMachine().settings
     tracemalloc.start()
     try:
         fold = Fold(1)
@@ -47,7 +47,7 @@ async def test_beyond_the_bound_nothing_is_sent_until_messages_are_deleted(
 ) -> None:
     monkeypatch.setattr(memory_limit, "LOOK_SECONDS", 0.005)
     monkeypatch.setattr(memory_limit, "AT_ONCE", 1)
-    cluster = Cluster(tmp_path)
+    cluster = RestartableNode(tmp_path)
     cluster.settings = cluster.settings._replace(memory_bytes=100_000)
     await cluster.start()
     try:
@@ -75,7 +75,7 @@ async def test_beyond_the_bound_nothing_is_sent_until_messages_are_deleted(
 
 
 async def test_what_a_restart_finds_counts(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
+    cluster = RestartableNode(tmp_path)
     await cluster.start()
     try:
         queue = await cluster.queue(1)

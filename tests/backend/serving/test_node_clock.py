@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from backend.serving.node_clock import DAY_MS, STEADY_SECONDS, SteadyClock
-from tests.simulator.test_found import Service
+from tests.simulator.test_found import VirtualNode
 
 
-class Machine:
+class MachineClocks:
     """Clocks controlled by the test."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Machine:
 
 @pytest.mark.parametrize("ahead", [-5.0, -0.001, 0.001, 5.0])
 def test_a_slew_does_not_go_on_while_nobody_asks(ahead: float) -> None:
-    machine = Machine()
+    machine = MachineClocks()
     clock = machine.clock()
     machine.wall += ahead
     machine.run(1)
@@ -38,7 +38,7 @@ def test_a_slew_does_not_go_on_while_nobody_asks(ahead: float) -> None:
 
 
 def test_a_wall_clock_that_jumps_moves_nothing_at_once() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     clock = machine.clock()
     before = clock()
     machine.wall += 3_600
@@ -53,7 +53,7 @@ def test_a_wall_clock_that_jumps_moves_nothing_at_once() -> None:
 
 
 def test_the_clusters_time_is_stepped_to_and_small_differences_are_slewed() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     clock = machine.clock()
     clock.follow(3_600_000)
     assert clock() == machine.wall * 1000 + 3_600_000
@@ -76,7 +76,7 @@ def test_the_clusters_time_is_stepped_to_and_small_differences_are_slewed() -> N
 
 
 def test_a_suspended_machine_counts_the_time_it_slept() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     clock = machine.clock()
     machine.wall += 3_600
     machine.slept += 3_600
@@ -85,7 +85,7 @@ def test_a_suspended_machine_counts_the_time_it_slept() -> None:
 
 
 def test_a_suspended_machine_counts_what_it_slept_whatever_its_clock_says() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     clock = machine.clock()
     before = clock()
     machine.wall += 10 * 365 * 86_400
@@ -96,7 +96,7 @@ def test_a_suspended_machine_counts_what_it_slept_whatever_its_clock_says() -> N
 
 def test_a_clock_that_was_far_ahead_makes_no_timeout_longer(caplog: pytest.LogCaptureFixture) -> None:
     """Slewing by a tenth would take decades, during which every timeout was 11% too long."""
-    machine = Machine()
+    machine = MachineClocks()
     clock = machine.clock()
     machine.wall -= 400 * 86_400
     clock()
@@ -118,7 +118,7 @@ def test_a_clock_that_was_far_ahead_makes_no_timeout_longer(caplog: pytest.LogCa
 class Slept:
     """Advances the machine's time instead of sleeping."""
 
-    def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, machine: MachineClocks, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
         self.events: dict[int, float] = {}
         """Wall clock settings, by the second at which they take effect."""
@@ -136,7 +136,7 @@ class Slept:
 def test_a_start_believes_a_long_downtime_when_the_clock_has_proved_steady(
     gap_days: int, waits: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine()
+    machine = MachineClocks()
     machine.wall += gap_days * 86_400
     slept = Slept(machine, monkeypatch)
     clock = machine.clock()
@@ -152,7 +152,7 @@ def test_a_start_believes_a_long_downtime_when_the_clock_has_proved_steady(
 
 
 def test_a_start_waits_for_a_clock_that_is_years_ahead_to_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine()
+    machine = MachineClocks()
     right = machine.wall
     machine.wall += 60 * 365 * 86_400
     slept = Slept(machine, monkeypatch)
@@ -164,7 +164,7 @@ def test_a_start_waits_for_a_clock_that_is_years_ahead_to_be_set(monkeypatch: py
 
 
 def test_an_empty_journal_believes_any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine()
+    machine = MachineClocks()
     machine.wall += 10_000 * 86_400
     slept = Slept(machine, monkeypatch)
     asyncio.run(machine.clock().open(0))
@@ -173,7 +173,7 @@ def test_an_empty_journal_believes_any_clock(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_message_expires_by_a_clock_that_is_wrong_while_the_machine_starts() -> None:
     """The clock was years ahead for a minute, and every stored message had expired."""
-    service = Service()
+    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.close()

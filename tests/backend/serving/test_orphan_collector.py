@@ -6,10 +6,10 @@ import pytest
 
 from backend.api import DeadLetter, NewMessage, Target
 from backend.serving.orphan_collector import OrphanCollector
-from tests.simulator.test_found import Service
+from tests.simulator.test_found import VirtualNode
 
 
-def exchange(service: Service, source: Target, dead: Target) -> None:
+def exchange(service: VirtualNode, source: Target, dead: Target) -> None:
     """Turn a message of ``source`` into a dead letter."""
     service.send(source, b"body")
     policy = DeadLetter(1, dead)
@@ -19,13 +19,13 @@ def exchange(service: Service, source: Target, dead: Target) -> None:
     service.loop.until(service.quiet, 60)
 
 
-def known(service: Service) -> set[int]:
+def known(service: VirtualNode) -> set[int]:
     """Return the peers that open partitions store."""
     folds = [partition.fold for partition in service.incarnation.partitions.values()]
     return {peer for fold in folds for peer in (*fold.outgoing, *fold.taken)}
 
 
-def drop(service: Service, target: Target) -> None:
+def drop(service: VirtualNode, target: Target) -> None:
     del service.store.queues[target.partition]
     service.run(service.node.drop(target))
     service.loop.run_for(1)
@@ -35,7 +35,7 @@ def drop(service: Service, target: Target) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 def test_who_exchanged_messages_with_a_deleted_queue_forgets_it(gone: str, restart: bool) -> None:
     """Otherwise a service that creates and deletes queues with a dead-letter queue would leak some bytes of each."""
-    service = Service()
+    service = VirtualNode()
     lasting = service.queue(1)
     for number in range(2, 12):
         other = service.queue(number)
@@ -55,7 +55,7 @@ def test_who_exchanged_messages_with_a_deleted_queue_forgets_it(gone: str, resta
 
 
 def test_what_a_crash_left_between_is_found_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service()
+    service = VirtualNode()
     source, dead = service.queue(1), service.queue(2)
     exchange(service, source, dead)
 
@@ -74,7 +74,7 @@ def test_what_a_crash_left_between_is_found_at_the_next_start(monkeypatch: pytes
 
 
 def test_what_is_under_way_to_a_deleted_queue_comes_back_and_then_it_is_forgotten() -> None:
-    service = Service()
+    service = VirtualNode()
     source, dead = service.queue(1), service.queue(2)
     exchange(service, source, dead)
     service.run(service.node.send(source, [NewMessage(b"second")]))
@@ -91,7 +91,7 @@ def test_what_is_under_way_to_a_deleted_queue_comes_back_and_then_it_is_forgotte
 
 def test_a_living_peer_is_not_forgotten() -> None:
     """Otherwise its transfers could be taken twice."""
-    service = Service()
+    service = VirtualNode()
     source, dead, third = service.queue(1), service.queue(2), service.queue(3)
     exchange(service, source, dead)
     exchange(service, third, dead)
@@ -105,7 +105,7 @@ def test_a_living_peer_is_not_forgotten() -> None:
 
 
 def test_the_collector_asks_again_when_the_metadata_are_back() -> None:
-    service = Service()
+    service = VirtualNode()
     service.queue(1)
     gone = service.queue(2)
     service.run(service.node.close())

@@ -22,12 +22,12 @@ from backend.api import (
 )
 from backend.engine.snapshot import describe
 from backend.node import Node
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 
 @pytest_asyncio.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = Cluster(tmp_path)
+async def cluster(tmp_path: Path) -> AsyncIterator[RestartableNode]:
+    made = RestartableNode(tmp_path)
     await made.start()
     yield made
     await made.stop()
@@ -39,12 +39,12 @@ def state_of(node: Node, target: Target) -> object:
     return describe(incarnation.partitions[target.partition].fold)
 
 
-async def shown(cluster: Cluster, target: Target, most: int = 100) -> list[tuple[str, PeekState, int]]:
+async def shown(cluster: RestartableNode, target: Target, most: int = 100) -> list[tuple[str, PeekState, int]]:
     peeked = await cluster.node.peek(target, most)
     return [((one.payload or b"").decode(), one.state, one.receives) for one in peeked]
 
 
-async def test_messages_in_every_state_in_the_order_of_their_sending(cluster: Cluster) -> None:
+async def test_messages_in_every_state_in_the_order_of_their_sending(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "claimed", "back", "deleted")
     claimed, back, deleted = await cluster.receive(queue, 3)
@@ -66,7 +66,7 @@ async def test_messages_in_every_state_in_the_order_of_their_sending(cluster: Cl
     assert (waiting.group, waiting.due_ms) == ("g", 0)
 
 
-async def test_it_changes_nothing(cluster: Cluster) -> None:
+async def test_it_changes_nothing(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a", "b", "c")
     await cluster.receive(queue, 1)
@@ -78,7 +78,7 @@ async def test_it_changes_nothing(cluster: Cluster) -> None:
     assert [message.receives for message in await cluster.receive(queue, 10)] == [1, 1]
 
 
-async def test_only_as_many_as_asked_for(cluster: Cluster) -> None:
+async def test_only_as_many_as_asked_for(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     assert await cluster.node.peek(queue, 5) == []
     await cluster.send(queue, *(str(number) for number in range(3_000)))
@@ -89,7 +89,7 @@ async def test_only_as_many_as_asked_for(cluster: Cluster) -> None:
     assert [text for text, _, _ in await shown(cluster, queue, 5_000)] == [str(number) for number in range(10, 3_000)]
 
 
-async def test_page_by_page_all_are_seen_once_while_others_come_and_go(cluster: Cluster) -> None:
+async def test_page_by_page_all_are_seen_once_while_others_come_and_go(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, *(str(number) for number in range(3_000)))
     seen: list[str] = []
@@ -105,7 +105,7 @@ async def test_page_by_page_all_are_seen_once_while_others_come_and_go(cluster: 
     assert await cluster.node.peek(queue, 1, after) == []
 
 
-async def test_a_look_shows_so_many_bytes(cluster: Cluster) -> None:
+async def test_a_look_shows_so_many_bytes(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.node.send(queue, [NewMessage(bytes(500)) for _ in range(10)])
     with mock.patch("backend.serving.peek.PEEK_BYTES_MOST", 4_000):
@@ -114,7 +114,7 @@ async def test_a_look_shows_so_many_bytes(cluster: Cluster) -> None:
     assert [len(first), len(rest)] == [8, 2]
 
 
-async def test_what_goes_while_it_is_read_does_not_end_the_look(cluster: Cluster) -> None:
+async def test_what_goes_while_it_is_read_does_not_end_the_look(cluster: RestartableNode) -> None:
     """A page is empty only if there are no further messages."""
     queue = await cluster.queue(1)
     await cluster.send(queue, "first", "second", "third")
@@ -130,21 +130,21 @@ async def test_what_goes_while_it_is_read_does_not_end_the_look(cluster: Cluster
         assert [one.number for one in await cluster.node.peek(queue, 2)] == [second.number + 1]
 
 
-async def test_after_a_restart_bodies_come_from_the_disk(cluster: Cluster) -> None:
+async def test_after_a_restart_bodies_come_from_the_disk(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, *(str(number) for number in range(2_500)))
     await cluster.restart()
     assert [text for text, _, _ in await shown(cluster, queue, 2_500)] == [str(number) for number in range(2_500)]
 
 
-async def test_fifo_messages_that_are_not_due_are_delayed(cluster: Cluster) -> None:
+async def test_fifo_messages_that_are_not_due_are_delayed(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1, fifo=True, delay_seconds=900)
     await cluster.send(queue, "a", group="g")
     (peeked,) = await cluster.node.peek(queue, 10)
     assert (peeked.state, peeked.due_ms, peeked.group) == (PeekState.DELAYED, peeked.sent_ms + 900_000, "g")
 
 
-async def test_a_dead_letter_keeps_its_id_and_names_its_origin(cluster: Cluster) -> None:
+async def test_a_dead_letter_keeps_its_id_and_names_its_origin(cluster: RestartableNode) -> None:
     dead = await cluster.queue(2)
     queue = await cluster.queue(1)
     await cluster.send(queue, "poison")
@@ -159,7 +159,7 @@ async def test_a_dead_letter_keeps_its_id_and_names_its_origin(cluster: Cluster)
     assert peeked[0].origin == "arn:aws:sqs:us-east-1:000000000000:queue-1"
 
 
-async def test_a_rotten_message_is_shown_as_such_and_not_quarantined(cluster: Cluster) -> None:
+async def test_a_rotten_message_is_shown_as_such_and_not_quarantined(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "before", "TO-BE-SPOILT", "after")
     await cluster.restart()
@@ -170,7 +170,7 @@ async def test_a_rotten_message_is_shown_as_such_and_not_quarantined(cluster: Cl
     assert state_of(cluster.node, queue) == before
 
 
-async def test_an_old_view_of_the_queue_is_refused(cluster: Cluster) -> None:
+async def test_an_old_view_of_the_queue_is_refused(cluster: RestartableNode) -> None:
     await cluster.queue(1)
     with pytest.raises(PartitionGone):
         await cluster.node.peek(Target(1, 99, 1), 1)

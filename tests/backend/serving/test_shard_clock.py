@@ -16,13 +16,13 @@ from backend.recovery.startup import time_of_node
 from backend.serving.node_clock import DAY_MS
 from backend.serving.shard_clock import ShardClock
 from metadata_service.models import Heartbeat, LogEntry
-from tests.backend.serving.test_node_clock import Machine
+from tests.backend.serving.test_node_clock import MachineClocks
 
 HOUR_MS = 3_600_000
 
 
 def test_a_shard_without_a_lead_has_its_owners_time() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     node = machine.clock()
     shard = ShardClock(node)
     for _ in range(50):
@@ -34,7 +34,7 @@ def test_a_shard_without_a_lead_has_its_owners_time() -> None:
 
 @pytest.mark.parametrize("lead_ms", [-HOUR_MS, -250, 250, HOUR_MS])
 def test_a_lead_slews_to_zero_by_a_tenth(lead_ms: int) -> None:
-    machine = Machine()
+    machine = MachineClocks()
     node = machine.clock()
     shard = ShardClock(node, node() + lead_ms)
     assert shard.lead_ms == lead_ms
@@ -50,7 +50,7 @@ def test_a_lead_slews_to_zero_by_a_tenth(lead_ms: int) -> None:
 
 @pytest.mark.parametrize("lead_ms", [-HOUR_MS, HOUR_MS])
 def test_a_slew_does_not_depend_on_how_often_somebody_asks(lead_ms: int) -> None:
-    machine = Machine()
+    machine = MachineClocks()
     node = machine.clock()
     often, rarely = (ShardClock(node, node() + lead_ms) for _ in range(2))
     for _ in range(2000):
@@ -62,7 +62,7 @@ def test_a_slew_does_not_depend_on_how_often_somebody_asks(lead_ms: int) -> None
 
 
 def test_a_step_of_the_owners_clock_moves_no_shard() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     node = machine.clock()
     shard, other = ShardClock(node), ShardClock(node, node() - 40_000)
     before, other_before = shard(), other()
@@ -82,7 +82,7 @@ def test_a_step_of_the_owners_clock_moves_no_shard() -> None:
 
 def test_a_shard_that_is_days_ahead_goes_at_its_own_pace() -> None:
     """Slewing by a tenth would take decades, during which every timeout was 11% too long."""
-    machine = Machine()
+    machine = MachineClocks()
     node = machine.clock()
     shard = ShardClock(node, node() + 400 * DAY_MS)
     before = shard()
@@ -92,7 +92,7 @@ def test_a_shard_that_is_days_ahead_goes_at_its_own_pace() -> None:
 
 
 def test_a_suspended_machine_counts_the_time_it_slept() -> None:
-    machine = Machine()
+    machine = MachineClocks()
     node = machine.clock()
     behind, ahead = ShardClock(node, node() - HOUR_MS), ShardClock(node, node() + HOUR_MS)
     before, ahead_before = behind(), ahead()
@@ -106,7 +106,7 @@ def test_a_suspended_machine_counts_the_time_it_slept() -> None:
 def test_whatever_clocks_do_a_shards_time_runs_within_a_tenth() -> None:
     """Covers steps, wall clocks that jump, and moves between owners whose clocks are apart."""
     chance = random.Random(5)
-    machines = [Machine() for _ in range(3)]
+    machines = [MachineClocks() for _ in range(3)]
     machines[1].wall += 3600
     machines[2].wall -= 3600
     nodes = [machine.clock() for machine in machines]

@@ -15,7 +15,7 @@ from billing.metering.usage import CALLS, UsageKey, UsageRecord, chunks_of
 SEND = UsageKey("000000000000", "orders", 7, "standard", "SendMessage")
 
 
-class Clock:
+class _Clock:
     def __init__(self) -> None:
         self.now = 1_700_000_050.0
 
@@ -39,7 +39,7 @@ def records(folder: Path) -> list[UsageRecord]:
 
 
 async def test_each_minute_has_its_buffer(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = _Clock()
     meter = Meter.start(tmp_path / "usage", "n", clock)
     for minute in range(3):
         for _ in range(minute + 1):
@@ -57,7 +57,7 @@ async def test_each_minute_has_its_buffer(tmp_path: Path) -> None:
 
 
 async def test_a_minute_without_calls_makes_no_file(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = _Clock()
     meter = Meter.start(tmp_path, "n", clock)
     for _ in range(5):
         clock.now += 60
@@ -71,7 +71,7 @@ async def test_a_minute_without_calls_makes_no_file(tmp_path: Path) -> None:
 
 async def test_two_starts_have_ids_of_their_own(tmp_path: Path) -> None:
     for _ in range(2):
-        meter = Meter.start(tmp_path, "n", Clock())
+        meter = Meter.start(tmp_path, "n", _Clock())
         count(meter, "a")
         await meter.close()
     first, second = records(tmp_path)
@@ -80,7 +80,7 @@ async def test_two_starts_have_ids_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_many_keys_go_to_further_buffers_of_the_minute(tmp_path: Path) -> None:
-    meter = Meter.start(tmp_path, "n", Clock())
+    meter = Meter.start(tmp_path, "n", _Clock())
     for number in range(3 * SLOTS_LEAST):
         count(meter, number, UsageKey("000000000000", f"q{number}", number, "fifo", "SendMessage"))
         count(meter, number)
@@ -98,7 +98,7 @@ async def test_queues_with_as_many_and_as_long_tags_as_there_may_be_are_counted_
 ) -> None:
     tags = tuple((f"{number:02}" + 126 * letter, 256 * letter) for number in range(50))
     actions = ("SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
-    clock = Clock()
+    clock = _Clock()
     meter = Meter.start(tmp_path, "n", clock)
     for minute in range(2):
         for _ in range(20):
@@ -118,7 +118,7 @@ async def test_queues_with_as_many_and_as_long_tags_as_there_may_be_are_counted_
 async def test_without_room_for_another_buffer_the_old_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
+    clock = _Clock()
     meter = Meter.start(tmp_path, "n", clock)
     count(meter, "a")
 
@@ -146,7 +146,7 @@ async def test_without_room_for_another_buffer_the_old_one_goes_on(
 
 
 async def test_the_minutes_pass_by_themselves(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = _Clock()
     clock.now = 1_700_000_099.95
     meter = Meter.start(tmp_path, "n", clock)
     count(meter, "a")

@@ -57,7 +57,7 @@ def what(found: list[Alert]) -> list[tuple[str, str, int]]:
     return [(alert.account, alert.budget, alert.percent) for alert in found]
 
 
-class Told:
+class _Receiver:
     """A receiver that can be unavailable, or killed after it has got an alert."""
 
     def __init__(self, name: str = "told") -> None:
@@ -105,7 +105,7 @@ def test_each_percentage_is_passed_at_its_edge() -> None:
 
 
 def test_a_crossing_is_told_once_and_that_of_another_month_or_limit_again(lake: Lake) -> None:
-    told = Told()
+    told = _Receiver()
     assert what(watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [told])) == [(ONE, "requests", 80)]
     assert watch(lake, passed(BUDGETS, MONTH, used(950), AT), MONTH, [told]) == []
     assert watch(lake, [], MONTH, [told]) == []
@@ -122,7 +122,7 @@ def test_a_crossing_is_told_once_and_that_of_another_month_or_limit_again(lake: 
 
 
 def test_who_is_away_is_told_later_and_nobody_else_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    here, away = Told("here"), Told("away")
+    here, away = _Receiver("here"), _Receiver("away")
     away.away = True
     watch(lake, passed(BUDGETS, MONTH, used(1000), AT), MONTH, [away, here])
     assert "an alert waits: away" in caplog.text
@@ -134,7 +134,7 @@ def test_who_is_away_is_told_later_and_nobody_else_again(lake: Lake, caplog: pyt
 
 
 def test_killed_after_telling_it_tells_again_with_the_same_id(lake: Lake) -> None:
-    told = Told()
+    told = _Receiver()
     told.killed = True
     with pytest.raises(KeyboardInterrupt):
         watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [told])

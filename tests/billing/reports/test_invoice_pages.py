@@ -78,7 +78,7 @@ accounts:
     return [Invoices(lake).get(ACCOUNT, period) for period in ("2026-11", "2026-12")]
 
 
-class Page(HTMLParser):
+class _Page(HTMLParser):
     """Content of a page, and the URLs that it would load."""
 
     def __init__(self, html: str) -> None:
@@ -101,7 +101,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
-    page = Page(html_of(invoices[0]))
+    page = _Page(html_of(invoices[0]))
     for said in (
         "Invoice X-000001",
         "We & Co",
@@ -127,7 +127,7 @@ def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
 
 def test_each_row_of_the_page_can_be_recomputed_and_they_sum_up_to_the_net(invoices: list[Invoice]) -> None:
     """Compute quantity × price ÷ per, less the discount, as a reader with a calculator does."""
-    tables = Tables(html_of(invoices[0])).tables
+    tables = _Tables(html_of(invoices[0])).tables
     of_tiers, of_queues = [rows_of(table) for table in tables if table and table[0][:2] == ["Quantity", "Unit"]]
     for table in (of_tiers, of_queues):
         for _, quantity, _, price, per, discount, amount in table:
@@ -149,7 +149,7 @@ def number(text: str) -> Decimal:
     return Decimal(text.replace(",", ""))
 
 
-class Tables(HTMLParser):
+class _Tables(HTMLParser):
     """Tables of a page: the texts of their cells."""
 
     def __init__(self, html: str) -> None:
@@ -192,7 +192,7 @@ def test_a_draft_is_not_issued_and_says_what_is_in_it(tmp_path: Path, form: Call
 
 
 def test_a_correction_is_a_part_of_its_own(invoices: list[Invoice]) -> None:
-    text = Page(html_of(invoices[1])).text
+    text = _Page(html_of(invoices[1])).text
     assert "corrects 2026-11" in text
     assert "Correction of 2026-11, 0.29 EUR" in text
     assert "Up to the minimum of 2 2.00" in text
@@ -256,7 +256,7 @@ def test_a_page_shows_so_many_lines_and_says_what_the_others_come_to(
     invoices: list[Invoice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(invoice_pages, "LINES_SHOWN", 2)
-    text = Page(html_of(invoices[0])).text
+    text = _Page(html_of(invoices[0])).text
     assert "And 4 smaller lines, together 0.6825." in text  # 0.39 and 0.2925, and two that cost nothing
 
 

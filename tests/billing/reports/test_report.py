@@ -20,7 +20,7 @@ from billing.reports.report_sections import account_text
 from tests.billing.months import ACCOUNTS, MADE_AT, TODAY, analysis_of, costs_of, overview_of, report
 
 
-class Page(HTMLParser):
+class _Page(HTMLParser):
     """Tables of a page by caption, and the URLs that the page refers to."""
 
     def __init__(self, html: str) -> None:
@@ -72,7 +72,7 @@ def number(text: str) -> int:
 
 def test_the_tables_have_the_numbers() -> None:
     overview = overview_of(None)
-    tables = Page(report().html()).tables
+    tables = _Page(report().html()).tables
     _, *days, month = tables["Calls by day"]
     assert len(days) == len(overview.days) == 21
     for row, day in zip(days, overview.days, strict=True):
@@ -127,7 +127,7 @@ def test_a_tenants_report_tells_of_no_other() -> None:
     html = own.html()
     assert f"Twin Ltd (account {ACCOUNTS[3]})" in html
     assert not any(account in html for account in ACCOUNTS if account != ACCOUNTS[3])
-    assert "Account" not in Page(html).tables["Cost by queue"][0]
+    assert "Account" not in _Page(html).tables["Cost by queue"][0]
 
 
 def test_a_month_that_is_over_is_not_forecast() -> None:
@@ -162,7 +162,7 @@ def test_an_empty_month_is_a_page() -> None:
 
 @pytest.mark.parametrize("account", [None, ACCOUNTS[0]])
 def test_the_page_needs_nothing_but_itself(account: str | None) -> None:
-    page = Page(report(account).html())
+    page = _Page(report(account).html())
     assert page.tags.isdisjoint({"script", "iframe", "object", "embed", "form"})
     assert {one for one in page.references if not one.startswith("#")} <= {"data:,"}
     assert len(page.ids) == len(set(page.ids))
@@ -173,8 +173,8 @@ def test_names_are_text_and_nothing_else() -> None:
     costs = costs_of(None)
     evil = replace(costs.queues[0], queue="<script>alert(1)</script>", tags="a=<b>&\"'")
     html = report_of(overview_of(None), replace(costs, queues=[evil]), None, made_at=MADE_AT).html()
-    assert "script" not in Page(html).tags
-    assert "<script>alert(1)</script>" in Page(html).tables["Cost by queue"][1][1]
+    assert "script" not in _Page(html).tags
+    assert "<script>alert(1)</script>" in _Page(html).tables["Cost by queue"][1][1]
 
 
 def test_the_same_as_pdf() -> None:

@@ -12,13 +12,13 @@ import traceback
 
 import botocore
 
-from tests.compat.walk.kit import Target, Walk, take
+from tests.compat.walk.kit import ServiceAddress, Walk, take
 from tests.compat.walk.steps import STEPS
 
 
 def main() -> None:
     """Run every step; a failed one is reported by its traceback."""
-    target = Target(
+    target = ServiceAddress(
         endpoint=os.environ["AWS_ENDPOINT_URL_SQS"],
         region=os.environ["AWS_REGION"],
         account=os.environ["WALK_ACCOUNT"],

@@ -18,7 +18,7 @@ RECEIVE_BATCH = 10
 
 
 @dataclass(frozen=True)
-class Target:
+class ServiceAddress:
     """Address of the service, and credentials."""
 
     endpoint: str
@@ -32,7 +32,7 @@ class Target:
 class Walk:
     """A run: a client, the actions that it has called, by which protocols, and the steps that it has completed."""
 
-    target: Target
+    target: ServiceAddress
     called: set[str] = field(default_factory=set)
     surfaces: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)

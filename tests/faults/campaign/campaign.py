@@ -14,7 +14,7 @@ from random import Random
 from tests.faults.campaign import steps
 from tests.faults.campaign.whole import QUARANTINED
 from tests.faults.processes.out_of_files import no_free_files
-from tests.faults.tools.hooks import Fault
+from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
 from tests.faults.tools.traffic import Traffic
 
@@ -24,7 +24,7 @@ CALLS_MOST = 300
 
 
 @dataclass
-class Row:
+class FaultKindResults:
     """Results of one kind of fault."""
 
     done: int = 0
@@ -32,18 +32,18 @@ class Row:
 
 
 @dataclass
-class Outcome:
+class CampaignOutcome:
     """Results of a campaign."""
 
     seed: int
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, FaultKindResults] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     seconds: float = 0.0
     violations: list[str] = field(default_factory=list)
 
-    def row(self, kind: str) -> Row:
-        return self.rows.setdefault(kind, Row())
+    def row(self, kind: str) -> FaultKindResults:
+        return self.rows.setdefault(kind, FaultKindResults())
 
 
 class Campaign:
@@ -51,7 +51,7 @@ class Campaign:
 
     def __init__(self, seed: int, seconds: float, only: str = "") -> None:
         """Set up a campaign.  ``only``: run faults whose names contain this."""
-        self.outcome = Outcome(seed)
+        self.outcome = CampaignOutcome(seed)
         self._random = Random(seed)
         self._seconds = seconds
         self._faults: list[tuple[str, Callable[[FaultyServer, Traffic], Awaitable[bool]]]] = [
@@ -73,7 +73,7 @@ class Campaign:
         ]
         self._faults = [(kind, fault) for kind, fault in self._faults if only in kind]
 
-    async def run(self) -> Outcome:
+    async def run(self) -> CampaignOutcome:
         """Run until the time is over or a promise was broken."""
         began = time.monotonic()
         end = began + self._seconds
@@ -134,7 +134,7 @@ class Campaign:
         action = self._random.choice(("eio", "eio_lost"))
         step = self._random.choice(("commit.write.before", "commit.sync.before"))
         server.kill()
-        await server.start_with([Fault(step, action, self._random.randrange(1, 200))])
+        await server.start_with([PlannedFault(step, action, self._random.randrange(1, 200))])
         before = server.log_text().count("the journal has been recovered")
         await traffic.until(
             lambda: server.log_text().count("the journal has been recovered") > before, "the journal is recovered"

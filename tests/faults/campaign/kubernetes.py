@@ -4,8 +4,8 @@ Everything that decides whether a call fails is read from the chart as helm rend
 termination grace period, the readiness probe, and the time for which a pod must be ready before the next one is
 replaced.  So a harmful change of the chart fails the test.
 
-* :class:`Service` is a balancer like kube-proxy: it gives each new connection to one of the pods that are ready and not
-  terminating, and learns of a pod's termination with a delay.  Existing connections stay.
+* :class:`ServiceBalancer` is a balancer like kube-proxy: it gives each new connection to one of the pods that are ready
+  and not terminating, and learns of a pod's termination with a delay.  Existing connections stay.
 * :func:`replace` ends a pod and starts another in its place, like a kubelet.
 * :func:`roll_out` does so with all pods of a StatefulSet, one by one, from the last to the first.
 """
@@ -65,7 +65,7 @@ def read_chart(*arguments: str) -> tuple[dict[str, Pods], list[str]]:
     return found, first["args"]
 
 
-class Pod(NamedTuple):
+class ProbedPod(NamedTuple):
     """A pod: a process with its readiness probe."""
 
     process: Process
@@ -87,7 +87,7 @@ class Pod(NamedTuple):
             writer.close()
 
 
-class Service:
+class ServiceBalancer:
     """A balancer with a port of its own, in front of several ports."""
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -141,7 +141,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.write_eof()
 
 
-async def replace(pod: Pod, service: Service | None) -> None:
+async def replace(pod: ProbedPod, service: ServiceBalancer | None) -> None:
     """End a pod as the chart says, start it again, and return when it is ready."""
     began = time.monotonic()
     port = int(pod.process.address.rpartition(":")[2])
@@ -164,7 +164,7 @@ async def replace(pod: Pod, service: Service | None) -> None:
         service.join(port)
 
 
-async def roll_out(pods: Sequence[Pod], service: Service | None = None) -> None:
+async def roll_out(pods: Sequence[ProbedPod], service: ServiceBalancer | None = None) -> None:
     """Replace all pods, each after the one before has been ready for the chart's minimum time."""
     for pod in reversed(pods):
         await replace(pod, service)

@@ -15,7 +15,7 @@ from metadata_service.opening import CannotOpen
 from tests.faults.campaign import quorum
 from tests.faults.campaign.distributed import Distributed
 from tests.faults.campaign.forms import Form, OneMachine
-from tests.faults.campaign.whole import FAULT_SECONDS, Fault, Row, campaign
+from tests.faults.campaign.whole import FAULT_SECONDS, Fault, FaultResults, campaign
 from tests.faults.clusters.heavy import HeavyMoves
 from tests.faults.clusters.restored import CLUSTERS, TwoClusters
 from tests.faults.disks.bad_block import BadBlock
@@ -277,7 +277,7 @@ def split_and_drain(form: Distributed) -> None:
     form.is_split = not form.is_split
 
 
-async def _one_machine(folder: Path, backends: int, seed: int, told: Told, only: str) -> list[Row]:
+async def _one_machine(folder: Path, backends: int, seed: int, told: Told, only: str) -> list[FaultResults]:
     return await campaign(
         lambda number: OneMachine(made(folder / str(number)), backends),
         on_one_machine,
@@ -288,7 +288,7 @@ async def _one_machine(folder: Path, backends: int, seed: int, told: Told, only:
     )
 
 
-async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
+async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[FaultResults]:
     rows = await campaign(
         lambda number: Distributed(made(folder / str(number)), managers=1),
         on_cassandra,
@@ -301,16 +301,16 @@ async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[Row
     return rows + await asyncio.to_thread(of_one_node, told, only)
 
 
-def of_one_node(told: Told, only: str) -> list[Row]:
+def of_one_node(told: Told, only: str) -> list[FaultResults]:
     """Run the faults of :mod:`tests.faults.campaign.quorum`; returns rows."""
-    rows: list[Row] = []
+    rows: list[FaultResults] = []
     names = [fault.__name__.replace("_", " ") for fault in quorum.FAULTS]
     numbers = [number for number, name in enumerate(names) if only in name]
     if not numbers:
         return rows
     with CassandraCluster(3, heap="384m", java_options=QUICK_START) as cassandra:
         for number in numbers:
-            row = Row("a backend's node on 3 Cassandra", names[number])
+            row = FaultResults("a backend's node on 3 Cassandra", names[number])
             try:
                 seen = asyncio.run(_in_time(cassandra, number))
                 row.fault, row.calls = seen.fault, seen.acknowledged + seen.refused
@@ -326,7 +326,7 @@ def of_one_node(told: Told, only: str) -> list[Row]:
     return rows
 
 
-async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.Seen:
+async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.FaultObservations:
     async with asyncio.timeout(FAULT_SECONDS):
         while True:
             try:
@@ -335,9 +335,9 @@ async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.Seen:
                 await asyncio.sleep(1)
 
 
-async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[Row]:
+async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[FaultResults]:
     """Back up two backend clusters under load, lose and restore them, with and without a fault meanwhile."""
-    rows: list[Row] = []
+    rows: list[FaultResults] = []
     amiss: dict[str, Callable[[LocalCluster], object]] = {
         "backed up under load, lost and restored": lambda cluster: None,
         "backed up under load while a backend is killed, lost and restored": backend_killed,
@@ -345,7 +345,7 @@ async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[
     for number, (what, meanwhile) in enumerate(amiss.items()):
         if only not in what:
             continue
-        row = Row("2 backend clusters on Cassandra", what)
+        row = FaultResults("2 backend clusters on Cassandra", what)
         service = TwoClusters(two_clusters(), made(folder / str(number)), seed + number)
         try:
             async with asyncio.timeout(RESTORED_SECONDS):
@@ -386,10 +386,10 @@ def made(folder: Path) -> Path:
     return folder
 
 
-Told = Callable[[Row], None]
+Told = Callable[[FaultResults], None]
 """Receiver of each row as it is completed."""
 
-FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[Row]]]] = {
+FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[FaultResults]]]] = {
     "frontends": lambda folder, seed, told, only: _one_machine(folder, 1, seed, told, only),
     "backends": lambda folder, seed, told, only: _one_machine(folder, 3, seed, told, only),
     "cassandra": _cassandra,

@@ -1,9 +1,9 @@
 """``python -m tests.faults.campaign.quorum``: a backend node on three real Cassandra nodes, which are killed and
 suspended.
 
-Each fault is a function that takes a :class:`Rig` and returns the observations (:class:`Seen`).  Senders run before,
-during and after it; at the end another incarnation of the node takes the log over, and delivers its messages.
-:func:`run` is for campaigns that include these faults.
+Each fault is a function that takes a :class:`Rig` and returns the observations (:class:`FaultObservations`).  Senders
+run before, during and after it; at the end another incarnation of the node takes the log over, and delivers its
+messages.  :func:`run` is for campaigns that include these faults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backend.node import Node, NodeSettings
 from bench.servers.cassandra_server import CassandraCluster, CassandraNode
 from metadata_service.cassandra.driver.connection import CassandraConnection, CassandraSettings
 from metadata_service.cassandra.store import CassandraStore
-from tests.backend.nodes import Resolver
+from tests.backend.nodes import FakeResolver
 
 SENDERS = 4
 SECONDS_MOST = 90.0
@@ -32,7 +32,7 @@ SECONDS_MOST = 90.0
 LOG = CassandraLogSettings(segment_bytes=1 << 20, row_bytes=4096)
 
 
-class Seen(NamedTuple):
+class FaultObservations(NamedTuple):
     """Observations of a fault."""
 
     fault: str
@@ -66,7 +66,7 @@ class Rig:
         """Nodes that were killed and not restarted."""
         self._keyspace = keyspace
         self._target = Target(partition, partition, 1)
-        self._resolver = Resolver()
+        self._resolver = FakeResolver()
         arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
         self._resolver.known[partition] = PartitionSettings(partition, partition, 1, arn, b"k" * 16)
         self._open = AsyncExitStack()
@@ -158,7 +158,7 @@ class Rig:
         for node in nodes:
             await asyncio.to_thread(node.wait_until_ready)
 
-    async def seen(self, fault: str) -> Seen:
+    async def seen(self, fault: str) -> FaultObservations:
         """Let another node take over, without waiting for this one, and compare.
 
         It has another name: the first one lives on, and would seal the logs of its name when it restarts.
@@ -169,7 +169,7 @@ class Rig:
         while messages := await heir.receive(self._target, Receive(10, 600, 0)):
             found.update(message.payload for message in messages)
         sent = {*self.acknowledged, *self.refused}
-        return Seen(
+        return FaultObservations(
             fault,
             len(self.acknowledged),
             len(self.refused) - SENDERS,  # the last send of each was interrupted here
@@ -183,7 +183,7 @@ class Rig:
 # --- the faults -------------------------------------------------------------------------------------------
 
 
-async def one_is_killed(rig: Rig) -> Seen:
+async def one_is_killed(rig: Rig) -> FaultObservations:
     """Kill one node.  Nothing fails: two are a quorum."""
     *_, last = rig.cassandra.nodes
     await rig.more()
@@ -194,7 +194,7 @@ async def one_is_killed(rig: Rig) -> Seen:
     return await rig.seen("one Cassandra node killed")
 
 
-async def one_hangs(rig: Rig) -> Seen:
+async def one_hangs(rig: Rig) -> FaultObservations:
     """Suspend one node: it keeps its connections and does not answer.  Nothing fails."""
     first, *_ = rig.cassandra.nodes
     await rig.more()
@@ -207,7 +207,7 @@ async def one_hangs(rig: Rig) -> Seen:
     return await rig.seen("one Cassandra node paused")
 
 
-async def two_are_killed(rig: Rig) -> Seen:
+async def two_are_killed(rig: Rig) -> FaultObservations:
     """Kill two nodes.  Sends fail with a retriable error, and succeed by themselves when one of them is back."""
     _, one, other = rig.cassandra.nodes
     await rig.more()
@@ -223,7 +223,7 @@ async def two_are_killed(rig: Rig) -> Seen:
     return await rig.seen("two Cassandra nodes killed, one after the other")
 
 
-async def all_are_killed(rig: Rig) -> Seen:
+async def all_are_killed(rig: Rig) -> FaultObservations:
     """Kill all nodes at once, during writes: acknowledged messages are on their disks."""
     await rig.more(300)
     await rig.kill(*rig.cassandra.nodes)
@@ -233,10 +233,15 @@ async def all_are_killed(rig: Rig) -> Seen:
     return await rig.seen("all Cassandra nodes killed at once")
 
 
-FAULTS: tuple[Callable[[Rig], Awaitable[Seen]], ...] = (one_is_killed, one_hangs, two_are_killed, all_are_killed)
+FAULTS: tuple[Callable[[Rig], Awaitable[FaultObservations]], ...] = (
+    one_is_killed,
+    one_hangs,
+    two_are_killed,
+    all_are_killed,
+)
 
 
-async def run(cassandra: CassandraCluster, keyspace: str, number: int) -> Seen:
+async def run(cassandra: CassandraCluster, keyspace: str, number: int) -> FaultObservations:
     """Run the fault of this number, with a queue of its own; afterwards all Cassandra nodes serve again."""
     async with Rig(cassandra, keyspace, number + 1) as rig:
         seen = await FAULTS[number](rig)

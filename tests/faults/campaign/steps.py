@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.tools.hooks import Fault
+from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
 from tests.faults.tools.traffic import Traffic
 
@@ -46,10 +46,10 @@ FIRST_AFTER_START = {
 """Approximate number of times that a start goes through these steps."""
 
 
-def while_serving(moment: str, nth: int, action: str) -> Fault:
+def while_serving(moment: str, nth: int, action: str) -> PlannedFault:
     """Make a fault that ends the server at the ``nth`` occurrence of this moment after its start."""
     step = moment.rpartition(".")[0]
-    return Fault(moment, action, nth + FIRST_AFTER_START.get(step, 0))
+    return PlannedFault(moment, action, nth + FIRST_AFTER_START.get(step, 0))
 
 
 async def end_while_serving(server: FaultyServer, traffic: Traffic, moment: str, nth: int, action: str) -> None:
@@ -60,7 +60,7 @@ async def end_while_serving(server: FaultyServer, traffic: Traffic, moment: str,
 
 async def end_at_start(server: FaultyServer, moment: str, nth: int, action: str) -> bool:
     """Start the server, which is down, and end it at this moment of its start; returns whether it got there."""
-    await server.start_with([Fault(moment, action, nth)], dies=True)
+    await server.start_with([PlannedFault(moment, action, nth)], dies=True)
     came = server.process is None
     server.kill()
     return came

@@ -44,7 +44,7 @@ class Fault(Generic[SomeForm]):
 
 
 @dataclass
-class Row:
+class FaultResults:
     """Results of one fault."""
 
     form: str
@@ -60,7 +60,7 @@ class Row:
     broken: list[str] = field(default_factory=list)
 
 
-class Run(Generic[SomeForm]):
+class CampaignRun(Generic[SomeForm]):
     """A form with its clients and faults; ``amid``: called during each fault."""
 
     def __init__(self, form: SomeForm, traffic: Traffic, amid: Callable[[SomeForm], object] | None = None) -> None:
@@ -70,9 +70,9 @@ class Run(Generic[SomeForm]):
         self._before = _Counts(0, Counter(), 0, Counter(), 0)
         self._quarantined = 0
 
-    async def fault(self, fault: Fault[SomeForm]) -> Row:
+    async def fault(self, fault: Fault[SomeForm]) -> FaultResults:
         """Inject one fault, and judge."""
-        traffic, row = self._traffic, Row(self.form.name, fault.name)
+        traffic, row = self._traffic, FaultResults(self.form.name, fault.name)
         await traffic.answered(CALLS_BEFORE)
         began = time.monotonic()
         acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
@@ -122,28 +122,28 @@ async def run(
     faults: Sequence[Fault[SomeForm]],
     seed: int,
     *,
-    told: Callable[[Row], None] = lambda row: None,
+    told: Callable[[FaultResults], None] = lambda row: None,
     early_share: float = 0.0,
     amid: Callable[[SomeForm], object] | None = None,
-) -> list[Row]:
+) -> list[FaultResults]:
     """Start the form, inject all these faults under load, and end it.
 
     A fault after which clients are no longer served, or that cannot be injected, is a broken promise, and the last one.
     """
-    rows: list[Row] = []
+    rows: list[FaultResults] = []
     try:
         await asyncio.to_thread(form.start)
         traffic = Traffic(
             form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_most=OPEN_MOST
         )
         async with traffic.running():
-            running = Run(form, traffic, amid)
+            running = CampaignRun(form, traffic, amid)
             for fault in faults:
                 try:
                     async with asyncio.timeout(FAULT_SECONDS):
                         row = await running.fault(fault)
                 except Exception as error:
-                    row = Row(form.name, fault.name, broken=[f"{error!r}\n{form.log_tail()}"])
+                    row = FaultResults(form.name, fault.name, broken=[f"{error!r}\n{form.log_tail()}"])
                 rows.append(row)
                 told(row)
                 if row.broken:
@@ -158,17 +158,17 @@ async def campaign(
     plan: Callable[[SomeForm], Sequence[Fault[SomeForm]]],
     seed: int,
     *,
-    told: Callable[[Row], None],
+    told: Callable[[FaultResults], None],
     early_share: float = 0.0,
     amid: Callable[[SomeForm], object] | None = None,
     only: str = "",
-) -> list[Row]:
+) -> list[FaultResults]:
     """Run all planned faults, whatever the results: after a broken promise, with another cluster.
 
     ``make`` gets the number of the cluster, from 0; ``plan`` must fit each cluster of the form; ``only``: run faults
     whose names contain this.
     """
-    rows: list[Row] = []
+    rows: list[FaultResults] = []
     form = make(0)
     name, faults = form.name, [fault for fault in plan(form) if only in fault.name]
     if not faults:
@@ -181,16 +181,16 @@ async def campaign(
         try:
             rows += await run(form, left, seed + number, told=told, early_share=early_share, amid=amid)
         except Exception as error:  # the cluster did not start
-            rows.append(Row(name, left[0].name, broken=[f"not done: {error!r}"]))
+            rows.append(FaultResults(name, left[0].name, broken=[f"not done: {error!r}"]))
             told(rows[-1])
         if len(rows) == len(faults):
             return rows
     return rows + [
-        Row(name, fault.name, broken=["not done: too much was broken before"]) for fault in faults[len(rows) :]
+        FaultResults(name, fault.name, broken=["not done: too much was broken before"]) for fault in faults[len(rows) :]
     ]
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[FaultResults]) -> str:
     """Format the rows as Markdown."""
     lines = [
         "| form | fault | calls made | errors seen by clients | longest stall | lost | duplicates, explained |",

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.faults.tools.client import Client, Endpoint, InDoubt, Refused, Unreachable
-from tests.faults.tools.ledger import Ledger, body_of
+from tests.faults.tools.client import CallRefused, Client, Endpoint, InDoubt, Unreachable
+from tests.faults.tools.ledger import MessageLedger, body_of
 from tests.servers.server import ACCOUNT, REGION
 
 BIG_BYTES = 1_000_000
@@ -42,7 +42,7 @@ class HeavyMoves:
     def __init__(
         self, endpoint: Endpoint, owner_of: Callable[[str], str], *, groups: int = GROUPS, seed: int = 0
     ) -> None:
-        self.ledger = Ledger()
+        self.ledger = MessageLedger()
         self.received: list[str] = []
         """Keys, in the order of receipt."""
         self._owner_of = owner_of
@@ -132,7 +132,7 @@ class HeavyMoves:
                 return True
             try:
                 await self._client.call("StartMessageMoveTask", SourceArn=arn(pile), DestinationArn=arn(goal))
-            except (Refused, InDoubt, Unreachable):
+            except (CallRefused, InDoubt, Unreachable):
                 pass  # a task is running, or a process is unavailable
             return False
 

@@ -32,7 +32,7 @@ from holdfast.commandline.client import ClientOptions
 from holdfast.commandline.client import RestClient as Operator
 from holdfast.runtime.stores import cluster_keyspace
 from tests.faults.campaign.distributed import Doors
-from tests.faults.tools.client import Client, InDoubt, Refused, Unreachable
+from tests.faults.tools.client import CallRefused, Client, InDoubt, Unreachable
 from tests.faults.tools.ledger import body_of, key_of
 from tests.servers.server import ACCOUNT
 from tests.servers.waiting import wait_until
@@ -188,10 +188,10 @@ class TwoClusters:
         self.seen.calls += 1
         try:
             return await client.call(action, QueueUrl=url(queue), **parameters)
-        except (InDoubt, Unreachable, Refused) as error:
-            if isinstance(error, Refused) and error.status != 503 and "expired" not in error.message.lower():
+        except (InDoubt, Unreachable, CallRefused) as error:
+            if isinstance(error, CallRefused) and error.status != 503 and "expired" not in error.message.lower():
                 raise
-            self.seen.errors[error.code if isinstance(error, Refused) else type(error).__name__] += 1
+            self.seen.errors[error.code if isinstance(error, CallRefused) else type(error).__name__] += 1
         await asyncio.sleep(RETRY_SECONDS)
         return None
 
@@ -234,7 +234,7 @@ class TwoClusters:
         source, target = self._moved
         async with self._client() as client:
             while True:
-                with contextlib.suppress(Refused, InDoubt, Unreachable):  # a task is running, or a process is down
+                with contextlib.suppress(CallRefused, InDoubt, Unreachable):  # a task is running, or a process is down
                     await client.call(
                         "StartMessageMoveTask",
                         SourceArn=arn(source),

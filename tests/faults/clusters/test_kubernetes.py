@@ -15,7 +15,7 @@ import pytest
 from bench.cluster import HOST, LocalCluster
 from bench.servers.cassandra_server import CassandraCluster, free_ports
 from tests.faults.campaign.distributed import Doors
-from tests.faults.campaign.kubernetes import Pod, Service, read_chart, roll_out
+from tests.faults.campaign.kubernetes import ProbedPod, ServiceBalancer, read_chart, roll_out
 from tests.faults.tools.traffic import Traffic
 from tests.servers.releases import before, has_before
 from tests.servers.server import REPOSITORY
@@ -32,7 +32,7 @@ async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
     chart, before_upgrade = read_chart("--set", f"frontend.preStopSeconds={PRE_STOP_SECONDS}")
     assert set(chart) == {"frontend", "backend", "metadata"}
     cluster = LocalCluster(cassandra=cassandra, metadata=2, backends=2, frontends=2, keyspace=keyspace[:20])
-    pods: dict[str, list[Pod]] = {}
+    pods: dict[str, list[ProbedPod]] = {}
     for component, of in chart.items():
         pods[component] = []
         for process in cluster.of(component):
@@ -40,7 +40,7 @@ async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
             if of.ready_port == "health":
                 (port,) = free_ports([HOST], 1)
                 process.environment["HOLDFAST_HEALTH_LISTEN"] = f"{HOST}:{port}"
-            pods[component].append(Pod(process, of, port))
+            pods[component].append(ProbedPod(process, of, port))
     if has_before():
         code = before(tmp_path / "before")
         for process in cluster:
@@ -49,7 +49,7 @@ async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
         await asyncio.to_thread(cluster.start)
         for process in cluster:
             process.environment |= {"PYTHONPATH": str(REPOSITORY), "HOLDFAST_SCHEMA_MIGRATION": "wait"}
-        async with Service([pod.ready_at for pod in pods["frontend"]]) as service:
+        async with ServiceBalancer([pod.ready_at for pod in pods["frontend"]]) as service:
             doors = Doors([service.port], cluster.key.access_key_id, cluster.key.secret)
             async with Traffic(doors, 21, body_bytes=2000, producers=1, groups=3, open_most=100).running() as traffic:
                 await traffic.answered(100)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.campaign import whole
 from tests.faults.campaign.forms import STARTUP, OneMachine
-from tests.faults.campaign.whole import Fault, Row
+from tests.faults.campaign.whole import Fault, FaultResults
 from tests.faults.tools.wrong import Wrong, make_library
 
 
@@ -68,7 +68,7 @@ def test_processes_that_are_not_python_have_wrong_clocks_and_slow_disks(tmp_path
 async def test_a_fault_has_a_row_and_after_one_that_cannot_be_done_another_cluster_has_the_others(
     tmp_path: Path,
 ) -> None:
-    told: list[Row] = []
+    told: list[FaultResults] = []
 
     def cannot(form: OneMachine) -> None:
         raise LookupError("there is nothing to kill")

@@ -9,7 +9,7 @@ import pytest
 
 from backend.journal.local.segments import segment_name
 from tests.faults.tools import places
-from tests.faults.tools.client import Client, Refused
+from tests.faults.tools.client import CallRefused, Client
 from tests.faults.tools.ledger import body_of, key_of
 from tests.faults.tools.process import FaultyServer
 from tests.servers.server import ACCOUNT
@@ -64,7 +64,7 @@ async def _served(server: FaultyServer) -> dict[str, list[int] | str]:
                     assert key.startswith(f"{queue}-")
                     numbers.append(int(key.rpartition("-")[2]))
             found[queue] = sorted(numbers)
-        except Refused as refused:
+        except CallRefused as refused:
             found[queue] = refused.code
     await client.close()
     return found
@@ -140,7 +140,7 @@ async def test_each_file_of_checkpoint_pieces(server: FaultyServer) -> None:
     stopped = 0
     for file in files:
         for offset in range(40, len(whole[file]), max(1, len(whole[file]) // 5)):
-            places.Place(file, offset).flip()
+            places.FilePosition(file, offset).flip()
             before = len(server.log_text())
             await server.start_with()
             told = server.log_text()[before:]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.tools.client import Client, Refused
-from tests.faults.tools.hooks import Fault
+from tests.faults.tools.client import CallRefused, Client
+from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.ledger import body_of, key_of
 from tests.faults.tools.process import FaultyServer
 from tests.servers.server import ACCOUNT
@@ -49,7 +49,7 @@ def full_server(tmp_path: Path, small_disk: Path) -> Iterator[FaultyServer]:
         server.kill()
 
 
-class Queue:
+class _Queue:
     """A queue, and its messages."""
 
     def __init__(self, server: FaultyServer) -> None:
@@ -67,12 +67,12 @@ class Queue:
         await self.client.call("SendMessage", QueueUrl=self.url, MessageBody=body_of(key, length))
         self.stored.add(key)
 
-    async def send_until_full(self, length: int = BODY_BYTES) -> Refused:
+    async def send_until_full(self, length: int = BODY_BYTES) -> CallRefused:
         """Send until the disk is full; returns the refusal."""
         while True:
             try:
                 await self.send(length)
-            except Refused as refused:
+            except CallRefused as refused:
                 return refused
 
     async def send_when_there_is_room(self, seconds: float = 30.0) -> None:
@@ -81,7 +81,7 @@ class Queue:
             while True:
                 try:
                     return await self.send()
-                except Refused:
+                except CallRefused:
                     await asyncio.sleep(0.05)
 
     async def receive_and_delete(self) -> bool:
@@ -101,14 +101,14 @@ class Queue:
         assert not self.stored
 
 
-def _is_clear(refused: Refused) -> bool:
+def _is_clear(refused: CallRefused) -> bool:
     return (refused.status, refused.code) == (503, "ServiceUnavailable") and "no room" in refused.message
 
 
 async def test_full_of_our_own_messages(full_server: FaultyServer) -> None:
     server = full_server
     await server.start_with()
-    queue = Queue(server)
+    queue = _Queue(server)
     await queue.create()
     for _ in range(2):
         while len(queue.stored) < 50:  # space becomes free gradually
@@ -126,7 +126,7 @@ async def test_full_of_our_own_messages(full_server: FaultyServer) -> None:
 async def test_full_of_our_own_messages_over_a_kill(full_server: FaultyServer) -> None:
     server = full_server
     await server.start_with()
-    queue = Queue(server)
+    queue = _Queue(server)
     await queue.create()
     assert _is_clear(await queue.send_until_full())
     assert _is_clear(await queue.send_until_full(10))
@@ -142,7 +142,7 @@ async def test_full_of_our_own_messages_over_a_kill(full_server: FaultyServer) -
 async def test_full_of_a_foreign_file(full_server: FaultyServer, small_disk: Path) -> None:
     server = full_server
     await server.start_with()
-    queue = Queue(server)
+    queue = _Queue(server)
     await queue.create()
     for _ in range(50):
         await queue.send()
@@ -166,7 +166,7 @@ async def test_a_start_on_a_full_disk(full_server: FaultyServer, small_disk: Pat
     """Without a free byte it refuses clearly, and starts with all messages when there is room."""
     server = full_server
     await server.start_with()
-    queue = Queue(server)
+    queue = _Queue(server)
     await queue.create()
     for _ in range(20):
         await queue.send()
@@ -196,8 +196,8 @@ def _fill(path: Path) -> None:
 @pytest.mark.parametrize("step", ["preallocate.write", "segment.create"])
 async def test_no_new_segment_can_be_made(server: FaultyServer, tmp_path: Path, step: str) -> None:
     flag = tmp_path / "the disk is full"
-    await server.start_with([Fault(f"{step}.before", "enospc", times=1 << 30, flag=str(flag))])
-    queue = Queue(server)
+    await server.start_with([PlannedFault(f"{step}.before", "enospc", times=1 << 30, flag=str(flag))])
+    queue = _Queue(server)
     await queue.create()
     flag.touch()
     assert _is_clear(await queue.send_until_full())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.tools.client import Client, Refused
-from tests.faults.tools.hooks import Fault
+from tests.faults.tools.client import CallRefused, Client
+from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
 from tests.faults.tools.traffic import WORK, Traffic
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.timeout(600)
     ("step", "action"), [("commit.sync", "eio"), ("commit.sync", "eio_lost"), ("commit.write", "eio")]
 )
 async def test_once(server: FaultyServer, step: str, action: str) -> None:
-    await server.start_with([Fault(f"{step}.before", action, nth=40), Fault(f"{step}.before", action, nth=100)])
+    await server.start_with(
+        [PlannedFault(f"{step}.before", action, nth=40), PlannedFault(f"{step}.before", action, nth=100)]
+    )
     pid = server.pid
     async with Traffic(server, 4).running() as traffic:
         await traffic.until(lambda: server.log_text().count(RECOVERED) == 2, "the journal was recovered twice")
@@ -35,7 +37,7 @@ async def test_once(server: FaultyServer, step: str, action: str) -> None:
 
 async def test_for_a_while(server: FaultyServer, tmp_path: Path) -> None:
     flag = tmp_path / "the disk is broken"
-    await server.start_with([Fault("*.sync.before", "eio", times=1 << 30, flag=str(flag))])
+    await server.start_with([PlannedFault("*.sync.before", "eio", times=1 << 30, flag=str(flag))])
     async with Traffic(server, 5).running() as traffic:
         await traffic.answered(100)
         flag.touch()
@@ -47,7 +49,7 @@ async def test_for_a_while(server: FaultyServer, tmp_path: Path) -> None:
         assert traffic.counts["answered"] == answered, "something was acknowledged that cannot be on the disk"
         assert not server.ready()
         client = Client(server)
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(CallRefused) as refusal:
             await client.call("SendMessage", QueueUrl=traffic.url(WORK), MessageBody="no")
         assert (refusal.value.status, refusal.value.code) == (503, "ServiceUnavailable")
         await client.close()
@@ -63,7 +65,7 @@ async def test_for_a_while(server: FaultyServer, tmp_path: Path) -> None:
 async def test_beside_the_commits(server: FaultyServer, step: str, tmp_path: Path) -> None:
     """Checkpoints, metadata and new segments fail for a while: calls are served, or refused, and no message is lost."""
     flag = tmp_path / "the disk is broken"
-    await server.start_with([Fault(f"{step}.before", "eio", times=1 << 30, flag=str(flag))])
+    await server.start_with([PlannedFault(f"{step}.before", "eio", times=1 << 30, flag=str(flag))])
     async with Traffic(server, 6).running() as traffic:
         await traffic.answered(50)
         before = server.log_text()

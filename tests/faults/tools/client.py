@@ -39,7 +39,7 @@ class InDoubt(Exception):
     """The connection ended before the answer arrived: the effect of the call is not known."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """The answer is an error."""
 
     def __init__(self, action: str, status: int, code: str, message: str) -> None:
@@ -62,7 +62,7 @@ class Client:
     async def call(self, action: str, **parameters: Any) -> dict[str, Any]:
         """Return the answer.
 
-        Raises :class:`Unreachable`, :class:`InDoubt`, :class:`Refused`; TimeoutError if the call hangs.
+        Raises :class:`Unreachable`, :class:`InDoubt`, :class:`CallRefused`; TimeoutError if the call hangs.
         """
         reader, writer = await self._connect()
         try:
@@ -81,7 +81,7 @@ class Client:
             await self.close()
         answer: dict[str, Any] = json.loads(body) if body else {}
         if status != 200:
-            raise Refused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
+            raise CallRefused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
         return answer
 
     async def repeated(self, action: str, **parameters: Any) -> dict[str, Any]:
@@ -90,8 +90,8 @@ class Client:
         while True:
             try:
                 return await self.call(action, **parameters)
-            except (InDoubt, Unreachable, Refused) as error:
-                if (isinstance(error, Refused) and error.status != 503) or time.monotonic() > end:
+            except (InDoubt, Unreachable, CallRefused) as error:
+                if (isinstance(error, CallRefused) and error.status != 503) or time.monotonic() > end:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -8,8 +8,8 @@ import sys
 import msgspec
 
 from holdfast.commands.main import main
-from tests.faults.tools.hooks import VARIABLE, Plan, install
+from tests.faults.tools.hooks import VARIABLE, FaultPlan, install
 
 if __name__ == "__main__":
-    install(msgspec.json.decode(os.environ[VARIABLE], type=Plan))
+    install(msgspec.json.decode(os.environ[VARIABLE], type=FaultPlan))
     sys.exit(main(sys.argv[1:]))

@@ -47,7 +47,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 VARIABLE = "FAULTS"
-"""Environment variable with a :class:`Plan` as JSON."""
+"""Environment variable with a :class:`FaultPlan` as JSON."""
 SECTOR_BYTES = 512
 
 _committing = threading.local()
@@ -57,7 +57,7 @@ _os_open, _os_close, _os_pwrite, _os_pread = os.open, os.close, os.pwrite, os.pr
 _os_fdatasync, _os_fsync, _os_unlink, _os_ftruncate = os.fdatasync, os.fsync, os.unlink, os.ftruncate
 
 
-class Fault(msgspec.Struct, forbid_unknown_fields=True):
+class PlannedFault(msgspec.Struct, forbid_unknown_fields=True):
     """A fault with its moment."""
 
     step: str
@@ -69,10 +69,10 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     flag: str = ""
 
 
-class Plan(msgspec.Struct, forbid_unknown_fields=True):
+class FaultPlan(msgspec.Struct, forbid_unknown_fields=True):
     """Planned faults of one process."""
 
-    faults: list[Fault] = []
+    faults: list[PlannedFault] = []
     folder: str = ""
     """Folder of the journal; files outside get no faults."""
     seed: int = 0
@@ -93,7 +93,7 @@ class _Unsynced:
 class Hooks:
     """Intercepted file calls of this process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FaultPlan) -> None:
         self._plan = plan
         self._counts = [0] * len(plan.faults)
         self._random = Random(plan.seed)
@@ -300,7 +300,7 @@ def _end() -> NoReturn:
     raise AssertionError("nothing comes after SIGKILL")
 
 
-def install(plan: Plan) -> None:
+def install(plan: FaultPlan) -> None:
     """Intercept this process's file calls from now on.  To be called before any thread is started."""
     hooks = Hooks(plan)
     for name in ("open", "close", "pwrite", "fdatasync", "fsync", "unlink", "ftruncate"):

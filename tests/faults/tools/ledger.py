@@ -58,7 +58,7 @@ class _Group:
         """Index before which all are deleted, or being deleted."""
 
 
-class Ledger:
+class MessageLedger:
     """All messages since the queues were last empty.  Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from backend.journal.rows import (
 )
 
 
-class Place(NamedTuple):
+class FilePosition(NamedTuple):
     """Position in a file."""
 
     file: Path
@@ -74,7 +74,7 @@ def row_of(folder: Path, body: str) -> tuple[Row, int]:
     raise LookupError(body)
 
 
-def places(folder: Path, body: str) -> dict[str, Place]:
+def places(folder: Path, body: str) -> dict[str, FilePosition]:
     """Return positions in and around the record of the message with this body, by kind."""
     row, index = row_of(folder, body)
     file = folder / segment_name(row.segment)
@@ -84,16 +84,16 @@ def places(folder: Path, body: str) -> dict[str, Place]:
     end = row.offset + row.size_bytes
     directory = end - 72 - DIRECTORY_ENTRY_BYTES * len(row.records)
     return {
-        "row header": Place(file, row.offset + 20),
-        "record header": Place(file, at + 9),
-        "head": Place(file, at + RECORD_HEADER_BYTES + 2),
-        "body": Place(file, file.read_bytes().index(body.encode(), at)),
-        "directory": Place(file, directory + 2),
-        "tail": Place(file, end - 30),
-        "segment header": Place(file, 17),
-        "start of the row": Place(file, row.offset),
-        "record": Place(file, at),
-        "end of the row": Place(file, end),
+        "row header": FilePosition(file, row.offset + 20),
+        "record header": FilePosition(file, at + 9),
+        "head": FilePosition(file, at + RECORD_HEADER_BYTES + 2),
+        "body": FilePosition(file, file.read_bytes().index(body.encode(), at)),
+        "directory": FilePosition(file, directory + 2),
+        "tail": FilePosition(file, end - 30),
+        "segment header": FilePosition(file, 17),
+        "start of the row": FilePosition(file, row.offset),
+        "record": FilePosition(file, at),
+        "end of the row": FilePosition(file, end),
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.faults.tools.hooks import VARIABLE, Fault, Plan
+from tests.faults.tools.hooks import VARIABLE, FaultPlan, PlannedFault
 from tests.servers.server import Server
 
 SETTINGS = {"SEGMENT_BYTES": str(1 << 21)}
@@ -24,7 +24,7 @@ class FaultyServer(Server):
         super().__init__(folder, {**SETTINGS, **(settings or {})})
         if data is not None:
             self.data = data
-        self.faults: list[Fault] = []
+        self.faults: list[PlannedFault] = []
         self.seed = 0
 
     def command(self) -> list[str]:
@@ -34,7 +34,7 @@ class FaultyServer(Server):
 
     def start(self, timeout_seconds: float = 60.0) -> Self:
         self.seed += 1
-        plan = Plan(self.faults, str(self.data / "journal"), self.seed)
+        plan = FaultPlan(self.faults, str(self.data / "journal"), self.seed)
         self.settings.update(plan.environment())
         assert VARIABLE in self.settings
         return super().start(timeout_seconds)
@@ -53,7 +53,7 @@ class FaultyServer(Server):
         self.process = None
         return True
 
-    async def start_with(self, faults: Sequence[Fault] = (), *, dies: bool = False) -> None:
+    async def start_with(self, faults: Sequence[PlannedFault] = (), *, dies: bool = False) -> None:
         """Start with these faults, without blocking the event loop.  ``dies``: it may end while it starts."""
         self.faults = list(faults)
         try:

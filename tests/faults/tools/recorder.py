@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tests.faults.tools.client import Client, Endpoint, InDoubt, Refused, Unreachable
+from tests.faults.tools.client import CallRefused, Client, Endpoint, InDoubt, Unreachable
 from tests.faults.tools.ledger import key_of
 from tests.histories.history import Kind, Operation, Outcome, Rules
 from tests.histories.verdict import Verdict, judge
@@ -91,7 +91,7 @@ class Recorder:
         if kind is None or isinstance(error, Unreachable):
             return
         call = next(self._numbers)
-        if isinstance(error, Refused) and error.status < 500:
+        if isinstance(error, CallRefused) and error.status < 500:
             answered = time.monotonic()
             self.operations += [
                 replace(operation, answered=answered, outcome=Outcome.REFUSED)
@@ -180,7 +180,7 @@ def _key(body: str) -> str:
 
 def _name_of(error: BaseException) -> str:
     match error:
-        case Refused():
+        case CallRefused():
             return f"{error.status} {error.code}"
         case InDoubt():
             return "connection lost"

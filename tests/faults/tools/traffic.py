@@ -22,8 +22,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.faults.tools.client import Client, Endpoint, InDoubt, Refused, Unreachable
-from tests.faults.tools.ledger import Ledger, body_of
+from tests.faults.tools.client import CallRefused, Client, Endpoint, InDoubt, Unreachable
+from tests.faults.tools.ledger import MessageLedger, body_of
 from tests.faults.tools.recorder import Recorder, RecordingClient
 from tests.histories.history import Rules
 from tests.histories.verdict import Verdict
@@ -66,7 +66,7 @@ class Traffic:
 
         ``name``: prefix of the queues' names; ``early_share``: see :class:`~tests.histories.history.Rules`.
         """
-        self.ledger = Ledger()
+        self.ledger = MessageLedger()
         self.recorder = Recorder(VISIBILITY_SECONDS)
         self.failures: list[str] = []
         """Violations that do not depend on the history; the ledger has them too."""
@@ -208,7 +208,7 @@ class Traffic:
             self.counts["unreachable"] += 1
         except InDoubt:
             self.counts["in doubt"] += 1
-        except Refused as refused:
+        except CallRefused as refused:
             if refused.status != 503:
                 raise
             self.counts["refused"] += 1
@@ -356,7 +356,7 @@ class Traffic:
             for message in messages:
                 try:
                     answer = await self._try(client, "DeleteMessage", queue, ReceiptHandle=message["ReceiptHandle"])
-                except Refused as refused:
+                except CallRefused as refused:
                     if not _is_expired(queue, refused.message):
                         raise
                     self._not_deleted(message)
@@ -392,7 +392,7 @@ class Traffic:
             try:
                 answer = await client.call("StartMessageMoveTask", SourceArn=source)
                 self.counts["move tasks"] += bool(answer)
-            except (Unreachable, InDoubt, Refused):
+            except (Unreachable, InDoubt, CallRefused):
                 pass  # a task is running, or the server is down
 
 

@@ -15,7 +15,7 @@ from auth.grants import Grant
 from auth.principal import SCOPES
 from auth.tokens.api_keys import new_api_key
 from tests.behaviour import wire
-from tests.behaviour.signing import Signer
+from tests.behaviour.signing import SignatureScope
 from tests.behaviour.world import World, exchange
 
 _ACCOUNTS = itertools.count(300_000_000_000)
@@ -25,45 +25,45 @@ REGION = World.region
 
 
 @dataclass
-class Caller:
+class Party:
     """A caller and its address; without ``signer`` and ``bearer`` it is anonymous."""
 
     account: str
-    signer: Signer | None
+    signer: SignatureScope | None
     scheme: str = "http"
     client: str = "127.0.0.1"
     bearer: str | None = None
 
 
-async def new_tenant(world: World) -> tuple[str, Caller]:
+async def new_tenant(world: World) -> tuple[str, Party]:
     """A new account, and its root."""
     account = str(next(_ACCOUNTS))
     await world.credentials.store.put_tenant(Tenant(account, f"tenant {account}"))
     return account, await new_key(world, account)
 
 
-async def new_key(world: World, account: str, **changes: Any) -> Caller:
+async def new_key(world: World, account: str, **changes: Any) -> Party:
     """A caller with a new access key, with these fields changed."""
     key: AccessKey = msgspec.structs.replace(new_access_key(account), **changes)
     await world.credentials.put(key)
-    return Caller(account, Signer(key.access_key_id, key.secret, REGION))
+    return Party(account, SignatureScope(key.access_key_id, key.secret, REGION))
 
 
 async def new_bearer(
     world: World, account: str, *, token: bool, active: bool = True, expires_s: int | None = None, **rights: Any
-) -> Caller:
+) -> Party:
     """A caller with a new API key of these rights, or with a token of these rights bought with an unrestricted key."""
     record, text = new_api_key(account, expires_s=expires_s, **({"name": rights["name"]} if token else rights))
     await world.credentials.put_api_key(msgspec.structs.replace(record, active=active))
     if token:
         narrower = {name: rights[name] for name in ("scopes", "prefixes") if name in rights}
         text = await world.app.services.tokens.issue(record, world.now_ms() / 1000, **narrower)
-    return Caller(account, None, bearer=text)
+    return Party(account, None, bearer=text)
 
 
 async def new_session(
     world: World, account: str, *, name: str, scopes: tuple[Any, ...] = SCOPES, prefixes: tuple[str, ...] = ()
-) -> Caller:
+) -> Party:
     """A caller with the temporary key of a session ``s1`` of a new role."""
     role = TenantRole(account, name, "AROAEXAMPLE", scopes=scopes, prefixes=prefixes)
     await world.credentials.put_role(role)
@@ -80,7 +80,7 @@ async def new_session(
         role_id=role.role_id,
     )
     session, token = await world.app.services.sessions.begin(grant)
-    return Caller(account, Signer(session.access_key_id, session.secret, REGION, token=token))
+    return Party(account, SignatureScope(session.access_key_id, session.secret, REGION, token=token))
 
 
 async def set_state(world: World, account: str, state: str) -> None:
@@ -89,7 +89,7 @@ async def set_state(world: World, account: str, state: str) -> None:
     await world.credentials.update_tenant(msgspec.structs.replace(tenant, state=state))
 
 
-async def send(world: World, caller: Caller, request: wire.Request) -> wire.Answer:
+async def send(world: World, caller: Party, request: wire.WireRequest) -> wire.WireAnswer:
     if caller.signer is None:
         request.headers["Host"] = world.host
         if caller.bearer is not None:
@@ -100,14 +100,14 @@ async def send(world: World, caller: Caller, request: wire.Request) -> wire.Answ
 
 
 async def call(
-    world: World, caller: Caller, protocol: wire.Protocol, action: str, params: dict[str, Any], **options: Any
-) -> dict[str, Any] | wire.Refusal:
+    world: World, caller: Party, protocol: wire.Protocol, action: str, params: dict[str, Any], **options: Any
+) -> dict[str, Any] | wire.WireRefusal:
     """Make a call; returns the answer with its envelope checked."""
     request = wire.encode(protocol, action, params, **options)
     return wire.decode(protocol, action, await send(world, caller, request))
 
 
-async def done(world: World, caller: Caller, action: str, params: dict[str, Any]) -> dict[str, Any]:
+async def done(world: World, caller: Party, action: str, params: dict[str, Any]) -> dict[str, Any]:
     """Make a call that must succeed."""
     answer = await call(world, caller, "json", action, params)
     assert isinstance(answer, dict), (action, answer)
@@ -132,7 +132,7 @@ class Scene:
     """A dead-letter queue of ``own`` that holds messages, some of them in flight."""
 
     own: str
-    root: Caller
+    root: Party
     other: str
     third: str
     handles: dict[str, str]
@@ -142,7 +142,7 @@ class Scene:
         return {"own": self.own, "other": self.other, "third": self.third, "arn": arn(self.own, MAIN)}
 
 
-async def set_scene(world: World) -> tuple[Scene, Caller]:
+async def set_scene(world: World) -> tuple[Scene, Party]:
     """Create the scene; returns it with the root of the other account."""
     own, root = await new_tenant(world)
     other, other_root = await new_tenant(world)

@@ -18,7 +18,7 @@ from tests.frontend.access.parties import (
     MAIN,
     SOURCE,
     SPARE,
-    Caller,
+    Party,
     Scene,
     arn,
     call,
@@ -31,7 +31,7 @@ from tests.frontend.access.parties import (
 
 Body = Callable[[World], Coroutine[Any, Any, None]]
 NO_ACCESS = "The specified queue does not exist or you do not have access to it."
-NOBODY = Caller("", None)
+NOBODY = Party("", None)
 
 
 def in_world(body: Body) -> Callable[[World], None]:
@@ -54,7 +54,7 @@ def allow(**changes: Any) -> dict[str, Any]:
     return {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*"} | changes
 
 
-async def counters(world: World, caller: Caller, name: str = MAIN) -> tuple[str, str]:
+async def counters(world: World, caller: Party, name: str = MAIN) -> tuple[str, str]:
     params = {"QueueUrl": url(world, caller.account, name), "AttributeNames": ["All"]}
     attributes = (await done(world, caller, "GetQueueAttributes", params))["Attributes"]
     return attributes["ApproximateNumberOfMessages"], attributes["ApproximateNumberOfMessagesNotVisible"]
@@ -151,7 +151,7 @@ def test_a_receipt_handle_is_of_no_use_to_another_tenant(world: World, protocol:
                     await call(world, attacker, protocol, "ChangeMessageVisibility", params | {"VisibilityTimeout": 0}),
                 ]
                 for answer in answers:
-                    assert isinstance(answer, wire.Refusal), answer
+                    assert isinstance(answer, wire.WireRefusal), answer
                     assert answer.code in ("ReceiptHandleIsInvalid", "AWS.SimpleQueueService.NonExistentQueue"), answer
                     assert scene.own not in answer.message.replace(handle, ""), answer
         entries = [{"Id": str(number), "ReceiptHandle": handle} for number, handle in enumerate(stolen)]
@@ -174,10 +174,10 @@ async def test_a_shared_queue_opens_no_other_queue(world: World) -> None:
     message = (await done(world, scene.root, "ReceiveMessage", {"QueueUrl": spare}))["Messages"][0]
     params = {"QueueUrl": url(world, scene.own, MAIN), "ReceiptHandle": message["ReceiptHandle"]}
     answer = await call(world, guest, "json", "DeleteMessage", params)
-    assert isinstance(answer, wire.Refusal)
+    assert isinstance(answer, wire.WireRefusal)
     assert answer.code == "ReceiptHandleIsInvalid"
     answer = await call(world, guest, "json", "DeleteMessage", params | {"QueueUrl": spare})
-    assert isinstance(answer, wire.Refusal)
+    assert isinstance(answer, wire.WireRefusal)
     assert answer.message == NO_ACCESS
     assert await counters(world, scene.root, SPARE) == ("0", "1")
 
@@ -205,8 +205,8 @@ def test_forwarded_headers_are_not_believed(world: World, protocol: wire.Protoco
             "X-Forwarded-Ssl": "on",
         }
         answer = wire.decode(protocol, "SendMessage", await send(world, caller, request))
-        assert isinstance(answer, wire.Refusal), answer
-        there = Caller(caller.account, caller.signer, "https", "203.0.113.9")
+        assert isinstance(answer, wire.WireRefusal), answer
+        there = Party(caller.account, caller.signer, "https", "203.0.113.9")
         request = wire.encode(protocol, "SendMessage", {"QueueUrl": url(world, scene.own, MAIN), "MessageBody": "m"})
         assert isinstance(wire.decode(protocol, "SendMessage", await send(world, there, request)), dict)
 
@@ -250,7 +250,7 @@ def test_nothing_that_is_sent_begins_a_line_in_the_log(
         scene, other = await set_scene(world)
         queue = {"QueueUrl": url(world, scene.own, MAIN)}
         policy = json.dumps({"Statement": {"Effect": EVIL, "Principal": EVIL, "Action": EVIL, EVIL: EVIL}})
-        calls: list[tuple[Caller, str, dict[str, Any]]] = [
+        calls: list[tuple[Party, str, dict[str, Any]]] = [
             (scene.root, "SendMessage", {"QueueUrl": EVIL, "MessageBody": "m"}),
             (scene.root, "CreateQueue", {"QueueName": EVIL}),
             (scene.root, "CreateQueue", {"QueueName": "n", "Attributes": {EVIL: EVIL}}),
@@ -264,7 +264,7 @@ def test_nothing_that_is_sent_begins_a_line_in_the_log(
             (NOBODY, "SendMessage", {"QueueUrl": EVIL, "MessageBody": "m"}),
         ]
         for caller, action, params in calls:
-            assert isinstance(await call(world, caller, protocol, action, params, path="/"), wire.Refusal), action
+            assert isinstance(await call(world, caller, protocol, action, params, path="/"), wire.WireRefusal), action
 
     with caplog.at_level(logging.DEBUG):
         world.run(attack(world))
@@ -341,11 +341,11 @@ async def test_who_was_let_in_by_one_queue_is_not_let_into_its_successor(world: 
     finally:
         world.app.sqs.context.backend = retries._backend = backend
     assert not first
-    assert isinstance(answer, wire.Refusal), answer
+    assert isinstance(answer, wire.WireRefusal), answer
     assert answer.status == 503
     assert await counters(world, scene.root) == ("0", "0")
     answer = await call(world, guest, "json", "SendMessage", queue | {"MessageBody": "m"})
-    assert isinstance(answer, wire.Refusal), answer
+    assert isinstance(answer, wire.WireRefusal), answer
     assert answer.message == NO_ACCESS
 
 
@@ -357,7 +357,7 @@ async def test_a_sender_is_told_as_who_it_is(world: World) -> None:
     queue = {"QueueUrl": url(world, scene.own, MAIN)}
     await done(world, scene.root, "PurgeQueue", queue)
     await done(world, guest, "SendMessage", queue | {"MessageBody": "guest"})
-    await done(world, Caller("", None, client="203.0.113.9"), "SendMessage", queue | {"MessageBody": "public"})
+    await done(world, Party("", None, client="203.0.113.9"), "SendMessage", queue | {"MessageBody": "public"})
     asked = queue | {"MaxNumberOfMessages": 10, "AttributeNames": ["SenderId"]}
     senders: dict[str, str] = {}
     while len(senders) < 2:
@@ -376,14 +376,14 @@ async def test_messages_do_not_leave_the_account(world: World) -> None:
     foreign = arn(scene.own, MAIN)
     redrive = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": foreign, "maxReceiveCount": 1})}
     answer = await call(world, other, "json", "CreateQueue", {"QueueName": "mine", "Attributes": redrive})
-    assert isinstance(answer, wire.Refusal)
+    assert isinstance(answer, wire.WireRefusal)
     assert answer.code == "InvalidParameterValue"
     await done(world, other, "CreateQueue", {"QueueName": "mine"})
     own_redrive = json.dumps({"deadLetterTargetArn": arn(other.account, "mine"), "maxReceiveCount": 1})
     await done(world, other, "CreateQueue", {"QueueName": "source", "Attributes": {"RedrivePolicy": own_redrive}})
     move = {"SourceArn": arn(other.account, "mine"), "DestinationArn": foreign}
     answer = await call(world, other, "json", "StartMessageMoveTask", move)
-    assert isinstance(answer, wire.Refusal)
+    assert isinstance(answer, wire.WireRefusal)
     assert answer.code == "ResourceNotFoundException"
 
 
@@ -423,7 +423,7 @@ async def test_no_message_gets_past_a_prefix(world: World) -> None:
 
     async def refused(action: str, params: dict[str, Any]) -> None:
         answer = await call(world, caller, "json", action, params)
-        assert isinstance(answer, wire.Refusal), (action, answer)
+        assert isinstance(answer, wire.WireRefusal), (action, answer)
         assert answer.code == "AccessDenied", (action, answer)
 
     redrive = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn(scene.own, SPARE), "maxReceiveCount": 1})}
@@ -448,11 +448,11 @@ def test_a_key_that_only_sends_makes_no_queue() -> None:
         sender = await new_key(world, scene.own, name="ann", scopes=("send",))
         params = {"QueueUrl": url(world, scene.own, "new"), "MessageBody": "m"}
         answer = await call(world, sender, "json", "SendMessage", params)
-        assert isinstance(answer, wire.Refusal)
+        assert isinstance(answer, wire.WireRefusal)
         assert answer.code == "AccessDenied"
-        assert isinstance(await call(world, NOBODY, "json", "SendMessage", params), wire.Refusal)
+        assert isinstance(await call(world, NOBODY, "json", "SendMessage", params), wire.WireRefusal)
         bare = {"QueueUrl": "bare", "MessageBody": "m"}
-        assert isinstance(await call(world, NOBODY, "json", "SendMessage", bare), wire.Refusal)
+        assert isinstance(await call(world, NOBODY, "json", "SendMessage", bare), wire.WireRefusal)
         await done(world, scene.root, "SendMessage", params)
 
     with World(auto_create_queues=True) as own:
@@ -469,7 +469,7 @@ async def test_unsigned_requests_learn_nothing(world: World) -> None:
     await set_policy(world, scene, allow(Action="sqs:SendMessage"))
     main, gone = url(world, scene.own, MAIN), url(world, scene.own, "gone")
 
-    def unsigned(protocol: wire.Protocol) -> list[wire.Request]:
+    def unsigned(protocol: wire.Protocol) -> list[wire.WireRequest]:
         there: dict[str, Any] = {"QueueUrl": main, "ReceiptHandle": "x"}
         requests = [
             wire.encode(protocol, "ReceiveMessage", {"QueueUrl": main}),
@@ -514,11 +514,11 @@ async def test_a_public_queue_takes_a_plain_request(world: World) -> None:
     path, form = f"/{scene.own}/{MAIN}", "Action=SendMessage&MessageBody=plain"
     before = await counters(world, scene.root)
     posted = {"Content-Type": "application/x-www-form-urlencoded"}
-    for request in (wire.Request("GET", path, {}, form), wire.Request("POST", path, posted, "", form.encode())):
+    for request in (wire.WireRequest("GET", path, {}, form), wire.WireRequest("POST", path, posted, "", form.encode())):
         answer = await send(world, NOBODY, request)
         assert (answer.status, b"<MessageId>" in answer.body) == (200, True), answer
     assert int((await counters(world, scene.root))[0]) == int(before[0]) + 2
-    gone = await send(world, NOBODY, wire.Request("GET", f"/{scene.own}/gone", {}, form))
+    gone = await send(world, NOBODY, wire.WireRequest("GET", f"/{scene.own}/gone", {}, form))
     assert (gone.status, b"MissingAuthenticationToken" in gone.body) == (403, True)
 
 
@@ -548,7 +548,7 @@ async def test_unsigned_requests_do_not_crowd_out_others(world: World) -> None:
         answers = await asyncio.gather(*calls)
     finally:
         store.get_queue = get_queue  # type: ignore[method-assign]
-    assert all(isinstance(answer, wire.Refusal) for answer in answers)
+    assert all(isinstance(answer, wire.WireRefusal) for answer in answers)
     assert 1 <= most <= 8
 
 
@@ -578,12 +578,12 @@ def test_a_policy_that_cannot_be_evaluated_is_refused_and_changes_nothing(
                 ("CreateQueue", {"QueueName": "fresh", "Attributes": policy}),
             ):
                 answer = await call(world, scene.root, protocol, action, params)
-                assert isinstance(answer, wire.Refusal), answer
+                assert isinstance(answer, wire.WireRefusal), answer
                 assert answer.code == "InvalidAttributeValue"
                 assert answer.message.startswith("Invalid value for the parameter Policy. Reason: ")
                 assert reason in answer.message
         assert await done(world, scene.root, "GetQueueAttributes", asked) == kept
         answer = await call(world, scene.root, protocol, "GetQueueUrl", {"QueueName": "fresh"})
-        assert isinstance(answer, wire.Refusal)
+        assert isinstance(answer, wire.WireRefusal)
 
     world.run(story(world))

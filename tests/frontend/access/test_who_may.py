@@ -19,7 +19,7 @@ from tests.behaviour.world import World
 from tests.frontend.access.parties import (
     GONE,
     MAIN,
-    Caller,
+    Party,
     Scene,
     arn,
     call,
@@ -99,7 +99,7 @@ async def _try_all(world: World, row: dict[str, Any], protocol: wire.Protocol) -
         if action == "StartMessageMoveTask" and isinstance(answer, dict):
             scene.handles["task"] = answer["TaskHandle"]
         if action in ("DeleteMessageBatch", "ChangeMessageVisibilityBatch", "SendMessageBatch"):
-            assert isinstance(answer, wire.Refusal) or not answer.get("Failed"), answer
+            assert isinstance(answer, wire.WireRefusal) or not answer.get("Failed"), answer
         problem = _judge(wanted[action], answer)
         if problem:
             problems.append(f"{action}: expected {wanted[action]}: {problem}")
@@ -116,11 +116,11 @@ async def _set_policy(world: World, scene: Scene, row: dict[str, Any]) -> None:
         await done(world, scene.root, "AddPermission", params)
 
 
-async def _caller(world: World, scene: Scene, given: dict[str, Any], other_root: Caller) -> Caller:
+async def _caller(world: World, scene: Scene, given: dict[str, Any], other_root: Party) -> Party:
     given = dict(given)
     which = given.pop("account")
     if which == "none":
-        return Caller("", None)
+        return Party("", None)
     changes: dict[str, Any] = {}
     if "user" in given:
         changes["name"] = given.pop("user")
@@ -139,7 +139,7 @@ async def _caller(world: World, scene: Scene, given: dict[str, Any], other_root:
 
 
 async def _tells_nothing(
-    world: World, scene: Scene, caller: Caller, protocol: wire.Protocol, wanted: dict[str, str]
+    world: World, scene: Scene, caller: Party, protocol: wire.Protocol, wanted: dict[str, str]
 ) -> list[str]:
     """Refusals that differ between an existing queue and one that does not exist."""
     there, gone = calls_on(world, scene, MAIN), calls_on(world, scene, GONE)
@@ -155,11 +155,11 @@ async def _tells_nothing(
     return problems
 
 
-def _judge(wanted: str, answer: dict[str, Any] | wire.Refusal) -> str:
+def _judge(wanted: str, answer: dict[str, Any] | wire.WireRefusal) -> str:
     """Description of a deviation; empty: none."""
     if wanted == ALLOWED:
         return "" if isinstance(answer, dict) else str(answer)
-    if not isinstance(answer, wire.Refusal):
+    if not isinstance(answer, wire.WireRefusal):
         return f"carried out: {answer}"
     code, status, text = ANSWERS[wanted]
     fits = (answer.code, answer.status) == (code, status) and re.search(text, answer.message)

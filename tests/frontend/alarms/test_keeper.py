@@ -22,7 +22,7 @@ from frontend.alarms.webhooks import Webhooks
 from metadata_service.alarms import AlarmStatus, Notification
 from metadata_service.clusters.election import Election
 from metadata_service.store import StoreUnavailable
-from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.fakes import KEY, FrontendService, running
 from tests.frontend.hooks import Hook, hook
 
 VISIBLE = "ApproximateNumberOfMessagesVisible"
@@ -35,10 +35,10 @@ def listening() -> Iterator[Hook]:
         yield made
 
 
-class World:
+class _World:
     """A service, its alarms, and keepers driven by the test."""
 
-    def __init__(self, service: Service, listening: Hook) -> None:
+    def __init__(self, service: FrontendService, listening: Hook) -> None:
         self.service = service
         self.services = service.app.services
         self.hook = listening
@@ -82,11 +82,11 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def world(tmp_path: Path, listening: Hook, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(tmp_path: Path, listening: Hook, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_World]:
     monkeypatch.setattr(module, "PAUSE_SECONDS_FIRST", 0.01)
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(running(tmp_path))
-        made = World(service, listening)
+        made = _World(service, listening)
         stack.push_async_callback(made.alarms.close)
         await service.make_queue("q")
         yield made
@@ -94,7 +94,7 @@ async def world(tmp_path: Path, listening: Hook, monkeypatch: pytest.MonkeyPatch
             await one.close()
 
 
-async def test_an_alarm_rings_and_calms_down(world: World) -> None:
+async def test_an_alarm_rings_and_calms_down(world: _World) -> None:
     secret = await world.make()
     keeper = world.keeper()
     await world.minute(keeper)
@@ -128,7 +128,7 @@ async def test_an_alarm_rings_and_calms_down(world: World) -> None:
     assert [one.json["state"] for one in world.hook.told] == ["ALARM", "OK"]
 
 
-async def test_what_is_counted_goes_by_its_rate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_counted_goes_by_its_rate(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     sent, since = 1_000_000, 1
     measures = world.service.backend.measures
 
@@ -152,7 +152,7 @@ async def test_what_is_counted_goes_by_its_rate(world: World, monkeypatch: pytes
     assert ((await world.status()).state, (await world.status()).value) == ("OK", 5), "it was counted anew"
 
 
-async def test_a_hook_that_fails_is_told_again_with_the_same_id(world: World) -> None:
+async def test_a_hook_that_fails_is_told_again_with_the_same_id(world: _World) -> None:
     await world.make()
     world.hook.statuses = [500, 503]
     await world.send(3)
@@ -164,7 +164,7 @@ async def test_a_hook_that_fails_is_told_again_with_the_same_id(world: World) ->
     assert len({one.json["id"] for one in world.hook.told}) == 1
 
 
-async def test_trouble_is_shown_and_given_up_in_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trouble_is_shown_and_given_up_in_the_end(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.make()
     world.hook.statuses = [404] * 1000
     await world.send(3)
@@ -176,7 +176,7 @@ async def test_trouble_is_shown_and_given_up_in_the_end(world: World, monkeypatc
     assert (status.waiting, status.lost, status.state) == ((), 1, "ALARM")
 
 
-async def test_whoever_comes_next_tells_what_was_not_told(world: World) -> None:
+async def test_whoever_comes_next_tells_what_was_not_told(world: _World) -> None:
     await world.make()
     await world.send(3)
     one = world.keeper()
@@ -194,7 +194,7 @@ async def test_whoever_comes_next_tells_what_was_not_told(world: World) -> None:
     assert len(world.hook.told) == 2
 
 
-async def test_two_who_look_at_once_make_one_notification(world: World) -> None:
+async def test_two_who_look_at_once_make_one_notification(world: _World) -> None:
     await world.make()
     await world.send(3)
     one, other = world.keeper(), world.keeper("other")
@@ -206,7 +206,7 @@ async def test_two_who_look_at_once_make_one_notification(world: World) -> None:
     assert len({told.json["id"] for told in world.hook.told}) == 1
 
 
-async def test_a_queue_that_cannot_be_asked_keeps_its_state_for_a_while(world: World) -> None:
+async def test_a_queue_that_cannot_be_asked_keeps_its_state_for_a_while(world: _World) -> None:
     await world.make()
     keeper = world.keeper()
     await world.minute(keeper)
@@ -218,7 +218,7 @@ async def test_a_queue_that_cannot_be_asked_keeps_its_state_for_a_while(world: W
     assert (await world.status()).state == "INSUFFICIENT_DATA"
 
 
-async def test_alarms_of_a_suspended_tenant_are_silent(world: World) -> None:
+async def test_alarms_of_a_suspended_tenant_are_silent(world: _World) -> None:
     await world.make()
     await world.send(3)
     tenant = await world.service.store.get_tenant(KEY.account)
@@ -228,7 +228,7 @@ async def test_alarms_of_a_suspended_tenant_are_silent(world: World) -> None:
     assert await world.status() == AlarmStatus()
 
 
-async def test_an_alarm_that_is_deleted_is_not_told(world: World) -> None:
+async def test_an_alarm_that_is_deleted_is_not_told(world: _World) -> None:
     await world.make()
     world.hook.statuses = [500] * 1000
     await world.send(3)
@@ -242,7 +242,7 @@ async def test_an_alarm_that_is_deleted_is_not_told(world: World) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_one_stands_in_when_the_other_has_gone(world: World) -> None:
+async def test_one_stands_in_when_the_other_has_gone(world: _World) -> None:
     one, other = world.keeper(), world.keeper("other")
     await one.turn()
     assert (await world.service.store.alarm_keeper()).version == 0, "without alarms there is no office"
@@ -266,7 +266,7 @@ async def test_one_stands_in_when_the_other_has_gone(world: World) -> None:
 
 
 async def test_a_store_that_cannot_be_read_ends_it_and_is_told_once(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: _World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.make()
     keeper = world.keeper()
@@ -292,7 +292,7 @@ async def test_a_store_that_cannot_be_read_ends_it_and_is_told_once(
     assert sum("cannot be evaluated now" in line.getMessage() for line in caplog.records) == 1
 
 
-async def test_one_tenants_dead_hooks_keep_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_tenants_dead_hooks_keep_no_other_waiting(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of concurrent calls of an account is limited."""
     under_way = most = 0
     release = asyncio.Event()

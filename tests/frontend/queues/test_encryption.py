@@ -15,18 +15,18 @@ from frontend.queues import payload
 from frontend.queues.payload import Payload
 from frontend.request.settings import FrontendSettings
 from metadata_service.store import StoreUnavailable
-from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.fakes import KEY, FrontendService, running
 
 SECRETS = ("recognisable-body", "recognisable-attribute", "recognisable-trace", KEY.principal_id)
 
 
-def stored(service: Service) -> Iterator[NewMessage]:
+def stored(service: FrontendService) -> Iterator[NewMessage]:
     for partition in service.backend.partitions.values():
         for message in partition.messages.values():
             yield message.new
 
 
-async def send(service: Service, url: str, **members: Any) -> str:
+async def send(service: FrontendService, url: str, **members: Any) -> str:
     answer = await service.json(
         "SendMessage",
         {
@@ -41,7 +41,7 @@ async def send(service: Service, url: str, **members: Any) -> str:
     return str(answer.json["MessageId"])
 
 
-async def received(service: Service, url: str) -> list[Any]:
+async def received(service: FrontendService, url: str) -> list[Any]:
     answer = await service.json(
         "ReceiveMessage",
         {"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": ["All"], "MessageAttributeNames": ["All"]},
@@ -50,11 +50,11 @@ async def received(service: Service, url: str) -> list[Any]:
     return list(answer.json.get("Messages", []))
 
 
-def in_clear(service: Service) -> set[str]:
+def in_clear(service: FrontendService) -> set[str]:
     return {secret for new in stored(service) for secret in SECRETS if secret.encode() in new.payload}
 
 
-async def test_nothing_of_a_message_is_stored_in_clear(service: Service) -> None:
+async def test_nothing_of_a_message_is_stored_in_clear(service: FrontendService) -> None:
     standard = await service.make_queue("q")
     fifo = await service.make_queue("q.fifo", FifoQueue="true")
     await send(service, standard)
@@ -84,7 +84,7 @@ async def test_nothing_of_a_message_is_stored_in_clear(service: Service) -> None
     ],
 )
 async def test_a_queue_is_sealed_as_its_attributes_say(
-    service: Service, attributes: dict[str, str], sealed: bool
+    service: FrontendService, attributes: dict[str, str], sealed: bool
 ) -> None:
     url = await service.make_queue("q", **attributes)
     await send(service, url)
@@ -107,7 +107,7 @@ async def test_a_service_can_be_told_not_to_seal(tmp_path: Path) -> None:
         assert await service.make_queue("q", SqsManagedSseEnabled="false") == url
 
 
-async def test_messages_from_before_and_after_are_read_together(service: Service) -> None:
+async def test_messages_from_before_and_after_are_read_together(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await send(service, url)
     (partition,) = service.backend.partitions.values()
@@ -118,7 +118,7 @@ async def test_messages_from_before_and_after_are_read_together(service: Service
 
 
 async def test_what_was_tampered_with_is_reported_and_never_served(
-    service: Service, caplog: pytest.LogCaptureFixture
+    service: FrontendService, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = await service.make_queue("q")
     good = await send(service, url)
@@ -144,7 +144,9 @@ async def test_what_was_tampered_with_is_reported_and_never_served(
     assert await received(service, url) == []
 
 
-async def test_a_message_of_another_tenant_does_not_open(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_message_of_another_tenant_does_not_open(
+    service: FrontendService, caplog: pytest.LogCaptureFixture
+) -> None:
     url = await service.make_queue("q")
     keyring = service.app.services.keyring
     assert keyring is not None
@@ -158,7 +160,7 @@ async def test_a_message_of_another_tenant_does_not_open(service: Service, caplo
     assert "cannot be opened" in caplog.text
 
 
-def other_process(service: Service, monkeypatch: pytest.MonkeyPatch) -> Keyring:
+def other_process(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> Keyring:
     """Continue the service with a keyring that has loaded nothing; returns the one that had."""
     before = service.app.services.keyring
     assert before is not None
@@ -166,7 +168,7 @@ def other_process(service: Service, monkeypatch: pytest.MonkeyPatch) -> Keyring:
     return before
 
 
-def unreadable(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def unreadable(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(account: str | None = None) -> list[DataKey]:
         raise StoreUnavailable("the store is away")
 
@@ -175,7 +177,7 @@ def unreadable(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
 async def test_without_its_keys_a_receive_that_deletes_is_not_begun(
-    service: Service, monkeypatch: pytest.MonkeyPatch, guarantee: str
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     url = await service.make_queue("q", HoldfastDeliveryGuarantee=guarantee)
     await send(service, url)
@@ -192,7 +194,7 @@ async def test_without_its_keys_a_receive_that_deletes_is_not_begun(
 
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
 async def test_a_newer_key_that_cannot_be_loaded_costs_no_other_message(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, guarantee: str
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, guarantee: str
 ) -> None:
     url = await service.make_queue("q", HoldfastDeliveryGuarantee=guarantee)
     old = await send(service, url)

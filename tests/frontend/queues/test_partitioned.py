@@ -36,12 +36,12 @@ from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from tests.auth.clock import Clock
-from tests.frontend.fakes import KEY, NAMING, Answer, Service
+from tests.frontend.fakes import KEY, NAMING, FrontendAnswer, FrontendService
 
 REGION = "us-east-1"
 
 
-class Spread:
+class _Spread:
     """One backend, and two frontends that learn of each other's changes only by the backend's refusals."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,8 +49,8 @@ class Spread:
         self.store = SQLiteStore(folder / "metadata.sqlite")
         self.resolver = StoreResolver(self.store, FrontendSettings(region=REGION).partition_defaults)
         self.node: Node
-        self.one: Service
-        self.other: Service
+        self.one: FrontendService
+        self.other: FrontendService
         self.queues: Queues
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -64,7 +64,7 @@ class Spread:
         stack.push_async_callback(self.node.close)
         self.one, self.other = [await self._frontend(stack, name) for name in ("one", "other")]
 
-    async def _frontend(self, stack: AsyncExitStack, name: str) -> Service:
+    async def _frontend(self, stack: AsyncExitStack, name: str) -> FrontendService:
         clock = Clock(time.time())
         audit_file = self.folder / f"{name}.jsonl"
         audit = AuditLog(AuditFile(audit_file), clock)
@@ -82,7 +82,7 @@ class Spread:
         self.queues = Queues(services)
         app = create_app(services)
         client = await stack.enter_async_context(httpx.AsyncClient(transport=httpx.ASGITransport(app=app)))
-        return Service(app, self.node, clock, client, self.store, audit_file)  # type: ignore[arg-type]
+        return FrontendService(app, self.node, clock, client, self.store, audit_file)  # type: ignore[arg-type]
 
     # --- the queue ---
 
@@ -133,21 +133,23 @@ MASTER = new_master_key()
 
 
 @pytest.fixture
-async def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spread]:
+async def spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Spread]:
     monkeypatch.setattr(token_import, "RETRY_SECONDS", 0.01)
     async with AsyncExitStack() as stack:
-        made = Spread(tmp_path)
+        made = _Spread(tmp_path)
         await made.start(stack)
         yield made
 
 
-async def ok(answer: Awaitable[Answer]) -> Any:
+async def ok(answer: Awaitable[FrontendAnswer]) -> Any:
     found = await answer
     assert found.status == 200, found.content
     return found.json if found.content else {}
 
 
-async def send(service: Service, body: str, name: str = "orders", token: str | None = None, **members: Any) -> Any:
+async def send(
+    service: FrontendService, body: str, name: str = "orders", token: str | None = None, **members: Any
+) -> Any:
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.SendMessage"}
     if token is not None:
         headers["x-holdfast-client-token"] = token
@@ -155,19 +157,19 @@ async def send(service: Service, body: str, name: str = "orders", token: str | N
     return await ok(service.signed("POST", "/", content, headers))
 
 
-async def receive(service: Service, name: str = "orders", **members: Any) -> list[Any]:
+async def receive(service: FrontendService, name: str = "orders", **members: Any) -> list[Any]:
     members = {"QueueUrl": service.url(name), "MaxNumberOfMessages": 10, **members}
     found: list[Any] = (await ok(service.json("ReceiveMessage", members))).get("Messages", [])
     return found
 
 
-async def delete(service: Service, messages: Sequence[Any], name: str = "orders") -> None:
+async def delete(service: FrontendService, messages: Sequence[Any], name: str = "orders") -> None:
     entries = [{"Id": str(place), "ReceiptHandle": one["ReceiptHandle"]} for place, one in enumerate(messages)]
     answer = await ok(service.json("DeleteMessageBatch", {"QueueUrl": service.url(name), "Entries": entries}))
     assert len(answer["Successful"]) == len(messages)
 
 
-async def receive_all(service: Service, name: str = "orders", **members: Any) -> list[Any]:
+async def receive_all(service: FrontendService, name: str = "orders", **members: Any) -> list[Any]:
     found: list[Any] = []
     while got := await receive(service, name, **members):
         await delete(service, got, name)
@@ -182,7 +184,7 @@ def bodies(messages: Sequence[Any]) -> list[str]:
 # --- the attribute -----------------------------------------------------------------------------------------
 
 
-async def test_the_number_of_partitions_is_given_at_creation(spread: Spread) -> None:
+async def test_the_number_of_partitions_is_given_at_creation(spread: _Spread) -> None:
     one = spread.one
     url = await one.make_queue("orders", HoldfastPartitions="4")
     assert len((await spread.queue()).partitions) == 4
@@ -207,7 +209,7 @@ async def test_the_number_of_partitions_is_given_at_creation(spread: Spread) -> 
         assert (refused.status, refused.code) == (400, "InvalidAttributeValue")
 
 
-async def test_a_fifo_queue_has_several_only_by_group(spread: Spread) -> None:
+async def test_a_fifo_queue_has_several_only_by_group(spread: _Spread) -> None:
     given = {"FifoQueue": "true", "HoldfastPartitions": "2"}
     refused = await spread.one.json("CreateQueue", {"QueueName": "f.fifo", "Attributes": given})
     assert (refused.status, refused.code) == (400, "InvalidAttributeValue")
@@ -222,7 +224,7 @@ async def test_a_fifo_queue_has_several_only_by_group(spread: Spread) -> None:
 # --- messages ----------------------------------------------------------------------------------------------
 
 
-async def test_messages_are_spread_and_all_are_received_and_deleted(spread: Spread) -> None:
+async def test_messages_are_spread_and_all_are_received_and_deleted(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     sent = [f"message {place}" for place in range(40)]
     for body in sent:
@@ -248,7 +250,7 @@ async def test_messages_are_spread_and_all_are_received_and_deleted(spread: Spre
     assert await spread.held() == [0, 0, 0, 0]
 
 
-async def test_what_is_wrong_with_a_handle_is_said_as_ever(spread: Spread) -> None:
+async def test_what_is_wrong_with_a_handle_is_said_as_ever(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await spread.one.make_queue("plain")
     await send(spread.one, "a", "plain")
@@ -269,7 +271,7 @@ async def test_what_is_wrong_with_a_handle_is_said_as_ever(spread: Spread) -> No
     assert {one["Id"] for one in answer["Failed"]} == {"wrong", "other"}
 
 
-async def test_a_call_with_a_token_counts_once_and_a_batch_goes_whole(spread: Spread) -> None:
+async def test_a_call_with_a_token_counts_once_and_a_batch_goes_whole(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     first = [await send(spread.one, f"{place}", token=f"t{place}") for place in range(12)]
     again = [await send(spread.other, f"{place}", token=f"t{place}") for place in range(12)]
@@ -283,7 +285,7 @@ async def test_a_call_with_a_token_counts_once_and_a_batch_goes_whole(spread: Sp
     assert sorted(grown) == [0, 0, 0, 10]
 
 
-async def test_fifo_groups_keep_their_order_and_their_partition(spread: Spread) -> None:
+async def test_fifo_groups_keep_their_order_and_their_partition(spread: _Spread) -> None:
     attributes = {"FifoQueue": "true", "DeduplicationScope": "messageGroup", "ContentBasedDeduplication": "true"}
     await spread.one.make_queue("f.fifo", **attributes, HoldfastPartitions="3")
     url = spread.one.url("f.fifo")
@@ -304,7 +306,7 @@ async def test_fifo_groups_keep_their_order_and_their_partition(spread: Spread) 
     assert got == {group: ["0", "1", "2", "3"] for group in groups}
 
 
-async def test_a_receive_attempt_that_is_repeated_gets_the_same_messages(spread: Spread) -> None:
+async def test_a_receive_attempt_that_is_repeated_gets_the_same_messages(spread: _Spread) -> None:
     attributes = {"FifoQueue": "true", "DeduplicationScope": "messageGroup", "ContentBasedDeduplication": "true"}
     await spread.one.make_queue("f.fifo", **attributes, HoldfastPartitions="3")
     for place in range(30):
@@ -319,7 +321,7 @@ async def test_a_receive_attempt_that_is_repeated_gets_the_same_messages(spread:
 # --- waiting -----------------------------------------------------------------------------------------------
 
 
-async def waiting(spread: Spread, count: int, name: str = "orders") -> None:
+async def waiting(spread: _Spread, count: int, name: str = "orders") -> None:
     """Wait until ``count`` watches are at the partitions."""
     queue = await spread.queue(name)
     assert spread.node._incarnation is not None
@@ -329,7 +331,7 @@ async def waiting(spread: Spread, count: int, name: str = "orders") -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_long_poll_returns_with_the_first_message_of_any_partition(spread: Spread) -> None:
+async def test_a_long_poll_returns_with_the_first_message_of_any_partition(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await receive(spread.one)
     for turn in range(5):
@@ -342,7 +344,7 @@ async def test_a_long_poll_returns_with_the_first_message_of_any_partition(sprea
     assert await receive(spread.one, WaitTimeSeconds=1) == []
 
 
-async def test_those_who_wait_share_one_question_and_each_message_goes_to_one_of_them(spread: Spread) -> None:
+async def test_those_who_wait_share_one_question_and_each_message_goes_to_one_of_them(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await receive(spread.one)
     polls = [asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20, MaxNumberOfMessages=1)) for _ in range(12)]
@@ -356,7 +358,7 @@ async def test_those_who_wait_share_one_question_and_each_message_goes_to_one_of
     await waiting(spread, 0)
 
 
-async def test_a_partition_that_is_always_full_keeps_nobody_from_another_one(spread: Spread) -> None:
+async def test_a_partition_that_is_always_full_keeps_nobody_from_another_one(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     for _ in range(2):
         await send(spread.one, "first")
@@ -375,11 +377,11 @@ async def test_a_partition_that_is_always_full_keeps_nobody_from_another_one(spr
                 break
 
 
-async def _visible(spread: Spread, queue: Queue) -> list[int]:
+async def _visible(spread: _Spread, queue: Queue) -> list[int]:
     return [(await spread.node.counters(Target(one.id, queue.queue_id))).visible for one in queue.partitions]
 
 
-async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: Spread) -> None:
+async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await receive(spread.one)
     view = spread.queues.view(await spread.queue())
@@ -405,7 +407,7 @@ async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: Spread) 
 
 
 async def test_a_partition_that_cannot_be_asked_keeps_nobody_from_the_others(
-    spread: Spread, monkeypatch: pytest.MonkeyPatch
+    spread: _Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="3")
     for place in range(9):
@@ -435,7 +437,7 @@ async def test_a_partition_that_cannot_be_asked_keeps_nobody_from_the_others(
 
 
 async def test_a_partition_at_its_limit_of_messages_in_flight_keeps_nobody_from_the_others(
-    spread: Spread, monkeypatch: pytest.MonkeyPatch
+    spread: _Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     for place in range(4):
@@ -456,7 +458,7 @@ async def test_a_partition_at_its_limit_of_messages_in_flight_keeps_nobody_from_
     assert got[-1] == 0
 
 
-async def test_a_handle_of_a_partition_that_a_frontend_does_not_know_yet(spread: Spread) -> None:
+async def test_a_handle_of_a_partition_that_a_frontend_does_not_know_yet(spread: _Spread) -> None:
     await spread.one.make_queue("orders")
     await send(spread.other, "before")
     await delete(spread.other, await receive(spread.other))
@@ -475,7 +477,7 @@ async def test_a_handle_of_a_partition_that_a_frontend_does_not_know_yet(spread:
 # --- the queue as a whole ----------------------------------------------------------------------------------
 
 
-async def test_a_purge_and_a_deletion_reach_all_partitions(spread: Spread) -> None:
+async def test_a_purge_and_a_deletion_reach_all_partitions(spread: _Spread) -> None:
     url = await spread.one.make_queue("orders", HoldfastPartitions="4")
     for place in range(8):
         await send(spread.one, f"{place}")
@@ -488,7 +490,7 @@ async def test_a_purge_and_a_deletion_reach_all_partitions(spread: Spread) -> No
     assert not {one.id for one in queue.partitions} & set(spread.node._incarnation.partitions)
 
 
-async def test_an_export_has_the_messages_of_all_partitions_also_of_those_that_go_meanwhile(spread: Spread) -> None:
+async def test_an_export_has_the_messages_of_all_partitions_also_of_those_that_go_meanwhile(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     sent = [f"{place}" for place in range(40)]
     for body in sent:
@@ -506,7 +508,7 @@ async def test_an_export_has_the_messages_of_all_partitions_also_of_those_that_g
     assert sorted(found, key=int) == sent
 
 
-async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: Spread) -> None:
+async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: _Spread) -> None:
     one = spread.one
     await one.make_queue("dead", HoldfastPartitions="3")
     arn = f"arn:aws:sqs:{REGION}:{KEY.account}:"
@@ -542,7 +544,7 @@ async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: Spread
     assert sorted(bodies(await receive_all(one)), key=int) == [f"{place}" for place in range(18)]
 
 
-async def test_a_queues_limits_are_shared_out(spread: Spread) -> None:
+async def test_a_queues_limits_are_shared_out(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="3", HoldfastMaximumMessages="10")
     view: QueueView = spread.queues.view(await spread.queue())
     assert {part.settings.messages_most for part in view.parts} == {4}
@@ -559,13 +561,13 @@ async def test_a_queues_limits_are_shared_out(spread: Spread) -> None:
 # --- while the map changes ---------------------------------------------------------------------------------
 
 
-async def test_a_queue_is_split_and_drained_while_clients_go_on(spread: Spread) -> None:
+async def test_a_queue_is_split_and_drained_while_clients_go_on(spread: _Spread) -> None:
     await spread.one.make_queue("orders")
     sent: dict[str, str] = {}
     got: list[str] = []
     running = True
 
-    async def sender(service: Service, name: str) -> None:
+    async def sender(service: FrontendService, name: str) -> None:
         place = 0
         while running:
             place += 1
@@ -575,7 +577,7 @@ async def test_a_queue_is_split_and_drained_while_clients_go_on(spread: Spread) 
             assert again == first
             sent[body] = first["MessageId"]
 
-    async def receiver(service: Service) -> None:
+    async def receiver(service: FrontendService) -> None:
         while running:
             messages = await receive(service, WaitTimeSeconds=1)
             if messages:
@@ -614,12 +616,12 @@ async def test_a_queue_is_split_and_drained_while_clients_go_on(spread: Spread) 
     assert sorted(got) == sorted(sent)
 
 
-def _used(spread: Spread) -> set[int]:
+def _used(spread: _Spread) -> set[int]:
     assert spread.node._incarnation is not None
     return set(spread.node._incarnation.partitions)
 
 
-async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_partitions(spread: Spread) -> None:
+async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_partitions(spread: _Spread) -> None:
     await spread.one.make_queue("orders")
     await receive(spread.one)
     poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20, MaxNumberOfMessages=1))
@@ -635,7 +637,7 @@ async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_parti
     assert len(await receive_all(spread.other)) == 3
 
 
-async def test_handles_and_counters_of_a_partition_that_drains(spread: Spread) -> None:
+async def test_handles_and_counters_of_a_partition_that_drains(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     for place in range(4):
         await send(spread.one, f"{place}")
@@ -651,7 +653,7 @@ async def test_handles_and_counters_of_a_partition_that_drains(spread: Spread) -
     assert bodies(await receive_all(spread.one)) == ["new"]
 
 
-async def test_a_node_that_ends_while_polls_wait_is_not_asked_without_a_pause(spread: Spread) -> None:
+async def test_a_node_that_ends_while_polls_wait_is_not_asked_without_a_pause(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=1))
     await waiting(spread, 2)
@@ -662,7 +664,7 @@ async def test_a_node_that_ends_while_polls_wait_is_not_asked_without_a_pause(sp
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_frontend_that_knows_an_old_map_leaves_a_partition_that_has_retired(
-    spread: Spread, waits: bool
+    spread: _Spread, waits: bool
 ) -> None:
     """A partition keeps dead letters that it has taken, so it still exists.  (Found by the simulator.)"""
     fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
@@ -693,7 +695,7 @@ async def test_a_frontend_that_knows_an_old_map_leaves_a_partition_that_has_reti
     assert bodies(got) == ["later"]
 
 
-async def test_receives_while_a_partition_that_has_retired_is_in_the_map(spread: Spread) -> None:
+async def test_receives_while_a_partition_that_has_retired_is_in_the_map(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     queue = await spread.drain([0])
     (leaving,) = [one for one in queue.partitions if one.state == "draining"]
@@ -715,7 +717,7 @@ async def test_receives_while_a_partition_that_has_retired_is_in_the_map(spread:
 
 
 @pytest.mark.parametrize("left", [1, 2])
-async def test_handles_of_a_partition_that_has_retired(spread: Spread, left: int) -> None:
+async def test_handles_of_a_partition_that_has_retired(spread: _Spread, left: int) -> None:
     """A repeated delete, after a lost answer, gets the right answer: the message is gone."""
     url = await spread.one.make_queue("orders", HoldfastPartitions=str(1 + left))
     for place in range(1 + left):
@@ -743,7 +745,7 @@ async def test_handles_of_a_partition_that_has_retired(spread: Spread, left: int
         assert codes == {"gone": "InvalidParameterValue", "forged": "ReceiptHandleIsInvalid"}
 
 
-async def test_each_partition_is_counted_once_though_the_map_has_just_changed(spread: Spread) -> None:
+async def test_each_partition_is_counted_once_though_the_map_has_just_changed(spread: _Spread) -> None:
     """A removed partition is not mistaken for an existing one.  (Found by the simulator.)"""
     await spread.one.make_queue("orders", HoldfastPartitions="3")
     old = await spread.queues.find(KEY.account, "orders")
@@ -753,7 +755,7 @@ async def test_each_partition_is_counted_once_though_the_map_has_just_changed(sp
     assert (await spread.queues.run(old, spread.node.counters)).visible == 1
 
 
-async def test_what_several_partitions_tell_is_one_queues(spread: Spread) -> None:
+async def test_what_several_partitions_tell_is_one_queues(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="3")
     view = await spread.queues.find(KEY.account, "orders")
 

@@ -17,14 +17,14 @@ from auth.tokens.oidc import Oidc, OidcSettings
 from frontend.app import create_app
 from frontend.request.access import FACTS, is_administrator
 from frontend.request.call import Call
-from tests.auth.outside import AUDIENCE, ISSUER, Issuer
-from tests.frontend.fakes import KEY, Answer, Service, running, sign
+from tests.auth.outside import AUDIENCE, ISSUER, OidcIssuer
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running, sign
 
 JSON = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ListQueues"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-async def both(service: Service, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+async def both(service: FrontendService, headers: Mapping[str, str]) -> AsyncIterator[FrontendAnswer]:
     yield await service.unsigned("POST", "/", b"{}", {**JSON, **headers})
     yield await service.unsigned("POST", "/", b"Action=ListQueues", {**FORM, **headers})
     yield await service.unsigned("GET", "/?Action=ListQueues", b"", headers)
@@ -35,13 +35,13 @@ def bearer(token: str | bytes) -> dict[str, str]:
 
 
 @pytest_asyncio.fixture
-async def api_key(service: Service) -> tuple[ApiKey, str]:
+async def api_key(service: FrontendService) -> tuple[ApiKey, str]:
     record, text = new_api_key(KEY.account, name="ci")
     await service.app.services.credentials.put_api_key(record)
     return record, text
 
 
-async def test_an_api_key_needs_no_signature(service: Service, api_key: tuple[ApiKey, str]) -> None:
+async def test_an_api_key_needs_no_signature(service: FrontendService, api_key: tuple[ApiKey, str]) -> None:
     record, text = api_key
     async for answer in both(service, bearer(text)):
         assert answer.status == 200
@@ -55,7 +55,7 @@ async def test_an_api_key_needs_no_signature(service: Service, api_key: tuple[Ap
     assert await credentials.store.key_uses([record.key_id]) == {record.key_id: int(service.clock())}
 
 
-async def test_a_wrong_api_key(service: Service, api_key: tuple[ApiKey, str]) -> None:
+async def test_a_wrong_api_key(service: FrontendService, api_key: tuple[ApiKey, str]) -> None:
     _, text = api_key
     _, stranger = new_api_key(KEY.account)
     wrong_secret = text[:-1] + ("0" if text[-1] != "0" else "1")
@@ -68,7 +68,7 @@ async def test_a_wrong_api_key(service: Service, api_key: tuple[ApiKey, str]) ->
 
 
 async def test_the_log_names_an_api_key_but_not_its_secret(
-    service: Service, api_key: tuple[ApiKey, str], caplog: pytest.LogCaptureFixture
+    service: FrontendService, api_key: tuple[ApiKey, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     record, text = api_key
     caplog.set_level("INFO")
@@ -81,7 +81,7 @@ async def test_the_log_names_an_api_key_but_not_its_secret(
 
 
 async def test_an_api_key_is_refused_when_revoked_expired_or_suspended(
-    service: Service, api_key: tuple[ApiKey, str]
+    service: FrontendService, api_key: tuple[ApiKey, str]
 ) -> None:
     record, text = api_key
     credentials = service.app.services.credentials
@@ -99,7 +99,7 @@ async def test_an_api_key_is_refused_when_revoked_expired_or_suspended(
         assert (answer.status, answer.code) == (403, "OptInRequired")
 
 
-async def test_a_token_that_an_api_key_bought(service: Service, api_key: tuple[ApiKey, str]) -> None:
+async def test_a_token_that_an_api_key_bought(service: FrontendService, api_key: tuple[ApiKey, str]) -> None:
     record, _ = api_key
     token = await service.app.services.tokens.issue(record, service.clock(), seconds=60)
     async for answer in both(service, bearer(token)):
@@ -115,15 +115,15 @@ async def test_a_token_that_an_api_key_bought(service: Service, api_key: tuple[A
 
 
 @pytest_asyncio.fixture
-async def trusting(tmp_path: Path) -> AsyncIterator[tuple[Service, Issuer]]:
+async def trusting(tmp_path: Path) -> AsyncIterator[tuple[FrontendService, OidcIssuer]]:
     async with running(tmp_path) as service:
-        issuer = Issuer()
+        issuer = OidcIssuer()
         service.app.services.oidc = Oidc(OidcSettings(ISSUER, AUDIENCE), issuer.client, clock=service.clock)
         service.app.sqs = create_app(service.app.services).sqs
         yield service, issuer
 
 
-async def test_a_token_of_the_trusted_issuer(trusting: tuple[Service, Issuer]) -> None:
+async def test_a_token_of_the_trusted_issuer(trusting: tuple[FrontendService, OidcIssuer]) -> None:
     service, issuer = trusting
     async for answer in both(service, bearer(issuer.token(holdfast_account=KEY.account))):
         assert answer.status == 200
@@ -144,7 +144,7 @@ async def test_a_token_of_the_trusted_issuer(trusting: tuple[Service, Issuer]) -
 
 @pytest.mark.parametrize("subject", ["repo:example/app:environment:root", "a:user/root", "a:assumed-role/r/s"])
 async def test_who_chooses_a_subject_does_not_choose_a_kind_of_caller(
-    trusting: tuple[Service, Issuer], subject: str
+    trusting: tuple[FrontendService, OidcIssuer], subject: str
 ) -> None:
     service, issuer = trusting
     oidc = service.app.services.oidc
@@ -162,7 +162,9 @@ async def test_who_chooses_a_subject_does_not_choose_a_kind_of_caller(
     assert FACTS["aws:username"](call) is None
 
 
-async def test_an_issuer_that_cannot_be_reached_is_not_the_callers_fault(trusting: tuple[Service, Issuer]) -> None:
+async def test_an_issuer_that_cannot_be_reached_is_not_the_callers_fault(
+    trusting: tuple[FrontendService, OidcIssuer],
+) -> None:
     service, issuer = trusting
     token = issuer.token(holdfast_account=KEY.account)
     issuer.keys.clear()
@@ -171,8 +173,8 @@ async def test_an_issuer_that_cannot_be_reached_is_not_the_callers_fault(trustin
         assert (answer.status, answer.code) == (503, "ServiceUnavailable")
 
 
-async def test_without_a_trusted_issuer_its_tokens_are_refused(service: Service) -> None:
-    async for answer in both(service, bearer(Issuer().token(holdfast_account=KEY.account))):
+async def test_without_a_trusted_issuer_its_tokens_are_refused(service: FrontendService) -> None:
+    async for answer in both(service, bearer(OidcIssuer().token(holdfast_account=KEY.account))):
         assert (answer.status, answer.code) == (403, "InvalidClientTokenId")
 
 
@@ -180,7 +182,7 @@ async def test_without_a_trusted_issuer_its_tokens_are_refused(service: Service)
 # ----------------------------------------------------------
 
 
-async def test_a_session_token_goes_with_its_own_key(service: Service) -> None:
+async def test_a_session_token_goes_with_its_own_key(service: FrontendService) -> None:
     grant = Grant(
         KEY.account, "AROA:s", f"arn:aws:sts::{KEY.account}:assumed-role/r/s", "", "user", ("manage",), (),
         int(service.clock()) + 900, KEY.access_key_id,
@@ -189,7 +191,7 @@ async def test_a_session_token_goes_with_its_own_key(service: Service) -> None:
     other, other_token = await service.app.services.sessions.begin(grant)
     temporary = AccessKey(session.access_key_id, session.secret, KEY.account, "")
 
-    async def call(key: AccessKey, session_token: str | None) -> Answer:
+    async def call(key: AccessKey, session_token: str | None) -> FrontendAnswer:
         headers = JSON if session_token is None else {**JSON, "X-Amz-Security-Token": session_token}
         signed = sign("POST", "/", b"{}", headers, service.clock(), key)
         return await service.unsigned("POST", "/", b"{}", signed)

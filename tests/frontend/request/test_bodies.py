@@ -14,7 +14,7 @@ from frontend.sqs.protocol.errors import REQUEST_TOO_LARGE, SERVICE_UNAVAILABLE,
 MOST = 1 << 20
 
 
-class Sender:
+class _Sender:
     """A client that sends a body in parts."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ async def read(receive: AsgiReceive, room: Room) -> int:
 
 async def test_bodies_that_arrive_share_their_room() -> None:
     room = Room(1000)
-    slow, second, small = Sender(), Sender(), Sender()
+    slow, second, small = _Sender(), _Sender(), _Sender()
     slow.send(FREE_BYTES + 300)
     slow.send(400)
     reading = asyncio.ensure_future(read(slow.receive, room))
@@ -57,7 +57,7 @@ async def test_bodies_that_arrive_share_their_room() -> None:
 
 async def test_room_comes_back_whatever_becomes_of_a_body() -> None:
     room = Room(MOST)
-    gone, long = Sender(), Sender()
+    gone, long = _Sender(), _Sender()
     gone.send(FREE_BYTES + 1000)
     gone.leave()
     with pytest.raises(ClientGone):
@@ -69,7 +69,7 @@ async def test_room_comes_back_whatever_becomes_of_a_body() -> None:
     room.take(MOST)
 
 
-class Whole(Sender):
+class Whole(_Sender):
     """Our own server's extensions to ASGI."""
 
     async def __call__(self) -> Any:
@@ -80,7 +80,7 @@ class Whole(Sender):
 
 
 def test_what_has_arrived_is_bounded_as_well() -> None:
-    assert arrived(Sender().receive, MOST) is None
+    assert arrived(_Sender().receive, MOST) is None
     assert arrived(Whole(), 5) == b"whole"
     with pytest.raises(SqsError) as refused:
         arrived(Whole(), 4)

@@ -12,7 +12,7 @@ import pytest
 from backend.api import OverLimit, Receive, ReceivedMessage, Target
 from frontend.queues.payload import FORMAT, Payload, encode
 from frontend.request.long_polls import ClientGone, LongPolls
-from tests.frontend.fakes import FakeBackend, Service, sign
+from tests.frontend.fakes import FakeBackend, FrontendService, sign
 from tests.frontend.request.test_throttle import limit
 
 MESSAGE = ReceivedMessage("m", "h", encode(Payload(FORMAT, "body", b"\0" * 16, "sender")), 1, 1, 1000, 1000)
@@ -71,7 +71,7 @@ async def test_what_comes_in_spite_of_a_drain_is_returned() -> None:
 
 
 async def test_what_comes_when_the_client_has_left_is_not_returned() -> None:
-    polls, late, receive = LongPolls(), Late(), Telling()
+    polls, late, receive = LongPolls(), Late(), _Telling()
     task = asyncio.create_task(polls.run(late(), receive, "nothing"))
     await asyncio.sleep(0)
     assert receive.tell is not None
@@ -102,7 +102,7 @@ async def test_a_client_that_leaves_ends_the_wait() -> None:
     assert task.cancelling() == 0
 
 
-class Telling:
+class _Telling:
     """A ``receive`` of our own server."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Telling:
 
 
 async def test_a_client_whose_leaving_is_told_ends_the_wait() -> None:
-    receive = Telling()
+    receive = _Telling()
     task = asyncio.create_task(LongPolls().run(never(), receive, "nothing"))
     await asyncio.sleep(0)
     assert receive.tell is not None
@@ -127,7 +127,7 @@ async def test_a_client_whose_leaving_is_told_ends_the_wait() -> None:
 
 
 async def test_once_the_wait_is_over_nobody_has_to_tell() -> None:
-    receive = Telling()
+    receive = _Telling()
     future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(LongPolls().run(future, receive, "nothing"))
     await asyncio.sleep(0)
@@ -158,10 +158,10 @@ async def test_an_error_of_what_is_waited_for_is_passed_on() -> None:
         await LongPolls().run(failing(), never, "nothing")
 
 
-class Waiting(FakeBackend):
+class _Waiting(FakeBackend):
     """A backend whose receives wait for the test."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: FrontendService) -> None:
         super().__init__(service.clock)
         self.waiting = asyncio.Event()
         self.result: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
@@ -187,7 +187,7 @@ class Waiting(FakeBackend):
 class Poll:
     """A signed ReceiveMessage on a raw connection."""
 
-    def __init__(self, service: Service, url: str, **members: Any) -> None:
+    def __init__(self, service: FrontendService, url: str, **members: Any) -> None:
         body = orjson.dumps({"QueueUrl": url, "WaitTimeSeconds": 20, **members})
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ReceiveMessage"}
         signed = sign("POST", "/", body, headers, service.clock())
@@ -222,15 +222,15 @@ class Poll:
         return orjson.loads(self.sent[1]["body"])
 
 
-async def waiting_backend(service: Service) -> tuple[Waiting, str]:
+async def waiting_backend(service: FrontendService) -> tuple[_Waiting, str]:
     url = await service.make_queue("q")
-    backend = Waiting(service)
+    backend = _Waiting(service)
     service.app.sqs.context.backend = backend
     service.app.services.backend = backend
     return backend, url
 
 
-async def test_a_poll_ends_with_the_first_message(service: Service) -> None:
+async def test_a_poll_ends_with_the_first_message(service: FrontendService) -> None:
     backend, url = await waiting_backend(service)
     poll = Poll(service, url, MaxNumberOfMessages=10)
     await backend.waiting.wait()
@@ -239,7 +239,7 @@ async def test_a_poll_ends_with_the_first_message(service: Service) -> None:
     assert [command.wait_seconds for command in backend.commands] == [20]
 
 
-async def test_a_receive_from_a_queue_that_is_not_empty_is_none_that_waits(service: Service) -> None:
+async def test_a_receive_from_a_queue_that_is_not_empty_is_none_that_waits(service: FrontendService) -> None:
     backend, url = await waiting_backend(service)
     await limit(service, long_polls=0)
     backend.short = [MESSAGE]
@@ -247,7 +247,7 @@ async def test_a_receive_from_a_queue_that_is_not_empty_is_none_that_waits(servi
     assert [command.wait_seconds for command in backend.commands] == [0]
 
 
-async def test_a_poll_at_the_limit_in_flight_waits_and_is_answered_with_nothing(service: Service) -> None:
+async def test_a_poll_at_the_limit_in_flight_waits_and_is_answered_with_nothing(service: FrontendService) -> None:
     backend, url = await waiting_backend(service)
     await limit(service, long_polls=1)
     backend.short = OverLimit()
@@ -260,7 +260,7 @@ async def test_a_poll_at_the_limit_in_flight_waits_and_is_answered_with_nothing(
     assert answer.message.startswith("Too many messages have been received without being deleted.")
 
 
-async def test_a_client_that_leaves_lets_its_claim_go(service: Service) -> None:
+async def test_a_client_that_leaves_lets_its_claim_go(service: FrontendService) -> None:
     backend, url = await waiting_backend(service)
     poll = Poll(service, url)
     await backend.waiting.wait()
@@ -270,7 +270,7 @@ async def test_a_client_that_leaves_lets_its_claim_go(service: Service) -> None:
     assert poll.sent == []
 
 
-async def test_a_drain_answers_with_nothing(service: Service) -> None:
+async def test_a_drain_answers_with_nothing(service: FrontendService) -> None:
     backend, url = await waiting_backend(service)
     poll = Poll(service, url)
     await backend.waiting.wait()
@@ -282,7 +282,7 @@ async def test_a_drain_answers_with_nothing(service: Service) -> None:
     assert [command.wait_seconds for command in backend.commands] == [0]
 
 
-async def test_the_queue_says_how_long_a_receive_waits(service: Service) -> None:
+async def test_the_queue_says_how_long_a_receive_waits(service: FrontendService) -> None:
     backend, url = await waiting_backend(service)
     await service.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": {"ReceiveMessageWaitTimeSeconds": "7"}})
     poll = Poll(service, url, WaitTimeSeconds=None)

@@ -10,7 +10,7 @@ import pytest
 from auth.credentials import AccessKey
 from frontend.request.paths import check_path
 from frontend.sqs.protocol.errors import SqsError
-from tests.frontend.fakes import HOST, KEY, Service, sign
+from tests.frontend.fakes import HOST, KEY, FrontendService, sign
 
 OWN = f"/{KEY.account}"
 SIGNED_AS_ANOTHER = [
@@ -27,7 +27,7 @@ SIGNED_AS_ANOTHER = [
 
 
 async def send(
-    service: Service, path: str, signed_path: str, body: bytes, headers: dict[str, str], key: AccessKey = KEY
+    service: FrontendService, path: str, signed_path: str, body: bytes, headers: dict[str, str], key: AccessKey = KEY
 ) -> tuple[int, dict[bytes, bytes], bytes]:
     """Send a request with exactly this path, which httpx would change.
 
@@ -61,7 +61,9 @@ async def send(
 
 @pytest.mark.parametrize(("signed_path", "path"), SIGNED_AS_ANOTHER)
 @pytest.mark.parametrize("also_signed", [False, True], ids=["signed-for-another-path", "signed-as-sent"])
-async def test_no_protocol_takes_such_a_path(service: Service, signed_path: str, path: str, also_signed: bool) -> None:
+async def test_no_protocol_takes_such_a_path(
+    service: FrontendService, signed_path: str, path: str, also_signed: bool
+) -> None:
     url = await service.make_queue("q1")
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "kept"})
     for body, headers in (

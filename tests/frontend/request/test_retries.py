@@ -17,7 +17,7 @@ from backend.api import Unavailable
 from frontend.request.retries import Retries, Retry
 from frontend.request.settings import FrontendSettings
 from frontend.sqs.protocol.errors import SqsError
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 
 OWN = "x-holdfast-client-token"
 SDK = "amz-sdk-invocation-id"
@@ -25,26 +25,28 @@ OLDER_SDK = "aws-sdk-invocation-id"
 UUID = "0b2c3c54-8d5e-4a52-b4a9-6f3a9c0b5e10"
 
 
-async def call(service: Service, action: str, members: Mapping[str, Any], **headers: str) -> Answer:
+async def call(service: FrontendService, action: str, members: Mapping[str, Any], **headers: str) -> FrontendAnswer:
     """Make a call in JSON; underscores in the names of headers are hyphens."""
     sent = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     return await service.signed("POST", "/", orjson.dumps(members), sent)
 
 
-async def form(service: Service, parameters: Mapping[str, str], token: str, accept: str = "*/*") -> Answer:
+async def form(
+    service: FrontendService, parameters: Mapping[str, str], token: str, accept: str = "*/*"
+) -> FrontendAnswer:
     """Make a call in the Query protocol."""
     sent = {"Content-Type": "application/x-www-form-urlencoded", OWN: token, "Accept": accept}
     return await service.signed("POST", "/", urlencode({"Version": "2012-11-05", **parameters}).encode(), sent)
 
 
-def stored(service: Service) -> int:
+def stored(service: FrontendService) -> int:
     [partition] = service.backend.partitions.values()
     return len(partition.messages)
 
 
 @pytest.mark.parametrize("header", [OWN, SDK, OLDER_SDK])
-async def test_a_repeat_gets_the_first_answer(service: Service, header: str) -> None:
+async def test_a_repeat_gets_the_first_answer(service: FrontendService, header: str) -> None:
     url = await service.make_queue("q")
     members = {
         "QueueUrl": url,
@@ -62,14 +64,14 @@ async def test_a_repeat_gets_the_first_answer(service: Service, header: str) -> 
     assert later.json["MessageId"] != first.json["MessageId"]
 
 
-async def test_without_a_token_each_call_counts(service: Service) -> None:
+async def test_without_a_token_each_call_counts(service: FrontendService) -> None:
     url = await service.make_queue("q")
     for _ in range(2):
         await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
     assert stored(service) == 2
 
 
-async def test_our_own_header_goes_first(service: Service) -> None:
+async def test_our_own_header_goes_first(service: FrontendService) -> None:
     members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
     for sdk in ("one", "two"):
         await call(service, "SendMessage", members, **{OWN: "mine", SDK: sdk})
@@ -83,7 +85,7 @@ async def test_our_own_header_goes_first(service: Service) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a,b", "x" * 129])
-async def test_a_malformed_token(service: Service, token: str) -> None:
+async def test_a_malformed_token(service: FrontendService, token: str) -> None:
     members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
     refused = await call(service, "SendMessage", members, **{OWN: token})
     assert (refused.status, refused.code) == (400, "InvalidParameterValue")
@@ -96,7 +98,7 @@ async def test_a_malformed_token(service: Service, token: str) -> None:
     assert stored(service) == 2
 
 
-async def test_the_same_token_with_another_message_is_refused(service: Service) -> None:
+async def test_the_same_token_with_another_message_is_refused(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"})
     others: list[dict[str, Any]] = [
@@ -117,7 +119,7 @@ async def test_the_same_token_with_another_message_is_refused(service: Service) 
     assert stored(service) == 1
 
 
-async def test_what_says_the_same_is_the_same(service: Service) -> None:
+async def test_what_says_the_same_is_the_same(service: FrontendService) -> None:
     """The order of members, the form of the queue's URL and the protocol do not matter."""
     url = await service.make_queue("q")
     first = await call(
@@ -132,7 +134,9 @@ async def test_what_says_the_same_is_the_same(service: Service) -> None:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json"])
-async def test_in_the_query_protocol_the_repeat_has_the_same_request_id_too(service: Service, accept: str) -> None:
+async def test_in_the_query_protocol_the_repeat_has_the_same_request_id_too(
+    service: FrontendService, accept: str
+) -> None:
     url = await service.make_queue("q")
     parameters = {"Action": "SendMessage", "QueueUrl": url, "MessageBody": "a"}
     first = await form(service, parameters, UUID, accept)
@@ -145,7 +149,7 @@ async def test_in_the_query_protocol_the_repeat_has_the_same_request_id_too(serv
     assert other.headers["x-amzn-requestid"] != first.headers["x-amzn-requestid"]
 
 
-async def test_a_batch_keeps_the_answer_of_each_entry(service: Service) -> None:
+async def test_a_batch_keeps_the_answer_of_each_entry(service: FrontendService) -> None:
     url = await service.make_queue("q", MaximumMessageSize="2000")
     entries = [{"Id": str(at), "MessageBody": "x" * (3000 if at == 1 else 10 + at)} for at in range(4)]
     first = await call(service, "SendMessageBatch", {"QueueUrl": url, "Entries": entries}, **{SDK: UUID})
@@ -159,7 +163,7 @@ async def test_a_batch_keeps_the_answer_of_each_entry(service: Service) -> None:
         assert refused.code == "IdempotentParameterMismatch"
 
 
-async def test_of_a_batch_that_was_cut_in_half_the_rest_is_stored(service: Service) -> None:
+async def test_of_a_batch_that_was_cut_in_half_the_rest_is_stored(service: FrontendService) -> None:
     url = await service.make_queue("q")
     batch = {"QueueUrl": url, "Entries": [{"Id": str(at), "MessageBody": f"m{at}"} for at in range(4)]}
     first = await call(service, "SendMessageBatch", batch, **{SDK: UUID})
@@ -173,7 +177,7 @@ async def test_of_a_batch_that_was_cut_in_half_the_rest_is_stored(service: Servi
     assert stored(service) == 4
 
 
-async def test_a_fifo_repeat_has_the_same_sequence_number(service: Service) -> None:
+async def test_a_fifo_repeat_has_the_same_sequence_number(service: FrontendService) -> None:
     url = await service.make_queue("q.fifo", FifoQueue="true")
     members = {"QueueUrl": url, "MessageBody": "a", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     first = await call(service, "SendMessage", members, **{OWN: "t"})
@@ -184,7 +188,7 @@ async def test_a_fifo_repeat_has_the_same_sequence_number(service: Service) -> N
     assert refused.code == "IdempotentParameterMismatch"
 
 
-async def test_other_actions_have_no_tokens(service: Service) -> None:
+async def test_other_actions_have_no_tokens(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"})
     bodies = [
@@ -198,7 +202,7 @@ async def test_other_actions_have_no_tokens(service: Service) -> None:
 # --- concurrent repeats ---
 
 
-def waiting(service: Service) -> int:
+def waiting(service: FrontendService) -> int:
     """Number of calls that wait for an earlier call with the same token."""
     ends = service.app.sqs.context.retries._under_way.values()
     return sum(len(end._callbacks or ()) for end in ends if end is not None)
@@ -210,7 +214,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_twin_waits_for_the_first_and_gets_its_answer(service: Service) -> None:
+async def test_a_twin_waits_for_the_first_and_gets_its_answer(service: FrontendService) -> None:
     url = await service.make_queue("q")
     members = {"QueueUrl": url, "MessageBody": "a"}
     await call(service, "SendMessage", members)
@@ -232,7 +236,7 @@ async def test_a_twin_waits_for_the_first_and_gets_its_answer(service: Service) 
     assert stored(service) == 4
 
 
-async def test_when_the_first_fails_its_twin_tries_itself(service: Service) -> None:
+async def test_when_the_first_fails_its_twin_tries_itself(service: FrontendService) -> None:
     url = await service.make_queue("q")
     members = {"QueueUrl": url, "MessageBody": "a"}
     await call(service, "SendMessage", members)
@@ -251,7 +255,7 @@ async def test_when_the_first_fails_its_twin_tries_itself(service: Service) -> N
     assert stored(service) == 2
 
 
-async def test_a_twin_with_another_message_waits_and_is_refused(service: Service) -> None:
+async def test_a_twin_with_another_message_waits_and_is_refused(service: FrontendService) -> None:
     url = await service.make_queue("q")
     backend = service.backend
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
@@ -288,7 +292,7 @@ async def test_the_window_reaches_the_backend(tmp_path: Path) -> None:
         assert partition.settings.retry_window_seconds == 7
 
 
-async def test_tokens_are_the_callers_and_the_queues_own(service: Service) -> None:
+async def test_tokens_are_the_callers_and_the_queues_own(service: FrontendService) -> None:
     for name in ("q", "r"):
         await service.make_queue(name)
     queues = service.app.sqs.context.queues

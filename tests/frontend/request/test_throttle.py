@@ -18,28 +18,28 @@ from frontend.request import throttle
 from frontend.request.settings import FrontendSettings
 from frontend.request.throttle import CLASS_OF
 from frontend.sqs.protocol.model import ACTIONS
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 
 SLOW = 0.001
 """Rate at which nothing drains within a test."""
 
 
-async def limit(service: Service, account: str = KEY.account, **limits: Any) -> None:
+async def limit(service: FrontendService, account: str = KEY.account, **limits: Any) -> None:
     credentials = service.app.services.credentials
     tenant = await credentials.store.get_tenant(account)
     assert tenant is not None
     await credentials.update_tenant(msgspec.structs.replace(tenant, limits=TenantLimits(**limits)))
 
 
-async def send(service: Service, queue: str = "q") -> Answer:
+async def send(service: FrontendService, queue: str = "q") -> FrontendAnswer:
     return await service.json("SendMessage", {"QueueUrl": service.url(queue), "MessageBody": "x"})
 
 
-async def receive(service: Service, queue: str = "q", **members: Any) -> Answer:
+async def receive(service: FrontendService, queue: str = "q", **members: Any) -> FrontendAnswer:
     return await service.json("ReceiveMessage", {"QueueUrl": service.url(queue), **members})
 
 
-async def passed(service: Service, *queues: str, calls: int = 6) -> int:
+async def passed(service: FrontendService, *queues: str, calls: int = 6) -> int:
     """Number of sends that were admitted."""
     answers = [await send(service, queue) for queue in queues or ("q",) for _ in range(calls)]
     assert {answer.status for answer in answers} <= {200, 403}
@@ -50,12 +50,12 @@ async def passed(service: Service, *queues: str, calls: int = 6) -> int:
 # --- rates -------------------------------------------------------------------------------------------------
 
 
-async def test_a_tenant_without_limits_is_not_limited(service: Service) -> None:
+async def test_a_tenant_without_limits_is_not_limited(service: FrontendService) -> None:
     await service.make_queue("q")
     assert await passed(service, calls=50) == 50
 
 
-async def test_too_many_calls_are_refused_in_json(service: Service) -> None:
+async def test_too_many_calls_are_refused_in_json(service: FrontendService) -> None:
     await service.make_queue("q")
     await limit(service, calls=Rate(0.1, 2))
     assert await passed(service, calls=2) == 2
@@ -68,7 +68,7 @@ async def test_too_many_calls_are_refused_in_json(service: Service) -> None:
     assert f"the account {KEY.account} has the limits calls 0.1 a second, 2 at once" in answer.message
 
 
-async def test_too_many_calls_are_refused_in_query(service: Service) -> None:
+async def test_too_many_calls_are_refused_in_query(service: FrontendService) -> None:
     await service.make_queue("q")
     await limit(service, calls=Rate(SLOW, 1))
     for expected in (200, 403):
@@ -79,7 +79,7 @@ async def test_too_many_calls_are_refused_in_query(service: Service) -> None:
     assert answer.headers["retry-after"] == "900", "no client is asked to wait for longer"
 
 
-async def test_each_class_of_actions_has_a_limit_of_its_own(service: Service) -> None:
+async def test_each_class_of_actions_has_a_limit_of_its_own(service: FrontendService) -> None:
     await service.make_queue("q")
     await limit(service, send=Rate(SLOW, 2), receive=Rate(SLOW, 3))
     assert await passed(service) == 2
@@ -92,7 +92,7 @@ async def test_each_class_of_actions_has_a_limit_of_its_own(service: Service) ->
     assert (await service.json("GetQueueAttributes", {"QueueUrl": service.url("q")})).status == 200
 
 
-async def test_a_class_counts_towards_all_calls(service: Service) -> None:
+async def test_a_class_counts_towards_all_calls(service: FrontendService) -> None:
     await service.make_queue("q")
     await limit(service, calls=Rate(SLOW, 4), send=Rate(SLOW, 3))
     assert await passed(service) == 3
@@ -100,7 +100,7 @@ async def test_a_class_counts_towards_all_calls(service: Service) -> None:
     assert (await receive(service)).status == 403
 
 
-async def test_each_queue_has_a_limit_of_its_own(service: Service) -> None:
+async def test_each_queue_has_a_limit_of_its_own(service: FrontendService) -> None:
     await service.make_queue("q")
     await service.make_queue("other")
     await limit(service, each_queue=Rate(SLOW, 2))
@@ -110,7 +110,7 @@ async def test_each_queue_has_a_limit_of_its_own(service: Service) -> None:
     assert (await service.json("GetQueueUrl", {"QueueName": "q"})).status == 200
 
 
-async def test_a_call_that_its_queue_refuses_does_not_count_for_the_tenant(service: Service) -> None:
+async def test_a_call_that_its_queue_refuses_does_not_count_for_the_tenant(service: FrontendService) -> None:
     await service.make_queue("q")
     await service.make_queue("other")
     await limit(service, calls=Rate(SLOW, 5), send=Rate(SLOW, 5), each_queue=Rate(SLOW, 2))
@@ -118,25 +118,25 @@ async def test_a_call_that_its_queue_refuses_does_not_count_for_the_tenant(servi
     assert await passed(service, "other", calls=2) == 2
 
 
-async def test_calls_to_queues_that_do_not_exist_count(service: Service) -> None:
+async def test_calls_to_queues_that_do_not_exist_count(service: FrontendService) -> None:
     await limit(service, calls=Rate(SLOW, 2))
     for expected in ("NonExistentQueue", "NonExistentQueue", "RequestThrottled"):
         assert (await send(service, "none")).code.endswith(expected)
 
 
-async def share_with_everybody(service: Service, name: str) -> None:
+async def share_with_everybody(service: FrontendService, name: str) -> None:
     arn = f"arn:aws:sqs:us-east-1:{KEY.account}:{name}"
     statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn}
     await service.make_queue(name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
 
 
-async def test_the_owner_of_a_queue_limits_it_whoever_calls(service: Service) -> None:
+async def test_the_owner_of_a_queue_limits_it_whoever_calls(service: FrontendService) -> None:
     other = "222222222222"
     await service.store.put_tenant(Tenant(other, "other"))
     key = new_access_key(other)
     await service.app.services.credentials.put(key)
 
-    async def called(action: str, members: Any) -> Answer:
+    async def called(action: str, members: Any) -> FrontendAnswer:
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
         return await service.signed("POST", "/", json.dumps(members).encode(), headers, key)
 
@@ -155,7 +155,7 @@ async def test_the_owner_of_a_queue_limits_it_whoever_calls(service: Service) ->
     assert (await service.json("ListQueues")).status == 200
 
 
-async def test_the_owner_of_a_public_queue_answers_for_those_who_do_not_sign(service: Service) -> None:
+async def test_the_owner_of_a_public_queue_answers_for_those_who_do_not_sign(service: FrontendService) -> None:
     await share_with_everybody(service, "q")
     await limit(service, calls=Rate(SLOW, 4), each_queue=Rate(SLOW, 2))
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.SendMessage"}
@@ -167,7 +167,7 @@ async def test_the_owner_of_a_public_queue_answers_for_those_who_do_not_sign(ser
     assert [(await service.json("ListQueues")).status for _ in range(3)] == [200, 200, 403]
 
 
-async def test_other_tenants_are_not_slowed(service: Service) -> None:
+async def test_other_tenants_are_not_slowed(service: FrontendService) -> None:
     await service.store.put_tenant(Tenant("222222222222", "other"))
     key = new_access_key("222222222222")
     await service.app.services.credentials.put(key)
@@ -179,7 +179,7 @@ async def test_other_tenants_are_not_slowed(service: Service) -> None:
         assert (await service.signed("POST", "/", b"{}", headers, key)).status == 200
 
 
-async def test_limits_change_at_once_and_what_was_used_stays_used(service: Service) -> None:
+async def test_limits_change_at_once_and_what_was_used_stays_used(service: FrontendService) -> None:
     await service.make_queue("q")
     await limit(service, calls=Rate(SLOW, 2), each_queue=Rate(SLOW, 9))
     assert await passed(service) == 2
@@ -191,7 +191,7 @@ async def test_limits_change_at_once_and_what_was_used_stays_used(service: Servi
     assert await passed(service) == 1
 
 
-async def test_a_record_that_is_read_again_changes_nothing(service: Service) -> None:
+async def test_a_record_that_is_read_again_changes_nothing(service: FrontendService) -> None:
     await service.make_queue("q")
     for _ in range(3):
         await limit(service, calls=Rate(SLOW, 2))
@@ -220,7 +220,7 @@ def test_every_action_has_a_class() -> None:
 # --- quotas ------------------------------------------------------------------------------------------------
 
 
-async def test_the_quota_of_queues(service: Service) -> None:
+async def test_the_quota_of_queues(service: FrontendService) -> None:
     await limit(service, queues=2)
     for name in ("a", "b"):
         await service.make_queue(name)
@@ -239,15 +239,15 @@ async def test_the_quota_of_queues_holds_for_those_that_a_send_creates(tmp_path:
         assert (await send(service, "b")).code == "OverLimit"
 
 
-class Waiting:
+class _Waiting:
     """Receives that wait until the test lets them answer."""
 
-    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
         self.service = service
         self.count = 0
         self.answer = asyncio.Event()
         monkeypatch.setattr(service.backend, "receive", self._receive)
-        self.tasks: list[asyncio.Task[Answer]] = []
+        self.tasks: list[asyncio.Task[FrontendAnswer]] = []
 
     async def _receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
         if command.wait_seconds:
@@ -266,10 +266,10 @@ class Waiting:
         assert [task.status for task in await asyncio.gather(*self.tasks)] == [200] * len(self.tasks)
 
 
-async def test_the_quota_of_long_polls(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_quota_of_long_polls(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     await service.make_queue("q")
     await limit(service, long_polls=2)
-    waiting = Waiting(service, monkeypatch)
+    waiting = _Waiting(service, monkeypatch)
     await waiting.begin(2)
     answer = await receive(service, WaitTimeSeconds=20)
     assert (answer.status, answer.code) == (403, "RequestThrottled")
@@ -281,10 +281,10 @@ async def test_the_quota_of_long_polls(service: Service, monkeypatch: pytest.Mon
     assert (await receive(service, WaitTimeSeconds=20)).status == 200
 
 
-async def test_the_quota_of_calls_under_way(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_quota_of_calls_under_way(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     await service.make_queue("q")
     await limit(service, connections=2, calls=Rate(SLOW, 4))
-    waiting = Waiting(service, monkeypatch)
+    waiting = _Waiting(service, monkeypatch)
     await waiting.begin(2)
     for _ in range(5):
         answer = await send(service)
@@ -295,7 +295,7 @@ async def test_the_quota_of_calls_under_way(service: Service, monkeypatch: pytes
     assert await passed(service) == 2, "what was refused did not count against the rate"
 
 
-def body(service: Service, queue: str = "q", length: int = 1000) -> dict[str, str]:
+def body(service: FrontendService, queue: str = "q", length: int = 1000) -> dict[str, str]:
     return {"QueueUrl": service.url(queue), "MessageBody": "x" * length}
 
 
@@ -306,7 +306,7 @@ def always_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always_weighed")
-async def test_the_quota_of_stored_bytes(service: Service) -> None:
+async def test_the_quota_of_stored_bytes(service: FrontendService) -> None:
     await service.make_queue("q")
     await service.make_queue("other")
     await limit(service, stored_bytes=2500)
@@ -337,7 +337,7 @@ async def test_the_quota_of_stored_bytes(service: Service) -> None:
 
 
 @pytest.mark.usefixtures("always_weighed")
-async def test_bytes_count_towards_the_quota_of_the_queues_owner(service: Service) -> None:
+async def test_bytes_count_towards_the_quota_of_the_queues_owner(service: FrontendService) -> None:
     await share_with_everybody(service, "q")
     await limit(service, stored_bytes=500, calls=Rate(SLOW, 2))
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.SendMessage"}
@@ -351,7 +351,7 @@ async def test_bytes_count_towards_the_quota_of_the_queues_owner(service: Servic
 
 
 async def test_what_is_stored_is_asked_for_now_and_then_only(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [1000.0]
     asked = [0]
@@ -388,7 +388,7 @@ async def test_of_several_processes_each_has_a_share_of_the_quotas(
     async with running(tmp_path, FrontendSettings(processes=2)) as service:
         await service.make_queue("q")
         await limit(service, long_polls=3)
-        waiting = Waiting(service, monkeypatch)
+        waiting = _Waiting(service, monkeypatch)
         await waiting.begin(2)
         answer = await receive(service, WaitTimeSeconds=20)
         assert "quota 'long_polls' is 2" in answer.message
@@ -397,7 +397,7 @@ async def test_of_several_processes_each_has_a_share_of_the_quotas(
         await waiting.end()
 
 
-async def test_the_rest_form_is_limited_as_well(service: Service) -> None:
+async def test_the_rest_form_is_limited_as_well(service: FrontendService) -> None:
     await service.make_queue("q")
     await limit(service, send=Rate(0.1, 1))
     path = "/v1/queues/q/messages"
@@ -421,7 +421,7 @@ async def test_the_rest_form_is_limited_as_well(service: Service) -> None:
     ],
 )
 async def test_administration_over_rest_is_limited_as_well(
-    service: Service, method: str, path: str, content: bytes
+    service: FrontendService, method: str, path: str, content: bytes
 ) -> None:
     operator = msgspec.structs.replace(KEY, role="operator")
     await service.app.services.credentials.put(operator)
@@ -441,7 +441,7 @@ async def test_administration_over_rest_is_limited_as_well(
     assert (await service.signed(method, path, content, headers)).status != 429
 
 
-async def test_an_administrator_changes_no_limit_by_being_refused(service: Service) -> None:
+async def test_an_administrator_changes_no_limit_by_being_refused(service: FrontendService) -> None:
     admin = msgspec.structs.replace(KEY, role="admin")
     await service.app.services.credentials.put(admin)
     await limit(service, manage=Rate(SLOW, 1))

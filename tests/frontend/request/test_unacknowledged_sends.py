@@ -11,15 +11,15 @@ import pytest
 from backend.api import QueueFull, Unavailable
 from frontend.request import unacknowledged_sends
 from frontend.request.unacknowledged_sends import Unawaited
-from tests.frontend.fakes import Service, running
+from tests.frontend.fakes import FrontendService, running
 from tests.frontend.request.test_retries import OWN, call, form, stored, until
 
 
-def of(service: Service) -> Unawaited:
+def of(service: FrontendService) -> Unawaited:
     return service.app.sqs.context.unawaited
 
 
-async def opened(service: Service) -> str:
+async def opened(service: FrontendService) -> str:
     """A queue at level none with a first message, so that the backend knows it."""
     url = await service.make_queue("q", HoldfastAckLevel="none")
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "opens the partition"})
@@ -27,12 +27,12 @@ async def opened(service: Service) -> str:
     return url
 
 
-def hold(service: Service) -> None:
+def hold(service: FrontendService) -> None:
     """Let sends take effect, and their answers wait."""
     service.backend.sending.clear()
 
 
-async def test_the_answer_does_not_wait(service: Service) -> None:
+async def test_the_answer_does_not_wait(service: FrontendService) -> None:
     url = await opened(service)
     hold(service)
     one = await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
@@ -49,7 +49,7 @@ async def test_the_answer_does_not_wait(service: Service) -> None:
 
 
 @pytest.mark.parametrize("level", ["quorum", "leader", "all"])
-async def test_at_all_other_levels_it_does(service: Service, level: str) -> None:
+async def test_at_all_other_levels_it_does(service: FrontendService, level: str) -> None:
     url = await service.make_queue("q", HoldfastAckLevel=level)
     hold(service)
     send = asyncio.create_task(call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}))
@@ -62,7 +62,7 @@ async def test_at_all_other_levels_it_does(service: Service, level: str) -> None
     assert partition.settings.ack_level.name == level.upper()
 
 
-async def test_a_repeat_has_the_first_answer(service: Service) -> None:
+async def test_a_repeat_has_the_first_answer(service: FrontendService) -> None:
     url = await opened(service)
     answers = []
     for wait in (True, False, True):
@@ -85,7 +85,7 @@ async def test_a_repeat_has_the_first_answer(service: Service) -> None:
     assert stored(service) == 5
 
 
-async def test_what_is_refused_at_once_is_told(service: Service) -> None:
+async def test_what_is_refused_at_once_is_told(service: FrontendService) -> None:
     url = await opened(service)
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"})
     other = await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "b"}, **{OWN: "t"})
@@ -96,7 +96,9 @@ async def test_what_is_refused_at_once_is_told(service: Service) -> None:
     assert of(service).lost == 0
 
 
-async def test_what_is_lost_later_is_counted_and_logged(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_lost_later_is_counted_and_logged(
+    service: FrontendService, caplog: pytest.LogCaptureFixture
+) -> None:
     url = await opened(service)
     hold(service)
     for _ in range(3):
@@ -114,7 +116,7 @@ async def test_what_is_lost_later_is_counted_and_logged(service: Service, caplog
     ], "once a minute"
 
 
-async def test_what_is_under_way_is_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_under_way_is_bounded(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unacknowledged_sends, "CALLS_MOST", 3)
     url = await opened(service)
     hold(service)

@@ -114,7 +114,7 @@ def test_refused_calls_of_strangers_are_bounded_and_nobody_else_is_hindered(worl
         assert (await answer("json", public, client="192.0.2.7")).status == 200
         assert await done(world, owner, "SendMessage", private)
 
-    async def answer(protocol: wire.Protocol, params: dict[str, str], client: str = "127.0.0.1") -> wire.Answer:
+    async def answer(protocol: wire.Protocol, params: dict[str, str], client: str = "127.0.0.1") -> wire.WireAnswer:
         request = wire.encode(protocol, "SendMessage", params)
         request.headers = dict(request.headers) | {"Host": world.host}
         return await exchange(world.app, request, client=client)

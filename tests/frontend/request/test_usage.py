@@ -18,7 +18,7 @@ from backend.api import Unavailable
 from billing.metering.buffers import Buffer, BufferFull, finished
 from billing.metering.meter import Meter
 from billing.metering.usage import COUNTS, UsageKey
-from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.fakes import KEY, FrontendService, running
 
 OTHER = "222222222222"
 
@@ -26,7 +26,7 @@ OTHER = "222222222222"
 class Metered(NamedTuple):
     """A service, and its meter."""
 
-    service: Service
+    service: FrontendService
     meter: Meter
     folder: Path
 

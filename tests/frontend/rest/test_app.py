@@ -13,7 +13,7 @@ import pytest_asyncio
 from auth.credentials import AccessKey, Tenant
 from backend.api import PartitionDamaged, QueueFull, StorageFull
 from frontend.request.settings import FrontendSettings
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 
 ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
 OTHER = "210987654321"
@@ -36,7 +36,7 @@ STRANGER = key("stranger", account=OTHER)
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path, FrontendSettings(external_url="https://queue.example.com")) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
         for one in (OPERATOR, SENDER, RECEIVER, ORDERS, STRANGER):
@@ -45,13 +45,19 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 async def call(
-    service: Service, method: str, path: str, body: bytes = b"", *, by: AccessKey = KEY, type_: str = "application/json"
-) -> Answer:
+    service: FrontendService,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    by: AccessKey = KEY,
+    type_: str = "application/json",
+) -> FrontendAnswer:
     headers = {"Content-Type": type_} if body else {}
     return await service.signed(method, path, body, headers, by)
 
 
-def problem(answer: Answer) -> tuple[int, str]:
+def problem(answer: FrontendAnswer) -> tuple[int, str]:
     assert answer.headers["content-type"] == "application/problem+json"
     document = answer.json
     assert document["status"] == answer.status
@@ -64,7 +70,7 @@ def problem(answer: Answer) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("path", ["/v1/queues", "/v1/", "/v1/nothing", "/v1/queues/q/messages"])
-async def test_nobody_gets_in_without_signing_in(service: Service, path: str) -> None:
+async def test_nobody_gets_in_without_signing_in(service: FrontendService, path: str) -> None:
     answer = await service.unsigned("GET", path, b"", {})
     assert problem(answer) == (401, "MissingAuthenticationToken")
     assert "Authorization: Bearer hf_..." in answer.json["detail"]
@@ -73,13 +79,13 @@ async def test_nobody_gets_in_without_signing_in(service: Service, path: str) ->
     assert (line["action"], line["request_id"]) == ("sign-in", answer.headers["x-request-id"])
 
 
-async def test_a_signature_covers_the_body(service: Service) -> None:
+async def test_a_signature_covers_the_body(service: FrontendService) -> None:
     await service.make_queue("q")
     wrong = msgspec.structs.replace(KEY, secret="another secret")
     assert problem(await call(service, "POST", "/v1/queues/q/purge", by=wrong)) == (401, "SignatureDoesNotMatch")
 
 
-async def test_queues_called_v1_are_reached_as_ever(service: Service) -> None:
+async def test_queues_called_v1_are_reached_as_ever(service: FrontendService) -> None:
     url = await service.make_queue("v1")
     for path in (f"/{KEY.account}/v1", "/v1", "/"):
         answer = await service.query("SendMessage", {"QueueUrl": url, "MessageBody": "b"}, path=path)
@@ -90,7 +96,7 @@ async def test_queues_called_v1_are_reached_as_ever(service: Service) -> None:
     assert (await call(service, "GET", "/v1/queues/v1")).json["messages"]["visible"] == 5
 
 
-async def test_unknown_paths_methods_and_values(service: Service) -> None:
+async def test_unknown_paths_methods_and_values(service: FrontendService) -> None:
     assert problem(await call(service, "GET", "/v1/nothing")) == (404, "NotFound")
     answer = await call(service, "PUT", "/v1/queues")
     assert problem(answer) == (405, "MethodNotAllowed")
@@ -101,7 +107,7 @@ async def test_unknown_paths_methods_and_values(service: Service) -> None:
     assert problem(await call(service, "POST", "/v1/queues/q/move", b"{"))[0] == 400
 
 
-async def test_a_misspelt_parameter_changes_nothing(service: Service) -> None:
+async def test_a_misspelt_parameter_changes_nothing(service: FrontendService) -> None:
     await service.make_queue("q")
     answer = await call(service, "POST", "/v1/queues/q/messages?delayy=60", b"b", type_="text/plain")
     assert problem(answer) == (400, "InvalidRequest")
@@ -116,7 +122,7 @@ async def test_a_body_that_is_too_large(tmp_path: Path) -> None:
     assert answer.headers["connection"] == "close"
 
 
-async def test_errors_of_the_service(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_the_service(service: FrontendService, caplog: pytest.LogCaptureFixture) -> None:
     await service.make_queue("q")
     for error, expected in (
         (StorageFull("full"), (503, "ServiceUnavailable")),
@@ -131,7 +137,7 @@ async def test_errors_of_the_service(service: Service, caplog: pytest.LogCapture
     assert "a bug of ours" in caplog.text
 
 
-async def test_a_queue_that_is_full(service: Service) -> None:
+async def test_a_queue_that_is_full(service: FrontendService) -> None:
     await service.make_queue("q")
     service.backend.fail_with = QueueFull("It stores a lot.")
     answer = await call(service, "POST", "/v1/queues/q/messages", b"b", type_="text/plain")
@@ -140,7 +146,7 @@ async def test_a_queue_that_is_full(service: Service) -> None:
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_the_documentation_describes_it(service: Service) -> None:
+async def test_the_documentation_describes_it(service: FrontendService) -> None:
     document = (await service.unsigned("GET", "/openapi.json", b"", {})).json
     assert {"get", "post", "delete"} <= document["paths"]["/v1/queues/{name}/messages"].keys()
     assert document["paths"]["/v1/queues/{name}/purge"]["post"]["security"]
@@ -150,7 +156,7 @@ async def test_the_documentation_describes_it(service: Service) -> None:
 # --- permissions ----------------------------------------------------------------------------------------------
 
 
-async def test_scopes(service: Service) -> None:
+async def test_scopes(service: FrontendService) -> None:
     await service.make_queue("q")
     for path, method in (
         ("/v1/queues", "GET"),
@@ -167,7 +173,7 @@ async def test_scopes(service: Service) -> None:
     assert (await call(service, "GET", "/v1/queues/q/messages", by=RECEIVER)).status == 200
 
 
-async def test_prefixes(service: Service) -> None:
+async def test_prefixes(service: FrontendService) -> None:
     for name in ("a", "bills", "orders-1", "orders-2", "z"):
         await service.make_queue(name)
     assert problem(await call(service, "DELETE", "/v1/queues/a", by=ORDERS)) == (403, "AccessDenied")
@@ -185,7 +191,7 @@ async def test_prefixes(service: Service) -> None:
     assert await names("?limit=2&after=orders-1") == ["orders-2"]
 
 
-async def test_only_operators_work_on_other_accounts(service: Service) -> None:
+async def test_only_operators_work_on_other_accounts(service: FrontendService) -> None:
     await service.make_queue("q")
     there = f"account={KEY.account}"
     assert problem(await call(service, "GET", f"/v1/queues?{there}", by=STRANGER)) == (403, "AccessDenied")
@@ -202,7 +208,7 @@ async def test_only_operators_work_on_other_accounts(service: Service) -> None:
 # --- queues ---------------------------------------------------------------------------------------------------
 
 
-async def test_list_show_and_pages(service: Service) -> None:
+async def test_list_show_and_pages(service: FrontendService) -> None:
     for name in ("a", "b", "c"):
         await service.make_queue(name, DelaySeconds="0")
     first = (await call(service, "GET", "/v1/queues?limit=2")).json
@@ -222,7 +228,7 @@ async def test_list_show_and_pages(service: Service) -> None:
     assert problem(await call(service, "GET", "/v1/queues/no%20name")) == (400, "InvalidRequest")
 
 
-async def test_peek_shows_and_leaves_all_as_it_was(service: Service) -> None:
+async def test_peek_shows_and_leaves_all_as_it_was(service: FrontendService) -> None:
     url = await service.make_queue("q")
     value = {"DataType": "Binary", "BinaryValue": "AAE="}
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "one", "MessageAttributes": {"m": value}})
@@ -238,7 +244,7 @@ async def test_peek_shows_and_leaves_all_as_it_was(service: Service) -> None:
     assert [line["action"] for line in service.audited()] == ["queue.peek"] * 3
 
 
-async def exported(service: Service, query: str = "limit=2", name: str = "q") -> list[list[dict[str, Any]]]:
+async def exported(service: FrontendService, query: str = "limit=2", name: str = "q") -> list[list[dict[str, Any]]]:
     """The pages of an export."""
     found: list[list[dict[str, Any]]] = []
     after: str | None = ""
@@ -249,7 +255,7 @@ async def exported(service: Service, query: str = "limit=2", name: str = "q") ->
     return found
 
 
-async def test_export_shows_everything_page_by_page_and_leaves_it_as_it_was(service: Service) -> None:
+async def test_export_shows_everything_page_by_page_and_leaves_it_as_it_was(service: FrontendService) -> None:
     url = await service.make_queue("q.fifo", FifoQueue="true")
     value = {"DataType": "Binary", "BinaryValue": "AAE="}
     trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5759e988-bd862e3fe1be46a994272793"}}
@@ -268,7 +274,7 @@ async def test_export_shows_everything_page_by_page_and_leaves_it_as_it_was(serv
     assert {line["action"] for line in service.audited()} == {"queue.export"}
 
 
-async def test_an_export_of_a_queue_that_was_made_anew_ends(service: Service) -> None:
+async def test_an_export_of_a_queue_that_was_made_anew_ends(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "one"})
     after = (await call(service, "GET", "/v1/queues/q/export")).json["next"]
@@ -280,7 +286,7 @@ async def test_an_export_of_a_queue_that_was_made_anew_ends(service: Service) ->
         assert problem(await call(service, "GET", f"/v1/queues/q/export?after={text}")) == (400, "InvalidRequest")
 
 
-async def test_purge_and_delete(service: Service) -> None:
+async def test_purge_and_delete(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
     assert (await call(service, "POST", "/v1/queues/q/purge")).status == 204
@@ -290,7 +296,7 @@ async def test_purge_and_delete(service: Service) -> None:
     assert problem(await call(service, "DELETE", "/v1/queues/q")) == (404, "NonExistentQueue")
 
 
-async def test_move(service: Service) -> None:
+async def test_move(service: FrontendService) -> None:
     await service.make_queue("dead")
     await service.make_queue("q", RedrivePolicy=f'{{"deadLetterTargetArn":"{ARN}dead","maxReceiveCount":"3"}}')
     started = await call(service, "POST", "/v1/queues/dead/move", b'{"destination":"q","rate_per_second":5}')
@@ -305,7 +311,7 @@ async def test_move(service: Service) -> None:
 # --- the audit log --------------------------------------------------------------------------------------------
 
 
-async def test_acts_are_audited_with_their_outcome(service: Service) -> None:
+async def test_acts_are_audited_with_their_outcome(service: FrontendService) -> None:
     await service.make_queue("q")
     await call(service, "POST", "/v1/queues/q/purge")
     await call(service, "POST", "/v1/queues/q/purge")
@@ -325,7 +331,7 @@ async def test_acts_are_audited_with_their_outcome(service: Service) -> None:
     assert lines[2]["address"] == "127.0.0.1"
 
 
-async def test_looking_and_messages_are_not_audited(service: Service) -> None:
+async def test_looking_and_messages_are_not_audited(service: FrontendService) -> None:
     await service.make_queue("q")
     await call(service, "GET", "/v1/queues")
     await call(service, "GET", "/v1/queues/q")
@@ -339,7 +345,7 @@ async def test_looking_and_messages_are_not_audited(service: Service) -> None:
 # --- messages -------------------------------------------------------------------------------------------------
 
 
-async def test_send_receive_delete(service: Service) -> None:
+async def test_send_receive_delete(service: FrontendService) -> None:
     await service.make_queue("q")
     sent = await call(service, "POST", "/v1/queues/q/messages", "two coffées".encode(), type_="text/plain")
     assert sent.status == 201
@@ -354,13 +360,13 @@ async def test_send_receive_delete(service: Service) -> None:
     assert (await call(service, "GET", "/v1/queues/q")).json["messages"] == NOTHING
 
 
-async def test_nothing_there_is_204(service: Service) -> None:
+async def test_nothing_there_is_204(service: FrontendService) -> None:
     await service.make_queue("q")
     answer = await call(service, "GET", "/v1/queues/q/messages")
     assert (answer.status, answer.content) == (204, b"")
 
 
-async def test_a_message_as_json(service: Service) -> None:
+async def test_a_message_as_json(service: FrontendService) -> None:
     await service.make_queue("q.fifo", FifoQueue="true")
     given = (
         b'{"body":"b","group":"g","deduplication_id":"d","attributes":'
@@ -374,7 +380,7 @@ async def test_a_message_as_json(service: Service) -> None:
     assert message["attributes"] == {"n": {"type": "Number", "value": "1"}, "b": {"type": "Binary.x", "value": "AAE="}}
 
 
-async def test_group_and_delay_in_the_query(service: Service) -> None:
+async def test_group_and_delay_in_the_query(service: FrontendService) -> None:
     await service.make_queue("q.fifo", FifoQueue="true")
     path = "/v1/queues/q.fifo/messages?group=g&deduplication_id=d"
     assert (await call(service, "POST", path, b"b", type_="text/plain")).status == 201
@@ -397,19 +403,19 @@ async def test_group_and_delay_in_the_query(service: Service) -> None:
         (b"b", "text/plain", "?delay=soon"),
     ],
 )
-async def test_messages_that_are_refused(service: Service, body: bytes, type_: str, query: str) -> None:
+async def test_messages_that_are_refused(service: FrontendService, body: bytes, type_: str, query: str) -> None:
     await service.make_queue("q")
     assert problem(await call(service, "POST", f"/v1/queues/q/messages{query}", body, type_=type_))[0] == 400
     assert (await call(service, "GET", "/v1/queues/q")).json["messages"]["visible"] == 0
 
 
-async def test_json_that_is_none_is_refused_in_one_sentence(service: Service) -> None:
+async def test_json_that_is_none_is_refused_in_one_sentence(service: FrontendService) -> None:
     await service.make_queue("q")
     answer = await call(service, "POST", "/v1/queues/q/messages", b'{"body":', type_="application/json")
     assert "with the member 'body': Invalid JSON" in answer.json["detail"]
 
 
-async def test_refused_receives_and_deletes(service: Service) -> None:
+async def test_refused_receives_and_deletes(service: FrontendService) -> None:
     await service.make_queue("q")
     for query in ("?max=11", "?wait=21", "?visibility=-1", "?max=x"):
         assert problem(await call(service, "GET", f"/v1/queues/q/messages{query}"))[0] == 400

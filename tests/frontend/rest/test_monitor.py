@@ -17,7 +17,7 @@ from auth.grants import narrowed
 from auth.principal import SCOPES, Role
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.hooks import Hook, hook
 from tests.frontend.rest.resources.test_usage import Answering
 from tests.frontend.rest.test_app import OTHER, key, problem
@@ -65,7 +65,7 @@ def listening() -> Iterator[Hook]:
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path, listening: Hook) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, listening: Hook) -> AsyncIterator[FrontendService]:
     """A service with a queue ``q``, an alarm ``q`` on it, and metered usage."""
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
@@ -81,13 +81,13 @@ async def service(tmp_path: Path, listening: Hook) -> AsyncIterator[Service]:
         await services.alarms.close()
 
 
-async def call(service: Service, method: str, path: str, body: Any, by: AccessKey) -> Answer:
+async def call(service: FrontendService, method: str, path: str, body: Any, by: AccessKey) -> FrontendAnswer:
     headers = {} if body is None else {"Content-Type": "application/json"}
     return await service.signed(method, path, b"" if body is None else orjson.dumps(body), headers, by)
 
 
 @pytest.mark.parametrize("role", TABLE)
-async def test_of_all_requests_these_are_answered(service: Service, role: Role) -> None:
+async def test_of_all_requests_these_are_answered(service: FrontendService, role: Role) -> None:
     by = monitor(role)
     await service.store.put_access_key(by)
     documented = (await service.unsigned("GET", "/openapi.json", b"", {})).json["paths"]
@@ -106,7 +106,7 @@ async def test_of_all_requests_these_are_answered(service: Service, role: Role) 
     assert answered == TABLE[role]
 
 
-async def test_the_whole_account_is_seen_without_prefixes_and_its_part_with_them(service: Service) -> None:
+async def test_the_whole_account_is_seen_without_prefixes_and_its_part_with_them(service: FrontendService) -> None:
     for name in ("orders", "bills"):
         url = await service.make_queue(name)
         await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
@@ -124,7 +124,7 @@ async def test_the_whole_account_is_seen_without_prefixes_and_its_part_with_them
     assert problem(await call(service, "GET", "/v1/alarms/q", None, some))[0] == 403
 
 
-async def test_another_account_is_seen_by_operators_alone(service: Service) -> None:
+async def test_another_account_is_seen_by_operators_alone(service: FrontendService) -> None:
     theirs = f"/v1/metrics?account={OTHER}"
     for role, status in (("admin", 403), ("operator", 200)):
         by = monitor(role)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ async def test_another_account_is_seen_by_operators_alone(service: Service) -> N
         assert (await call(service, "GET", theirs, None, by)).status == status
 
 
-async def test_a_policy_that_denies_hides_the_metrics_too(service: Service) -> None:
+async def test_a_policy_that_denies_hides_the_metrics_too(service: FrontendService) -> None:
     by = monitor("user")
     await service.store.put_access_key(by)
     deny = {"Effect": "Deny", "Principal": {"AWS": by.principal.arn}, "Action": "sqs:GetQueueAttributes"}
@@ -144,7 +144,7 @@ async def test_a_policy_that_denies_hides_the_metrics_too(service: Service) -> N
     assert (await call(service, "GET", "/v1/queues/q/metrics", None, KEY)).status == 200
 
 
-async def test_who_manages_can_make_such_keys_and_who_only_sends_cannot(service: Service) -> None:
+async def test_who_manages_can_make_such_keys_and_who_only_sends_cannot(service: FrontendService) -> None:
     for scopes, status in ((("manage",), 201), (SCOPES, 201)):
         by = msgspec.structs.replace(key(f"boss{len(scopes)}", role="admin"), scopes=scopes)
         await service.store.put_access_key(by)

@@ -23,12 +23,12 @@ from frontend.sqs.actions.batches import _entry_error
 from frontend.sqs.protocol.errors import OVER_LIMIT, SqsError
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.models import ClusterReport, cluster_of
-from tests.frontend.fakes import KEY, NAMING, Service, running
+from tests.frontend.fakes import KEY, NAMING, FrontendService, running
 
 ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
 
 
-async def failed(service: Service, action: str, **members: Any) -> tuple[int, str]:
+async def failed(service: FrontendService, action: str, **members: Any) -> tuple[int, str]:
     answer = await service.json(action, members)
     assert answer.status >= 400, answer.content
     return answer.status, answer.code
@@ -37,7 +37,7 @@ async def failed(service: Service, action: str, **members: Any) -> tuple[int, st
 # --- messages ----------------------------------------------------------------------------------------------
 
 
-async def test_what_is_stored_with_a_message(service: Service) -> None:
+async def test_what_is_stored_with_a_message(service: FrontendService) -> None:
     url = await service.make_queue("q")
     answer = await service.json(
         "SendMessage",
@@ -67,7 +67,7 @@ async def test_what_is_stored_with_a_message(service: Service) -> None:
     assert stored.trace_header == "Root=1"
 
 
-async def tokens(service: Service, **members: Any) -> tuple[bytes | None, bytes | None]:
+async def tokens(service: FrontendService, **members: Any) -> tuple[bytes | None, bytes | None]:
     answer = await service.json("SendMessage", {"MessageGroupId": "g", "MessageBody": "body", **members})
     assert answer.status == 200, answer.content
     for partition in service.backend.partitions.values():
@@ -78,7 +78,7 @@ async def tokens(service: Service, **members: Any) -> tuple[bytes | None, bytes 
     raise AssertionError("not stored")
 
 
-async def test_tokens_of_fifo_messages(service: Service) -> None:
+async def test_tokens_of_fifo_messages(service: FrontendService) -> None:
     by_queue = await service.make_queue("a.fifo", FifoQueue="true", ContentBasedDeduplication="true")
     digest = sha256(b"body").hexdigest()
     content = await tokens(service, QueueUrl=by_queue)
@@ -93,7 +93,7 @@ async def test_tokens_of_fifo_messages(service: Service) -> None:
     assert len(content[0] or b"") == 16
 
 
-async def test_who_reads_a_token_cannot_try_out_bodies(service: Service) -> None:
+async def test_who_reads_a_token_cannot_try_out_bodies(service: FrontendService) -> None:
     url = await service.make_queue("a.fifo", FifoQueue="true", ContentBasedDeduplication="true")
     token, _ = await tokens(service, QueueUrl=url)
     queue = await service.store.get_queue(KEY.account, "a.fifo")
@@ -107,7 +107,7 @@ async def test_who_reads_a_token_cannot_try_out_bodies(service: Service) -> None
     assert token not in await tokens(service, QueueUrl=other), "nor which queues have the same"
 
 
-async def test_a_duplicate_is_answered_like_the_first(service: Service) -> None:
+async def test_a_duplicate_is_answered_like_the_first(service: FrontendService) -> None:
     url = await service.make_queue("q.fifo", FifoQueue="true")
     members = {"QueueUrl": url, "MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     first, second = await service.json("SendMessage", members), await service.json("SendMessage", members)
@@ -115,7 +115,7 @@ async def test_a_duplicate_is_answered_like_the_first(service: Service) -> None:
     assert len(first.json["SequenceNumber"]) == 20
 
 
-async def test_the_length_of_a_message_counts_its_attributes(service: Service) -> None:
+async def test_the_length_of_a_message_counts_its_attributes(service: FrontendService) -> None:
     url = await service.make_queue("q", MaximumMessageSize="1024")
     attribute = {"aé": {"DataType": "String.x", "StringValue": "v"}}
     fits = "x" * (1024 - len("aé".encode()) - len("String.x") - 1)
@@ -126,7 +126,7 @@ async def test_the_length_of_a_message_counts_its_attributes(service: Service) -
     assert answer.message == "One or more parameters are invalid. Reason: Message must be shorter than 1024 bytes."
 
 
-async def test_the_delay_that_a_queue_of_our_own_kind_allows(service: Service) -> None:
+async def test_the_delay_that_a_queue_of_our_own_kind_allows(service: FrontendService) -> None:
     url = await service.make_queue("q", HoldfastMaximumDelaySeconds="1209600")
     assert (
         await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b", "DelaySeconds": 1_209_600})
@@ -142,7 +142,7 @@ async def test_the_delay_that_a_queue_of_our_own_kind_allows(service: Service) -
     }
 
 
-async def test_the_bytes_that_are_stored_are_told_when_they_are_asked_for(service: Service) -> None:
+async def test_the_bytes_that_are_stored_are_told_when_they_are_asked_for(service: FrontendService) -> None:
     url = await service.make_queue("q")
 
     async def read(*names: str) -> dict[str, str]:
@@ -159,7 +159,7 @@ async def test_the_bytes_that_are_stored_are_told_when_they_are_asked_for(servic
     assert answer.code == "InvalidAttributeName"
 
 
-async def test_what_a_receive_asks_of_the_backend(service: Service) -> None:
+async def test_what_a_receive_asks_of_the_backend(service: FrontendService) -> None:
     dlq = await service.make_queue("dlq")
     policy = orjson.dumps({"deadLetterTargetArn": ARN + "dlq", "maxReceiveCount": 3}).decode()
     url = await service.make_queue("q", VisibilityTimeout="77", RedrivePolicy=policy)
@@ -179,7 +179,7 @@ async def test_what_a_receive_asks_of_the_backend(service: Service) -> None:
     assert (await command()).dead_letter is None
 
 
-async def test_attempts_are_those_of_fifo_queues(service: Service) -> None:
+async def test_attempts_are_those_of_fifo_queues(service: FrontendService) -> None:
     url = await service.make_queue("q.fifo", FifoQueue="true")
     await service.json("ReceiveMessage", {"QueueUrl": url, "ReceiveRequestAttemptId": "a"})
     assert service.backend.calls[-1][1].attempt == "a"
@@ -199,7 +199,7 @@ async def test_attempts_are_those_of_fifo_queues(service: Service) -> None:
         ([], set()),
     ],
 )
-async def test_filters_of_message_attributes(service: Service, names: list[str], expected: set[str]) -> None:
+async def test_filters_of_message_attributes(service: FrontendService, names: list[str], expected: set[str]) -> None:
     url = await service.make_queue("q")
     attributes = {name: {"DataType": "String", "StringValue": "v"} for name in ("a", "a.b", "c")}
     sent = await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b", "MessageAttributes": attributes})
@@ -212,7 +212,7 @@ async def test_filters_of_message_attributes(service: Service, names: list[str],
         assert (message["MD5OfMessageAttributes"] == whole) is (len(expected) == 3)
 
 
-async def test_system_attributes_are_those_that_were_asked_for(service: Service) -> None:
+async def test_system_attributes_are_those_that_were_asked_for(service: FrontendService) -> None:
     url = await service.make_queue("q")
     for names in ({"AttributeNames": ["SenderId"]}, {"MessageSystemAttributeNames": ["SenderId", "Policy"]}):
         await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
@@ -260,7 +260,7 @@ def test_an_error_does_not_repeat_a_handle_without_end() -> None:
 # --- batches -----------------------------------------------------------------------------------------------
 
 
-async def test_entries_of_a_batch_fail_one_by_one(service: Service) -> None:
+async def test_entries_of_a_batch_fail_one_by_one(service: FrontendService) -> None:
     url = await service.make_queue("q", MaximumMessageSize="1024")
     entries = [
         {"Id": "good", "MessageBody": "b"},
@@ -285,7 +285,7 @@ async def test_entries_of_a_batch_fail_one_by_one(service: Service) -> None:
     assert answer.json["Failed"][1]["Message"].startswith("One or more parameters cannot be validated.")
 
 
-async def test_a_batch_in_which_nothing_fails_says_nothing_of_failures(service: Service) -> None:
+async def test_a_batch_in_which_nothing_fails_says_nothing_of_failures(service: FrontendService) -> None:
     url = await service.make_queue("q")
     answer = await service.json("SendMessageBatch", {"QueueUrl": url, "Entries": [{"Id": "1", "MessageBody": "b"}]})
     assert set(answer.json) == {"Successful"}
@@ -299,7 +299,7 @@ async def test_a_batch_in_which_nothing_fails_says_nothing_of_failures(service: 
         ("ChangeMessageVisibilityBatch", {"ReceiptHandle": "h", "VisibilityTimeout": 1}),
     ],
 )
-async def test_what_fails_a_whole_batch(service: Service, action: str, entry: dict[str, Any]) -> None:
+async def test_what_fails_a_whole_batch(service: FrontendService, action: str, entry: dict[str, Any]) -> None:
     url = await service.make_queue("q")
     prefix = "AWS.SimpleQueueService."
 
@@ -330,7 +330,7 @@ async def test_what_fails_a_whole_batch(service: Service, action: str, entry: di
         )
 
 
-async def test_identifiers_of_one_entry_fail_a_whole_batch_of_a_fifo_queue(service: Service) -> None:
+async def test_identifiers_of_one_entry_fail_a_whole_batch_of_a_fifo_queue(service: FrontendService) -> None:
     url = await service.make_queue("q.fifo", FifoQueue="true")
     good = {"MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     for member, text in (
@@ -343,7 +343,7 @@ async def test_identifiers_of_one_entry_fail_a_whole_batch_of_a_fifo_queue(servi
         assert (answer.status, answer.code, answer.message) == (400, "InvalidParameterValue", text)
 
 
-async def test_a_batch_that_is_too_long(service: Service) -> None:
+async def test_a_batch_that_is_too_long(service: FrontendService) -> None:
     url = await service.make_queue("q")
     entries = [{"Id": str(number), "MessageBody": "x" * 524_288} for number in range(2)]
     assert (await service.json("SendMessageBatch", {"QueueUrl": url, "Entries": entries})).status == 200
@@ -356,7 +356,7 @@ async def test_a_batch_that_is_too_long(service: Service) -> None:
 # --- queues ------------------------------------------------------------------------------------------------
 
 
-async def test_lists_come_in_pages(service: Service) -> None:
+async def test_lists_come_in_pages(service: FrontendService) -> None:
     for number in range(5):
         await service.make_queue(f"a{number}")
     await service.make_queue("b")
@@ -386,7 +386,7 @@ def test_there_is_a_next_token_only_for_those_who_gave_max_results() -> None:
     assert paging.page(names, 3, {"MaxResults": 3}) == (names, None)
 
 
-async def test_a_declared_name_can_be_created_again_with_what_it_has(service: Service) -> None:
+async def test_a_declared_name_can_be_created_again_with_what_it_has(service: FrontendService) -> None:
     await service.make_queue("q", DelaySeconds="5")
     assert await service.make_queue("q") == service.url("q")
     assert await service.make_queue("q", DelaySeconds="05", VisibilityTimeout="30") == service.url("q")
@@ -395,7 +395,7 @@ async def test_a_declared_name_can_be_created_again_with_what_it_has(service: Se
     assert answer.message.endswith("a different value for attribute DelaySeconds")
 
 
-async def test_a_name_is_held_after_its_deletion(service: Service) -> None:
+async def test_a_name_is_held_after_its_deletion(service: FrontendService) -> None:
     url = await service.make_queue("q")
     assert (await service.json("DeleteQueue", {"QueueUrl": url})).status == 200
     assert await failed(service, "CreateQueue", QueueName="q") == (
@@ -406,7 +406,7 @@ async def test_a_name_is_held_after_its_deletion(service: Service) -> None:
     await service.make_queue("q")
 
 
-async def test_what_a_queue_tells_its_partition(service: Service) -> None:
+async def test_what_a_queue_tells_its_partition(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await service.json(
         "SetQueueAttributes", {"QueueUrl": url, "Attributes": {"MessageRetentionPeriod": "60", "DelaySeconds": "7"}}
@@ -416,7 +416,7 @@ async def test_what_a_queue_tells_its_partition(service: Service) -> None:
     assert (settings.retention_seconds, settings.delay_seconds, settings.arn) == (60, 7, ARN + "q")
 
 
-async def test_a_dead_letter_target_is_checked_when_it_is_set(service: Service) -> None:
+async def test_a_dead_letter_target_is_checked_when_it_is_set(service: FrontendService) -> None:
     await service.make_queue("fifo.fifo", FifoQueue="true")
     await service.make_queue("closed", RedriveAllowPolicy='{"redrivePermission":"denyAll"}')
     url = await service.make_queue("q")
@@ -430,7 +430,7 @@ async def test_a_dead_letter_target_is_checked_when_it_is_set(service: Service) 
         assert (await failed(service, "CreateQueue", QueueName="new", Attributes=attributes))[0] == 400
 
 
-async def test_purges_have_an_interval(service: Service) -> None:
+async def test_purges_have_an_interval(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
     assert (await service.json("PurgeQueue", {"QueueUrl": url})).status == 200
@@ -462,7 +462,7 @@ async def test_a_setting_makes_queues_by_their_first_send(tmp_path: Path) -> Non
         assert (await failed(service, "SendMessage", QueueUrl=other, MessageBody="b"))[1].endswith("NonExistentQueue")
 
 
-async def test_attributes_of_fifo_queues_cannot_be_read_of_a_standard_queue(service: Service) -> None:
+async def test_attributes_of_fifo_queues_cannot_be_read_of_a_standard_queue(service: FrontendService) -> None:
     standard, fifo = await service.make_queue("q"), await service.make_queue("q.fifo", FifoQueue="true")
     for name, default in (("FifoQueue", "true"), ("ContentBasedDeduplication", "false")):
         members = {"QueueUrl": standard, "AttributeNames": ["All", name]}
@@ -472,7 +472,7 @@ async def test_attributes_of_fifo_queues_cannot_be_read_of_a_standard_queue(serv
         assert answer.json["Attributes"][name] == default
 
 
-async def test_queues_of_other_accounts_do_not_exist(service: Service) -> None:
+async def test_queues_of_other_accounts_do_not_exist(service: FrontendService) -> None:
     other = msgspec.structs.replace(KEY, access_key_id="AKIAOTHEROTHEROTHER0", account="210987654321")
     keys = service.app.services.credentials
     await keys.create_tenant(Tenant(other.account, "other"))
@@ -494,7 +494,7 @@ async def test_queues_of_other_accounts_do_not_exist(service: Service) -> None:
     assert (await service.signed("POST", "/", b"{}", headers | target, other)).json == {}
 
 
-async def test_urls_of_queues_of_others_do_not_exist(service: Service) -> None:
+async def test_urls_of_queues_of_others_do_not_exist(service: FrontendService) -> None:
     await service.make_queue("q")
     for owner in ("210987654321", "nonsense"):
         assert await failed(service, "GetQueueUrl", QueueName="q", QueueOwnerAWSAccountId=owner) == (
@@ -508,7 +508,7 @@ async def test_urls_of_queues_of_others_do_not_exist(service: Service) -> None:
 # --- tags and permissions ----------------------------------------------------------------------------------
 
 
-async def test_tags(service: Service) -> None:
+async def test_tags(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await service.json("TagQueue", {"QueueUrl": url, "Tags": {"a": "1", "A": "2", "b": ""}})
     await service.json("TagQueue", {"QueueUrl": url, "Tags": {"a": "3"}})
@@ -521,7 +521,7 @@ async def test_tags(service: Service) -> None:
     assert (await service.json("ListQueueTags", {"QueueUrl": url})).json == {"Tags": {"a": "3", "A": "2"}}
 
 
-async def test_permissions_are_the_policy(service: Service) -> None:
+async def test_permissions_are_the_policy(service: FrontendService) -> None:
     url = await service.make_queue("q")
     members = {"QueueUrl": url, "Label": "l", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]}
     assert (await service.json("AddPermission", members)).status == 200
@@ -538,7 +538,7 @@ async def test_permissions_are_the_policy(service: Service) -> None:
 # --- move tasks --------------------------------------------------------------------------------------------
 
 
-async def test_move_tasks(service: Service) -> None:
+async def test_move_tasks(service: FrontendService) -> None:
     await service.make_queue("dlq")
     policy = orjson.dumps({"deadLetterTargetArn": ARN + "dlq", "maxReceiveCount": 3}).decode()
     await service.make_queue("q", RedrivePolicy=policy)
@@ -610,7 +610,7 @@ async def test_move_tasks(service: Service) -> None:
     ],
 )
 async def test_move_tasks_that_are_refused(
-    service: Service, action: str, members: dict[str, Any], expected: tuple[int, str]
+    service: FrontendService, action: str, members: dict[str, Any], expected: tuple[int, str]
 ) -> None:
     await service.make_queue("dlq")
     await service.make_queue("plain")
@@ -620,7 +620,7 @@ async def test_move_tasks_that_are_refused(
     assert await failed(service, action, **members) == expected
 
 
-async def test_sources_of_a_dead_letter_queue(service: Service) -> None:
+async def test_sources_of_a_dead_letter_queue(service: FrontendService) -> None:
     url = await service.make_queue("dlq")
     policy = orjson.dumps({"deadLetterTargetArn": ARN + "dlq", "maxReceiveCount": 3}).decode()
     for name in ("b", "a", "c"):
@@ -638,7 +638,7 @@ def test_an_error_without_a_text_has_that_of_its_kind() -> None:
 # --- several backend clusters ------------------------------------------------------------------------------
 
 
-async def test_new_queues_go_to_the_clusters_that_take_them(service: Service) -> None:
+async def test_new_queues_go_to_the_clusters_that_take_them(service: FrontendService) -> None:
     now = 1000.0
     for name in ("local", "east", "west"):
         cluster = await service.store.register_cluster(name)

@@ -17,7 +17,7 @@ from backend.api import StorageFull
 from frontend.request.settings import FrontendSettings
 from frontend.sqs.audited_actions import ACTS
 from frontend.sqs.protocol.model import ACTIONS
-from tests.frontend.fakes import KEY, Service, running
+from tests.frontend.fakes import KEY, FrontendService, running
 
 ARN = f"arn:aws:sqs:us-east-1:{KEY.account}:"
 EVERYBODY = {"Effect": "Allow", "Principal": "*", "Action": "sqs:PurgeQueue"}
@@ -25,7 +25,7 @@ JSON = {"Content-Type": "application/x-amz-json-1.0"}
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as service:
         yield service
 
@@ -40,7 +40,7 @@ def test_every_action_is_administration_or_only_looks_or_handles_messages() -> N
 
 
 @pytest.mark.parametrize("protocol", ["json", "query"])
-async def test_every_act_has_a_line(service: Service, protocol: str) -> None:
+async def test_every_act_has_a_line(service: FrontendService, protocol: str) -> None:
     source = await service.make_queue("dead")
     redrive = orjson.dumps({"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": "1"}).decode()
     await service.make_queue("origin", RedrivePolicy=redrive)
@@ -87,7 +87,7 @@ async def test_every_act_has_a_line(service: Service, protocol: str) -> None:
     assert {line["address"] for line in lines} == {"127.0.0.1"}
 
 
-async def test_looking_and_messages_have_none(service: Service) -> None:
+async def test_looking_and_messages_have_none(service: FrontendService) -> None:
     url = {"QueueUrl": await service.make_queue("q")}
     await service.json("SendMessage", url | {"MessageBody": "b"})
     received = (await service.json("ReceiveMessage", url)).json["Messages"]
@@ -98,7 +98,7 @@ async def test_looking_and_messages_have_none(service: Service) -> None:
     assert service.audited() == []
 
 
-async def test_acts_that_are_refused_or_fail_have_one(service: Service) -> None:
+async def test_acts_that_are_refused_or_fail_have_one(service: FrontendService) -> None:
     await service.make_queue("q")
     sender = msgspec.structs.replace(new_access_key(KEY.account), name="sender", scopes=("send",))
     await service.store.put_access_key(sender)
@@ -122,7 +122,7 @@ async def test_acts_that_are_refused_or_fail_have_one(service: Service) -> None:
     assert lines[0]["credential"] == sender.access_key_id
 
 
-async def test_what_limits_refuse_has_none(service: Service) -> None:
+async def test_what_limits_refuse_has_none(service: FrontendService) -> None:
     """A limit would be useless if each refusal cost a write."""
     await service.make_queue("q")
     limited = Tenant(KEY.account, "tests", limits=TenantLimits(manage=Rate(0.1, 1)))
@@ -133,7 +133,7 @@ async def test_what_limits_refuse_has_none(service: Service) -> None:
     assert [told(line) for line in service.audited()] == [("sqs:TagQueue", ARN + "q", "done", "")]
 
 
-async def test_a_purge_by_anybody_has_one(service: Service) -> None:
+async def test_a_purge_by_anybody_has_one(service: FrontendService) -> None:
     policy = orjson.dumps({"Version": "2012-10-17", "Statement": [EVERYBODY]}).decode()
     url = await service.make_queue("public", Policy=policy)
     content = orjson.dumps({"QueueUrl": url})

@@ -28,7 +28,7 @@ from frontend.app import FrontendApp
 from frontend.request.settings import FrontendSettings
 from frontend.sqs.endpoint import LINES_OF_CLIENTS, RequestIds, as_sqs_error
 from metadata_service.store import StoreUnavailable
-from tests.frontend.fakes import HOST, KEY, Answer, Service, running, sign
+from tests.frontend.fakes import HOST, KEY, FrontendAnswer, FrontendService, running, sign
 
 JSON = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ListQueues"}
 
@@ -36,7 +36,7 @@ JSON = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS
 # --- request ids -------------------------------------------------------------------------------------------
 
 
-async def test_every_answer_has_a_request_id_of_its_own(service: Service) -> None:
+async def test_every_answer_has_a_request_id_of_its_own(service: FrontendService) -> None:
     answers = [
         await service.json("ListQueues"),
         await service.json("Nonsense"),
@@ -57,7 +57,9 @@ def test_request_ids_look_like_uuids_and_differ_between_processes() -> None:
     assert ids()[:20] != RequestIds()()[:20]
 
 
-async def test_the_log_of_errors_carries_the_request_id(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_of_errors_carries_the_request_id(
+    service: FrontendService, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "holdfast.sqs"):
         answer = await service.json("SendMessage", {"QueueUrl": "none", "MessageBody": "b"})
     assert answer.headers["x-amzn-requestid"] in caplog.text
@@ -66,7 +68,7 @@ async def test_the_log_of_errors_carries_the_request_id(service: Service, caplog
 
 
 async def test_a_bug_is_answered_and_logged_with_its_traceback(
-    service: Service, caplog: pytest.LogCaptureFixture
+    service: FrontendService, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = await service.make_queue("q")
     service.backend.fail_with = RuntimeError("a bug of ours")
@@ -78,7 +80,7 @@ async def test_a_bug_is_answered_and_logged_with_its_traceback(
     assert answer.headers["x-amzn-requestid"] in caplog.text
 
 
-async def test_a_long_outage_does_not_fill_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_outage_does_not_fill_the_log(service: FrontendService, caplog: pytest.LogCaptureFixture) -> None:
     url = await service.make_queue("q")
     answers = []
     with caplog.at_level(logging.INFO, "holdfast.sqs"):
@@ -94,7 +96,7 @@ async def test_a_long_outage_does_not_fill_the_log(service: Service, caplog: pyt
             assert answer.headers["x-amzn-requestid"] in caplog.text, "of other errors each has its line"
 
 
-async def test_refused_calls_do_not_fill_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_calls_do_not_fill_the_log(service: FrontendService, caplog: pytest.LogCaptureFixture) -> None:
     wrong = msgspec.structs.replace(KEY, secret="another secret")
     with caplog.at_level(logging.INFO, "holdfast.sqs"):
         refused = [await service.signed("POST", "/", b"{}", dict(JSON), wrong) for _ in range(30)]
@@ -118,7 +120,7 @@ async def test_refused_calls_do_not_fill_the_log(service: Service, caplog: pytes
 # --- the audit log -----------------------------------------------------------------------------------------
 
 
-async def test_a_refused_sign_in_is_audited(service: Service) -> None:
+async def test_a_refused_sign_in_is_audited(service: FrontendService) -> None:
     content, headers = b"{}", dict(JSON)
     wrong = msgspec.structs.replace(KEY, secret="another secret")
     refused = await service.signed("POST", "/", content, headers, wrong)
@@ -130,7 +132,7 @@ async def test_a_refused_sign_in_is_audited(service: Service) -> None:
     assert "another secret" not in str(line)
 
 
-async def test_what_is_let_in_is_not_audited_as_refused(service: Service) -> None:
+async def test_what_is_let_in_is_not_audited_as_refused(service: FrontendService) -> None:
     await service.json("ListQueues")
     await service.json("SendMessage", {"QueueUrl": "none", "MessageBody": "b"})
     assert service.audited() == []
@@ -139,21 +141,21 @@ async def test_what_is_let_in_is_not_audited_as_refused(service: Service) -> Non
 # --- protocols ---------------------------------------------------------------------------------------------
 
 
-async def test_content_types(service: Service) -> None:
+async def test_content_types(service: FrontendService) -> None:
     assert (await service.json("ListQueues")).headers["content-type"] == "application/x-amz-json-1.0"
     assert (await service.json("Nonsense")).headers["content-type"] == "application/x-amz-json-1.0"
     assert (await service.query("ListQueues")).headers["content-type"] == "text/xml"
     assert (await service.get("/?Action=ListQueues")).headers["content-type"] == "text/xml"
 
 
-async def test_a_queue_url_without_an_action(service: Service) -> None:
+async def test_a_queue_url_without_an_action(service: FrontendService) -> None:
     for headers in ({}, {"Accept": "application/json"}):
         answer = await service.unsigned("GET", f"/{KEY.account}/q", b"", headers)
         assert answer.status == 404
         assert answer.content.strip() == b"<UnknownOperationException/>"
 
 
-async def test_no_action_elsewhere(service: Service) -> None:
+async def test_no_action_elsewhere(service: FrontendService) -> None:
     answers = [await service.get("/"), await service.query(None), await service.query(None, path=f"/{KEY.account}/q")]
     for answer in answers:
         assert (answer.status, answer.code) == (400, "MissingAction")
@@ -161,7 +163,7 @@ async def test_no_action_elsewhere(service: Service) -> None:
     assert (answer.status, answer.code) == (400, "MissingAction")
 
 
-async def test_an_unknown_action(service: Service) -> None:
+async def test_an_unknown_action(service: FrontendService) -> None:
     for answer in (await service.query("FooBar"), await service.json("FooBar"), await service.get("/?Action=FooBar")):
         assert (answer.status, answer.code) == (400, "InvalidAction")
         assert answer.message == "The action FooBar is not valid for this endpoint."
@@ -170,31 +172,31 @@ async def test_an_unknown_action(service: Service) -> None:
 
 
 @pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
-async def test_actions_that_are_not_for_a_queue_url(service: Service, action: str) -> None:
+async def test_actions_that_are_not_for_a_queue_url(service: FrontendService, action: str) -> None:
     path = f"/{KEY.account}/q"
     for answer in (await service.query(action, path=path), await service.json(action, {}, path=path)):
         assert (answer.status, answer.code) == (400, "InvalidAction")
     assert (await service.query("ListQueues", path=f"/{KEY.account}/")).status == 200
 
 
-async def test_the_target_needs_its_content_type(service: Service) -> None:
+async def test_the_target_needs_its_content_type(service: FrontendService) -> None:
     for headers in (JSON | {"Content-Type": "application/json"}, {"X-Amz-Target": "AmazonSQS.ListQueues"}):
         answer = await service.signed("POST", "/", b"{}", headers)
         assert (answer.status, answer.code) == (400, "SerializationException")
 
 
-async def test_a_form_of_another_content_type_has_no_action(service: Service) -> None:
+async def test_a_form_of_another_content_type_has_no_action(service: FrontendService) -> None:
     answer = await service.signed("POST", "/", b"Action=ListQueues", {"Content-Type": "text/plain"})
     assert (answer.status, answer.code) == (400, "MissingAction")
     assert (await service.signed("POST", "/", b"Action=ListQueues", {})).status == 200
 
 
-async def test_another_version(service: Service) -> None:
+async def test_another_version(service: FrontendService) -> None:
     answer = await service.query("ListQueues", {"Version": "2008-01-01"})
     assert (answer.status, answer.code) == (400, "NoSuchVersion")
 
 
-async def test_query_parameters_of_url_and_form_together(service: Service) -> None:
+async def test_query_parameters_of_url_and_form_together(service: FrontendService) -> None:
     url = await service.make_queue("q")
     path = f"/{KEY.account}/q?Action=SendMessage&MessageBody=from%20the%20url"
     assert (await service.get(path)).text("SendMessageResult/MessageId")
@@ -202,7 +204,7 @@ async def test_query_parameters_of_url_and_form_together(service: Service) -> No
     assert answer.text("ReceiveMessageResult/Message/Body") == "from the url"
 
 
-async def test_answers_to_a_query_in_json(service: Service) -> None:
+async def test_answers_to_a_query_in_json(service: FrontendService) -> None:
     answer = await service.get("/?Action=ListQueues", {"Accept": "application/json"})
     assert answer.headers["content-type"] == "application/json"
     assert set(answer.json) == {"ListQueuesResponse"}
@@ -211,7 +213,7 @@ async def test_answers_to_a_query_in_json(service: Service) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-async def test_other_methods(service: Service, method: str) -> None:
+async def test_other_methods(service: FrontendService, method: str) -> None:
     answer = await service.unsigned(method, "/", b"", {})
     assert answer.status == 405
     assert answer.headers["connection"] == "close"  # because its body, if there is one, was not read
@@ -234,7 +236,7 @@ async def test_other_methods(service: Service, method: str) -> None:
         "/q",
     ],
 )
-async def test_a_queue_is_known_by_account_and_name(service: Service, url: str) -> None:
+async def test_a_queue_is_known_by_account_and_name(service: FrontendService, url: str) -> None:
     await service.make_queue("q")
     assert (await service.json("ListQueueTags", {"QueueUrl": url})).status == 200
     assert (await service.query("ListQueueTags", {"QueueUrl": url})).status == 200
@@ -253,13 +255,13 @@ async def test_a_queue_is_known_by_account_and_name(service: Service, url: str) 
         ("http://localhost/210987654321/q", 400, "AWS.SimpleQueueService.NonExistentQueue"),
     ],
 )
-async def test_urls_of_no_queue(service: Service, url: str, status: int, code: str) -> None:
+async def test_urls_of_no_queue(service: FrontendService, url: str, status: int, code: str) -> None:
     await service.make_queue("q")
     answer = await service.json("SendMessage", {"QueueUrl": url})
     assert (answer.status, answer.code) == (status, code)
 
 
-async def test_the_texts_of_a_missing_queue(service: Service) -> None:
+async def test_the_texts_of_a_missing_queue(service: FrontendService) -> None:
     answer = await service.json("SendMessage", {"QueueUrl": "none"})
     assert answer.json == {
         "__type": "com.amazonaws.sqs#QueueDoesNotExist",
@@ -269,7 +271,7 @@ async def test_the_texts_of_a_missing_queue(service: Service) -> None:
     assert answer.message == "The specified queue does not exist for this wsdl version."
 
 
-async def test_the_path_names_the_queue_unless_a_parameter_does(service: Service) -> None:
+async def test_the_path_names_the_queue_unless_a_parameter_does(service: FrontendService) -> None:
     await service.make_queue("one")
     two = await service.make_queue("two")
     path = f"/{KEY.account}/one"
@@ -280,7 +282,7 @@ async def test_the_path_names_the_queue_unless_a_parameter_does(service: Service
     assert (await service.json("ListQueueTags", {"QueueUrl": two})).json == {"Tags": {"k": "two"}}
 
 
-async def test_no_queue_at_all(service: Service) -> None:
+async def test_no_queue_at_all(service: FrontendService) -> None:
     for answer in (await service.json("PurgeQueue"), await service.query("PurgeQueue")):
         assert (answer.status, answer.code) == (400, "MissingParameter")
         assert answer.message == "The request must contain the parameter QueueUrl."
@@ -295,13 +297,13 @@ async def test_urls_of_queues_begin_as_the_settings_say(tmp_path: Path) -> None:
 # --- callers -----------------------------------------------------------------------------------------------
 
 
-async def both(service: Service, key: AccessKey = KEY) -> AsyncIterator[Answer]:
+async def both(service: FrontendService, key: AccessKey = KEY) -> AsyncIterator[FrontendAnswer]:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     yield await service.signed("POST", "/", b"{}", JSON, key)
     yield await service.signed("POST", "/", b"Action=ListQueues", form, key)
 
 
-async def test_unsigned_requests(service: Service) -> None:
+async def test_unsigned_requests(service: FrontendService) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for answer in (
         await service.unsigned("POST", "/", b"{}", JSON),
@@ -311,19 +313,19 @@ async def test_unsigned_requests(service: Service) -> None:
         assert (answer.status, answer.code) == (403, "MissingAuthenticationToken")
 
 
-async def test_unknown_keys(service: Service) -> None:
+async def test_unknown_keys(service: FrontendService) -> None:
     async for answer in both(service, replace_key(access_key_id="AKIAUNKNOWNUNKNOWN00")):
         assert (answer.status, answer.code) == (403, "InvalidClientTokenId")
 
 
-async def test_inactive_keys(service: Service) -> None:
+async def test_inactive_keys(service: FrontendService) -> None:
     inactive = replace_key(access_key_id="AKIAINACTIVEINACTIVE", active=False)
     await service.app.services.credentials.put(inactive)
     async for answer in both(service, inactive):
         assert (answer.status, answer.code) == (403, "InvalidClientTokenId")
 
 
-async def test_expired_keys(service: Service) -> None:
+async def test_expired_keys(service: FrontendService) -> None:
     now = int(service.clock())
     expiring = replace_key(access_key_id="AKIAEXPIRINGEXPIRING", expires_s=now + 2)
     await service.app.services.credentials.put(expiring)
@@ -336,7 +338,7 @@ async def test_expired_keys(service: Service) -> None:
         assert answer.code == "SignatureDoesNotMatch"
 
 
-async def test_suspended_tenants(service: Service) -> None:
+async def test_suspended_tenants(service: FrontendService) -> None:
     credentials = service.app.services.credentials
     tenant = await credentials.store.get_tenant(KEY.account)
     assert tenant is not None
@@ -351,7 +353,7 @@ async def test_suspended_tenants(service: Service) -> None:
         assert answer.status == 200
 
 
-async def test_the_last_use_of_a_key_is_recorded(service: Service) -> None:
+async def test_the_last_use_of_a_key_is_recorded(service: FrontendService) -> None:
     credentials = service.app.services.credentials
     await service.json("ListQueues")
     refused = replace_key(access_key_id="AKIAREFUSEDREFUSED00")
@@ -363,24 +365,24 @@ async def test_the_last_use_of_a_key_is_recorded(service: Service) -> None:
     assert uses == {KEY.access_key_id: int(service.clock())}
 
 
-async def test_wrong_secrets(service: Service) -> None:
+async def test_wrong_secrets(service: FrontendService) -> None:
     async for answer in both(service, replace_key(secret="another-secret-than-ours")):
         assert (answer.status, answer.code) == (403, "SignatureDoesNotMatch")
 
 
-async def test_stale_signatures(service: Service) -> None:
+async def test_stale_signatures(service: FrontendService) -> None:
     headers = sign("POST", "/", b"{}", JSON, service.clock() - 1000)
     answer = await service.unsigned("POST", "/", b"{}", headers)
     assert (answer.status, answer.code) == (403, "SignatureDoesNotMatch")
     assert "Signature expired" in answer.message
 
 
-async def test_incomplete_signatures(service: Service) -> None:
+async def test_incomplete_signatures(service: FrontendService) -> None:
     answer = await service.unsigned("POST", "/", b"{}", JSON | {"Authorization": "AWS4-HMAC-SHA256 nonsense"})
     assert (answer.status, answer.code) == (400, "IncompleteSignature")
 
 
-async def test_a_tampered_body(service: Service) -> None:
+async def test_a_tampered_body(service: FrontendService) -> None:
     headers = sign("POST", "/", b"{}", JSON, service.clock())
     answer = await service.unsigned("POST", "/", b'{"MaxResults": 1}', headers)
     assert (answer.status, answer.code) == (403, "SignatureDoesNotMatch")
@@ -393,7 +395,7 @@ def replace_key(**changes: object) -> AccessKey:
 # --- bounds ------------------------------------------------------------------------------------------------
 
 
-class Connection:
+class _Connection:
     """An ASGI client that sends given events and records the answers."""
 
     def __init__(self, app: FrontendApp, *messages: dict[str, object], headers: list[tuple[bytes, bytes]]) -> None:
@@ -427,33 +429,33 @@ class Connection:
         return self.sent[0]["status"]
 
 
-async def test_a_body_that_says_it_is_too_long_is_not_read(service: Service) -> None:
+async def test_a_body_that_says_it_is_too_long_is_not_read(service: FrontendService) -> None:
     for length in (b"8388609", b"9" * 30):
-        client = Connection(service.app, headers=[(b"host", b"h"), (b"content-length", length)])
+        client = _Connection(service.app, headers=[(b"host", b"h"), (b"content-length", length)])
         await client.run()
         assert client.status == 413
         assert client.taken == 0
         assert (b"connection", b"close") in client.sent[0]["headers"]  # type: ignore[operator]
 
 
-async def test_a_body_that_gets_too_long_is_not_read_to_its_end(service: Service) -> None:
+async def test_a_body_that_gets_too_long_is_not_read_to_its_end(service: FrontendService) -> None:
     part = {"type": "http.request", "body": b"x" * 1_000_000, "more_body": True}
-    client = Connection(service.app, *[part] * 100, headers=[(b"host", b"h"), (b"transfer-encoding", b"chunked")])
+    client = _Connection(service.app, *[part] * 100, headers=[(b"host", b"h"), (b"transfer-encoding", b"chunked")])
     await client.run()
     assert client.status == 413
     assert client.taken == 9
 
 
-async def test_a_client_that_leaves_within_its_body_is_not_answered(service: Service) -> None:
+async def test_a_client_that_leaves_within_its_body_is_not_answered(service: FrontendService) -> None:
     part = {"type": "http.request", "body": b"x", "more_body": True}
-    client = Connection(service.app, part, {"type": "http.disconnect"}, headers=[(b"host", b"h")])
+    client = _Connection(service.app, part, {"type": "http.disconnect"}, headers=[(b"host", b"h")])
     await client.run()
     assert client.sent == []
 
 
-async def test_a_flood_of_headers(service: Service) -> None:
+async def test_a_flood_of_headers(service: FrontendService) -> None:
     headers = [(b"x-%d" % number, b"v") for number in range(1000)]
-    client = Connection(service.app, headers=headers)
+    client = _Connection(service.app, headers=headers)
     await client.run()
     assert client.status == 400
 
@@ -473,7 +475,7 @@ async def test_a_flood_of_headers(service: Service) -> None:
     ],
 )
 async def test_errors_of_the_layers_below(
-    service: Service, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
+    service: FrontendService, caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
 ) -> None:
     caplog.set_level(logging.DEBUG, "holdfast.sqs")
     url = await service.make_queue("q")
@@ -486,7 +488,7 @@ async def test_errors_of_the_layers_below(
         assert answer.headers["x-amzn-requestid"] in caplog.text
 
 
-async def test_a_partition_is_opened_by_its_first_call_and_told_of_changes(service: Service) -> None:
+async def test_a_partition_is_opened_by_its_first_call_and_told_of_changes(service: FrontendService) -> None:
     url = await service.make_queue("q")
     assert not service.backend.calls
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
@@ -498,7 +500,7 @@ async def test_a_partition_is_opened_by_its_first_call_and_told_of_changes(servi
     assert [setting.version for setting in settings] == [1, 2]
 
 
-async def test_a_queue_that_was_deleted_elsewhere(service: Service) -> None:
+async def test_a_queue_that_was_deleted_elsewhere(service: FrontendService) -> None:
     url = await service.make_queue("q")
     await service.json("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
     metadata = service.app.services.metadata
@@ -510,7 +512,7 @@ async def test_a_queue_that_was_deleted_elsewhere(service: Service) -> None:
     assert answer.code == "AWS.SimpleQueueService.NonExistentQueue"
 
 
-async def test_a_queue_that_was_made_anew_elsewhere(service: Service) -> None:
+async def test_a_queue_that_was_made_anew_elsewhere(service: FrontendService) -> None:
     url = await service.make_queue("q")
     metadata = service.app.services.metadata
     queue = metadata.cached(KEY.account, "q")
@@ -524,7 +526,7 @@ async def test_a_queue_that_was_made_anew_elsewhere(service: Service) -> None:
 # --- the rest of the application ---------------------------------------------------------------------------
 
 
-async def test_health(service: Service) -> None:
+async def test_health(service: FrontendService) -> None:
     assert (await service.unsigned("GET", "/health/live", b"", {})).status == 200
     ready = await service.unsigned("GET", "/health/ready", b"", {})
     assert (ready.status, ready.content) == (200, b'{"status":"ready"}')
@@ -536,7 +538,7 @@ async def test_health(service: Service) -> None:
     assert (await service.unsigned("GET", "/health/ready", b"", {})).status == 503
 
 
-async def test_the_documentation_needs_no_network(service: Service) -> None:
+async def test_the_documentation_needs_no_network(service: FrontendService) -> None:
     answer = await service.unsigned("GET", "/docs", b"", {})
     assert answer.status == 200
     assert b"/openapi.json" in answer.content

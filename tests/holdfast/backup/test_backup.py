@@ -122,7 +122,7 @@ def fill(server: Server, count: int = 20, body: str = "") -> str:
 # --- under load -----------------------------------------------------------------------------------------
 
 
-class Load:
+class _Load:
     """Clients of a service, each with its own work, until they are stopped; and their answers."""
 
     def __init__(self, server: Server) -> None:
@@ -210,7 +210,7 @@ def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
     folder = tmp_path / "service"
     running = Several(folder, {**SETTINGS, "BACKENDS": "3"}, frontends=1) if backends else Server(folder, SETTINGS)
     with running as server:
-        load = Load(server)
+        load = _Load(server)
         wait_until(lambda: all(len(sent) > 25 for sent in load.sent.values()), "there is something to lose")
         before = {name: list(sent) for name, sent in load.sent.items()}
         holdfast("backup", target, "--data", server.data)

@@ -46,7 +46,7 @@ from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import BackupPin, Heartbeat, Queue, cluster_of
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreUnavailable
-from tests.backend.nodes import Resolver
+from tests.backend.nodes import FakeResolver
 from tests.backend.test_node import until
 
 ACCOUNT = "000000000001"
@@ -57,7 +57,7 @@ LOG = CassandraLogSettings(segment_bytes=64 << 10, row_bytes=4096)
 """Small segments, so that there are several."""
 
 
-class Process:
+class _Process:
     """A node with everything that its process would have: a connection, and objects opened over it."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Process:
 class Elsewhere:
     """Connection of a node to the others."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: _Service) -> None:
         self._service = service
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -83,17 +83,17 @@ class Elsewhere:
         return ask
 
 
-class Service:
+class _Service:
     """A service in the keyspaces of the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.resolver = Resolver()
-        self.processes: dict[str, Process] = {}
+        self.resolver = FakeResolver()
+        self.processes: dict[str, _Process] = {}
         self.metadata: CassandraStore
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Service:
+    async def __aenter__(self) -> _Service:
         self.metadata = await self._opened(self.settings.cassandra_keyspace)
         await self.metadata.register_cluster("local")
         for queue in await self.queues():
@@ -111,7 +111,7 @@ class Service:
 
     async def start(
         self, name: str, shards: Collection[int] = (), *, joins: bool = False, cluster: str = "local"
-    ) -> Process:
+    ) -> _Process:
         number = (await self.metadata.register_cluster(cluster)).number
         store = await self._opened(cluster_keyspace(self.settings, cluster))
         await store.bring(JOURNAL)
@@ -129,7 +129,7 @@ class Service:
             member = Member(name, node, store, lambda: time.time_ns() // 1_000_000, f"{name}:1")
             member.start()
             self._stack.push_async_callback(member.stop)
-        self.processes[name] = Process(node, store, tables, member, number)
+        self.processes[name] = _Process(node, store, tables, member, number)
         return self.processes[name]
 
     def owner(self, partition: int) -> Node:
@@ -213,10 +213,10 @@ async def drop(settings: Settings) -> None:
 # --- under load -----------------------------------------------------------------------------------------
 
 
-class Load:
+class _Load:
     """Clients, each with its own work, until they are stopped; and their answers."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: _Service) -> None:
         self._service = service
         self.sent: dict[str, list[str]] = {"first": [], "second": [], "failing": []}
         self.deleted: list[str] = []
@@ -272,7 +272,7 @@ class Load:
             self.deleted.append(message.payload.decode())
 
 
-def look_late(patched: pytest.MonkeyPatch, service: Service, load: Load) -> None:
+def look_late(patched: pytest.MonkeyPatch, service: _Service, load: _Load) -> None:
     """Delay the backup's read of the second node's log until both are held, or much was sent since the first's was
     read.
 
@@ -301,7 +301,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
 ) -> None:
     monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.01)
     masters = LocalMasterKeys([new_master_key()])
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         await service.metadata.create_tenant(Tenant(ACCOUNT, "one"))
         await service.metadata.put_access_key(KEY)
         keyring = Keyring(service.metadata, masters)
@@ -312,7 +312,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         await service.start("two", range(1, SHARDS, 2))
         for name, owner in (("first", "one"), ("second", "two"), ("failing", "one"), ("dead", "two"), ("taken", "two")):
             await service.queue(name, owner)
-        load = Load(service)
+        load = _Load(service)
         load.start()
 
         async def enough() -> bool:
@@ -351,7 +351,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
     await cassandra_restore.restore(target, manifest, again)
     with pytest.raises(CannotRestore, match="is not empty"):
         await cassandra_restore.restore(target, manifest, again)
-    async with Service(again) as service:
+    async with _Service(again) as service:
         assert await service.metadata.list_access_keys(ACCOUNT) == [KEY]
         assert await service.metadata.reserve_seals(1, 1, 1 << 40)
         keyring = Keyring(service.metadata, masters)
@@ -399,7 +399,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
 class ByIds:
     """Clients of one queue, which send messages and delete part of them, until they are stopped."""
 
-    def __init__(self, service: Service, target: Target) -> None:
+    def __init__(self, service: _Service, target: Target) -> None:
         self._service = service
         self._target = target
         self.sent: list[str] = []
@@ -438,7 +438,7 @@ async def test_a_service_with_two_clusters_comes_back_message_by_message(
 ) -> None:
     monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # the machine may be busy
     untouched: dict[str, list[tuple[str, str]]] = {}
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         await service.start("one", range(SHARDS))
         await service.start("two", range(SHARDS), cluster="east")
         busy = {}
@@ -471,7 +471,7 @@ async def test_a_service_with_two_clusters_comes_back_message_by_message(
     counts = {one.name: one.messages for one in found.queues or ()}
     again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
     await cassandra_restore.restore(target, manifest, again)
-    async with Service(again) as service:
+    async with _Service(again) as service:
         for cluster in CLUSTERS:
             started = await service.start(f"heir_{cluster}", joins=True, cluster=cluster)
 
@@ -502,7 +502,7 @@ async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
     settings: Settings, target: LocalTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 60)
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         queue, log_id = await service.queue("queue"), process.node.ownership.log_id
         store = await service._opened(cluster_keyspace(settings))  # the store of the other process
@@ -556,7 +556,7 @@ async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
 
 
 async def test_what_a_backup_copies_stays_until_its_pin_is_void(settings: Settings) -> None:
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         queue, log_id = await service.queue("queue"), process.node.ownership.log_id
 
@@ -587,7 +587,7 @@ async def test_what_a_backup_copies_stays_until_its_pin_is_void(settings: Settin
 async def test_a_damaged_backup_is_found_out_and_half_a_restore_is_no_service(
     settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         queue = await service.queue("queue")
         for number in range(20):
@@ -620,7 +620,7 @@ async def test_no_backup_is_verified_that_cannot_be_restored(
     settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path
 ) -> None:
     """Manifests with valid checksums and wrong contents."""
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         await service.start("one", range(SHARDS))
         await service.start("two", range(SHARDS), cluster="east")
         await service.send(await service.queue("queue", cluster="east"), "x")
@@ -672,7 +672,7 @@ async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeate
     step: str, settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each of its steps, after that step has done part of its work."""
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         process = await service.start("one", range(SHARDS))
         await service.start("two", range(SHARDS), cluster="east")
         for cluster in CLUSTERS:
@@ -725,7 +725,7 @@ async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeate
     await cassandra_restore.restore(target, manifest, again)
     with pytest.raises(CannotRestore, match="is not empty"):
         await cassandra_restore.restore(target, manifest, again)
-    async with Service(again) as service:
+    async with _Service(again) as service:
         for cluster in CLUSTERS:
             heir = await service.start(f"heir_{cluster}", joins=True, cluster=cluster)
 
@@ -741,7 +741,7 @@ async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeate
 async def test_of_two_restores_into_the_same_keyspaces_the_later_one_ends(
     settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Service(settings) as service:
+    async with _Service(settings) as service:
         await service.start("one", range(SHARDS))
         await service.send(await service.queue("queue"), "x")
         await cassandra_take.take(settings, target)
@@ -759,5 +759,5 @@ async def test_of_two_restores_into_the_same_keyspaces_the_later_one_ends(
         patched.setattr(Keyspaces, "put_cluster", meanwhile)
         with pytest.raises(CannotRestore, match="another restore into the same keyspaces"):
             await cassandra_restore.restore(target, manifest, again)
-    async with Service(again) as service:
+    async with _Service(again) as service:
         assert [queue.name for queue in await service.queues()] == ["queue"]

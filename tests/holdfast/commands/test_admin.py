@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 from holdfast import __version__
 from holdfast.commandline.text_tables import shown, table
 from holdfast.commands.main import main
-from tests.holdfast.migrate.sides import Result
+from tests.holdfast.migrate.sides import CommandResult
 from tests.servers.server import ACCESS_KEY_ID, REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment, free_port
 
 DEAD_ARN = "arn:aws:sqs:us-east-1:000000000000:dead"
@@ -36,7 +36,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def holdfast(server: Server, *arguments: str, data: bool = True, environment: dict[str, str] | None = None) -> Result:
+def holdfast(
+    server: Server, *arguments: str, data: bool = True, environment: dict[str, str] | None = None
+) -> CommandResult:
     """Run a command in this process, non-interactively; ``data``: authenticated by the data folder."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -50,10 +52,10 @@ def holdfast(server: Server, *arguments: str, data: bool = True, environment: di
             code = main([*arguments, *_where(server, data)])
         except SystemExit as exit_:
             code = int(str(exit_.code))
-    return Result(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
-def process(server: Server, *arguments: str, stdin: int = subprocess.DEVNULL) -> Result:
+def process(server: Server, *arguments: str, stdin: int = subprocess.DEVNULL) -> CommandResult:
     """Run a command as a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments, *_where(server, True)],
@@ -64,7 +66,7 @@ def process(server: Server, *arguments: str, stdin: int = subprocess.DEVNULL) ->
         timeout=60,
         check=False,
     )
-    return Result(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def _where(server: Server, data: bool) -> list[str]:
@@ -213,7 +215,7 @@ def test_the_life_of_a_tenant(server: Server) -> None:
     key = holdfast(server, "key", "create", "boss", "--role", "admin", "--account", account, "--json").json
     boss = {"AWS_ACCESS_KEY_ID": key["id"], "AWS_SECRET_ACCESS_KEY": key["secret"]}
 
-    def as_boss(*arguments: str) -> Result:
+    def as_boss(*arguments: str) -> CommandResult:
         return holdfast(server, *arguments, data=False, environment=boss)
 
     assert as_boss("tenant", "show", account).code == 0

@@ -124,7 +124,7 @@ def test_messages_that_were_lost_by_damage_are_counted(data: Path, doctor: Docto
         if isinstance(record, RecordView) and record.kind == Message.KIND
     ]
     row, position, record = sent[0]
-    places.Place(log / segment_name(row.segment), place_of(position).offset + record.size_bytes - 12).flip()
+    places.FilePosition(log / segment_name(row.segment), place_of(position).offset + record.size_bytes - 12).flip()
     server = Server(data.parent, SETTINGS)
     with server:
         client = server.client()

@@ -14,7 +14,7 @@ import pytest
 from holdfast.http.acceptor import Dealer
 from holdfast.http.connection import Limits
 from holdfast.http.listener import CannotListen, bind
-from tests.holdfast.stub import Running, StubService
+from tests.holdfast.stub import StubServer, StubService
 
 
 class Hand:
@@ -22,7 +22,7 @@ class Hand:
 
     def __init__(self) -> None:
         self.service = StubService()
-        self.running = Running(self.service.app, [], Limits(100, 30, 300, drain_seconds=5), self.service.drain)
+        self.running = StubServer(self.service.app, [], Limits(100, 30, 300, drain_seconds=5), self.service.drain)
         self.is_ready = True
         self.load = 0
         self.full = False

@@ -17,14 +17,14 @@ import pytest
 from holdfast.http.connection import PIPELINE_LIMIT, Connection, Limits
 from holdfast.http.listener import bind
 from holdfast.http.request_cycle import WRITE_BYTES
-from tests.holdfast.stub import Running, StubService
+from tests.holdfast.stub import StubServer, StubService
 
 READ_SECONDS = 30
 IDLE_SECONDS = 300
 CONNECTIONS = 20
 
 
-class Door:
+class _Door:
     """A listener with the stub application, and a clock set by hand."""
 
     def __init__(self, *, lingers: bool = False) -> None:
@@ -32,10 +32,10 @@ class Door:
         self.sockets = bind("127.0.0.1", 0)
         self.port = self.sockets[0].getsockname()[1]
         limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS, drain_seconds=0)
-        self.running = Running(self.service.app, self.sockets, limits, self.service.drain, lingers=lingers)
+        self.running = StubServer(self.service.app, self.sockets, limits, self.service.drain, lingers=lingers)
         self.server = self.running.server
         self.hall = self.server.hall
-        self.clients: list[Client] = []
+        self.clients: list[RawClient] = []
 
     @property
     def connections(self) -> list[Connection]:
@@ -47,13 +47,13 @@ class Door:
         for connection in self.connections:
             connection.sweep(now + seconds)
 
-    async def connect(self) -> Client:
+    async def connect(self) -> RawClient:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self.clients.append(Client(reader, writer))
+        self.clients.append(RawClient(reader, writer))
         return self.clients[-1]
 
 
-class Client:
+class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -84,8 +84,8 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @asynccontextmanager
-async def opened(*, lingers: bool = False) -> AsyncIterator[Door]:
-    door = Door(lingers=lingers)
+async def opened(*, lingers: bool = False) -> AsyncIterator[_Door]:
+    door = _Door(lingers=lingers)
     await door.running.started()
     yield door
     for client in door.clients:
@@ -94,12 +94,12 @@ async def opened(*, lingers: bool = False) -> AsyncIterator[Door]:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
+async def door() -> AsyncIterator[_Door]:
     async with opened() as door:
         yield door
 
 
-async def test_a_connection_that_was_closed_is_freed_at_once(door: Door) -> None:
+async def test_a_connection_that_was_closed_is_freed_at_once(door: _Door) -> None:
     client = await door.connect()
     client.get("/")
     await client.answer()
@@ -113,7 +113,7 @@ async def test_a_connection_that_was_closed_is_freed_at_once(door: Door) -> None
         gc.enable()
 
 
-async def test_requests_of_a_connection_are_answered(door: Door) -> None:
+async def test_requests_of_a_connection_are_answered(door: _Door) -> None:
     client = await door.connect()
     for _ in range(3):
         client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello")
@@ -124,7 +124,7 @@ async def test_requests_of_a_connection_are_answered(door: Door) -> None:
         assert "server" not in headers
 
 
-async def test_a_large_body_in_pieces(door: Door) -> None:
+async def test_a_large_body_in_pieces(door: _Door) -> None:
     client = await door.connect()
     body = bytes(range(256)) * 8192
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
@@ -133,7 +133,7 @@ async def test_a_large_body_in_pieces(door: Door) -> None:
     assert (await client.answer())[0] == 200
 
 
-async def test_answers_are_not_delayed(door: Door) -> None:
+async def test_answers_are_not_delayed(door: _Door) -> None:
     client = await door.connect()
     client.get("/")
     await client.answer()
@@ -141,7 +141,7 @@ async def test_answers_are_not_delayed(door: Door) -> None:
     assert connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_a_connection_that_says_nothing_is_closed(door: Door) -> None:
+async def test_a_connection_that_says_nothing_is_closed(door: _Door) -> None:
     client = await door.connect()
     await until(lambda: door.connections)
     door.pass_time(READ_SECONDS / 2)
@@ -155,7 +155,7 @@ async def test_a_connection_that_says_nothing_is_closed(door: Door) -> None:
     "part",
     [b"GET", b"GET / HTTP/1.1\r\nhost: x\r\n", b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhel"],
 )
-async def test_a_request_that_does_not_arrive_is_refused(door: Door, part: bytes) -> None:
+async def test_a_request_that_does_not_arrive_is_refused(door: _Door, part: bytes) -> None:
     client = await door.connect()
     client.get("/")
     await client.answer()
@@ -169,7 +169,7 @@ async def test_a_request_that_does_not_arrive_is_refused(door: Door, part: bytes
     await until(lambda: not door.connections)
 
 
-async def test_a_trickle_does_not_postpone_the_end(door: Door) -> None:
+async def test_a_trickle_does_not_postpone_the_end(door: _Door) -> None:
     client = await door.connect()
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n")
     await until(lambda: door.connections and door.connections[0].message_bytes)
@@ -182,7 +182,7 @@ async def test_a_trickle_does_not_postpone_the_end(door: Door) -> None:
     assert connection.deadline == deadline
 
 
-async def test_a_long_poll_is_not_cut_off(door: Door) -> None:
+async def test_a_long_poll_is_not_cut_off(door: _Door) -> None:
     client = await door.connect()
     client.get("/poll")
     await until(lambda: door.service.waiting)
@@ -191,7 +191,7 @@ async def test_a_long_poll_is_not_cut_off(door: Door) -> None:
     assert (await client.answer())[2] == b"ended"
 
 
-async def test_an_idle_connection_is_closed_in_the_end(door: Door) -> None:
+async def test_an_idle_connection_is_closed_in_the_end(door: _Door) -> None:
     client = await door.connect()
     client.get("/")
     await client.answer()
@@ -202,7 +202,7 @@ async def test_an_idle_connection_is_closed_in_the_end(door: Door) -> None:
     assert await client.end() == b""
 
 
-async def test_a_client_that_does_not_read_is_cut_off(door: Door) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(door: _Door) -> None:
     client = await door.connect()
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]
     client.get("/large")
@@ -211,7 +211,7 @@ async def test_a_client_that_does_not_read_is_cut_off(door: Door) -> None:
     await until(lambda: not door.connections)
 
 
-async def test_a_header_without_end_is_refused(door: Door) -> None:
+async def test_a_header_without_end_is_refused(door: _Door) -> None:
     client = await door.connect()
     client.send(b"GET / HTTP/1.1\r\nhost: x\r\nlong: ")
     for _ in range(20):
@@ -222,7 +222,7 @@ async def test_a_header_without_end_is_refused(door: Door) -> None:
     assert door.service.requests == 0
 
 
-async def test_a_flood_of_headers_is_refused(door: Door) -> None:
+async def test_a_flood_of_headers_is_refused(door: _Door) -> None:
     client = await door.connect()
     client.send(b"GET / HTTP/1.1\r\n")
     client.send(b"a: b\r\n" * 50_000)
@@ -230,20 +230,20 @@ async def test_a_flood_of_headers_is_refused(door: Door) -> None:
     assert door.service.requests == 0
 
 
-async def test_a_request_line_without_end_is_refused(door: Door) -> None:
+async def test_a_request_line_without_end_is_refused(door: _Door) -> None:
     client = await door.connect()
     client.send(b"GET /" + b"x" * 200_000)
     assert (await client.answer())[0] == 431
 
 
-async def test_a_long_request_line_is_served(door: Door) -> None:
+async def test_a_long_request_line_is_served(door: _Door) -> None:
     """SQS by GET: a message is part of the request line."""
     client = await door.connect()
     client.get("/?" + "x" * 60_000)
     assert (await client.answer())[0] == 200
 
 
-async def test_a_body_without_end_is_refused(door: Door) -> None:
+async def test_a_body_without_end_is_refused(door: _Door) -> None:
     client = await door.connect()
     client.send(b"POST /early HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
     assert (await client.answer())[0] == 200
@@ -254,7 +254,7 @@ async def test_a_body_without_end_is_refused(door: Door) -> None:
     await until(lambda: not door.connections)
 
 
-async def test_trailers_without_end_are_refused(door: Door) -> None:
+async def test_trailers_without_end_are_refused(door: _Door) -> None:
     client = await door.connect()
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
     for _ in range(100):
@@ -266,14 +266,14 @@ async def test_trailers_without_end_are_refused(door: Door) -> None:
 @pytest.mark.parametrize(
     "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 99]
 )
-async def test_what_is_no_http_is_refused(door: Door, garbage: bytes) -> None:
+async def test_what_is_no_http_is_refused(door: _Door, garbage: bytes) -> None:
     client = await door.connect()
     client.send(garbage)
     assert (await client.answer())[0] == 400
     assert await client.end() == b""
 
 
-async def test_only_so_many_connections(door: Door) -> None:
+async def test_only_so_many_connections(door: _Door) -> None:
     clients = [await door.connect() for _ in range(CONNECTIONS)]
     await until(lambda: len(door.connections) == CONNECTIONS)
     late = await door.connect()
@@ -284,7 +284,7 @@ async def test_only_so_many_connections(door: Door) -> None:
         assert (await client.answer())[0] == 200
 
 
-async def test_what_was_refused_is_told_but_not_each_time(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_was_refused_is_told_but_not_each_time(door: _Door, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(CONNECTIONS):
         await door.connect()
     for _ in range(2):
@@ -295,20 +295,20 @@ async def test_what_was_refused_is_told_but_not_each_time(door: Door, caplog: py
     assert line == "connections were refused, there were too many count=3"
 
 
-async def test_requests_in_a_row_are_answered_in_order(door: Door) -> None:
+async def test_requests_in_a_row_are_answered_in_order(door: _Door) -> None:
     client = await door.connect()
     client.send(b"".join(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n%02d" % i for i in range(50)))
     assert [(await client.answer())[2] for _ in range(50)] == [b"%02d" % i for i in range(50)]
 
 
-async def test_too_many_requests_in_a_row_are_refused(door: Door) -> None:
+async def test_too_many_requests_in_a_row_are_refused(door: _Door) -> None:
     client = await door.connect()
     client.send(b"GET /poll HTTP/1.1\r\nhost: x\r\n\r\n" * (PIPELINE_LIMIT + 5))
     assert await client.end() == b""
     await until(lambda: not door.connections)
 
 
-async def test_a_request_behind_a_long_poll_waits_its_turn(door: Door) -> None:
+async def test_a_request_behind_a_long_poll_waits_its_turn(door: _Door) -> None:
     client = await door.connect()
     client.get("/poll")
     await until(lambda: door.service.waiting)
@@ -323,7 +323,7 @@ async def test_a_request_behind_a_long_poll_waits_its_turn(door: Door) -> None:
     assert (await client.answer())[2] == b"hello"
 
 
-async def test_an_offer_of_http2_is_answered_as_http1(door: Door) -> None:
+async def test_an_offer_of_http2_is_answered_as_http1(door: _Door) -> None:
     """Java's client makes it on every plain connection."""
     client = await door.connect()
     upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n"
@@ -335,13 +335,13 @@ async def test_an_offer_of_http2_is_answered_as_http1(door: Door) -> None:
     assert (await client.answer())[0] == 200
 
 
-async def test_a_tunnel_is_not_dug(door: Door) -> None:
+async def test_a_tunnel_is_not_dug(door: _Door) -> None:
     client = await door.connect()
     client.send(b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
     assert (await client.answer())[0] == 400
 
 
-async def test_a_drain_answers_what_was_accepted(door: Door) -> None:
+async def test_a_drain_answers_what_was_accepted(door: _Door) -> None:
     idle, polling, half = [await door.connect() for _ in range(3)]
     for client in (idle, half):
         client.get("/")
@@ -400,7 +400,7 @@ async def test_an_idle_connection_is_closed_though_others_go_on(monkeypatch: pyt
         assert await idle.end() == b""
 
 
-async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> None:
+async def test_a_drain_answers_a_request_whose_head_is_arriving(door: _Door) -> None:
     client = await door.connect()
     client.send(b"POST /echo HTTP/1.1\r\nhost: x\r\n")
     await until(lambda: door.connections and door.connections[0].mid_message)
@@ -411,7 +411,7 @@ async def test_a_drain_answers_a_request_whose_head_is_arriving(door: Door) -> N
     assert await client.end() == b""
 
 
-async def test_a_drain_answers_what_waits_in_the_kernel(door: Door) -> None:
+async def test_a_drain_answers_what_waits_in_the_kernel(door: _Door) -> None:
     """Connections not accepted yet, with their requests."""
     waiting = [socket.create_connection(("127.0.0.1", door.port)) for _ in range(5)]
     for sock in waiting:
@@ -420,11 +420,11 @@ async def test_a_drain_answers_what_waits_in_the_kernel(door: Door) -> None:
     await door.server.stop_accepting()
     for sock in waiting:
         reader, writer = await asyncio.open_connection(sock=sock)
-        assert (await Client(reader, writer).answer())[0] == 200
+        assert (await RawClient(reader, writer).answer())[0] == 200
         writer.close()
 
 
-async def test_a_drain_closes_after_the_rest_of_a_body_that_was_answered_early(door: Door) -> None:
+async def test_a_drain_closes_after_the_rest_of_a_body_that_was_answered_early(door: _Door) -> None:
     client = await door.connect()
     client.send(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe")
     assert (await client.answer())[0] == 200
@@ -435,7 +435,7 @@ async def test_a_drain_closes_after_the_rest_of_a_body_that_was_answered_early(d
     await until(lambda: not door.connections)
 
 
-async def test_what_comes_after_the_last_request_is_ignored(door: Door) -> None:
+async def test_what_comes_after_the_last_request_is_ignored(door: _Door) -> None:
     client = await door.connect()
     client.send(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\nand more")
     assert (await client.answer())[0] == 200
@@ -445,7 +445,7 @@ async def test_what_comes_after_the_last_request_is_ignored(door: Door) -> None:
 async def test_deadlines_are_looked_at_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.http.listener.SWEEP_TICKS", 1)
     sockets = bind("127.0.0.1", 0)
-    running = Running(StubService().app, sockets, Limits(CONNECTIONS, 0.001, IDLE_SECONDS, 5))
+    running = StubServer(StubService().app, sockets, Limits(CONNECTIONS, 0.001, IDLE_SECONDS, 5))
     await running.started()
     reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
     assert await reader.read() == b""
@@ -453,7 +453,7 @@ async def test_deadlines_are_looked_at_from_time_to_time(monkeypatch: pytest.Mon
     await running.stop()
 
 
-async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
+async def test_a_drain_answers_all_requests_in_line(door: _Door) -> None:
     client = await door.connect()
     client.get("/poll")
     client.get("/")
@@ -467,7 +467,7 @@ async def test_a_drain_answers_all_requests_in_line(door: Door) -> None:
     assert await client.end() == b""
 
 
-async def test_a_drain_ends_in_time(door: Door) -> None:
+async def test_a_drain_ends_in_time(door: _Door) -> None:
     client = await door.connect()
     client.get("/stuck")
     await until(lambda: door.service.waiting)
@@ -480,19 +480,19 @@ async def test_a_drain_ends_in_time(door: Door) -> None:
 # --- answers that nobody reads --------------------------------------------------------------------------------
 
 
-def buffered(door: Door) -> int:
+def buffered(door: _Door) -> int:
     return sum(connection.transport.get_write_buffer_size() for connection in door.connections)
 
 
-def blocked(door: Door) -> int:
+def blocked(door: _Door) -> int:
     return sum(connection.full for connection in door.connections)
 
 
-def is_blocked(door: Door, count: int) -> bool:
+def is_blocked(door: _Door, count: int) -> bool:
     return blocked(door) == count
 
 
-async def test_an_answer_that_is_not_read_is_buffered_in_part(door: Door) -> None:
+async def test_an_answer_that_is_not_read_is_buffered_in_part(door: _Door) -> None:
     clients = [await door.connect() for _ in range(6)]
     for client in clients:
         client.get("/large")
@@ -508,7 +508,7 @@ async def test_an_answer_that_is_not_read_is_buffered_in_part(door: Door) -> Non
 
 
 async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_memory(
-    door: Door, caplog: pytest.LogCaptureFixture
+    door: _Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     door.hall.answers.bytes_max = 3 * (8 << 20)
     clients = [await door.connect() for _ in range(3)]
@@ -527,7 +527,7 @@ async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_m
     assert door.hall.answers.bytes_held == 0
 
 
-async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(door: Door) -> None:
+async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(door: _Door) -> None:
     client = await door.connect()
     client.get("/large")
     await until(lambda: blocked(door) == 1)
@@ -536,7 +536,7 @@ async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(
     await until(lambda: door.hall.answers.bytes_held == 0)
 
 
-def connection_of(door: Door, client: Client) -> Connection:
+def connection_of(door: _Door, client: RawClient) -> Connection:
     """The server's side of a client's connection."""
     port = client.writer.get_extra_info("sockname")[1]
     (found,) = [one for one in door.connections if one.transport.get_extra_info("peername")[1] == port]
@@ -548,7 +548,7 @@ def connection_of(door: Door, client: Client) -> Connection:
 
 @pytest.mark.parametrize("path", ["/", "/health/live"])
 @pytest.mark.parametrize("lines", [b"", b"host: a\r\nhost: a\r\n", b"Host: a\r\nx: y\r\nHOST: b\r\n"])
-async def test_a_request_without_a_host_or_with_two_is_refused(door: Door, lines: bytes, path: str) -> None:
+async def test_a_request_without_a_host_or_with_two_is_refused(door: _Door, lines: bytes, path: str) -> None:
     client = await door.connect()
     request = b"GET " + path.encode() + b" HTTP/1.1\r\n" + lines + b"\r\n"
     client.send(request + b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -560,7 +560,7 @@ async def test_a_request_without_a_host_or_with_two_is_refused(door: Door, lines
 
 
 @pytest.mark.parametrize(("lines", "status"), [(b"", 200), (b"host: a\r\n", 200), (b"host: a\r\nhost: b\r\n", 400)])
-async def test_http_1_0_needs_no_host(door: Door, lines: bytes, status: int) -> None:
+async def test_http_1_0_needs_no_host(door: _Door, lines: bytes, status: int) -> None:
     client = await door.connect()
     client.send(b"GET / HTTP/1.0\r\n" + lines + b"\r\n")
     assert (await client.answer())[0] == status

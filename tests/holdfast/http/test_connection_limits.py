@@ -13,12 +13,12 @@ from holdfast.http.connection import Limits
 from holdfast.http.connection_limits import ConnectionSlots, network_of
 from holdfast.http.listener import bind
 from holdfast.http.proxies import Forwarded, parse_networks
-from tests.holdfast.http.test_connection import Client, until
+from tests.holdfast.http.test_connection import RawClient, until
 from tests.holdfast.pairs import make_pair
-from tests.holdfast.stub import Running, StubService
+from tests.holdfast.stub import StubServer, StubService
 
 LIMITS = Limits(10, 30, 300, 5, connections_per_client=2)
-Start = Callable[..., Awaitable[tuple[Running, tuple[str, int]]]]
+Start = Callable[..., Awaitable[tuple[StubServer, tuple[str, int]]]]
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_each_client_has_its_own_places() -> None:
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    servers: list[Running] = []
+    servers: list[StubServer] = []
 
     async def start(
         limits: Limits, certificate: Certificate | None = None, proxies: str = ""
-    ) -> tuple[Running, tuple[str, int]]:
+    ) -> tuple[StubServer, tuple[str, int]]:
         sockets = bind("127.0.0.1", 0)
         app = StubService().app
         forwarded = Forwarded(app, parse_networks(proxies), "x-forwarded-for") if proxies else None
-        servers.append(Running(app, sockets, limits, None, certificate, forwarded))
+        servers.append(StubServer(app, sockets, limits, None, certificate, forwarded))
         await servers[-1].started()
         return servers[-1], sockets[0].getsockname()
 
@@ -69,8 +69,8 @@ async def start() -> AsyncIterator[Start]:
         await server.stop()
 
 
-async def connect(address: tuple[str, int], host: str = "127.0.0.1") -> Client:
-    return Client(*await asyncio.open_connection(*address, local_addr=(host, 0)))
+async def connect(address: tuple[str, int], host: str = "127.0.0.1") -> RawClient:
+    return RawClient(*await asyncio.open_connection(*address, local_addr=(host, 0)))
 
 
 async def test_a_client_gets_so_many_connections(start: Start) -> None:
@@ -113,7 +113,7 @@ async def test_handshakes_count(start: Start, tmp_path_factory: pytest.TempPathF
     silent.pop().close()
     await until(lambda: len(running.server.hall.handshakes) == 1)
     reader, writer = await asyncio.open_connection(*address, ssl=pair.trust())
-    client = Client(reader, writer)
+    client = RawClient(reader, writer)
     client.get("/")
     assert (await client.answer())[0] == 200
     for one in (late, client):

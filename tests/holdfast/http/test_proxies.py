@@ -12,7 +12,7 @@ from holdfast.http.connection import Limits
 from holdfast.http.listener import bind
 from holdfast.http.proxies import HOPS_LIMIT, Forwarded, Header, parse_networks
 from holdfast.http.request_cycle import Scope
-from tests.holdfast.stub import Running
+from tests.holdfast.stub import StubServer
 
 PROXIES = parse_networks("10.0.0.0/8, 192.0.2.1,fd00::/8")
 Told = tuple[tuple[str, int], str]
@@ -211,7 +211,7 @@ async def test_only_the_connection_of_a_proxy_is_believed(proxies: str) -> None:
     sockets = bind("127.0.0.1", 0)
     networks = parse_networks(proxies)
     by_proxy = Forwarded(app, networks, "x-forwarded-for") if networks else None
-    running = Running(app, sockets, Limits(20, 30, 300, 5), forwarded=by_proxy)
+    running = StubServer(app, sockets, Limits(20, 30, 300, 5), forwarded=by_proxy)
     await running.started()
     reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
     headers = b"X-Forwarded-For: 6.6.6.6\r\nx-forwarded-for: 203.0.113.9\r\nX-FORWARDED-PROTO: https\r\n"

@@ -14,7 +14,7 @@ import pytest
 from holdfast.http.connection import PIPELINE_LIMIT, Limits
 from holdfast.http.listener import bind
 from holdfast.http.request_cycle import WRITE_BYTES, App
-from tests.holdfast.stub import Running
+from tests.holdfast.stub import StubServer
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -23,7 +23,7 @@ Send = Callable[[Any], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
     sockets = bind("127.0.0.1", 0)
-    running = Running(app, sockets, Limits(20, 30, 300, 5))
+    running = StubServer(app, sockets, Limits(20, 30, 300, 5))
     await running.started()
     try:
         yield sockets[0].getsockname()[1]

@@ -17,7 +17,7 @@ from holdfast.commands.main import main
 from tests.servers.server import REPOSITORY, Server, clean_environment
 
 
-class Result(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -46,13 +46,13 @@ def command(server: Server, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "holdfast", *arguments, *where]
 
 
-def holdfast(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> Result:
+def holdfast(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> CommandResult:
     """Run a command to its end in this process, non-interactively, authenticated by the server's data folder."""
     with mock.patch.dict(os.environ, environment(server, more), clear=True):
         return plainly(*command(server, *map(str, arguments))[3:])
 
 
-def plainly(*arguments: str) -> Result:
+def plainly(*arguments: str) -> CommandResult:
     """Run a command with exactly these arguments."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with (
@@ -67,7 +67,7 @@ def plainly(*arguments: str) -> Result:
             code = int(str(exit_.code))
     out.flush()
     assert isinstance(out.buffer, io.BytesIO)
-    return Result(code, out.buffer.getvalue().decode(), err.getvalue())
+    return CommandResult(code, out.buffer.getvalue().decode(), err.getvalue())
 
 
 def begun(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.commandline.client import CommandFailed
 from holdfast.migrate.target import TargetService
-from tests.holdfast.migrate.sides import Result, begun, drained, essence, holdfast, plainly, send
+from tests.holdfast.migrate.sides import CommandResult, begun, drained, essence, holdfast, plainly, send
 from tests.holdfast.other_sqs import ACCOUNT, KEYS, REGION, OtherSqs
 from tests.servers.server import Server, free_port
 from tests.servers.waiting import wait_until
@@ -52,7 +52,7 @@ def keys(source: OtherSqs | Server) -> dict[str, str]:
     return {"AWS_ACCESS_KEY_ID": source.access_key_id, "AWS_SECRET_ACCESS_KEY": source.secret_access_key}
 
 
-def brought(target: Server, source: OtherSqs | Server, prefix: str, *arguments: str | Path) -> Result:
+def brought(target: Server, source: OtherSqs | Server, prefix: str, *arguments: str | Path) -> CommandResult:
     return holdfast(target, "import", "sqs", *where(source, prefix), *arguments, more=keys(source))
 
 

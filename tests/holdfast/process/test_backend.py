@@ -27,7 +27,7 @@ ACCOUNT = "000000000000"
 TWO = ("backend-1", "backend-2")
 
 
-class Running:
+class _Running:
     """A backend, in a task of this loop."""
 
     def __init__(self, settings: Settings, backend: BackendParameters) -> None:
@@ -62,16 +62,16 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.settings = Settings(data=path, segment_bytes=1 << 21, drain_seconds=5)
         self.store = SQLiteStore(self.settings.metadata_file)
-        self.running: list[Running] = []
+        self.running: list[_Running] = []
 
-    async def start(self, *backends: BackendParameters) -> list[Running]:
-        begun = [Running(self.settings, backend) for backend in backends]
+    async def start(self, *backends: BackendParameters) -> list[_Running]:
+        begun = [_Running(self.settings, backend) for backend in backends]
         self.running += begun
         for each in begun:
             await each.ready()
         return begun
 
-    async def settled(self, *running: Running) -> None:
+    async def settled(self, *running: _Running) -> None:
         async with asyncio.timeout(60):
             for each in running:
                 await (await each.role).member.settled.wait()

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SECRET = "the secret of this cluster"
 
 
-class Cluster:
+class _Cluster:
     """``holdfast metadata`` on free ports, with one data folder."""
 
     def __init__(self, folder: Path, count: int, scheme: str = "http", **settings: str) -> None:
@@ -68,8 +68,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, 2)
+def cluster(tmp_path: Path) -> Iterator[_Cluster]:
+    made = _Cluster(tmp_path, 2)
     yield made
     made.end()
 
@@ -84,7 +84,7 @@ async def _read_until(store: MetadataStore, name: str, stopped: asyncio.Event) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-async def test_reads_go_on_when_a_node_ends(cluster: Cluster, number: signal.Signals) -> None:
+async def test_reads_go_on_when_a_node_ends(cluster: _Cluster, number: signal.Signals) -> None:
     for member in cluster.view.members:
         cluster.start(member.name)
     caller = RemoteStore(cluster.view, SECRET.encode())
@@ -118,7 +118,7 @@ async def test_reads_go_on_when_a_node_ends(cluster: Cluster, number: signal.Sig
 async def test_who_has_no_certificate_can_see_the_health_of_a_node(tmp_path: Path) -> None:
     cert, key, health = tmp_path / "cert.pem", tmp_path / "key.pem", f"127.0.0.1:{free_port()}"
     make_pair().write(cert, key)
-    cluster = Cluster(tmp_path, 1, "https", TLS_CERT=str(cert), TLS_KEY=str(key), HEALTH_LISTEN=health)
+    cluster = _Cluster(tmp_path, 1, "https", TLS_CERT=str(cert), TLS_KEY=str(key), HEALTH_LISTEN=health)
     try:
         process = cluster.start("m0")
         async with httpx.AsyncClient() as client:
@@ -135,7 +135,7 @@ async def test_nodes_speak_tls_and_have_the_secret_from_a_file(tmp_path: Path) -
     make_pair().write(cert, key)
     secret.write_text(SECRET + "\n")
     files = {"TLS_CERT": str(cert), "TLS_KEY": str(key), "CLUSTER_SECRET_FILE": str(secret)}
-    cluster = Cluster(tmp_path, 1, "https", **files)
+    cluster = _Cluster(tmp_path, 1, "https", **files)
     try:
         cluster.start("m0")
         caller = RemoteStore(cluster.view, SECRET.encode(), tls=ssl.create_default_context(cafile=cert))
@@ -152,7 +152,7 @@ async def test_nodes_keep_everything_in_cassandra(tmp_path: Path, cassandra: Cas
         "CASSANDRA_KEYSPACE": keyspace,
         "CASSANDRA_REPLICATION": "datacenter1=1",
     }
-    cluster = Cluster(tmp_path, 2, **where)
+    cluster = _Cluster(tmp_path, 2, **where)
     caller, other = (RemoteStore(cluster.view, SECRET.encode()) for _ in range(2))
     try:
         cluster.start("m0")
@@ -175,7 +175,7 @@ async def test_nodes_keep_everything_in_cassandra(tmp_path: Path, cassandra: Cas
         cluster.end()
 
 
-async def test_a_node_says_how_it_is_and_nothing_else_to_strangers(cluster: Cluster) -> None:
+async def test_a_node_says_how_it_is_and_nothing_else_to_strangers(cluster: _Cluster) -> None:
     process = cluster.start("m1")
     address = Ring(cluster.view).view.members[1].address
     async with httpx.AsyncClient(base_url=address) as http:
@@ -189,7 +189,7 @@ async def test_a_node_says_how_it_is_and_nothing_else_to_strangers(cluster: Clus
     assert "HTTP Request" not in errors
 
 
-def test_a_folder_that_nodes_share_is_not_served_by_others(cluster: Cluster) -> None:
+def test_a_folder_that_nodes_share_is_not_served_by_others(cluster: _Cluster) -> None:
     cluster.start("m0")
     cluster.start("m1")
     serve = subprocess.run(
@@ -242,7 +242,7 @@ def test_what_does_not_use_cassandra_refuses_it(tmp_path: Path) -> None:
         ({"CLUSTER_SECRET_FILE": "/none"}, ["--metadata-node", "m0"], "cluster_secret_file /none cannot be read"),
     ],
 )
-def test_wrong_settings_are_told(cluster: Cluster, settings: dict[str, str], arguments: list[str], said: str) -> None:
+def test_wrong_settings_are_told(cluster: _Cluster, settings: dict[str, str], arguments: list[str], said: str) -> None:
     cluster.settings = settings
     process = cluster.run(*arguments)
     _, errors = process.communicate(timeout=60)

@@ -22,7 +22,7 @@ from tests.holdfast.pairs import make_pair
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Process:
+class _Process:
     """``holdfast serve`` with the stub, on a free port."""
 
     def __init__(self, folder: Path, *arguments: str, port: int = 0, **settings: str) -> None:
@@ -41,7 +41,7 @@ class Process:
         self.said = ""
         self.connections: list[http.client.HTTPConnection] = []
 
-    def until_started(self) -> Process:
+    def until_started(self) -> _Process:
         """Wait for the greeting, which is stored in ``said``."""
         assert self.process.stdout is not None
         while not re.search(r"export AWS_ENDPOINT|key show --data", self.said):
@@ -73,8 +73,8 @@ class Process:
 
 
 @pytest.fixture
-def processes() -> Iterator[list[Process]]:
-    started: list[Process] = []
+def processes() -> Iterator[list[_Process]]:
+    started: list[_Process] = []
     yield started
     for one in started:
         if one.process.poll() is None:
@@ -85,12 +85,12 @@ def processes() -> Iterator[list[Process]]:
 
 
 @pytest.fixture
-def server(tmp_path: Path, processes: list[Process]) -> Process:
-    processes.append(Process(tmp_path))
+def server(tmp_path: Path, processes: list[_Process]) -> _Process:
+    processes.append(_Process(tmp_path))
     return processes[-1].until_started()
 
 
-def test_the_first_start_greets_with_three_lines(server: Process) -> None:
+def test_the_first_start_greets_with_three_lines(server: _Process) -> None:
     _, *lines = server.said.strip().split("\n\n")
     (first, second, third) = lines[0].split("\n")
     assert re.fullmatch(r"export AWS_ACCESS_KEY_ID=AKIA[A-Z2-7]{16}", first)
@@ -99,9 +99,9 @@ def test_the_first_start_greets_with_three_lines(server: Process) -> None:
     assert third.startswith(f"export {where}; aws() {{")
 
 
-def test_a_key_that_the_settings_give_is_not_repeated(tmp_path: Path, processes: list[Process]) -> None:
+def test_a_key_that_the_settings_give_is_not_repeated(tmp_path: Path, processes: list[_Process]) -> None:
     processes.append(
-        Process(tmp_path, root_access_key_id="AKIAGIVEN00000000000", root_secret_access_key="given/secret")
+        _Process(tmp_path, root_access_key_id="AKIAGIVEN00000000000", root_secret_access_key="given/secret")
     )
     said = processes[0].until_started().said
     processes[0].signal(signal.SIGTERM)
@@ -111,11 +111,11 @@ def test_a_key_that_the_settings_give_is_not_repeated(tmp_path: Path, processes:
     assert "given/secret" not in processes[0].said + log
 
 
-def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, processes: list[Process]) -> None:
+def test_later_starts_tell_how_to_see_the_key(server: _Process, tmp_path: Path, processes: list[_Process]) -> None:
     first = server.said
     server.signal(signal.SIGTERM)
     assert server.end()[0] == 0
-    again = Process(tmp_path)
+    again = _Process(tmp_path)
     processes.append(again)
     again.until_started()
     assert f"holdfast key show --data {again.data}" in again.said
@@ -129,7 +129,7 @@ def test_later_starts_tell_how_to_see_the_key(server: Process, tmp_path: Path, p
     assert shown.stdout.strip() == first.strip().split("\n\n")[1].replace(f":{server.port} ", f":{again.port} ")
 
 
-def test_it_says_in_one_line_that_it_started(server: Process) -> None:
+def test_it_says_in_one_line_that_it_started(server: _Process) -> None:
     server.signal(signal.SIGTERM)
     _, errors = server.end()
     (started,) = [line for line in errors.splitlines() if "started" in line]
@@ -138,7 +138,7 @@ def test_it_says_in_one_line_that_it_started(server: Process) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains(server: Process, number: signal.Signals) -> None:
+def test_a_signal_drains(server: _Process, number: signal.Signals) -> None:
     polling = server.ask("/poll")
     idle = server.ask("/")
     assert idle.getresponse().read() == b"ok"
@@ -152,7 +152,7 @@ def test_a_signal_drains(server: Process, number: signal.Signals) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_second_signal_ends_it_at_once(server: Process) -> None:
+def test_a_second_signal_ends_it_at_once(server: _Process) -> None:
     server.ask("/stuck")
     server.signal(signal.SIGTERM)
     assert server.process.stderr is not None
@@ -165,8 +165,8 @@ def test_a_second_signal_ends_it_at_once(server: Process) -> None:
     assert "stub closed" not in server.said
 
 
-def test_a_drain_ends_in_time(tmp_path: Path, processes: list[Process]) -> None:
-    server = Process(tmp_path, drain_seconds="0.1")
+def test_a_drain_ends_in_time(tmp_path: Path, processes: list[_Process]) -> None:
+    server = _Process(tmp_path, drain_seconds="0.1")
     processes.append(server)
     server.until_started()
     server.ask("/stuck")
@@ -180,7 +180,7 @@ def test_a_drain_ends_in_time(tmp_path: Path, processes: list[Process]) -> None:
     assert "stub closed" in server.said
 
 
-def test_a_service_that_cannot_go_on_ends_the_process(server: Process) -> None:
+def test_a_service_that_cannot_go_on_ends_the_process(server: _Process) -> None:
     failing = server.ask("/fail")
     failing.getresponse().read()
     code, errors = server.end()
@@ -189,7 +189,7 @@ def test_a_service_that_cannot_go_on_ends_the_process(server: Process) -> None:
     assert "stub closed" in server.said
 
 
-def refused(process: Process) -> str:
+def refused(process: _Process) -> str:
     """The sentence with which a start was refused."""
     code, errors = process.end()
     assert code in (1, 2)
@@ -199,28 +199,28 @@ def refused(process: Process) -> str:
     return lines[0]
 
 
-def test_a_port_in_use(server: Process, tmp_path: Path, processes: list[Process]) -> None:
-    processes.append(Process(tmp_path / "other", port=server.port))
+def test_a_port_in_use(server: _Process, tmp_path: Path, processes: list[_Process]) -> None:
+    processes.append(_Process(tmp_path / "other", port=server.port))
     said = refused(processes[-1])
     assert said == f"holdfast: port {server.port} on 127.0.0.1 is in use by another program; choose another with --port"
 
 
-def test_a_data_folder_in_use(server: Process, tmp_path: Path, processes: list[Process]) -> None:
-    processes.append(Process(tmp_path))
+def test_a_data_folder_in_use(server: _Process, tmp_path: Path, processes: list[_Process]) -> None:
+    processes.append(_Process(tmp_path))
     said = refused(processes[-1])
     assert f"data folder {server.data} is in use by another Holdfast (process {server.process.pid})" in said
 
 
-def test_settings_that_cannot_be_used(tmp_path: Path, processes: list[Process]) -> None:
-    processes.append(Process(tmp_path, prot="1"))
+def test_settings_that_cannot_be_used(tmp_path: Path, processes: list[_Process]) -> None:
+    processes.append(_Process(tmp_path, prot="1"))
     assert refused(processes[-1]) == "holdfast: HOLDFAST_PROT in the environment is no setting of Holdfast"
-    processes.append(Process(tmp_path, "--region", "Mars 1"))
+    processes.append(_Process(tmp_path, "--region", "Mars 1"))
     assert refused(processes[-1]).startswith("holdfast: --region cannot be 'Mars 1'")
-    processes.append(Process(tmp_path, connections_per_client_limit="0"))
+    processes.append(_Process(tmp_path, connections_per_client_limit="0"))
     assert "HOLDFAST_CONNECTIONS_PER_CLIENT_LIMIT cannot be '0'" in refused(processes[-1])
-    processes.append(Process(tmp_path, trusted_proxies="10.0.0.0/8,proxy.example.com"))
+    processes.append(_Process(tmp_path, trusted_proxies="10.0.0.0/8,proxy.example.com"))
     assert "trusted_proxies: 'proxy.example.com' does not appear to be" in refused(processes[-1])
-    processes.append(Process(tmp_path, "--tls-cert", "none.pem", "--tls-key", "none.pem"))
+    processes.append(_Process(tmp_path, "--tls-cert", "none.pem", "--tls-key", "none.pem"))
     assert "certificate none.pem with key none.pem cannot be used" in refused(processes[-1])
 
 
@@ -249,7 +249,7 @@ def test_help_is_there_at_once() -> None:
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
-def test_trusted_proxies_are_believed(tmp_path: Path, processes: list[Process]) -> None:
+def test_trusted_proxies_are_believed(tmp_path: Path, processes: list[_Process]) -> None:
     headers = {"X-Forwarded-For": "6.6.6.6, 203.0.113.9", "X-Forwarded-Proto": "https"}
     standard = {"Forwarded": 'for="[2001:db8::1]:99";proto=https'}
     cases: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -259,7 +259,7 @@ def test_trusted_proxies_are_believed(tmp_path: Path, processes: list[Process]) 
         ("standard", {"trusted_proxies": "127.0.0.0/8", "forwarded_header": "forwarded"}, "https 2001:db8::1"),
     )
     for name, settings, expected in cases:
-        processes.append(Process(tmp_path / name, **settings))
+        processes.append(_Process(tmp_path / name, **settings))
         server = processes[-1].until_started()
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         server.connections.append(connection)
@@ -268,22 +268,22 @@ def test_trusted_proxies_are_believed(tmp_path: Path, processes: list[Process]) 
         server.signal(signal.SIGTERM)
 
 
-def test_one_client_gets_so_many_connections(tmp_path: Path, processes: list[Process]) -> None:
-    processes.append(Process(tmp_path, connections_per_client_limit="2"))
+def test_one_client_gets_so_many_connections(tmp_path: Path, processes: list[_Process]) -> None:
+    processes.append(_Process(tmp_path, connections_per_client_limit="2"))
     server = processes[-1].until_started()
     assert [server.ask("/").getresponse().status for _ in range(3)] == [200, 200, 503]
 
 
 @pytest.fixture
-def secure(tmp_path: Path, processes: list[Process]) -> Process:
+def secure(tmp_path: Path, processes: list[_Process]) -> _Process:
     """A server with TLS; the pair is in ``cert.pem`` and ``key.pem``."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make_pair().write(cert, key)
-    processes.append(Process(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key)))
+    processes.append(_Process(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key)))
     return processes[-1].until_started()
 
 
-def test_tls(secure: Process, tmp_path: Path) -> None:
+def test_tls(secure: _Process, tmp_path: Path) -> None:
     assert f"AWS_ENDPOINT_URL_SQS=https://127.0.0.1:{secure.port}" in secure.said
     assert running_endpoints(secure.data) == [f"https://127.0.0.1:{secure.port}"]
     context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
@@ -295,7 +295,7 @@ def test_tls(secure: Process, tmp_path: Path) -> None:
     assert secure.end()[0] == 0
 
 
-def _until_loaded(server: Process, times: int) -> None:
+def _until_loaded(server: _Process, times: int) -> None:
     assert server.process.stderr is not None
     while times:
         line = server.process.stderr.readline()
@@ -303,12 +303,12 @@ def _until_loaded(server: Process, times: int) -> None:
         times -= "certificate loaded" in line
 
 
-def test_a_hangup_reloads_the_certificate(secure: Process) -> None:
+def test_a_hangup_reloads_the_certificate(secure: _Process) -> None:
     secure.signal(signal.SIGHUP)
     _until_loaded(secure, times=2)
 
 
-def test_a_changed_certificate_is_loaded(secure: Process, tmp_path: Path) -> None:
+def test_a_changed_certificate_is_loaded(secure: _Process, tmp_path: Path) -> None:
     pair = make_pair()
     pair.write(tmp_path / "cert.pem", tmp_path / "key.pem")
     _until_loaded(secure, times=2)

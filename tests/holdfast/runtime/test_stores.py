@@ -18,7 +18,7 @@ from holdfast.runtime.stores import Stores, open_metadata
 from holdfast.settings import Settings, SettingsError, load
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.opening import CannotOpen
-from tests.backend.nodes import Resolver
+from tests.backend.nodes import FakeResolver
 from tests.holdfast.pairs import Pair, make_pair
 
 
@@ -45,7 +45,7 @@ async def stores(cassandra: CassandraCluster, keyspace: str) -> AsyncIterator[St
 
 async def serve_a_message(stores: Stores) -> None:
     """A node on these stores accepts a message, and its next incarnation delivers it."""
-    target, resolver = Target(7, 7, 1), Resolver()
+    target, resolver = Target(7, 7, 1), FakeResolver()
     resolver.known[7] = PartitionSettings(7, 7, 1, "arn:aws:sqs:us-east-1:000000000000:queue-7", b"k" * 16)
 
     async def start() -> Node:

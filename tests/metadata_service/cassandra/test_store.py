@@ -38,12 +38,12 @@ from metadata_service.store import (
     StoreUnavailable,
     TooManyQueues,
 )
-from tests.metadata_service.conformance import ACCOUNT, NOW_MS, ClusterConformance, Conformance, create, redrive_to
+from tests.metadata_service.conformance import ACCOUNT, NOW_MS, ClusterConformance, StoreConformance, create, redrive_to
 
 HOUR_MS = 3_600_000
 
 
-class Place(NamedTuple):
+class KeyspaceSettings(NamedTuple):
     """A keyspace, and the settings to reach it."""
 
     settings: CassandraSettings
@@ -52,16 +52,16 @@ class Place(NamedTuple):
     async def open(self, **options: Any) -> CassandraStore:
         return await CassandraStore.open(await CassandraConnection.open(self.settings), self.keyspace, **options)
 
-    def but(self, **changes: Any) -> Place:
+    def but(self, **changes: Any) -> KeyspaceSettings:
         return self._replace(settings=msgspec.structs.replace(self.settings, **changes))
 
 
 @pytest.fixture
-def place(cassandra: CassandraCluster, keyspace: str) -> Place:
+def place(cassandra: CassandraCluster, keyspace: str) -> KeyspaceSettings:
     return place_of(cassandra, keyspace)
 
 
-def place_of(cassandra: CassandraCluster, keyspace: str) -> Place:
+def place_of(cassandra: CassandraCluster, keyspace: str) -> KeyspaceSettings:
     settings = CassandraSettings(
         contact_points=tuple(cassandra.contact_points),
         port=cassandra.port,
@@ -69,11 +69,11 @@ def place_of(cassandra: CassandraCluster, keyspace: str) -> Place:
         attempt_seconds=5,  # the machine may have other work
         timeout_seconds=20,
     )
-    return Place(settings, keyspace)
+    return KeyspaceSettings(settings, keyspace)
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[CassandraStore]:
+async def opened(place: KeyspaceSettings) -> AsyncIterator[CassandraStore]:
     store = await place.open()
     try:
         yield store
@@ -82,27 +82,27 @@ async def opened(place: Place) -> AsyncIterator[CassandraStore]:
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[MetadataStore]:
+async def store(place: KeyspaceSettings) -> AsyncIterator[MetadataStore]:
     async with opened(place) as store:
         yield store
 
 
 @pytest.fixture
-async def stores(place: Place) -> AsyncIterator[tuple[CassandraStore, CassandraStore]]:
+async def stores(place: KeyspaceSettings) -> AsyncIterator[tuple[CassandraStore, CassandraStore]]:
     """The same keyspace, opened twice: like two processes, which share no lock."""
     async with opened(place) as one, opened(place) as other:
         yield one, other
 
 
 @pytest.fixture(scope="module")
-def shared(cassandra: CassandraCluster) -> Place:
+def shared(cassandra: CassandraCluster) -> KeyspaceSettings:
     """A keyspace that tests share and empty, because creating tables takes longer than most tests of the suite."""
     return place_of(cassandra, "conformance")
 
 
-class TestConformance(Conformance, ClusterConformance):
+class TestCassandraConformance(StoreConformance, ClusterConformance):
     @pytest.fixture
-    async def store(self, shared: Place) -> AsyncIterator[MetadataStore]:
+    async def store(self, shared: KeyspaceSettings) -> AsyncIterator[MetadataStore]:
         async with opened(shared) as store:
             yield store
             for table in ("records", "marks"):
@@ -112,7 +112,7 @@ class TestConformance(Conformance, ClusterConformance):
 # --- the keyspace -----------------------------------------------------------------------------------------
 
 
-async def test_all_is_there_after_reopening(place: Place) -> None:
+async def test_all_is_there_after_reopening(place: KeyspaceSettings) -> None:
     async with opened(place) as store:
         queue = await create(store, "orders", redrive_to("arn:x"))
         entry = await store.new_incarnation("node")
@@ -127,7 +127,7 @@ async def test_all_is_there_after_reopening(place: Place) -> None:
         assert (await create(again, "other")).queue_id > queue.queue_id
 
 
-async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(place: Place) -> None:
+async def test_several_processes_that_open_a_new_keyspace_at_once_make_one(place: KeyspaceSettings) -> None:
     stores = await asyncio.gather(*(place.open() for _ in range(4)))
     queues = [await create(store, f"q{number}") for number, store in enumerate(stores)]
     for store in stores:
@@ -141,7 +141,7 @@ def table_ids(store: CassandraStore) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lost", ["marks", "both", "version"])
-async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: Place, lost: str) -> None:
+async def test_an_opening_that_was_cut_off_is_finished_by_the_next(place: KeyspaceSettings, lost: str) -> None:
     async with opened(place) as store:
         session = store.keyspace.connection.session
         before = table_ids(store)
@@ -183,7 +183,7 @@ async def test_a_node_that_has_not_heard_of_a_new_table_yet_is_asked_again(
 
 
 async def test_a_schema_of_which_it_is_not_known_whether_it_was_written_is_written_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many processes open a new keyspace of a Cassandra that has just started."""
     asked: list[str] = []
@@ -202,7 +202,7 @@ async def test_a_schema_of_which_it_is_not_known_whether_it_was_written_is_writt
         await create(store, "q")
 
 
-async def test_a_newer_schema_is_refused(place: Place) -> None:
+async def test_a_newer_schema_is_refused(place: KeyspaceSettings) -> None:
     async with opened(place) as store:
         newer = dict.fromkeys(("version", "oldest"), str(METADATA.schema.version + 1))
         await store._records.transact("schema", newer, lambda rows: (newer, None))
@@ -210,7 +210,7 @@ async def test_a_newer_schema_is_refused(place: Place) -> None:
         await place.open()
 
 
-async def test_whose_quorum_decides_is_fixed_when_the_tables_are_made(place: Place) -> None:
+async def test_whose_quorum_decides_is_fixed_when_the_tables_are_made(place: KeyspaceSettings) -> None:
     local = place.but(scope="datacenter1")
     async with opened(local) as store:
         queue = await create(store, "orders")
@@ -220,7 +220,7 @@ async def test_whose_quorum_decides_is_fixed_when_the_tables_are_made(place: Pla
         await place.open()
 
 
-async def test_settings_that_cannot_be_say_so(place: Place) -> None:
+async def test_settings_that_cannot_be_say_so(place: KeyspaceSettings) -> None:
     for changes, message in (
         ({"replication": {}}, "do not say in which data centres"),
         ({"replication": {"nowhere": 3}}, "no data centre nowhere: Cassandra has datacenter1"),
@@ -233,7 +233,7 @@ async def test_settings_that_cannot_be_say_so(place: Place) -> None:
 
 
 async def test_a_commit_log_that_loses_what_was_acknowledged_is_told_or_refused(
-    place: Place, caplog: pytest.LogCaptureFixture
+    place: KeyspaceSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     with CassandraCluster(commit_log="periodic", heap="256m", java_options=QUICK_START) as careless:
         theirs = place.but(port=careless.port)
@@ -250,7 +250,7 @@ def test_settings_do_not_show_their_password() -> None:
     assert "secret" not in repr(CassandraSettings(contact_points=("a",), replication={}, password="secret"))
 
 
-async def test_stores_share_a_connection_and_the_last_one_ends_it(place: Place) -> None:
+async def test_stores_share_a_connection_and_the_last_one_ends_it(place: KeyspaceSettings) -> None:
     connection = await CassandraConnection.open(place.settings)
     one = await CassandraStore.open(connection, place.keyspace)
     other = await CassandraStore.open(connection.share(), f"{place.keyspace}_c")
@@ -267,14 +267,14 @@ async def test_stores_share_a_connection_and_the_last_one_ends_it(place: Place) 
         await connection.ask("SELECT key FROM system.local", None)
 
 
-async def test_a_connection_that_opens_nothing_is_ended(place: Place) -> None:
+async def test_a_connection_that_opens_nothing_is_ended(place: KeyspaceSettings) -> None:
     connection = await CassandraConnection.open(place.settings)
     with pytest.raises(CannotOpen):
         await CassandraStore.open(connection, "x; DROP")
     assert connection.cluster.is_shutdown
 
 
-async def test_a_closed_store_says_so(place: Place) -> None:
+async def test_a_closed_store_says_so(place: KeyspaceSettings) -> None:
     async with opened(place) as store:
         await store.close()
         with pytest.raises(StoreUnavailable, match="closed"):
@@ -283,7 +283,7 @@ async def test_a_closed_store_says_so(place: Place) -> None:
             await create(store, "orders")
 
 
-async def test_a_page_of_names_reads_no_more_than_it_gives(place: Place) -> None:
+async def test_a_page_of_names_reads_no_more_than_it_gives(place: KeyspaceSettings) -> None:
     """Measured by the reads that Cassandra reports."""
     async with opened(place) as store:
         names = [f"q{number:03}" for number in range(120)]
@@ -621,7 +621,7 @@ async def test_only_so_many_changes_are_kept(
     assert len(await one._records.all("queue_changes")) == 11
 
 
-async def test_a_process_collects_now_and_then(place: Place) -> None:
+async def test_a_process_collects_now_and_then(place: KeyspaceSettings) -> None:
     async with opened(place) as other:
         await other._records.mark(*cassandra_queues._id(0), f'["{ACCOUNT}","q"]')
         store = await place.open(collect_seconds=0.01)
@@ -831,7 +831,7 @@ async def test_an_outcome_that_cannot_be_told_is_not_told(
 
 
 async def test_a_node_that_is_away_is_no_reason_to_refuse_and_is_looked_at_when_it_comes(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = await CassandraConnection.open(place.but(strict=True).settings)
     try:
@@ -875,7 +875,9 @@ async def test_many_who_create_queues_of_one_account_take_turns(stores: tuple[Ca
     assert len(await stores[0].list_queues(ACCOUNT, limit=100)) == 32
 
 
-async def test_those_who_wait_for_numbers_share_a_transaction(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_who_wait_for_numbers_share_a_transaction(
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(place) as store:
         attempts = 0
 
@@ -894,7 +896,9 @@ async def test_those_who_wait_for_numbers_share_a_transaction(place: Place, monk
         assert left > partition_id(7, 60)
 
 
-async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_of_a_transaction_begins_with_its_turn(
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(place.but(attempt_seconds=2, timeout_seconds=4)) as store:
         reached = asyncio.Event()
 
@@ -915,7 +919,7 @@ async def test_the_time_of_a_transaction_begins_with_its_turn(place: Place, monk
 
 
 async def test_who_waits_for_another_transaction_does_not_wait_forever(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(place.but(attempt_seconds=2, timeout_seconds=3)) as store:
         reached, never = asyncio.Event(), asyncio.Event()
@@ -951,7 +955,9 @@ async def until_it_is(condition: Callable[[], bool]) -> bool:
     return True
 
 
-async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: CassandraCluster, place: Place) -> None:
+async def test_while_cassandra_hangs_each_call_says_so_in_time(
+    cassandra: CassandraCluster, place: KeyspaceSettings
+) -> None:
     (node,) = cassandra.nodes
     async with opened(place.but(attempt_seconds=2, timeout_seconds=3)) as store:
         queue = await create(store, "orders")
@@ -981,7 +987,7 @@ async def test_while_cassandra_hangs_each_call_says_so_in_time(cassandra: Cassan
 
 
 async def test_what_was_answered_outlives_a_kill_and_the_store_finds_the_node_again(
-    cassandra: CassandraCluster, place: Place
+    cassandra: CassandraCluster, place: KeyspaceSettings
 ) -> None:
     (node,) = cassandra.nodes
     async with opened(place) as store:

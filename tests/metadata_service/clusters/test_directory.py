@@ -18,7 +18,7 @@ from metadata_service.sqlite.store import SQLiteStore
 from tests.metadata_service.faulty import Faults
 
 
-class Clock:
+class _Clock:
     def __init__(self) -> None:
         self.now = 500.0
 
@@ -37,12 +37,12 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> _Clock:
+    return _Clock()
 
 
 @pytest.fixture
-def fleet(store: SQLiteStore, clock: Clock) -> ClusterDirectory:
+def fleet(store: SQLiteStore, clock: _Clock) -> ClusterDirectory:
     return ClusterDirectory(store, clock=clock, wall=lambda: WALL_S)
 
 
@@ -58,7 +58,7 @@ async def test_without_clusters_all_queues_go_to_the_first(fleet: ClusterDirecto
 
 
 async def test_the_only_cluster_takes_all_whatever_it_reports(
-    store: SQLiteStore, fleet: ClusterDirectory, clock: Clock
+    store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock
 ) -> None:
     await store.register_cluster("east")
     await fleet.look()
@@ -70,7 +70,7 @@ async def test_the_only_cluster_takes_all_whatever_it_reports(
 
 
 async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_clusters(
-    store: SQLiteStore, fleet: ClusterDirectory, clock: Clock
+    store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock
 ) -> None:
     def names() -> list[str]:
         return [known.cluster.name for known in fleet.known()]
@@ -94,7 +94,7 @@ async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_cluste
     assert names() == ["local", "east", "west"]
 
 
-async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: ClusterDirectory, clock: Clock) -> None:
+async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock) -> None:
     for name in ("local", "east", "west"):
         await store.report_cluster(report((await store.register_cluster(name)).number))
     await fleet.look()
@@ -114,7 +114,7 @@ async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: Clus
 
 
 async def test_the_age_of_a_report_counts_from_when_it_was_seen(
-    store: SQLiteStore, fleet: ClusterDirectory, clock: Clock
+    store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock
 ) -> None:
     await store.register_cluster("east")
     await fleet.look()

@@ -27,7 +27,7 @@ from tests.metadata_service.faulty import Faults
 RULE = SplitRule(partition_rate=1000, hot_seconds=30, cold_seconds=120)
 
 
-class World:
+class _World:
     """Clusters, queues, and a manager over them."""
 
     def __init__(self, store: SQLiteStore) -> None:
@@ -144,10 +144,10 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[_World]:
     store = SQLiteStore(tmp_path / "metadata.sqlite")
     await store.put_tenant(Tenant(ACCOUNT, "tests"))
-    world = World(store)
+    world = _World(store)
     yield world
     await world.manager.rest()
     await store.close()
@@ -156,7 +156,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # --- hot and cold -------------------------------------------------------------------------------------
 
 
-async def test_a_hot_queue_is_split_over_the_clusters_and_drained_back_when_it_is_cold(world: World) -> None:
+async def test_a_hot_queue_is_split_over_the_clusters_and_drained_back_when_it_is_cold(world: _World) -> None:
     await world.clusters("local", "east", "west")
     queue = await world.make("q")
     world.rates[queue.queue_id] = 3000.0
@@ -179,7 +179,7 @@ async def test_a_hot_queue_is_split_over_the_clusters_and_drained_back_when_it_i
     assert (await world.queue()).partitions == split.partitions[:1]
 
 
-async def test_a_silent_cluster_proves_nothing(world: World) -> None:
+async def test_a_silent_cluster_proves_nothing(world: _World) -> None:
     await world.clusters("local", "east")
     await world.make("q", (0, 1))
     world.silent = {"east"}
@@ -190,7 +190,7 @@ async def test_a_silent_cluster_proves_nothing(world: World) -> None:
     assert len((await world.queue()).partitions) == 1
 
 
-async def test_a_queue_keeps_what_it_was_made_with(world: World) -> None:
+async def test_a_queue_keeps_what_it_was_made_with(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q", (0, 0, 0), HoldfastPartitions="3")
     world.rates[queue.queue_id] = 9000.0
@@ -204,7 +204,7 @@ async def test_a_queue_keeps_what_it_was_made_with(world: World) -> None:
     assert await world.places() == [0]
 
 
-async def test_fifo_queues_are_left_alone(world: World) -> None:
+async def test_fifo_queues_are_left_alone(world: _World) -> None:
     await world.clusters("local")
     hot = await world.make("hot.fifo", FifoQueue="true")
     await world.make("cold.fifo", (0, 0, 0), FifoQueue="true")
@@ -214,7 +214,7 @@ async def test_fifo_queues_are_left_alone(world: World) -> None:
     assert await world.places("cold.fifo") == [0, 0, 0]
 
 
-async def test_without_a_rule_only_an_operator_splits(world: World) -> None:
+async def test_without_a_rule_only_an_operator_splits(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q")
     world.rates[queue.queue_id] = 9000.0
@@ -230,12 +230,12 @@ async def test_without_a_rule_only_an_operator_splits(world: World) -> None:
 # --- an operator's setting ----------------------------------------------------------------------------
 
 
-async def pin(world: World, queue: Queue, count: int) -> None:
+async def pin(world: _World, queue: Queue, count: int) -> None:
     entry = await world.store.manager()
     await world.store.update_manager(msgspec.structs.replace(entry, pins=(Pin(queue.queue_id, count),)))
 
 
-async def test_an_operators_word_goes_before_all_rates(world: World) -> None:
+async def test_an_operators_word_goes_before_all_rates(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q")
     await pin(world, queue, 3)
@@ -260,11 +260,11 @@ async def test_an_operators_word_goes_before_all_rates(world: World) -> None:
 # --- clusters that are being retired ------------------------------------------------------------------
 
 
-async def retire(world: World, name: str) -> None:
+async def retire(world: _World, name: str) -> None:
     await change_cluster(world.store, name, lambda cluster: msgspec.structs.replace(cluster, state="retiring"))
 
 
-async def test_queues_move_off_a_cluster_that_is_being_retired(world: World) -> None:
+async def test_queues_move_off_a_cluster_that_is_being_retired(world: _World) -> None:
     await world.clusters("local", "east")
     for number in range(20):
         await world.make(f"q{number}", (number % 2,))
@@ -293,7 +293,7 @@ async def test_queues_move_off_a_cluster_that_is_being_retired(world: World) -> 
     assert len(told) == 12
 
 
-async def test_with_no_other_cluster_a_queue_stays_where_it_is(world: World) -> None:
+async def test_with_no_other_cluster_a_queue_stays_where_it_is(world: _World) -> None:
     await world.clusters("local")
     await world.make("q")
     await retire(world, "local")
@@ -311,7 +311,7 @@ async def test_with_no_other_cluster_a_queue_stays_where_it_is(world: World) -> 
 # --- unfinished changes -------------------------------------------------------------------------------
 
 
-async def test_another_goes_on_with_what_was_left_half_made(world: World) -> None:
+async def test_another_goes_on_with_what_was_left_half_made(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q")
     world.unable = "the backends are away"
@@ -328,7 +328,7 @@ async def test_another_goes_on_with_what_was_left_half_made(world: World) -> Non
     await second.rest()
 
 
-async def test_it_is_told_once_that_the_backends_cannot_do_it(world: World) -> None:
+async def test_it_is_told_once_that_the_backends_cannot_do_it(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q")
     world.unable = "node b1 is away"
@@ -343,7 +343,7 @@ async def test_it_is_told_once_that_the_backends_cannot_do_it(world: World) -> N
     assert not partition_map.changing((await world.queue()).partitions)
 
 
-async def test_a_change_from_an_old_version_is_not_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_from_an_old_version_is_not_made(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.clusters("local")
     queue = await world.make("q")
     real = world.store.new_partition_ids
@@ -363,7 +363,7 @@ async def test_a_change_from_an_old_version_is_not_made(world: World, monkeypatc
     assert (await world.queue()).tags == {"a": "b"}
 
 
-async def test_a_queue_that_is_deleted_meanwhile_is_forgotten(world: World) -> None:
+async def test_a_queue_that_is_deleted_meanwhile_is_forgotten(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q", (0, 0))
     await world.pass_time(4)
@@ -377,7 +377,7 @@ async def test_a_queue_that_is_deleted_meanwhile_is_forgotten(world: World) -> N
 # --- election of the manager --------------------------------------------------------------------------
 
 
-async def test_one_of_several_is_elected_and_when_it_is_gone_the_next(world: World) -> None:
+async def test_one_of_several_is_elected_and_when_it_is_gone_the_next(world: _World) -> None:
     one, other = world.electorate("m1"), world.electorate("m2")
     assert await one.stand() is not None
     for _ in range(20):
@@ -397,7 +397,7 @@ async def test_one_of_several_is_elected_and_when_it_is_gone_the_next(world: Wor
     assert (await world.store.manager()).manager == "m1", "only its own place is given up"
 
 
-async def test_those_that_stand_by_and_those_that_ended_are_listed(world: World) -> None:
+async def test_those_that_stand_by_and_those_that_ended_are_listed(world: _World) -> None:
     one, other, third = (world.electorate(name) for name in ("m1", "m2", "m3"))
 
     async def listed() -> list[tuple[str, str]]:
@@ -425,7 +425,7 @@ async def test_those_that_stand_by_and_those_that_ended_are_listed(world: World)
     assert await listed() == [("m2", "")], "it is back under its name"
 
 
-async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world: World) -> None:
+async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world: _World) -> None:
     one, other = world.electorate("m1"), world.electorate("m2")
     await one.stand()
     await other.stand()
@@ -436,7 +436,7 @@ async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world
     assert await one.stand() is not None
 
 
-async def test_an_operators_change_does_not_cost_the_manager_its_place(world: World) -> None:
+async def test_an_operators_change_does_not_cost_the_manager_its_place(world: _World) -> None:
     await world.election.stand()
     world.election.tell("something")
     entry = await world.store.manager()
@@ -451,7 +451,7 @@ async def test_an_operators_change_does_not_cost_the_manager_its_place(world: Wo
     assert stored.time_ms == 1_000_000
 
 
-async def test_without_the_metadata_nothing_goes_on(world: World) -> None:
+async def test_without_the_metadata_nothing_goes_on(world: _World) -> None:
     await world.clusters("local")
     queue = await world.make("q")
     world.unable = "away"

@@ -22,13 +22,13 @@ from metadata_service.nodes.remote_store import RemoteStore
 from metadata_service.nodes.ring import Ring, RingMember, RingView
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import ChangeStore, MetadataStore, QueueExists, QueueNotFound, StoreUnavailable
-from tests.metadata_service.conformance import ACCOUNT, NOW_MS, Conformance, QueueConformance, create
+from tests.metadata_service.conformance import ACCOUNT, NOW_MS, QueueConformance, StoreConformance, create
 from tests.metadata_service.faulty import Faults
-from tests.metadata_service.fleet import SECRET, Nodes, nodes, remote
+from tests.metadata_service.fleet import SECRET, RingNodes, nodes, remote
 
 
 @asynccontextmanager
-async def cluster(folder: Path, count: int, *, full_copy: bool = False) -> AsyncIterator[Nodes]:
+async def cluster(folder: Path, count: int, *, full_copy: bool = False) -> AsyncIterator[RingNodes]:
     """Nodes that have opened the same file separately, like processes."""
     stores: list[SQLiteStore] = []
 
@@ -56,7 +56,7 @@ def queue_of(view: RingView, node: str) -> str:
     )
 
 
-class TestOneNode(Conformance):
+class TestOneNode(StoreConformance):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[MetadataStore]:
         store = SQLiteStore(tmp_path / "metadata.sqlite")
@@ -68,7 +68,7 @@ class TestOneNode(Conformance):
         await store.close()
 
 
-class TestThreeNodes(Conformance):
+class TestThreeNodes(StoreConformance):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[MetadataStore]:
         async with cluster(tmp_path, 3) as running, remote(running.view) as (_, far):

@@ -17,19 +17,19 @@ from metadata_service.nodes.signing import (
 SECRET = b"s" * 32
 
 
-class Clock:
+class _Clock:
     now = 5000.0
 
     def __call__(self) -> float:
         return self.now
 
 
-def checker(secret: bytes = SECRET, node: str = "m1", clock: Clock | None = None) -> Checker:
-    return Checker(secret, node, clock or Clock())
+def checker(secret: bytes = SECRET, node: str = "m1", clock: _Clock | None = None) -> Checker:
+    return Checker(secret, node, clock or _Clock())
 
 
 def test_what_is_signed_is_let_in_once() -> None:
-    clock = Clock()
+    clock = _Clock()
     node = checker(clock=clock)
     signature = Signer(SECRET).sign("m1", node.start, 0, "POST", "/v1/x", b"body")
     clock.now += 3
@@ -92,7 +92,7 @@ def test_another_start_is_another_time() -> None:
 
 
 def test_a_repetition_is_refused_as_long_as_its_time_counts_and_numbers_are_forgotten() -> None:
-    clock = Clock()
+    clock = _Clock()
     node = checker(clock=clock)
     late = Signer(SECRET).sign("m1", node.start, WINDOW_SECONDS * 1000, "POST", "/v1/x", b"")
     node.check(late, "POST", "/v1/x", b"")

@@ -23,7 +23,7 @@ from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.sqlite.thread import Worker
 from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
 from tests.metadata_service import next_step
-from tests.metadata_service.conformance import ACCOUNT, ClusterConformance, Conformance, create, redrive_to
+from tests.metadata_service.conformance import ACCOUNT, ClusterConformance, StoreConformance, create, redrive_to
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def store(path: Path) -> AsyncIterator[MetadataStore]:
     await store.close()
 
 
-class TestConformance(Conformance, ClusterConformance):
+class TestSQLiteConformance(StoreConformance, ClusterConformance):
     pass
 
 

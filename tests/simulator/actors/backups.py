@@ -27,7 +27,7 @@ from holdfast.backup.cassandra_take import _bounds, _check_still_there, _Part, _
 from holdfast.backup.kept import CannotBackUp
 from metadata_service.models import BackendCluster
 from metadata_service.store import StoreError
-from tests.simulator.checks.history import History, Told
+from tests.simulator.checks.history import CertainFacts, RunHistory
 from tests.simulator.checks.model import Violation
 from tests.simulator.world.machines import HostTables
 from tests.simulator.world.quorum import Machines, QuorumTables
@@ -105,7 +105,7 @@ class Backups:
             for number, at in enumerate(range(0, size_bytes, CHUNK_BYTES)):
                 machine.store(("pieces", log_id, file), (number,), 1, data[at : at + CHUNK_BYTES])
 
-    async def _check(self, machines: Machines, moment: Moment, told: Told) -> None:
+    async def _check(self, machines: Machines, moment: Moment, told: CertainFacts) -> None:
         """Check the copy against the answers that clients had had at the moment of the backup."""
         journal = CassandraJournal(QuorumTables(machines))
         logs = [
@@ -131,10 +131,10 @@ class Backups:
 class _Held(ClusterHold):
     """Remembers what clients had been told at the moment."""
 
-    def __init__(self, tables: HostTables, entries: Any, history: History) -> None:
+    def __init__(self, tables: HostTables, entries: Any, history: RunHistory) -> None:
         super().__init__(CLUSTER, entries, cast(Any, tables), NAME)
         self._history = history
-        self.told = Told(frozenset(), frozenset())
+        self.told = CertainFacts(frozenset(), frozenset())
 
     async def look(self) -> Moment | None:
         moment = await super().look()

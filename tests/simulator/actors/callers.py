@@ -15,7 +15,7 @@ from backend.engine.ids import unpack_id
 from backend.rpc.connection import NotSent
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.store import StoreError
-from tests.simulator.checks.history import OFF_SECONDS, SLEWED, Claim, Msg, Place, Queue
+from tests.simulator.checks.history import OFF_SECONDS, SLEWED, DeliveryClaim, Place, QueueHistory, SentMessage
 from tests.simulator.checks.model import Violation
 from tests.simulator.draws import BODY_BYTES_MAX
 from tests.simulator.world.fronts import Front
@@ -59,7 +59,7 @@ class Callers:
         self._world = world
         self._random = random
         self._history = world.history
-        self._held: dict[int, list[tuple[str, Msg, Claim]]] = {}
+        self._held: dict[int, list[tuple[str, SentMessage, DeliveryClaim]]] = {}
         """By queue: receipt handles, with what they were got for."""
         self._sent = 0
         self._ids: dict[int, deque[tuple[float, str | None, bytes]]] = {}
@@ -100,7 +100,7 @@ class Callers:
 
     # --- sends ---
 
-    async def _send(self, front: Front, queue: Queue) -> None:
+    async def _send(self, front: Front, queue: QueueHistory) -> None:
         random = self._random
         new = []
         for _ in range(random.choice((1, 1, 1, 2, 5))):
@@ -137,7 +137,7 @@ class Callers:
         await self._send_again(front, queue, new, msgs, tokens=tokens)
 
     async def _send_again(
-        self, front: Front, queue: Queue, new: list[NewMessage], msgs: list[Msg], *, tokens: bool = True
+        self, front: Front, queue: QueueHistory, new: list[NewMessage], msgs: list[SentMessage], *, tokens: bool = True
     ) -> None:
         world, began = self._world, self._world.loop.now
         while True:
@@ -166,7 +166,7 @@ class Callers:
                 return
             front = self._front()
 
-    def _attempt(self, msgs: list[Msg]) -> None:
+    def _attempt(self, msgs: list[SentMessage]) -> None:
         """A send is about to be made, for the first time or again."""
         now = self._world.loop.now
         window = SLEWED * self._world.catalog.window_seconds - OFF_SECONDS
@@ -177,14 +177,14 @@ class Callers:
             msg.asked = msg.asked if msg.attempts else now
             msg.attempts += 1
 
-    def _use_again(self, queue: Queue, one: NewMessage) -> None:
+    def _use_again(self, queue: QueueHistory, one: NewMessage) -> None:
         """Give a message the deduplication id of another, if there is one that has to be forgotten by now."""
         ids = self._ids.get(queue.queue_id)
         if ids and ids[0][0] < self._world.loop.now:
             _, one.group, one.token = ids.popleft()
             self._world.event("id used again", queue.arn)
 
-    async def _send_unawaited(self, front: Front, queue: Queue, new: list[NewMessage]) -> None:
+    async def _send_unawaited(self, front: Front, queue: QueueHistory, new: list[NewMessage]) -> None:
         """The client is answered before the backend is asked."""
         ids = [self._random.randbytes(16) for _ in new]
         for one, message_id in zip(new, ids, strict=True):
@@ -195,12 +195,12 @@ class Callers:
 
     # --- receives ---
 
-    async def _receive(self, front: Front, queue: Queue) -> None:
+    async def _receive(self, front: Front, queue: QueueHistory) -> None:
         random = self._random
         most, seconds = random.choice((1, 3, 10)), random.choice(self.visibility_seconds)
         await self._receive_some(front, queue, most, seconds, random.choice((0, 0, 2)))
 
-    async def _receive_some(self, front: Front, queue: Queue, most: int, seconds: int, wait: float) -> int:
+    async def _receive_some(self, front: Front, queue: QueueHistory, most: int, seconds: int, wait: float) -> int:
         world, history = self._world, self._history
         asked_at, asked = history.tick(), world.loop.now
         try:
@@ -216,7 +216,7 @@ class Callers:
 
     # --- receipt handles ---
 
-    async def _delete(self, front: Front, queue: Queue) -> None:
+    async def _delete(self, front: Front, queue: QueueHistory) -> None:
         pool = self._held.get(queue.queue_id)
         if pool:
             count = self._random.choice((1, 3, 10))
@@ -225,7 +225,9 @@ class Callers:
             chosen, pool[-count:] = pool[-count:], []
             await self._delete_these(front, queue, chosen)
 
-    async def _delete_these(self, front: Front, queue: Queue, chosen: list[tuple[str, Msg, Claim]]) -> None:
+    async def _delete_these(
+        self, front: Front, queue: QueueHistory, chosen: list[tuple[str, SentMessage, DeliveryClaim]]
+    ) -> None:
         world = self._world
         asked = world.loop.now
         self._history.deleting([msg for _, msg, _ in chosen])
@@ -237,7 +239,7 @@ class Callers:
             retired = claim.place[0] not in world.partitions_of(queue)
             self._history.deleted(msg, claim, outcome, world.loop.now, retired=retired)
 
-    async def _change(self, front: Front, queue: Queue) -> None:
+    async def _change(self, front: Front, queue: QueueHistory) -> None:
         pool = self._held.get(queue.queue_id)
         if pool:
             handle, msg, claim = self._random.choice(pool)
@@ -250,11 +252,11 @@ class Callers:
 
     # --- queues as a whole ---
 
-    async def _count(self, front: Front, queue: Queue) -> None:
+    async def _count(self, front: Front, queue: QueueHistory) -> None:
         asked_at = self._history.tick()
         self._history.counted(queue, await front.counters(queue.arn), asked_at)
 
-    async def _purge(self, front: Front, queue: Queue) -> None:
+    async def _purge(self, front: Front, queue: QueueHistory) -> None:
         world, began = self._world, self._world.loop.now
         asked_at = self._history.purging(queue)
         while True:
@@ -271,7 +273,7 @@ class Callers:
                 return
             front = self._front()
 
-    async def delete_queue(self, queue: Queue) -> None:
+    async def delete_queue(self, queue: QueueHistory) -> None:
         """As often as it has to be asked for, at any frontend, until there is none."""
         world = self._world
         asked_at = self._history.queue_deleting(queue)
@@ -282,7 +284,7 @@ class Callers:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(self._random.random() * self.repeat_seconds)
 
-    async def _delete_queue(self, front: Front, queue: Queue, asked_at: int) -> None:
+    async def _delete_queue(self, front: Front, queue: QueueHistory, asked_at: int) -> None:
         try:
             await front.delete_queue(queue.arn)
         except REFUSED:
@@ -291,7 +293,7 @@ class Callers:
         self._world.event("queue deleted", queue.arn)
         self._history.queue_deleted(queue, asked_at)
 
-    async def _move(self, front: Front, queue: Queue) -> None:
+    async def _move(self, front: Front, queue: QueueHistory) -> None:
         if queue.feeds:
             queue.moved = True
             if self._random.random() < 0.8:
@@ -301,7 +303,7 @@ class Callers:
 
     # --- the end ---
 
-    def take_all(self, queue: Queue, found: dict[bytes, list[tuple[Queue, Place]]]) -> int:
+    def take_all(self, queue: QueueHistory, found: dict[bytes, list[tuple[QueueHistory, Place]]]) -> int:
         """Receive and delete what there is now; returns how many messages that were."""
         held = self._held
 

@@ -32,11 +32,11 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine.tokens import TOKEN_BYTES
-from tests.simulator.checks.model import Model, Msg, QueueModel, Violation
+from tests.simulator.checks.model import Model, ModelMessage, QueueModel, Violation
 from tests.simulator.draws import BODY_BYTES_COMMON, BODY_BYTES_MAX
 
 if TYPE_CHECKING:
-    from tests.simulator.world.world import World
+    from tests.simulator.world.world import SimWorld
 
 T = TypeVar("T")
 
@@ -58,14 +58,14 @@ class QueueGone(Exception):
 class Clients:
     """Clients.  Their calls run concurrently in the loop of the present process."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: SimWorld, random: Random) -> None:
         self.world = world
         self.random = random
         self.model: Model = world.model
         self.calls: set[asyncio.Task[None]] = set()
         self.receiving: dict[asyncio.Task[None], QueueModel] = {}
         """Receives under way."""
-        self.pools: dict[int, list[tuple[str, Msg]]] = {}
+        self.pools: dict[int, list[tuple[str, ModelMessage]]] = {}
         """Receipt handles that clients hold, by partition."""
         self.again: list[tuple[QueueModel, NewMessage, int]] = []
         """Sends with a token whose answer was lost, to be repeated, and when they were made."""
@@ -325,11 +325,11 @@ class Clients:
 
     # --- receipt handles ---
 
-    def _held(self, queue: QueueModel, most: int) -> list[tuple[str, Msg]]:
+    def _held(self, queue: QueueModel, most: int) -> list[tuple[str, ModelMessage]]:
         pool = self.pools.get(queue.pid)
         if not pool:
             return []
-        chosen: dict[str, Msg] = {}
+        chosen: dict[str, ModelMessage] = {}
         for _ in range(self.random.randint(1, most)):
             at = len(pool) - 1 - min(self.random.randrange(len(pool)), self.random.randrange(len(pool)))
             chosen[pool[at][0]] = pool[at][1]
@@ -341,7 +341,7 @@ class Clients:
                 self.pools[queue.pid] = [one for one in self.pools[queue.pid] if one not in held]
             self.start(self._delete(queue, held))
 
-    async def _delete(self, queue: QueueModel, held: list[tuple[str, Msg]]) -> None:
+    async def _delete(self, queue: QueueModel, held: list[tuple[str, ModelMessage]]) -> None:
         world = self.world
         asked = world.now()
         self.model.deleting(held)
@@ -364,7 +364,7 @@ class Clients:
             seconds = [self.random.choice((0, 0, 1, 5, 20)) for _ in held]
             self.start(self._change(queue, held, seconds))
 
-    async def _change(self, queue: QueueModel, held: list[tuple[str, Msg]], seconds: list[int]) -> None:
+    async def _change(self, queue: QueueModel, held: list[tuple[str, ModelMessage]], seconds: list[int]) -> None:
         world = self.world
         asked = world.now()
         cuts = self.model.changing(queue, held, seconds, asked)

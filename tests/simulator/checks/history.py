@@ -27,7 +27,7 @@ Place = tuple[int, int]
 
 
 @dataclass(eq=False)
-class Queue:
+class QueueHistory:
     """A queue, and where its messages may go."""
 
     queue_id: int
@@ -37,13 +37,13 @@ class Queue:
     handle_key: bytes = b""
     partitions: list[int] = field(default_factory=list)
     """All that it ever had, in the order in which it got them."""
-    dead_letter: Queue | None = None
+    dead_letter: QueueHistory | None = None
     max_receives: int = 3
-    feeds: list[Queue] = field(default_factory=list)
+    feeds: list[QueueHistory] = field(default_factory=list)
     """Queues whose dead letters come here."""
-    groups: dict[str, dict[tuple[int, int], Msg]] = field(default_factory=dict)
+    groups: dict[str, dict[tuple[int, int], SentMessage]] = field(default_factory=dict)
     """FIFO: what was stored, by group and place."""
-    mine: list[Msg] = field(default_factory=list)
+    mine: list[SentMessage] = field(default_factory=list)
     purging: int = 0
     """Purges that were asked for and not answered: what is sent meanwhile may go, too."""
     delivered: dict[str, list[tuple[Place, set[Place], int]]] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class Queue:
 
 
 @dataclass(eq=False)
-class Claim:
+class DeliveryClaim:
     place: Place
-    queue: Queue
+    queue: QueueHistory
     asked: float
     answered: float
     holds_until: float
@@ -92,12 +92,12 @@ class Changes:
 
 
 @dataclass(eq=False)
-class Msg:
+class SentMessage:
     """One message that a client wanted to send."""
 
     payload: bytes
     name: str
-    home: Queue
+    home: QueueHistory
     group: str | None
     asked_at: int
     stored: SendResult | None = None
@@ -123,7 +123,7 @@ class Msg:
     """Deletes and purges that were asked for, each entry of a batch counted: a call may arrive late, and twice."""
     deleted_at: int = 1 << 62
     """Time of the answer to a delete or purge that must have hit it."""
-    claims: dict[Place, dict[int, Claim]] = field(default_factory=dict)
+    claims: dict[Place, dict[int, DeliveryClaim]] = field(default_factory=dict)
     """By place, and how often it had been received there."""
     changes: dict[Place, Changes] = field(default_factory=dict)
     deleted_in: dict[Place, int] = field(default_factory=dict)
@@ -135,22 +135,22 @@ class Msg:
         return (kept or bool(self.claims)) and self.deleting_at == 1 << 62
 
 
-class Told(NamedTuple):
+class CertainFacts(NamedTuple):
     """Certain facts at some time, by payload."""
 
     stored: frozenset[bytes]
     deleted: frozenset[bytes]
 
 
-class History:
+class RunHistory:
     """All of one run."""
 
     def __init__(self) -> None:
-        self.messages: dict[bytes, Msg] = {}
+        self.messages: dict[bytes, SentMessage] = {}
         self.counts: Counter[str] = Counter()
         self._tick = 0
-        self._ids: dict[str, Msg] = {}
-        self._places: dict[Place, Msg] = {}
+        self._ids: dict[str, SentMessage] = {}
+        self._places: dict[Place, SentMessage] = {}
         self._handles: set[str] = set()
 
     def tick(self) -> int:
@@ -159,14 +159,14 @@ class History:
 
     # --- sends ---
 
-    def sending(self, queue: Queue, new: Sequence[NewMessage]) -> list[Msg]:
+    def sending(self, queue: QueueHistory, new: Sequence[NewMessage]) -> list[SentMessage]:
         at = self.tick()
         msgs = []
         for one in new:
             msg = self.messages.get(one.payload)
             if msg is None:
                 name = one.payload[:7].decode()
-                msg = self.messages[one.payload] = Msg(one.payload, name, queue, one.group, at)
+                msg = self.messages[one.payload] = SentMessage(one.payload, name, queue, one.group, at)
                 msg.by_token = one.token is not None and one.retry is None
                 if any(other.purging or other.deleting for other in _reach(queue)):
                     self._may_go(msg, at)
@@ -174,7 +174,9 @@ class History:
             msgs.append(msg)
         return msgs
 
-    def sent(self, msgs: Sequence[Msg], answers: Sequence[SendResult], everywhere: Callable[[bytes], bool]) -> None:
+    def sent(
+        self, msgs: Sequence[SentMessage], answers: Sequence[SendResult], everywhere: Callable[[bytes], bool]
+    ) -> None:
         """``everywhere`` says whether all replicas have, or had, a message."""
         at = self.tick()
         for msg, answer in zip(msgs, answers, strict=True):
@@ -195,14 +197,14 @@ class History:
                 if (place := _place(msg.home, answer)) is not None:
                     self._is_at(msg, msg.home, place)
 
-    def _is_at(self, msg: Msg, queue: Queue, place: Place) -> None:
+    def _is_at(self, msg: SentMessage, queue: QueueHistory, place: Place) -> None:
         known = self._places.setdefault(place, msg)
         if known is not msg:
             raise Violation(f"{msg.name} and {known.name} are both at {place} in {queue.arn}")
         if queue.fifo and msg.group is not None:
             queue.groups.setdefault(msg.group, {})[place] = msg
 
-    def repeated_late(self, msgs: Sequence[Msg]) -> None:
+    def repeated_late(self, msgs: Sequence[SentMessage]) -> None:
         """A send is about to be repeated that may arrive when the window of its tokens is over."""
         for msg in msgs:
             msg.twice = msg.forgotten = True
@@ -211,8 +213,14 @@ class History:
     # --- receives ---
 
     def received(
-        self, queue: Queue, answer: Sequence[ReceivedMessage], seconds: int, asked_at: int, asked: float, now: float
-    ) -> list[tuple[str, Msg, Claim]]:
+        self,
+        queue: QueueHistory,
+        answer: Sequence[ReceivedMessage],
+        seconds: int,
+        asked_at: int,
+        asked: float,
+        now: float,
+    ) -> list[tuple[str, SentMessage, DeliveryClaim]]:
         """``asked`` and ``now`` are true times, ``seconds`` is the visibility timeout that was asked for.
 
         Returns the receipt handles, each with its message and claim.
@@ -220,7 +228,7 @@ class History:
         at = self.tick()
         self.counts["received"] += 1
         places = [(partition_of(one.handle), one.number) for one in answer]
-        claimed: list[tuple[str, Msg, Claim]] = []
+        claimed: list[tuple[str, SentMessage, DeliveryClaim]] = []
         for one, place in zip(answer, places, strict=True):
             self.counts["delivered"] += 1
             msg = self.messages.get(one.payload)
@@ -247,7 +255,9 @@ class History:
                         f"{where} was received at {now:.3f} (time {one.receives}), claim {receives} of "
                         f"{known.asked:.3f} holds until {known.holds_until:.3f}"
                     )
-            claims[one.receives] = claim = Claim(place, queue, asked, now, asked + seconds * SLEWED - OFF_SECONDS)
+            claims[one.receives] = claim = DeliveryClaim(
+                place, queue, asked, now, asked + seconds * SLEWED - OFF_SECONDS
+            )
             changes = msg.changes.get(place)
             if changes is not None and (changes.under_way or changes.answered_at > asked_at):
                 claim.holds_until, claim.vague = float("-inf"), bool(changes.under_way)
@@ -259,7 +269,7 @@ class History:
                 self._moved_in_order(queue, one, place, msg)
         return claimed
 
-    def _fits(self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg, where: str) -> None:
+    def _fits(self, queue: QueueHistory, one: ReceivedMessage, place: Place, msg: SentMessage, where: str) -> None:
         if place[0] not in queue.partitions:
             raise Violation(f"{where} has a handle of none of its partitions")
         if msg.refused:
@@ -281,7 +291,13 @@ class History:
             raise Violation(f"{where} was received {one.receives} times, {queue.max_receives} are allowed")
 
     def _in_order(
-        self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg, places: set[Place], asked_at: int
+        self,
+        queue: QueueHistory,
+        one: ReceivedMessage,
+        place: Place,
+        msg: SentMessage,
+        places: set[Place],
+        asked_at: int,
     ) -> None:
         if not queue.plain:
             return  # an earlier one may be a dead letter by now
@@ -293,7 +309,14 @@ class History:
                 raise Violation(f"{msg.name} was received while {other.name}, before it in {one.group}, was not done")
 
     def _blocked(
-        self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg, places: set[Place], asked_at: int, now: float
+        self,
+        queue: QueueHistory,
+        one: ReceivedMessage,
+        place: Place,
+        msg: SentMessage,
+        places: set[Place],
+        asked_at: int,
+        now: float,
     ) -> None:
         """Messages before it in its group have left the queue, or came with it; whatever became of them elsewhere."""
         delivered = queue.delivered.setdefault(one.group or "", [])
@@ -307,7 +330,7 @@ class History:
                     if now < claim.holds_until and other.deleting_at == 1 << 62:
                         raise Violation(f"{msg.name} was received while a claim holds {other.name}, before it")
 
-    def _moved_in_order(self, queue: Queue, one: ReceivedMessage, place: Place, msg: Msg) -> None:
+    def _moved_in_order(self, queue: QueueHistory, one: ReceivedMessage, place: Place, msg: SentMessage) -> None:
         """Dead letters of a group come in the order in which they were sent."""
         home = msg.home
         if queue.moved or home.dead_letter is not queue or msg.stored is None or msg.forgotten:
@@ -326,20 +349,22 @@ class History:
 
     # --- receipt handles ---
 
-    def handle_counted(self, msg: Msg, claim: Claim, asked: float, now: float) -> None:
+    def handle_counted(self, msg: SentMessage, claim: DeliveryClaim, asked: float, now: float) -> None:
         """A handle of a FIFO queue's message was taken: nobody has received the message since."""
         for receives, later in msg.claims[claim.place].items():
             newer = later is not claim and later.answered < asked and later.asked > claim.answered
             if newer and not later.changing and now < later.holds_until:
                 raise Violation(f"an earlier handle of {msg.name} was taken while claim {receives} holds it")
 
-    def deleting(self, msgs: Sequence[Msg]) -> None:
+    def deleting(self, msgs: Sequence[SentMessage]) -> None:
         at = self.tick()
         for msg in msgs:
             msg.endings += 1
             msg.deleting_at = min(msg.deleting_at, at)
 
-    def deleted(self, msg: Msg, claim: Claim, outcome: HandleOutcome, now: float, *, retired: bool) -> None:
+    def deleted(
+        self, msg: SentMessage, claim: DeliveryClaim, outcome: HandleOutcome, now: float, *, retired: bool
+    ) -> None:
         """``retired``: the partition that the handle names is none of the queue's any more."""
         at = self.tick()
         self.counts["deletes"] += 1
@@ -356,7 +381,7 @@ class History:
         elif held and not msg.purging:
             raise Violation(f"a delete of {msg.name} was answered {outcome!r}, and its claim had not ended")
 
-    def changing(self, msg: Msg, claim: Claim) -> None:
+    def changing(self, msg: SentMessage, claim: DeliveryClaim) -> None:
         affected = [claim]
         if not claim.queue.fifo:
             affected = list(msg.claims[claim.place].values())
@@ -366,7 +391,9 @@ class History:
             one.vague = one.vague or one.changing
             one.changing = True
 
-    def changed(self, msg: Msg, claim: Claim, seconds: int, outcome: HandleOutcome, asked: float) -> None:
+    def changed(
+        self, msg: SentMessage, claim: DeliveryClaim, seconds: int, outcome: HandleOutcome, asked: float
+    ) -> None:
         at = self.tick()
         affected = [claim]
         if not claim.queue.fifo:
@@ -382,7 +409,7 @@ class History:
 
     # --- purges ---
 
-    def purging(self, queue: Queue) -> int:
+    def purging(self, queue: QueueHistory) -> int:
         """A purge is about to be asked for: what may be in the queue may go.  Returns what :meth:`purged` wants."""
         at = self.tick()
         queue.purging += 1
@@ -391,14 +418,14 @@ class History:
                 self._may_go(msg, at)
         return at
 
-    def _may_go(self, msg: Msg, at: int) -> None:
+    def _may_go(self, msg: SentMessage, at: int) -> None:
         msg.endings += 1
         msg.deleting_at = min(msg.deleting_at, at)
         msg.purging = True
         if msg.by_token:
             msg.forgotten, msg.deleted_at = True, 1 << 62
 
-    def purged(self, queue: Queue, asked_at: int) -> None:
+    def purged(self, queue: QueueHistory, asked_at: int) -> None:
         """It was answered: what was there when it was asked for is gone."""
         at = self.tick()
         self.counts["purged"] += 1
@@ -409,19 +436,19 @@ class History:
 
     # --- deletions ---
 
-    def queue_deleting(self, queue: Queue) -> int:
+    def queue_deleting(self, queue: QueueHistory) -> int:
         """A queue's deletion is about to be asked for.  Returns what :meth:`queue_deleted` wants."""
         queue.deleting = True
         return self.purging(queue)
 
-    def queue_deleted(self, queue: Queue, asked_at: int) -> None:
+    def queue_deleted(self, queue: QueueHistory, asked_at: int) -> None:
         """It was answered, and all of its partitions had been told: what was there when it was asked for is gone."""
         self.counts["queues deleted"] += 1
         self.purged(queue, asked_at)
 
     # --- sums ---
 
-    def counted(self, queue: Queue, counters: Counters, asked_at: int) -> None:
+    def counted(self, queue: QueueHistory, counters: Counters, asked_at: int) -> None:
         """The sums of a queue, asked for after ``asked_at`` and answered now."""
         if not queue.plain:
             return
@@ -438,22 +465,22 @@ class History:
 
     # --- backups ---
 
-    def told(self) -> Told:
+    def told(self) -> CertainFacts:
         """Certain facts by the answers to clients so far."""
         messages = self.messages.items()
-        return Told(
+        return CertainFacts(
             frozenset(payload for payload, msg in messages if msg.must),
             frozenset(payload for payload, msg in messages if msg.deleted_at < 1 << 62),
         )
 
     # --- the end ---
 
-    def taken(self, queue: Queue, msg: Msg, place: Place) -> None:
+    def taken(self, queue: QueueHistory, msg: SentMessage, place: Place) -> None:
         """It was received at the end, and deleted."""
         if msg.group is not None:
             queue.groups.get(msg.group, {}).pop(place, None)
 
-    def finished(self, found: dict[bytes, list[tuple[Queue, Place]]]) -> None:
+    def finished(self, found: dict[bytes, list[tuple[QueueHistory, Place]]]) -> None:
         """This is all that there is."""
         for payload, places in found.items():
             msg = self.messages.get(payload)
@@ -470,7 +497,7 @@ class History:
             raise Violation(f"{len(lost)} of {len(self.messages)} messages are lost: {names}")
 
 
-def _place(queue: Queue, stored: SendResult) -> Place | None:
+def _place(queue: QueueHistory, stored: SendResult) -> Place | None:
     """Place of a message; None: the place where it was sent, with an id made elsewhere."""
     for partition in queue.partitions:
         if message_id(partition, stored.number, salt_of(queue.handle_key)) == stored.message_id:
@@ -478,7 +505,7 @@ def _place(queue: Queue, stored: SendResult) -> Place | None:
     return None
 
 
-def _reach(queue: Queue) -> set[Queue]:
+def _reach(queue: QueueHistory) -> set[QueueHistory]:
     """Queues that messages of a queue may reach."""
     found = {queue}
     while True:

@@ -31,7 +31,7 @@ class Violation(AssertionError):
     """Something happened that must not."""
 
 
-class Claim:
+class ClientClaim:
     """A delivery that a client has seen."""
 
     __slots__ = ("cuts", "hidden", "receives", "started")
@@ -69,7 +69,7 @@ class Claim:
         return any(since <= start and end < until for since, until in self.hidden)
 
 
-class Msg:
+class ModelMessage:
     """One message, wherever it is."""
 
     def __init__(self, home: QueueModel, new: NewMessage, asked_ms: int, tick: int) -> None:
@@ -93,10 +93,10 @@ class Msg:
         """Why it may not be there (any more)."""
         self.relaxed = False
         """It may be stored twice: a send was repeated outside the window."""
-        self.claims: dict[tuple[int, int], list[Claim]] = {}
+        self.claims: dict[tuple[int, int], list[ClientClaim]] = {}
         """By (partition, number)."""
         self.cuts: dict[tuple[int, int], list[list[int]]] = {}
-        """Visibility changes of a standard queue's message, by (partition, number), as :attr:`Claim.cuts`."""
+        """Visibility changes of a standard queue's message, by (partition, number), as :attr:`ClientClaim.cuts`."""
         self.deleted: dict[tuple[int, int], int] = {}
         """Tick of the answer to a delete by one of its handles, by the (partition, number) of the handle."""
         self.received = 0
@@ -165,13 +165,13 @@ class QueueModel:
         """FIFO: the scope of deduplication."""
         self.lossy = False
         """Damage has hit it, or what its messages go to or come from: nothing can be said of it."""
-        self.groups: dict[str, dict[int, Msg]] = {}
+        self.groups: dict[str, dict[int, ModelMessage]] = {}
         """FIFO: messages sent to it, by number."""
         self.delivered: dict[str, list[tuple[int, frozenset[int], int]]] = {}
         """FIFO: (number, what came with it, when it was claimed)."""
-        self.tokens: dict[bytes, list[tuple[int, int, Msg, int]]] = {}
+        self.tokens: dict[bytes, list[tuple[int, int, ModelMessage, int]]] = {}
         """(asked, answered, message, number) of sends that were stored, by token."""
-        self.tried: dict[bytes, list[Msg]] = {}
+        self.tried: dict[bytes, list[ModelMessage]] = {}
         """Sends by token, whatever became of them."""
         self.retries: dict[bytes, list[Answered]] = {}
         """By retry token: what its sends were answered first."""
@@ -221,8 +221,8 @@ class Model:
     """All messages of a run."""
 
     def __init__(self) -> None:
-        self.messages: dict[bytes, Msg] = {}
-        self.batches: list[list[Msg]] = []
+        self.messages: dict[bytes, ModelMessage] = {}
+        self.batches: list[list[ModelMessage]] = []
         """Batches whose outcome is not known."""
         self.tick = 0
         self.receives = 0
@@ -230,13 +230,13 @@ class Model:
 
     # --- sending ---
 
-    def sending(self, queue: QueueModel, new: Sequence[NewMessage], now: int) -> list[Msg]:
+    def sending(self, queue: QueueModel, new: Sequence[NewMessage], now: int) -> list[ModelMessage]:
         self.tick += 1
         asked = []
         for message in new:
             msg = self.messages.get(message.payload)
             if msg is None:
-                msg = self.messages[message.payload] = Msg(queue, message, now, self.tick)
+                msg = self.messages[message.payload] = ModelMessage(queue, message, now, self.tick)
                 msg.earliest_expiry = now + queue.least_retention()
                 if message.delay_seconds is not None:
                     msg.delay_ms = message.delay_seconds * 1000
@@ -258,7 +258,7 @@ class Model:
         return asked
 
     @staticmethod
-    def _forgotten(queue: QueueModel, message: NewMessage, msg: Msg, now: int) -> bool:
+    def _forgotten(queue: QueueModel, message: NewMessage, msg: ModelMessage, now: int) -> bool:
         """True if the tokens of the first attempt to send this message may have been forgotten.
 
         A purge takes deduplication ids; retry tokens stay.
@@ -269,7 +269,7 @@ class Model:
         return message.token is None or purged or now >= msg.asked_ms + queue.window_ms
 
     def sent(
-        self, queue: QueueModel, new: Sequence[NewMessage], msgs: Sequence[Msg], answers: Sequence[SendResult],
+        self, queue: QueueModel, new: Sequence[NewMessage], msgs: Sequence[ModelMessage], answers: Sequence[SendResult],
         asked: int, now: int,
     ) -> None:  # fmt: skip
         self.tick += 1
@@ -284,7 +284,14 @@ class Model:
                 self._stored(queue, message, msg, answer, asked, now)
 
     def _repeated(
-        self, queue: QueueModel, message: NewMessage, retry: bytes, msg: Msg, answer: SendResult, asked: int, now: int
+        self,
+        queue: QueueModel,
+        message: NewMessage,
+        retry: bytes,
+        msg: ModelMessage,
+        answer: SendResult,
+        asked: int,
+        now: int,
     ) -> bool:
         """Check an answer against those that the retry token had before.  Whether that is all to be said of it."""
         answered = queue.retries.setdefault(retry[:TOKEN_BYTES], [])
@@ -304,7 +311,7 @@ class Model:
             return False
         return self._answer_was_lost(queue, message, msg, answer)
 
-    def _answer_was_lost(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: SendResult) -> bool:
+    def _answer_was_lost(self, queue: QueueModel, message: NewMessage, msg: ModelMessage, answer: SendResult) -> bool:
         """A repeat is the first to be answered.  False: perhaps it was answered as the twin of another message."""
         if message.token is not None:
             return False
@@ -317,7 +324,7 @@ class Model:
             raise Violation(f"{msg.name} was called a repeat, but it was {msg.why}")
         return True
 
-    def token_reused(self, queue: QueueModel, new: Sequence[NewMessage], msgs: Iterable[Msg]) -> None:
+    def token_reused(self, queue: QueueModel, new: Sequence[NewMessage], msgs: Iterable[ModelMessage]) -> None:
         """The call was refused because of its retry token."""
         tokens = [(one.retry[:TOKEN_BYTES], one.retry[TOKEN_BYTES:]) for one in new if one.retry is not None]
         if not any(queue.named[token] - {digest} for token, digest in tokens):
@@ -325,7 +332,7 @@ class Model:
         self.refused(msgs)
 
     def _stored(
-        self, queue: QueueModel, message: NewMessage, msg: Msg, answer: SendResult, asked: int, now: int
+        self, queue: QueueModel, message: NewMessage, msg: ModelMessage, answer: SendResult, asked: int, now: int
     ) -> None:
         for token in (message.token, message.also):
             for earlier, _, first, _ in queue.tokens.get(token, ()) if token is not None else ():
@@ -345,7 +352,7 @@ class Model:
         if queue.fifo and message.group is not None:
             queue.groups.setdefault(message.group, {})[answer.number] = msg
 
-    def _acknowledged(self, queue: QueueModel, msg: Msg) -> None:
+    def _acknowledged(self, queue: QueueModel, msg: ModelMessage) -> None:
         msg.answered_at = min(msg.answered_at, self.tick)
         if (
             not msg.claims
@@ -356,7 +363,9 @@ class Model:
         ):
             msg.must = msg.may = True
 
-    def _twin(self, queue: QueueModel, message: NewMessage, msg: Msg, answer: SendResult, asked: int, now: int) -> None:
+    def _twin(
+        self, queue: QueueModel, message: NewMessage, msg: ModelMessage, answer: SendResult, asked: int, now: int
+    ) -> None:
         tokens = [token for token in (message.token, message.also) if token is not None]
         if not tokens:
             raise Violation(f"{msg.name} has no token and was called a duplicate")
@@ -396,13 +405,13 @@ class Model:
             if first is not msg and msg.attempts == 1:
                 msg.gone("not stored, it was a duplicate")
 
-    def refused(self, msgs: Iterable[Msg]) -> None:
+    def refused(self, msgs: Iterable[ModelMessage]) -> None:
         """This send has not taken place."""
         for msg in msgs:
             if msg.attempts == 1 and not msg.claims:
                 msg.gone("not stored, its send was refused")
 
-    def unanswered(self, msgs: Sequence[Msg]) -> None:
+    def unanswered(self, msgs: Sequence[ModelMessage]) -> None:
         """Record a send of unknown outcome."""
         if len(msgs) > 1 and all(msg.attempts == 1 for msg in msgs):
             self.batches.append(list(msgs))
@@ -417,7 +426,7 @@ class Model:
         asked: int,
         asked_at: int,
         now: int,
-    ) -> list[tuple[str, Msg]]:
+    ) -> list[tuple[str, ModelMessage]]:
         """Check one answer; the handles with their messages."""
         self.tick += 1
         self.receives += 1
@@ -455,11 +464,13 @@ class Model:
         return held
 
     @staticmethod
-    def _repeats(queue: QueueModel, one: ReceivedMessage, msg: Msg) -> bool:
+    def _repeats(queue: QueueModel, one: ReceivedMessage, msg: ModelMessage) -> bool:
         """A receive request attempt was repeated: this claim is known."""
         return any(claim.receives == one.receives for claim in msg.claims.get((queue.pid, one.number), ()))
 
-    def _fits(self, queue: QueueModel, one: ReceivedMessage, msg: Msg, started: int, now: int, carried: int) -> None:
+    def _fits(
+        self, queue: QueueModel, one: ReceivedMessage, msg: ModelMessage, started: int, now: int, carried: int
+    ) -> None:
         """``carried``: receives before it came to this queue."""
         sources = [other for other in msg.home.reach() if other.dead_letter is queue and other.arn == one.origin]
         if carried < min((other.max_receives for other in sources), default=0) or (carried and one.origin is None):
@@ -486,7 +497,7 @@ class Model:
         if dead is not None and not dead.drop_asked and one.receives > queue.max_receives:
             raise Violation(f"{msg.name} was received {one.receives} times, {queue.max_receives} are allowed")
 
-    def _fits_home(self, queue: QueueModel, one: ReceivedMessage, msg: Msg, started: int) -> None:
+    def _fits_home(self, queue: QueueModel, one: ReceivedMessage, msg: ModelMessage, started: int) -> None:
         if one.origin is not None:
             raise Violation(f"{msg.name} has an origin in the queue that it was sent to: {one.origin}")
         due = one.sent_ms + (queue.delay_ms[0] if msg.delay_ms is None else msg.delay_ms)
@@ -501,7 +512,7 @@ class Model:
         if one.sent_ms < msg.asked_ms:
             raise Violation(f"{msg.name} says it was sent at {one.sent_ms}, before {msg.asked_ms}")
 
-    def _left_rightly(self, msg: Msg) -> None:
+    def _left_rightly(self, msg: ModelMessage) -> None:
         home = msg.home
         unseen = home.unseen + home.receiving - msg.unseen_at
         if not home.enters and not msg.relaxed and msg.received + unseen < home.max_receives:
@@ -514,7 +525,7 @@ class Model:
         self,
         queue: QueueModel,
         one: ReceivedMessage,
-        msg: Msg,
+        msg: ModelMessage,
         started: int,
         visibility_ms: int,
         asked: int,
@@ -535,7 +546,7 @@ class Model:
         cuts = [] if queue.fifo else msg.cuts.setdefault((queue.pid, one.number), [])
         # A change by the handle of an earlier receive may have come between this one and its answer.
         early = [end for answered_at, end in cuts if answered_at > asked_at]
-        claims.append(Claim(one.receives, started, min([started + visibility_ms, *early]), cuts))
+        claims.append(ClientClaim(one.receives, started, min([started + visibility_ms, *early]), cuts))
         unseen = queue.unseen + queue.receiving
         if not msg.relaxed and one.receives > len(claims) + unseen:
             raise Violation(f"{msg.name} counts {one.receives} receives, {len(claims)} were answered")
@@ -549,7 +560,13 @@ class Model:
             msg.must = True
 
     def _in_order(
-        self, queue: QueueModel, one: ReceivedMessage, msg: Msg, numbers: frozenset[int], started: int, asked_at: int
+        self,
+        queue: QueueModel,
+        one: ReceivedMessage,
+        msg: ModelMessage,
+        numbers: frozenset[int],
+        started: int,
+        asked_at: int,
     ) -> None:
         assert one.group is not None
         if queue.came_back:
@@ -576,7 +593,7 @@ class Model:
 
     # --- receipt handles ---
 
-    def deleting(self, held: Sequence[tuple[str, Msg]]) -> None:
+    def deleting(self, held: Sequence[tuple[str, ModelMessage]]) -> None:
         self.tick += 1
         for _, msg in held:
             msg.must = False
@@ -585,7 +602,7 @@ class Model:
     def deleted(
         self,
         queue: QueueModel,
-        held: Sequence[tuple[str, Msg]],
+        held: Sequence[tuple[str, ModelMessage]],
         outcomes: Sequence[HandleOutcome],
         asked: int,
         now: int,
@@ -604,7 +621,7 @@ class Model:
                 raise Violation(f"a delete of {msg.name} was refused though its claim had not ended")
 
     def changing(
-        self, queue: QueueModel, held: Sequence[tuple[str, Msg]], seconds: Sequence[int], asked: int
+        self, queue: QueueModel, held: Sequence[tuple[str, ModelMessage]], seconds: Sequence[int], asked: int
     ) -> list[list[int]]:
         self.tick += 1
         cuts = []
@@ -618,7 +635,7 @@ class Model:
         return cuts
 
     def changed(
-        self, queue: QueueModel, held: Sequence[tuple[str, Msg]], cuts: list[list[int]],
+        self, queue: QueueModel, held: Sequence[tuple[str, ModelMessage]], cuts: list[list[int]],
         outcomes: Sequence[HandleOutcome], asked_at: int, now: int,
     ) -> None:  # fmt: skip
         self.tick += 1
@@ -629,7 +646,7 @@ class Model:
             elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE):
                 raise Violation(f"a visibility change of {msg.name} was answered {outcome!r}")
 
-    def _claim_of(self, queue: QueueModel, text: str, msg: Msg) -> tuple[Claim, tuple[int, int]]:
+    def _claim_of(self, queue: QueueModel, text: str, msg: ModelMessage) -> tuple[ClientClaim, tuple[int, int]]:
         """The claim that a handle was issued for, and the (partition, number) of its message."""
         handle = queue.handles.read(text)
         assert not isinstance(handle, HandleOutcome)
@@ -639,7 +656,7 @@ class Model:
 
     # --- the queue as a whole ---
 
-    def within(self, queue: QueueModel) -> list[Msg]:
+    def within(self, queue: QueueModel) -> list[ModelMessage]:
         """Messages that may be in the queue."""
         reaching = {home: queue in home.reach() for home in {msg.home for msg in self.messages.values()}}
         return [msg for msg in self.messages.values() if msg.may and reaching[msg.home]]

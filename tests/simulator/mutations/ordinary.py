@@ -30,7 +30,7 @@ from backend.serving.incarnation import Incarnation
 from backend.serving.transfers import Ferry
 from metadata_service.models import LogEntry, ShardEntry
 from tests.simulator.world.cluster import ClusterWorld
-from tests.simulator.world.world import World
+from tests.simulator.world.world import SimWorld
 
 Make = Callable[[], AbstractContextManager[Any]]
 
@@ -71,7 +71,7 @@ def run_ordinary(seed: int, *, cluster: bool) -> Counter[str]:
     """Run one seed as it is; returns its counts.  Raises what it finds."""
     if cluster:
         return ClusterWorld(seed, varied=True).run(CLUSTER_SECONDS).counts
-    return World(seed).run(NODE_STEPS).counts
+    return SimWorld(seed).run(NODE_STEPS).counts
 
 
 def noticed_by(name: str, seed: int, *, cluster: bool) -> Exception | None:

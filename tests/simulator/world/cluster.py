@@ -35,7 +35,7 @@ from metadata_service.models import new_queue
 from metadata_service.store import StoreError
 from tests.simulator.actors.callers import Callers
 from tests.simulator.actors.troubles import FRONTENDS, Troubles
-from tests.simulator.checks.history import History, Place, Queue
+from tests.simulator.checks.history import Place, QueueHistory, RunHistory
 from tests.simulator.checks.ledger import HostEntries, Ledger, SessionEntries
 from tests.simulator.checks.model import Violation
 from tests.simulator.clocks import wrong_clocks
@@ -51,7 +51,7 @@ from tests.simulator.world.machines import NetMachines
 from tests.simulator.world.maps import Maps
 from tests.simulator.world.nodes import Nodes
 from tests.simulator.world.store import SimStore
-from tests.simulator.world.wires import Server, wire
+from tests.simulator.world.wires import ServerHost, wire
 from tests.simulator.world.world import Report, deterministic
 
 SHARDS = 16
@@ -115,8 +115,8 @@ class ClusterWorld:
         self.ledger.timed_out = Random(f"sessions of {seed}").choice((0.0, 0.02, 0.1))
         self.disk = SimDisk(Random(random.random()), latency_seconds=(0.0001, random.choice((0.0005, 0.005))))
         self.store = SimStore(Random(random.random()))
-        self.history = History()
-        self.queues: list[Queue] = []
+        self.history = RunHistory()
+        self.queues: list[QueueHistory] = []
         self.mapped: list[int] = []
         """Ids of the queues whose maps change."""
         self.spread = random.choice((0.0, 0.3))
@@ -126,7 +126,7 @@ class ClusterWorld:
         """Share of the queues that are deleted, of those that are no dead-letter queues."""
         self.all_die = 0.5
         """Probability that all nodes are killed in the end, and start again."""
-        self.doomed: list[Queue] = []
+        self.doomed: list[QueueHistory] = []
         """They are."""
         self.fronts: list[Front] = []
         self.catalog = Catalog(seed % 1000 * 1000 + 1, self._changed)
@@ -136,7 +136,7 @@ class ClusterWorld:
         self.troubles = Troubles(self)
         self.tasks: list[asyncio.Task[Any]] = []
         """Tasks of the world outside.  None may fail."""
-        self.when_answering: Callable[[Server, str, tuple[Any, ...]], None] | None = None
+        self.when_answering: Callable[[ServerHost, str, tuple[Any, ...]], None] | None = None
         """Told of each answer that is about to leave a node."""
         self.weak_levels: tuple[AckLevel, ...] = (AckLevel.LEADER, AckLevel.NONE)
         self.when_mapped: Callable[[StoredQueue], None] | None = None
@@ -175,10 +175,10 @@ class ClusterWorld:
         self.doomed += [one for one in self.queues if not one.feeds and self.chances.random() < self.deleted]
 
     def _queue(
-        self, name: str, fifo: bool, ack_level: AckLevel = AckLevel.QUORUM, dead_letter: Queue | None = None
-    ) -> Queue:
+        self, name: str, fifo: bool, ack_level: AckLevel = AckLevel.QUORUM, dead_letter: QueueHistory | None = None
+    ) -> QueueHistory:
         random, number = self.random, len(self.queues) + 1
-        queue = Queue(number, arn_of(name), fifo, ack_level, number.to_bytes(16, "big"))
+        queue = QueueHistory(number, arn_of(name), fifo, ack_level, number.to_bytes(16, "big"))
         attributes = {"HoldfastAckLevel": ack_level.name.lower()}
         if fifo:
             attributes.update(FifoQueue="true", DeduplicationScope="messageGroup")
@@ -206,7 +206,7 @@ class ClusterWorld:
             if self.random.random() < 0.5:
                 front.hear_of(stored)
 
-    def partitions_of(self, queue: Queue) -> set[int]:
+    def partitions_of(self, queue: QueueHistory) -> set[int]:
         """The partitions that it has now, or had last."""
         return {one.id for one in self.catalog.last(queue.queue_id).partitions}
 
@@ -239,10 +239,10 @@ class ClusterWorld:
 
     # --- what processes reach ---
 
-    def server(self, name: str) -> Server | None:
+    def server(self, name: str) -> ServerHost | None:
         return self.nodes.processes.get(name)
 
-    def answering(self, server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(self, server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
         if self.when_answering is not None:
             self.when_answering(server, method, arguments)
 
@@ -355,7 +355,7 @@ class ClusterWorld:
             self._rest()
         self._empty()
 
-    async def _delete(self, queue: Queue, after_seconds: float) -> None:
+    async def _delete(self, queue: QueueHistory, after_seconds: float) -> None:
         await asyncio.sleep(after_seconds)
         await self.callers.delete_queue(queue)
 
@@ -424,7 +424,7 @@ class ClusterWorld:
         """Receive and delete all that there is, and hold it against what clients were told."""
         self.loop.run_for(40.0)  # what was in flight is visible again
         self.check()
-        found: dict[bytes, list[tuple[Queue, Place]]] = {}
+        found: dict[bytes, list[tuple[QueueHistory, Place]]] = {}
         for _ in range(100):
             there = [queue for queue in self.queues if queue.queue_id in self.catalog.queues]
             got = sum([self.callers.take_all(queue, found) for queue in there])

@@ -29,7 +29,7 @@ READS = frozenset({"logs", "shards", "settings", "target", "heartbeats", "cluste
 """Calls of the metadata that change nothing."""
 
 
-class Process(SimDisk):
+class SimProcess(SimDisk):
     """A process's hold on the machine's disk: its descriptors, its locks, and what it has under way.
 
     With :attr:`store`, its hold on the metadata.
@@ -39,9 +39,9 @@ class Process(SimDisk):
 
     def __init__(self, disk: SimDisk, store: SimStore) -> None:
         self.__dict__.update(disk.__dict__)
-        Process._processes += 1
+        SimProcess._processes += 1
         self._fds = {}
-        self._next_fd = Process._processes * 1_000_000
+        self._next_fd = SimProcess._processes * 1_000_000
         self.alive = True
         self.steps = 0
         """Changes so far."""
@@ -93,7 +93,7 @@ class Process(SimDisk):
 class _Store:
     """The metadata, as a process sees them."""
 
-    def __init__(self, process: Process, store: SimStore) -> None:
+    def __init__(self, process: SimProcess, store: SimStore) -> None:
         self._process = process
         self._store = store
 
@@ -124,7 +124,7 @@ class Fleet:
         self.disk = SimDisk(self.random)
         self.store = SimStore(self.random)
         self.segment_bytes = segment_bytes
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, SimProcess] = {}
         self.nodes: dict[str, Node] = {}
         self._kept: list[object] = []
         """The processes that there ever were, and their nodes."""
@@ -146,7 +146,7 @@ class Fleet:
         return True
 
     def starting(self, name: str, shards: Collection[int] = ()) -> Coroutine[Any, Any, Node]:
-        process = self.processes[name] = Process(self.disk, self.store)
+        process = self.processes[name] = SimProcess(self.disk, self.store)
         self._kept.append(process)
         clock = SteadyClock(lambda: NOW + self.loop.now, lambda: self.loop.now, lambda: self.loop.now)
         settings = NodeSettings(name, LogSettings(segment_bytes=self.segment_bytes, low_water_bytes=0), shards=shards)

@@ -24,19 +24,19 @@ from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
 from tests.simulator.clocks import let_the_first_be_alone
 from tests.simulator.world.catalog import resolver_over
-from tests.simulator.world.fleet import Process
+from tests.simulator.world.fleet import SimProcess
 from tests.simulator.world.machines import HostTables
-from tests.simulator.world.wires import Server
+from tests.simulator.world.wires import ServerHost
 from tests.simulator.world.world import EPOCH
 
 if TYPE_CHECKING:
     from tests.simulator.world.cluster import ClusterWorld
 
 
-class NodeProcess(Server):
+class NodeProcess(ServerHost):
     """One start of a backend node."""
 
-    def __init__(self, name: str, process: Process | None) -> None:
+    def __init__(self, name: str, process: SimProcess | None) -> None:
         super().__init__(name)
         self.node: Node | None = None
         self.member: Member | None = None
@@ -142,7 +142,7 @@ class Nodes:
 
     def _start(self, name: str) -> NodeProcess:
         world = self._world
-        hold = Process(world.disk, world.store) if world.local else None
+        hold = SimProcess(world.disk, world.store) if world.local else None
         process = self.processes[name] = NodeProcess(name, hold)
         work = process.run(world.loop, self._serve(process))
         work.add_done_callback(lambda task: self._served(process, task), context=Context())

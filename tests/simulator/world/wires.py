@@ -22,7 +22,7 @@ MAY_COME_TWICE = frozenset({"take", "never", "delete", "configure"})
 """And sends with a token.  Whatever else comes twice has done so for a caller that asked twice."""
 
 
-class Server(Host):
+class ServerHost(Host):
     """A process that can be called."""
 
     backend: Peer | None = None
@@ -34,11 +34,11 @@ class Wiring(Protocol):
 
     net: Net
 
-    def server(self, name: str) -> Server | None: ...
+    def server(self, name: str) -> ServerHost | None: ...
 
     def failed(self, error: BaseException) -> None: ...
 
-    def answering(self, server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(self, server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
         """An answer is about to leave."""
 
 
@@ -83,7 +83,7 @@ def wire(wiring: Wiring) -> type:
 
 
 class _Call:
-    def __init__(self, wiring: Wiring, me: Host, server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, wiring: Wiring, me: Host, server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
         self._wiring = wiring
         self._net = wiring.net
         self._loop = asyncio.get_running_loop()

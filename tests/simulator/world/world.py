@@ -55,7 +55,7 @@ class Report(NamedTuple):
     """Virtual time that passed."""
 
 
-class World:
+class SimWorld:
     """A run in progress."""
 
     def __init__(self, seed: int, trace: bool = False, rot: bool = False) -> None:
@@ -679,7 +679,7 @@ class _Reports(logging.Handler):
 
 def simulate(seed: int, steps: int = 2000, *, rot: bool = False) -> Report:
     """Run one seed.  Raises :class:`Violation`, :class:`Stuck`, or whatever broke."""
-    return World(seed, rot=rot).run(steps)
+    return SimWorld(seed, rot=rot).run(steps)
 
 
-__all__ = ["Report", "Stuck", "Violation", "World", "simulate"]
+__all__ = ["Report", "SimWorld", "Stuck", "Violation", "simulate"]

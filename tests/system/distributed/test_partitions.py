@@ -23,13 +23,13 @@ from metadata_service.clusters.partition_map import open_ones
 from metadata_service.sqlite.store import SQLiteStore
 from tests.servers.server import ACCOUNT, REGION
 from tests.servers.waiting import wait_until
-from tests.system.distributed.test_roles import SECRET, Backend, Frontend
+from tests.system.distributed.test_roles import SECRET, BackendOnly, FrontendOnly
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[tuple[Backend, Frontend, Frontend]]:
-    backend = Backend(tmp_path)
-    one, other = Frontend(backend, "one"), Frontend(backend, "other")
+def service(tmp_path: Path) -> Iterator[tuple[BackendOnly, FrontendOnly, FrontendOnly]]:
+    backend = BackendOnly(tmp_path)
+    one, other = FrontendOnly(backend, "one"), FrontendOnly(backend, "other")
     try:
         backend.start()
         one.start()
@@ -86,7 +86,7 @@ def long_poll(one: Any, other: Any) -> None:
             assert time.monotonic() - began < 10
 
 
-class Traffic:
+class _Traffic:
     """Threads that send, repeat and receive at both frontends."""
 
     def __init__(self, clients: list[Callable[[], Any]]) -> None:
@@ -156,7 +156,7 @@ class Traffic:
             pass
 
 
-async def split_and_drain(backend: Backend, traffic: Traffic) -> None:
+async def split_and_drain(backend: BackendOnly, traffic: _Traffic) -> None:
     store = SQLiteStore(Settings(data=backend.data).metadata_file)
     wire = await RemoteBackend.connect(Address(path=str(backend.folder / "wire.sock")), secret=SECRET.encode())
     try:
@@ -186,12 +186,12 @@ async def split_and_drain(backend: Backend, traffic: Traffic) -> None:
         await store.close()
 
 
-def test_queues_with_several_partitions(service: tuple[Backend, Frontend, Frontend]) -> None:
+def test_queues_with_several_partitions(service: tuple[BackendOnly, FrontendOnly, FrontendOnly]) -> None:
     backend, one, other = service
     fifo_order(one.client())
     long_poll(one.client(), other.client())
     one.client().create_queue(QueueName="hot", Attributes={"VisibilityTimeout": "300"})
-    traffic = Traffic([one.client, other.client])
+    traffic = _Traffic([one.client, other.client])
     asyncio.run(split_and_drain(backend, traffic))
     traffic.end()
     assert sorted(traffic.received) == sorted(traffic.sent)

@@ -17,7 +17,7 @@ from tests.servers.waiting import wait_until
 SECRET = "between the tests and nobody else"
 
 
-class Backend(Server):
+class BackendOnly(Server):
     """``holdfast backend``, on a socket in its folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,10 +35,10 @@ class Backend(Server):
         return f"pid={self.pid}" in self.log_text()
 
 
-class Frontend(Server):
+class FrontendOnly(Server):
     """``holdfast frontend`` of a backend."""
 
-    def __init__(self, backend: Backend, name: str, secret: str = SECRET) -> None:
+    def __init__(self, backend: BackendOnly, name: str, secret: str = SECRET) -> None:
         super().__init__(backend.folder, {"CLUSTER_SECRET": secret})
         self.log = backend.folder / f"{name}.log"
         self._address = backend.address
@@ -49,28 +49,28 @@ class Frontend(Server):
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    made = Backend(tmp_path)
+def backend(tmp_path: Path) -> Iterator[BackendOnly]:
+    made = BackendOnly(tmp_path)
     yield made
     made.kill()
 
 
 @pytest.fixture
-def frontends(backend: Backend) -> Iterator[list[Frontend]]:
-    made = [Frontend(backend, "one"), Frontend(backend, "other")]
+def frontends(backend: BackendOnly) -> Iterator[list[FrontendOnly]]:
+    made = [FrontendOnly(backend, "one"), FrontendOnly(backend, "other")]
     yield made
     for each in made:
         each.kill()
 
 
-def rotate(backend: Backend) -> subprocess.CompletedProcess[str]:
+def rotate(backend: BackendOnly) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast", "keyring", "rotate", "--data", str(backend.data)]
     environment = clean_environment() | {"PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_frontends_serve_the_queues_of_a_backend_that_comes_and_goes(
-    backend: Backend, frontends: list[Frontend]
+    backend: BackendOnly, frontends: list[FrontendOnly]
 ) -> None:
     one, other = frontends
     backend.start()
@@ -97,8 +97,8 @@ def test_frontends_serve_the_queues_of_a_backend_that_comes_and_goes(
     assert one.stop() == 0
 
 
-def test_who_does_not_know_the_secret_is_not_let_in(backend: Backend) -> None:
-    stranger = Frontend(backend, "stranger", "nobody knows this one, I am sure")
+def test_who_does_not_know_the_secret_is_not_let_in(backend: BackendOnly) -> None:
+    stranger = FrontendOnly(backend, "stranger", "nobody knows this one, I am sure")
     with pytest.raises(
         RuntimeError, match=r"ended with 1:[\s\S]*is no data folder of Holdfast: start the backend first"
     ):
@@ -123,7 +123,7 @@ def test_nobody_believes_that_something_is_kept_elsewhere(tmp_path: Path, settin
 
 
 def test_without_a_secret_nothing_starts(tmp_path: Path) -> None:
-    backend = Backend(tmp_path)
+    backend = BackendOnly(tmp_path)
     del backend.settings["HOLDFAST_CLUSTER_SECRET"]
     backend.begin()
     assert backend.running().wait(60) == 2

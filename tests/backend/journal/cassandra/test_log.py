@@ -33,7 +33,7 @@ SETTINGS = CassandraLogSettings(
 )
 
 
-class Run:
+class _Run:
     """A writer, and a successor that takes its log over while it writes without knowing."""
 
     def __init__(self, seed: int) -> None:
@@ -178,7 +178,7 @@ def run(seeds: range) -> int:
     """Run all seeds; returns the number of answers that had to wait for all replicas."""
     everywhere = 0
     for seed in seeds:
-        one = Run(seed)
+        one = _Run(seed)
         try:
             virtual(one.main())
         except AssertionError as error:
@@ -263,7 +263,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-class Held:
+class _SteppedLog:
     """A log that the test runs step by step."""
 
     tables: HeldTables
@@ -271,7 +271,7 @@ class Held:
     failures: list[BaseException]
 
     @classmethod
-    async def begin(cls) -> Held:
+    async def begin(cls) -> _SteppedLog:
         self = cls()
         self.tables = HeldTables()
         self.failures = []
@@ -294,7 +294,7 @@ def by_hand(main: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 @by_hand
 async def test_a_read_answers_for_the_rows_that_were_complete_when_it_was_sent() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first, second = await held.row(1), await held.row(2)
     held.tables.writes[0][1](None)
     await turns()
@@ -314,7 +314,7 @@ async def test_a_read_answers_for_the_rows_that_were_complete_when_it_was_sent()
 
 @by_hand
 async def test_answers_without_a_record_wait_for_a_read_that_begins_after() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first = held.log.barrier()
     await turns()
     second = held.log.barrier()
@@ -330,7 +330,7 @@ async def test_answers_without_a_record_wait_for_a_read_that_begins_after() -> N
 
 @by_hand
 async def test_answers_without_a_record_wait_for_the_rows_they_rest_on() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     await held.row(1)
     twin = held.log.barrier()
     await turns()
@@ -344,7 +344,7 @@ async def test_answers_without_a_record_wait_for_the_rows_they_rest_on() -> None
 
 @by_hand
 async def test_rows_are_answered_in_order_and_sent_again_as_they_were() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first, second = await held.row(1), await held.row(2)
     held.tables.writes[1][1](None)
     held.tables.writes[0][1](Unanswered("who knows"))
@@ -361,7 +361,7 @@ async def test_rows_are_answered_in_order_and_sent_again_as_they_were() -> None:
 
 @by_hand
 async def test_no_row_is_sent_a_window_before_one_that_is_not_complete() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     for number in range(20):
         await held.row(number, 900)
     assert len(held.tables.writes) == WINDOW
@@ -376,7 +376,7 @@ async def test_no_row_is_sent_a_window_before_one_that_is_not_complete() -> None
 
 @by_hand
 async def test_rows_fill_while_some_are_under_way() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     for number in range(20):
         await held.row(number, 0)
     assert len(held.tables.writes) == SETTINGS.rows_at_once
@@ -390,7 +390,7 @@ async def test_rows_fill_while_some_are_under_way() -> None:
 
 @by_hand
 async def test_too_much_that_waits_is_met_before_anything_is_applied() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     for number in range(33):
         held.log.append(a_record(number, 900))
     with pytest.raises(StorageFull):
@@ -413,7 +413,7 @@ async def test_too_much_that_waits_is_met_before_anything_is_applied() -> None:
 
 @by_hand
 async def test_without_a_quorum_calls_are_refused_and_it_goes_on_by_itself() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first = await held.row(1)
     while not first.done():
         _, done = held.tables.writes.pop()
@@ -443,7 +443,7 @@ async def test_without_a_quorum_calls_are_refused_and_it_goes_on_by_itself() -> 
 
 @by_hand
 async def test_without_an_answer_to_the_fence_calls_are_refused_too() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first = await held.row(1)
     held.tables.writes[0][1](None)
     while not first.done():
@@ -461,7 +461,7 @@ async def test_without_an_answer_to_the_fence_calls_are_refused_too() -> None:
 
 @by_hand
 async def test_an_entry_that_is_gone_is_no_open_one() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first = await held.row(1)
     held.tables.writes[0][1](None)
     await turns()
@@ -473,7 +473,7 @@ async def test_an_entry_that_is_gone_is_no_open_one() -> None:
 
 @by_hand
 async def test_a_close_that_gets_no_answer_ends() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     first = await held.row(1)
     await held.log.close()
     with pytest.raises(Unavailable):
@@ -525,7 +525,7 @@ def test_a_machine_that_is_away_is_felt_only_by_those_who_wait_for_all(caplog: p
 
 @by_hand
 async def test_what_waits_for_all_is_bounded_and_ends_with_the_log() -> None:
-    held = await Held.begin()
+    held = await _SteppedLog.begin()
     answers = []
     for number in range(40):
         position = held.log.append(a_record(number, 900))

@@ -19,7 +19,7 @@ LOG = 5
 MOST = 60.0
 
 
-class Asked:
+class _FakeConnection:
     """Substitute for a connection; it answers on demand."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Asked:
         self.waiting.pop()(found)
 
 
-class World:
+class _World:
     def __init__(self) -> None:
-        self.asked = Asked()
+        self.asked = _FakeConnection()
         self.ended: list[int] = []
         self.told: list[Any] = []
         fence = Fence("", lambda log_id: (log_id,), str, self._end_hold)
@@ -55,18 +55,18 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch: pytest.MonkeyPatch) -> _World:
     monkeypatch.setattr(tables, "HELD_SECONDS_MOST", MOST)
     monkeypatch.setattr(tables, "HELD_LOOK_SECONDS", 0.0)
-    return World()
+    return _World()
 
 
-def gets_old(world: World) -> None:
+def gets_old(world: _World) -> None:
     (held,) = world.tables._held.values()
     held.since -= MOST + 1
 
 
-async def test_a_hold_that_takes_too_long_is_ended_and_nobody_hears_of_it(world: World) -> None:
+async def test_a_hold_that_takes_too_long_is_ended_and_nobody_hears_of_it(world: _World) -> None:
     await world.read([(HELD,)])
     gets_old(world)
     await world.asked.answers([(HELD,)])
@@ -76,7 +76,7 @@ async def test_a_hold_that_takes_too_long_is_ended_and_nobody_hears_of_it(world:
     assert not world.tables._held
 
 
-async def test_a_later_hold_is_not_as_old_as_one_whose_end_was_not_seen(world: World) -> None:
+async def test_a_later_hold_is_not_as_old_as_one_whose_end_was_not_seen(world: _World) -> None:
     await world.read([(HELD,)])
     gets_old(world)
     await world.asked.answers(connection.StatementFailed(OperationTimedOut()))

@@ -12,7 +12,7 @@ from backend.journal.rows import encode_row
 LOG = 3
 
 
-class Stored:
+class _StoredRows:
     """Rows that a quorum has; ``others``: rows on further replicas."""
 
     def __init__(self) -> None:
@@ -25,8 +25,8 @@ class Stored:
         )
         (self.others if elsewhere else self.rows)[segment, row] = data
 
-    def everyone(self) -> Stored:
-        all_of_them = Stored()
+    def everyone(self) -> _StoredRows:
+        all_of_them = _StoredRows()
         all_of_them.rows = {**self.rows, **self.others}
         return all_of_them
 
@@ -38,22 +38,22 @@ class Stored:
 
 
 @pytest.fixture
-def stored() -> Stored:
+def stored() -> _StoredRows:
     """Rows 1 to 3 in segment 1, 4 and 5 in segment 2."""
-    stored = Stored()
+    stored = _StoredRows()
     for seq, (segment, row) in enumerate(((1, 0), (1, 1), (1, 2), (2, 0), (2, 1)), 1):
         stored.add(segment, row, seq, seq - 1)
     return stored
 
 
-async def end(stored: Stored, from_segment: int = 1) -> tuple[End, int | None]:
+async def end(stored: _StoredRows, from_segment: int = 1) -> tuple[End, int | None]:
     tail = CassandraTail(stored, LOG, from_segment)
     await tail.catch_up()
     await tail.catch_up()
     return tail.end, await tail.seq()
 
 
-async def test_a_log_is_followed_over_its_segments(stored: Stored) -> None:
+async def test_a_log_is_followed_over_its_segments(stored: _StoredRows) -> None:
     assert await end(stored) == (End(2, 2), 5)
     assert await end(stored, 2) == (End(2, 2), 5)
     assert await end(stored, 3) == (End(3, 0), None)
@@ -63,10 +63,10 @@ async def test_a_log_is_followed_over_its_segments(stored: Stored) -> None:
     stored.add(3, 0, 7)
     await tail.catch_up()
     assert (tail.end, await tail.seq()) == (End(3, 1), 7)
-    assert await end(Stored()) == (End(1, 0), None)
+    assert await end(_StoredRows()) == (End(1, 0), None)
 
 
-async def test_behind_a_row_that_is_missing_nothing_was_answered(stored: Stored) -> None:
+async def test_behind_a_row_that_is_missing_nothing_was_answered(stored: _StoredRows) -> None:
     stored.add(2, 3, 7, 5)
     assert await end(stored) == (End(2, 2), 5)
     stored.add(3, 0, 8, 5)
@@ -77,7 +77,7 @@ async def test_behind_a_row_that_is_missing_nothing_was_answered(stored: Stored)
     assert await end(stored) == (End(1, 3), 3)
 
 
-async def test_what_was_answered_and_is_missing_is_looked_for_at_all_machines(stored: Stored) -> None:
+async def test_what_was_answered_and_is_missing_is_looked_for_at_all_machines(stored: _StoredRows) -> None:
     stored.others[2, 0] = stored.rows.pop((2, 0))
     stored.add(2, 2, 6, 5)
     assert await end(stored) == (End(2, 3), 6)
@@ -85,7 +85,7 @@ async def test_what_was_answered_and_is_missing_is_looked_for_at_all_machines(st
     assert await end(stored) == (End(2, 3), 6)
 
 
-async def test_what_is_lost_is_passed_over_for_a_recovery_to_find(stored: Stored) -> None:
+async def test_what_is_lost_is_passed_over_for_a_recovery_to_find(stored: _StoredRows) -> None:
     del stored.rows[1, 1]
     assert await end(stored) == (End(2, 2), 5)
     del stored.rows[2, 0]
@@ -93,7 +93,7 @@ async def test_what_is_lost_is_passed_over_for_a_recovery_to_find(stored: Stored
     assert await end(stored) == (End(2, 3), 6)
 
 
-async def test_a_row_that_is_damaged_ends_nothing(stored: Stored) -> None:
+async def test_a_row_that_is_damaged_ends_nothing(stored: _StoredRows) -> None:
     stored.rows[2, 1] = bytes(len(stored.rows[2, 1]))
     assert await end(stored) == (End(2, 2), 5)
     stored.rows[1, 2] = bytes(100)

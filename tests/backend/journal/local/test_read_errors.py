@@ -22,7 +22,7 @@ from backend.serving.partition import OpenPartition
 from metadata_service.sqlite.store import SQLiteStore
 from telemetry.metrics import Registry
 from tests.backend.faulty_disk import BLOCK_BYTES, FaultyDisk
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 from tests.backend.out_of_files import MESSAGES
 from tests.backend.quorum_node import OpenTables, QuorumNode
 
@@ -30,7 +30,7 @@ HEAD_BYTES_MAX = 64
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE)
 
 
-class _Filled(Cluster):
+class _Filled(RestartableNode):
     """A node with one queue, whose messages are numbered."""
 
     @property

@@ -9,12 +9,12 @@ import pytest
 from backend.journal.interface import Log
 from backend.journal.local.segments import segment_name
 from backend.journal.local.tail import LogTail, stand_still
-from tests.backend.nodes import Cluster
+from tests.backend.nodes import RestartableNode
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> Cluster:
-    cluster = Cluster(tmp_path, segment_bytes=64 << 10, checkpoint_segments=1000)
+async def cluster(tmp_path: Path) -> RestartableNode:
+    cluster = RestartableNode(tmp_path, segment_bytes=64 << 10, checkpoint_segments=1000)
     await cluster.start()
     return cluster
 
@@ -25,7 +25,7 @@ def _end(log: Log) -> tuple[int, int]:
     return batch.segment.number, batch.offset
 
 
-async def test_it_follows_the_writer_through_its_segments(cluster: Cluster, tmp_path: Path) -> None:
+async def test_it_follows_the_writer_through_its_segments(cluster: RestartableNode, tmp_path: Path) -> None:
     target = await cluster.queue(1)
     log = cluster.node._serving().log
     tail = LogTail(str(tmp_path / "journal" / "node-1"), log.log_id)
@@ -45,7 +45,7 @@ async def test_it_follows_the_writer_through_its_segments(cluster: Cluster, tmp_
     await cluster.stop()
 
 
-async def test_what_is_no_row_belongs_to_the_log_up_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
+async def test_what_is_no_row_belongs_to_the_log_up_to_its_end(cluster: RestartableNode, tmp_path: Path) -> None:
     """Recovery decides whether these bytes were torn or damaged, so none may be left out."""
     target = await cluster.queue(1)
     await cluster.send(target, "one", "two")

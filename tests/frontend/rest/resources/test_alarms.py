@@ -18,7 +18,7 @@ from frontend.alarms.webhooks import Webhooks
 from frontend.rest.resources import alarms as routes
 from frontend.rest.tenant_removal import delete_tenant
 from metadata_service.alarms import AlarmStatus
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.hooks import Hook, hook
 from tests.frontend.rest.test_app import OPERATOR, ORDERS, OTHER, SENDER, STRANGER, call, problem
 
@@ -38,7 +38,7 @@ def listening() -> Iterator[Hook]:
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
         for one in (OPERATOR, SENDER, ORDERS, STRANGER):
@@ -52,12 +52,12 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         await services.alarms.close()
 
 
-async def put(service: Service, name: str, url: str, by: Any = KEY, **changes: Any) -> Answer:
+async def put(service: FrontendService, name: str, url: str, by: Any = KEY, **changes: Any) -> FrontendAnswer:
     body = json.dumps({**GIVEN, "webhook": url, **changes}).encode()
     return await call(service, "PUT", f"/v1/alarms/{name}", body, by=by)
 
 
-async def test_the_life_of_an_alarm(service: Service, listening: Hook) -> None:
+async def test_the_life_of_an_alarm(service: FrontendService, listening: Hook) -> None:
     made = await put(service, "slow", listening.url)
     assert made.status == 201, made.content
     secret = made.json["secret"]
@@ -85,7 +85,7 @@ async def test_the_life_of_an_alarm(service: Service, listening: Hook) -> None:
     ]
 
 
-async def test_no_secret_is_stored_in_clear_or_shown(service: Service, listening: Hook, tmp_path: Path) -> None:
+async def test_no_secret_is_stored_in_clear_or_shown(service: FrontendService, listening: Hook, tmp_path: Path) -> None:
     secret = (await put(service, "slow", listening.url)).json["secret"]
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("metadata.sqlite*"))
     assert b"slow" in stored
@@ -94,7 +94,7 @@ async def test_no_secret_is_stored_in_clear_or_shown(service: Service, listening
         assert hidden not in service.audit_file.read_bytes()
 
 
-async def test_how_an_alarm_stands_is_shown(service: Service, listening: Hook) -> None:
+async def test_how_an_alarm_stands_is_shown(service: FrontendService, listening: Hook) -> None:
     await put(service, "slow", listening.url)
     found = await service.store.get_alarm(KEY.account, "slow")
     assert found is not None
@@ -106,7 +106,7 @@ async def test_how_an_alarm_stands_is_shown(service: Service, listening: Hook) -
     assert (shown["breaching_since"], shown["told"], shown["trouble"], shown["lost"]) == (90, 110, "away", 2)
 
 
-async def test_who_may(service: Service, listening: Hook) -> None:
+async def test_who_may(service: FrontendService, listening: Hook) -> None:
     url = listening.url
     assert problem(await put(service, "a", url, SENDER))[0] == 403
     assert problem(await put(service, "a", url, ORDERS, queue="secret"))[0] == 403
@@ -140,7 +140,7 @@ async def test_who_may(service: Service, listening: Hook) -> None:
         ({"treshold": 3}, "treshold"),
     ],
 )
-async def test_what_is_no_alarm(service: Service, changes: dict[str, Any], said: str) -> None:
+async def test_what_is_no_alarm(service: FrontendService, changes: dict[str, Any], said: str) -> None:
     answer = await put(service, "a", "https://example.com/", **changes)
     assert problem(answer) == (400, "InvalidRequest")
     assert said in answer.json["detail"]
@@ -148,7 +148,7 @@ async def test_what_is_no_alarm(service: Service, changes: dict[str, Any], said:
     assert (await call(service, "GET", "/v1/alarms")).json == {"alarms": []}
 
 
-async def test_names_queues_and_numbers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_queues_and_numbers(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "https://example.com/"
     assert problem(await put(service, "a.b", url)) == (400, "InvalidRequest")
     assert problem(await put(service, "a", url, queue="none"))[0] == 404
@@ -157,14 +157,14 @@ async def test_names_queues_and_numbers(service: Service, monkeypatch: pytest.Mo
     assert problem(await put(service, "c", url)) == (409, "TooManyAlarms")
 
 
-async def test_a_webhook_inside_is_refused_when_it_is_called(service: Service) -> None:
+async def test_a_webhook_inside_is_refused_when_it_is_called(service: FrontendService) -> None:
     assert (await put(service, "inside", "https://169.254.169.254/latest/meta-data")).status == 201
     tested = (await call(service, "POST", "/v1/alarms/inside/test")).json
     assert not tested["delivered"]
     assert "not at a public address" in tested["detail"]
 
 
-async def test_a_service_without_alarms_says_so(service: Service, listening: Hook) -> None:
+async def test_a_service_without_alarms_says_so(service: FrontendService, listening: Hook) -> None:
     await put(service, "slow", listening.url)
     kept, service.app.services.alarms = service.app.services.alarms, None
     for method, path in (("GET", "/v1/alarms"), ("GET", "/v1/alarms/slow"), ("POST", "/v1/alarms/slow/test")):
@@ -172,7 +172,7 @@ async def test_a_service_without_alarms_says_so(service: Service, listening: Hoo
     service.app.services.alarms = kept
 
 
-async def test_the_alarms_of_a_tenant_end_with_it(service: Service, listening: Hook) -> None:
+async def test_the_alarms_of_a_tenant_end_with_it(service: FrontendService, listening: Hook) -> None:
     await put(service, "slow", listening.url)
     tenant = await service.store.get_tenant(KEY.account)
     assert tenant is not None

@@ -28,7 +28,7 @@ from metadata_service.models import (
     ReportedNode,
 )
 from metadata_service.store import StoreUnavailable
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.rest.test_app import problem
 
 OPERATOR = msgspec.structs.replace(
@@ -57,7 +57,7 @@ EAST = ClusterReport(
 
 
 @pytest_asyncio.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[Service]:
+async def alone(tmp_path: Path) -> AsyncIterator[FrontendService]:
     """A service without clusters."""
     async with running(tmp_path) as made:
         for key in (OPERATOR, ADMIN):
@@ -66,7 +66,7 @@ async def alone(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 @pytest_asyncio.fixture
-async def service(alone: Service) -> Service:
+async def service(alone: FrontendService) -> FrontendService:
     """A service with two clusters, one of which has reported."""
     await alone.store.register_cluster("local")
     await alone.store.register_cluster("east")
@@ -76,13 +76,17 @@ async def service(alone: Service) -> Service:
     return alone
 
 
-async def call(service: Service, method: str, path: str, body: Any = None, *, by: AccessKey = OPERATOR) -> Answer:
+async def call(
+    service: FrontendService, method: str, path: str, body: Any = None, *, by: AccessKey = OPERATOR
+) -> FrontendAnswer:
     content = b"" if body is None else orjson.dumps(body)
     headers = {"Content-Type": "application/json"} if content else {}
     return await service.signed(method, f"/v1{path}", content, headers, by)
 
 
-async def manage(service: Service, *, pins: tuple[Pin, ...] = (), decisions: tuple[ManagerDecision, ...] = ()) -> None:
+async def manage(
+    service: FrontendService, *, pins: tuple[Pin, ...] = (), decisions: tuple[ManagerDecision, ...] = ()
+) -> None:
     """Store an entry of a manager."""
     entry = await service.store.manager()
     await service.store.update_manager(
@@ -90,7 +94,7 @@ async def manage(service: Service, *, pins: tuple[Pin, ...] = (), decisions: tup
     )
 
 
-async def test_clusters_are_listed(service: Service) -> None:
+async def test_clusters_are_listed(service: FrontendService) -> None:
     assert (await call(service, "GET", "/clusters")).json["clusters"] == [
         {
             "name": "local",
@@ -113,7 +117,7 @@ async def test_clusters_are_listed(service: Service) -> None:
     ]
 
 
-async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> None:
+async def test_the_status_has_nodes_shards_and_decisions(service: FrontendService) -> None:
     status = (await call(service, "GET", "/cluster")).json
     assert status["manager"] is None
     local, east = status["clusters"]
@@ -156,7 +160,7 @@ async def test_the_status_has_nodes_shards_and_decisions(service: Service) -> No
     }
 
 
-async def test_what_has_not_reported_for_long_is_suspect_and_said_to_be(service: Service) -> None:
+async def test_what_has_not_reported_for_long_is_suspect_and_said_to_be(service: FrontendService) -> None:
     service.app.services.fleet = ClusterDirectory(service.store, clock=lambda: 100.0, wall=lambda: 40.0)
     await service.app.services.fleet.look()
     status = (await call(service, "GET", "/cluster")).json
@@ -166,7 +170,7 @@ async def test_what_has_not_reported_for_long_is_suspect_and_said_to_be(service:
     assert states == ["suspect"] * 4 + ["gone"] * 2
 
 
-async def test_processes_that_may_manage_are_listed(service: Service) -> None:
+async def test_processes_that_may_manage_are_listed(service: FrontendService) -> None:
     now_ms = int(service.app.services.clock() * 1000)
     entry = await service.store.manager()
     candidates = (
@@ -190,7 +194,7 @@ async def test_processes_that_may_manage_are_listed(service: Service) -> None:
 
 @pytest.mark.parametrize("how", ["hangs", "fails"])
 async def test_status_and_list_are_answered_without_the_metadata_and_say_so(
-    service: Service, monkeypatch: pytest.MonkeyPatch, how: str
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The last reports are shown."""
     monkeypatch.setattr(clusters, "ASK_SECONDS", 0.01)
@@ -214,7 +218,9 @@ async def test_status_and_list_are_answered_without_the_metadata_and_say_so(
     assert [one["name"] for one in listed["clusters"]] == ["local", "east"]
 
 
-async def test_the_status_does_not_wait_for_who_calls(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_status_does_not_wait_for_who_calls(
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(authentication, "STATUS_SECONDS", 0.01)
 
     async def hangs(*_: object) -> None:
@@ -226,7 +232,7 @@ async def test_the_status_does_not_wait_for_who_calls(service: Service, monkeypa
     assert "The metadata, by which accounts, keys and queues are known" in refused.json["detail"]
 
 
-async def test_a_node_is_drained_and_undrained(service: Service) -> None:
+async def test_a_node_is_drained_and_undrained(service: FrontendService) -> None:
     assert problem(await call(service, "POST", "/clusters/east/nodes/b9/drain")) == (404, "NotFound")
     assert problem(await call(service, "POST", "/clusters/north/nodes/b1/drain")) == (404, "NotFound")
     for _ in range(2):
@@ -239,7 +245,7 @@ async def test_a_node_is_drained_and_undrained(service: Service) -> None:
     assert "cluster.drain" in service.audit_file.read_text()
 
 
-async def test_a_cluster_is_retired_and_serves_again(service: Service) -> None:
+async def test_a_cluster_is_retired_and_serves_again(service: FrontendService) -> None:
     assert (await call(service, "POST", "/clusters/east/retire")).json["state"] == "retiring"
     assert problem(await call(service, "POST", "/clusters/local/retire")) == (409, "LastCluster")
     assert problem(await call(service, "POST", "/clusters/north/retire")) == (404, "NotFound")
@@ -251,7 +257,7 @@ async def test_a_cluster_is_retired_and_serves_again(service: Service) -> None:
     assert (local.weight, local.state, east.weight, east.state) == (2.5, "serving", 1.0, "serving")
 
 
-async def test_an_operator_sets_how_many_partitions_a_queue_has(service: Service) -> None:
+async def test_an_operator_sets_how_many_partitions_a_queue_has(service: FrontendService) -> None:
     await service.make_queue("q")
     await service.make_queue("q.fifo", FifoQueue="true")
     path = "/queues/q/partitions"
@@ -285,7 +291,7 @@ async def test_an_operator_sets_how_many_partitions_a_queue_has(service: Service
     assert (await service.store.manager()).pins == ()
 
 
-async def test_pins_are_bounded_and_those_of_deleted_queues_make_room(service: Service) -> None:
+async def test_pins_are_bounded_and_those_of_deleted_queues_make_room(service: FrontendService) -> None:
     await service.make_queue("q")
     await service.make_queue("other")
     kept = (await service.store.get_queue(KEY.account, "other")).queue_id
@@ -297,7 +303,7 @@ async def test_pins_are_bounded_and_those_of_deleted_queues_make_room(service: S
 
 
 @pytest.mark.parametrize("by", [ADMIN, KEY])
-async def test_only_operators_see_and_change_clusters(service: Service, by: AccessKey) -> None:
+async def test_only_operators_see_and_change_clusters(service: FrontendService, by: AccessKey) -> None:
     await service.make_queue("q")
     before = await service.store.backend_clusters()
     for method, path, body in (
@@ -315,7 +321,7 @@ async def test_only_operators_see_and_change_clusters(service: Service, by: Acce
     assert await service.store.backend_clusters() == before
 
 
-async def test_a_service_that_is_one_process_shows_its_node_and_has_nothing_to_change(alone: Service) -> None:
+async def test_a_service_that_is_one_process_shows_its_node_and_has_nothing_to_change(alone: FrontendService) -> None:
     assert (await call(alone, "GET", "/clusters")).json == {"clusters": [], "not_asked": []}
 
     async def report() -> ClusterReport:

@@ -18,14 +18,14 @@ from frontend.rest import document_jobs as module
 from frontend.rest.document_jobs import Documents
 from frontend.rest.tenant_removal import delete_tenant
 from metadata_service.documents import DocumentJobs
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.rest.resources.test_tenants import ADMIN, OPERATOR, USER
 from tests.frontend.rest.test_app import OTHER, key, problem
 from tests.frontend.rest.test_document_jobs import HeldReader
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
         for one in (OPERATOR, ADMIN, USER):
@@ -37,22 +37,24 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         await documents.close()
 
 
-def reader(service: Service) -> HeldReader:
+def reader(service: FrontendService) -> HeldReader:
     found = service.app.services.lake
     assert isinstance(found, HeldReader)
     return found
 
 
-async def ask(service: Service, body: Any, by: AccessKey = ADMIN, query: str = "", period: str = "2026-11") -> Answer:
+async def ask(
+    service: FrontendService, body: Any, by: AccessKey = ADMIN, query: str = "", period: str = "2026-11"
+) -> FrontendAnswer:
     headers = {"Content-Type": "application/json"}
     return await service.signed("POST", f"/v1/invoices/{period}/documents{query}", orjson.dumps(body), headers, by)
 
 
-async def get(service: Service, path: str, by: AccessKey = ADMIN) -> Answer:
+async def get(service: FrontendService, path: str, by: AccessKey = ADMIN) -> FrontendAnswer:
     return await service.signed("GET", path, b"", {}, by)
 
 
-async def ended(service: Service, path: str, by: AccessKey = ADMIN) -> dict[str, Any]:
+async def ended(service: FrontendService, path: str, by: AccessKey = ADMIN) -> dict[str, Any]:
     async with asyncio.timeout(60):
         while (found := (await get(service, path, by)).json)["state"] in ("queued", "running"):
             await asyncio.sleep(0.005)
@@ -64,7 +66,9 @@ async def ended(service: Service, path: str, by: AccessKey = ADMIN) -> dict[str,
     ("kind", "media", "disposition"),
     [("pdf", "application/pdf", "inline"), ("email", "message/rfc822", "attachment")],
 )
-async def test_from_the_request_to_the_document(service: Service, kind: str, media: str, disposition: str) -> None:
+async def test_from_the_request_to_the_document(
+    service: FrontendService, kind: str, media: str, disposition: str
+) -> None:
     asked = await ask(service, {"kind": kind})
     assert asked.status == 202
     job = asked.json
@@ -104,7 +108,7 @@ async def test_from_the_request_to_the_document(service: Service, kind: str, med
     assert [act[2] for act in acts if act[0] == "document.content"] == ["refused"], "what was early"
 
 
-async def test_what_failed_says_why(service: Service) -> None:
+async def test_what_failed_says_why(service: FrontendService) -> None:
     reader(service).let.set()
     for error, code in (
         (NotFound("2026-11 is not closed yet"), "NotFound"),
@@ -119,7 +123,7 @@ async def test_what_failed_says_why(service: Service) -> None:
         assert content.json["detail"] == failed["error"]["detail"]
 
 
-async def test_nobody_sees_what_is_not_theirs(service: Service) -> None:
+async def test_nobody_sees_what_is_not_theirs(service: FrontendService) -> None:
     reader(service).let.set()
     for by, query in ((ADMIN, f"?account={KEY.account}"), (ADMIN, "?account=all"), (USER, "")):
         assert (await ask(service, {"kind": "pdf"}, by, query)).status in (400, 403)
@@ -154,12 +158,12 @@ async def test_nobody_sees_what_is_not_theirs(service: Service) -> None:
         ("2026-11", {"kind": "pdf", "recipient": "a@b.example"}),
     ],
 )
-async def test_what_cannot_be_asked_is_said(service: Service, period: str, body: Any) -> None:
+async def test_what_cannot_be_asked_is_said(service: FrontendService, period: str, body: Any) -> None:
     assert problem(await ask(service, body, period=period)) == (400, "InvalidRequest")
     assert await service.store.document_jobs(OTHER) == DocumentJobs(OTHER)
 
 
-async def test_what_there_is_not(service: Service) -> None:
+async def test_what_there_is_not(service: FrontendService) -> None:
     path = (await ask(service, {"kind": "pdf"})).headers["location"]
     for other in (path.replace("2026-11", "2026-10"), "/v1/invoices/2026-11/documents/none"):
         for part in ("", "/content"):
@@ -168,7 +172,9 @@ async def test_what_there_is_not(service: Service) -> None:
             assert "24 hours" in answer.json["detail"]
 
 
-async def test_too_much_is_refused_with_a_time_to_wait(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_much_is_refused_with_a_time_to_wait(
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for month in range(1, module.OPEN_MAX + 1):
         assert (await ask(service, {"kind": "pdf"}, period=f"2026-{month:02}")).status == 202
     refused = await ask(service, {"kind": "pdf"}, period="2025-01")
@@ -178,14 +184,14 @@ async def test_too_much_is_refused_with_a_time_to_wait(service: Service, monkeyp
     assert (problem(refused), refused.headers["retry-after"]) == ((503, "Busy"), "30")
 
 
-async def test_without_usage_it_is_said_how_to_switch_it_on(service: Service) -> None:
+async def test_without_usage_it_is_said_how_to_switch_it_on(service: FrontendService) -> None:
     service.app.services.documents = None
     for answer in (await ask(service, {"kind": "pdf"}), await get(service, "/v1/invoices/2026-11/documents/1")):
         assert problem(answer) == (409, "UsageNotCounted")
         assert 'usage = "on"' in answer.json["detail"]
 
 
-async def test_the_jobs_of_a_tenant_go_with_it(service: Service) -> None:
+async def test_the_jobs_of_a_tenant_go_with_it(service: FrontendService) -> None:
     await ask(service, {"kind": "pdf"})
     tenant = await service.store.get_tenant(OTHER)
     assert tenant is not None
@@ -193,7 +199,7 @@ async def test_the_jobs_of_a_tenant_go_with_it(service: Service) -> None:
     assert await service.store.document_jobs(OTHER) == DocumentJobs(OTHER)
 
 
-async def test_the_documentation_describes_it(service: Service) -> None:
+async def test_the_documentation_describes_it(service: FrontendService) -> None:
     paths = (await service.unsigned("GET", "/openapi.json", b"", {})).json["paths"]
     create = paths["/v1/invoices/{period}/documents"]["post"]
     assert {"200", "202"} <= create["responses"].keys()

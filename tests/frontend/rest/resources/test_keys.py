@@ -18,8 +18,8 @@ from auth.tokens.oidc import Oidc, OidcSettings
 from frontend.app import create_app
 from frontend.rest import key_records
 from frontend.rest.resources import roles
-from tests.auth.outside import AUDIENCE, ISSUER, Issuer
-from tests.frontend.fakes import Answer, Service, running
+from tests.auth.outside import AUDIENCE, ISSUER, OidcIssuer
+from tests.frontend.fakes import FrontendAnswer, FrontendService, running
 from tests.frontend.rest.resources.test_tenants import ADMIN, OPERATOR, USER, call
 from tests.frontend.rest.test_app import OTHER, problem
 
@@ -27,7 +27,7 @@ REFUSED = (403, "AccessDenied")
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others", created_s=1_700_000_000))
         for key in (OPERATOR, ADMIN, USER):
@@ -35,12 +35,14 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-async def by_bearer(service: Service, bearer: str, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+async def by_bearer(
+    service: FrontendService, bearer: str, method: str, path: str, body: Mapping[str, Any]
+) -> FrontendAnswer:
     headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
     return await service.unsigned(method, f"/v1{path}", orjson.dumps(body), headers)
 
 
-async def token_of(service: Service, *, expires_s: int | None = None) -> tuple[str, str]:
+async def token_of(service: FrontendService, *, expires_s: int | None = None) -> tuple[str, str]:
     """Id of an administrator's API key, and a token bought with it, for 600 seconds."""
     record, secret = new_api_key(OTHER, name="boss", role="admin", expires_s=expires_s)
     await service.store.put_api_key(record)
@@ -62,7 +64,9 @@ async def token_of(service: Service, *, expires_s: int | None = None) -> tuple[s
         ({"role": "user", "expires_in_seconds": 100_000}, True),
     ],
 )
-async def test_a_token_makes_no_equal_that_lasts_longer(service: Service, given: dict[str, Any], may: bool) -> None:
+async def test_a_token_makes_no_equal_that_lasts_longer(
+    service: FrontendService, given: dict[str, Any], may: bool
+) -> None:
     _, token = await token_of(service)
     answer = await by_bearer(service, token, "POST", "/keys", {"name": "x", **given})
     assert (answer.status == 201) == may, answer.content
@@ -72,14 +76,14 @@ async def test_a_token_makes_no_equal_that_lasts_longer(service: Service, given:
         assert len(await service.store.list_access_keys(OTHER)) == 2
 
 
-async def test_a_token_cannot_rotate_its_way_out(service: Service) -> None:
+async def test_a_token_cannot_rotate_its_way_out(service: FrontendService) -> None:
     key_id, token = await token_of(service)
     for rotated in (key_id, ADMIN.access_key_id):
         assert problem(await by_bearer(service, token, "POST", f"/keys/{rotated}/rotate", {})) == REFUSED
     assert (await by_bearer(service, token, "POST", f"/keys/{USER.access_key_id}/rotate", {})).status == 201
 
 
-async def test_a_token_of_a_key_that_ends_sooner_ends_with_that(service: Service) -> None:
+async def test_a_token_of_a_key_that_ends_sooner_ends_with_that(service: FrontendService) -> None:
     _, token = await token_of(service, expires_s=int(service.clock()) + 300)
     for seconds, status in ((301, 403), (300, 201)):
         given = {"name": "x", "role": "admin", "expires_in_seconds": seconds}
@@ -87,7 +91,7 @@ async def test_a_token_of_a_key_that_ends_sooner_ends_with_that(service: Service
 
 
 @pytest.mark.parametrize("name", ["boss", "root"])
-async def test_a_key_that_ends_prolongs_neither_itself_nor_its_equals(service: Service, name: str) -> None:
+async def test_a_key_that_ends_prolongs_neither_itself_nor_its_equals(service: FrontendService, name: str) -> None:
     """Also for the root, whose keys have the role that they were given."""
     ends_s = int(service.clock()) + 1000
     contractor = msgspec.structs.replace(
@@ -105,8 +109,8 @@ async def test_a_key_that_ends_prolongs_neither_itself_nor_its_equals(service: S
     assert lasting.json["expires"] == int(service.clock()) + 10_000, "whoever lasts can prolong it"
 
 
-async def test_an_outside_administrator_makes_keys_for_others(service: Service) -> None:
-    issuer = Issuer()
+async def test_an_outside_administrator_makes_keys_for_others(service: FrontendService) -> None:
+    issuer = OidcIssuer()
     services = service.app.services
     settings = OidcSettings(ISSUER, AUDIENCE, role_claim="holdfast_role")
     services.oidc = Oidc(settings, issuer.client, clock=service.clock)
@@ -121,15 +125,15 @@ async def test_an_outside_administrator_makes_keys_for_others(service: Service) 
 # --- quota ----------------------------------------------------------------------------------------------------
 
 
-async def make(service: Service, name: str = "x", **given: Any) -> Answer:
+async def make(service: FrontendService, name: str = "x", **given: Any) -> FrontendAnswer:
     return await call(service, "POST", "/keys", {"name": name, **given}, by=ADMIN)
 
 
-async def ids(service: Service) -> set[str]:
+async def ids(service: FrontendService) -> set[str]:
     return {key["id"] for key in (await call(service, "GET", "/keys", by=ADMIN)).json["keys"]}
 
 
-async def test_the_quota_of_keys(service: Service) -> None:
+async def test_the_quota_of_keys(service: FrontendService) -> None:
     limits = f"/tenants/{OTHER}/limits"
     assert (await call(service, "PATCH", limits, {"keys": 4})).json["keys"] == 4
     third, fourth = await make(service), await make(service, kind="api")
@@ -151,18 +155,18 @@ async def test_the_quota_of_keys(service: Service) -> None:
     assert (await make(service)).status == 201
 
 
-async def test_there_is_a_quota_where_nobody_set_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_a_quota_where_nobody_set_one(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_records, "KEYS_MOST", 2)
     assert problem(await make(service)) == (409, "TooManyKeys")
 
 
-async def test_twins_do_not_exceed_the_quota(service: Service) -> None:
+async def test_twins_do_not_exceed_the_quota(service: FrontendService) -> None:
     await call(service, "PATCH", f"/tenants/{OTHER}/limits", {"keys": 5})
     answers = await asyncio.gather(*(make(service, f"twin-{n}") for n in range(8)))
     assert sorted(answer.status for answer in answers) == [201] * 3 + [409] * 5
 
 
-async def test_keys_that_ended_long_ago_are_forgotten(service: Service) -> None:
+async def test_keys_that_ended_long_ago_are_forgotten(service: FrontendService) -> None:
     revoked, expired = (await make(service)).json["id"], (await make(service, "y", expires_in_seconds=60)).json["id"]
     api = (await make(service, kind="api")).json["id"]
     for key_id in (revoked, api):
@@ -180,13 +184,13 @@ async def test_keys_that_ended_long_ago_are_forgotten(service: Service) -> None:
     assert problem(await call(service, "POST", f"/keys/{revoked}/rotate", {}, by=ADMIN)) == (404, "NotFound")
 
 
-async def test_an_expired_key_that_is_rotated_is_not_forgotten_under_way(service: Service) -> None:
+async def test_an_expired_key_that_is_rotated_is_not_forgotten_under_way(service: FrontendService) -> None:
     old = (await make(service, expires_in_seconds=60)).json["id"]
     service.clock.now += 60 + key_records.ENDED_SECONDS
     assert (await call(service, "POST", f"/keys/{old}/rotate", {}, by=ADMIN)).status == 201
 
 
-async def test_only_so_many_that_ended_are_kept(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_that_ended_are_kept(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_records, "ENDED_MOST", 2)
     made = [(await make(service)).json["id"] for _ in range(4)]
     for key_id in made:
@@ -195,7 +199,7 @@ async def test_only_so_many_that_ended_are_kept(service: Service, monkeypatch: p
     assert await ids(service) == {ADMIN.access_key_id, USER.access_key_id, *made[2:]}
 
 
-async def test_keys_of_operators_are_never_forgotten(service: Service) -> None:
+async def test_keys_of_operators_are_never_forgotten(service: FrontendService) -> None:
     """A key configured in the settings would become valid again at the next start."""
     made = (await call(service, "POST", "/keys", {"name": "boss", "role": "operator"})).json["id"]
     await call(service, "DELETE", f"/keys/{made}")
@@ -206,14 +210,14 @@ async def test_keys_of_operators_are_never_forgotten(service: Service) -> None:
     assert not stored.active
 
 
-async def test_a_key_that_an_older_holdfast_revoked(service: Service) -> None:
+async def test_a_key_that_an_older_holdfast_revoked(service: FrontendService) -> None:
     long_ago = int(service.clock()) - key_records.ENDED_SECONDS
     await service.store.put_access_key(msgspec.structs.replace(USER, active=False, created_s=long_ago))
     await make(service)
     assert USER.access_key_id not in await ids(service)
 
 
-async def test_roles_are_bounded_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_roles_are_bounded_too(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "ROLES_MOST", 1)
     assert (await call(service, "PUT", "/roles/a", {}, by=ADMIN)).status == 200
     assert problem(await call(service, "PUT", "/roles/b", {}, by=ADMIN)) == (409, "TooManyRoles")

@@ -14,13 +14,13 @@ import pytest_asyncio
 from auth.credentials import Tenant
 from auth.tokens.api_keys import new_api_key
 from frontend.rest.models import PREFIXES_MOST, TRUSTED_MOST
-from tests.frontend.fakes import Answer, Service, running
+from tests.frontend.fakes import FrontendAnswer, FrontendService, running
 from tests.frontend.rest.resources.test_tenants import ADMIN, OPERATOR, USER, call
 from tests.frontend.rest.test_app import OTHER, problem
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others", created_s=1_700_000_000))
         for key in (OPERATOR, ADMIN, USER):
@@ -28,7 +28,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-async def test_a_role_is_made_changed_listed_and_deleted(service: Service) -> None:
+async def test_a_role_is_made_changed_listed_and_deleted(service: FrontendService) -> None:
     given = {"scopes": ["send"], "prefixes": ["a-"], "trusted_accounts": ["222222222222"], "trusted_subjects": ["ci"]}
     made = await call(service, "PUT", "/roles/worker", given, by=ADMIN)
     assert made.status == 200
@@ -51,7 +51,7 @@ async def test_a_role_is_made_changed_listed_and_deleted(service: Service) -> No
     assert acts == [("role.set", arn), ("role.set", arn), ("role.delete", arn)]
 
 
-async def test_what_a_role_carries_is_bounded(service: Service) -> None:
+async def test_what_a_role_carries_is_bounded(service: FrontendService) -> None:
     """Roles of unbounded length would delay all other tenants."""
     for given in (
         {"prefixes": ["a"] * (PREFIXES_MOST + 1)},
@@ -62,7 +62,7 @@ async def test_what_a_role_carries_is_bounded(service: Service) -> None:
     assert await service.store.get_role(OTHER, "worker") is None
 
 
-async def test_who_may_not(service: Service) -> None:
+async def test_who_may_not(service: FrontendService) -> None:
     await call(service, "PUT", "/roles/worker", {})
     for method, path in (("PUT", "/roles/mine"), ("GET", "/roles"), ("DELETE", "/roles/mine")):
         body: dict[str, Any] | None = {} if method == "PUT" else None
@@ -80,7 +80,7 @@ async def test_who_may_not(service: Service) -> None:
 
 @pytest.mark.parametrize("theirs", [{"prefixes": ["b-"]}, {}, {"prefixes": ["a-1"], "scopes": ["send"]}])
 async def test_who_has_less_than_a_role_may_neither_change_nor_delete_it(
-    service: Service, theirs: dict[str, Any]
+    service: FrontendService, theirs: dict[str, Any]
 ) -> None:
     narrow = msgspec.structs.replace(
         ADMIN, access_key_id="AKIANARROW0000000000", prefixes=("a-",), scopes=("receive", "manage")
@@ -110,7 +110,7 @@ async def test_who_has_less_than_a_role_may_neither_change_nor_delete_it(
         ("worker", {"unknown": 1}),
     ],
 )
-async def test_what_is_no_role(service: Service, name: str, given: dict[str, Any]) -> None:
+async def test_what_is_no_role(service: FrontendService, name: str, given: dict[str, Any]) -> None:
     assert (await call(service, "PUT", f"/roles/{name}", given)).status == 400
     assert await service.store.list_roles(OPERATOR.account) == []
 
@@ -118,12 +118,12 @@ async def test_what_is_no_role(service: Service, name: str, given: dict[str, Any
 # --- tokens ----------------------------------------------------------------------------------------------------
 
 
-async def by_bearer(service: Service, token: str, path: str, body: Any) -> Answer:
+async def by_bearer(service: FrontendService, token: str, path: str, body: Any) -> FrontendAnswer:
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     return await service.unsigned("POST", f"/v1{path}", orjson.dumps(body), headers)
 
 
-async def test_an_api_key_buys_a_token(service: Service) -> None:
+async def test_an_api_key_buys_a_token(service: FrontendService) -> None:
     record, key = new_api_key(OTHER, scopes=["send", "manage"])
     await service.store.put_api_key(record)
     bought = await by_bearer(service, key, "/token", {"seconds": 60, "scopes": ["manage"]})

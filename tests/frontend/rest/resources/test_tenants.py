@@ -16,7 +16,7 @@ from backend.api import Unavailable
 from frontend.rest.models import PREFIXES_MOST
 from frontend.rest.tenant_removal import delete_tenant, finish_deletions
 from metadata_service.store import StoreUnavailable
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.rest.test_app import OTHER, problem
 
 OPERATOR = msgspec.structs.replace(
@@ -27,7 +27,7 @@ USER = AccessKey("AKIAUSER000000000000", "users-secret", OTHER, "AIDAUSER", name
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others", created_s=1_700_000_000))
         for key in (OPERATOR, ADMIN, USER):
@@ -35,18 +35,20 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-async def call(service: Service, method: str, path: str, body: Any = None, *, by: AccessKey = OPERATOR) -> Answer:
+async def call(
+    service: FrontendService, method: str, path: str, body: Any = None, *, by: AccessKey = OPERATOR
+) -> FrontendAnswer:
     content = b"" if body is None else orjson.dumps(body)
     headers = {"Content-Type": "application/json"} if content else {}
     return await service.signed(method, f"/v1{path}", content, headers, by)
 
 
-async def works(service: Service, key: AccessKey) -> int:
+async def works(service: FrontendService, key: AccessKey) -> int:
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ListQueues"}
     return (await service.signed("POST", "/", b"{}", headers, key)).status
 
 
-def made_key(answer: Answer) -> AccessKey:
+def made_key(answer: FrontendAnswer) -> AccessKey:
     assert answer.status == 201, answer.content
     return AccessKey(answer.json["id"], answer.json["secret"], answer.json["account"], "")
 
@@ -54,7 +56,7 @@ def made_key(answer: Answer) -> AccessKey:
 # --- tenants --------------------------------------------------------------------------------------------------
 
 
-async def test_create_show_and_list(service: Service) -> None:
+async def test_create_show_and_list(service: FrontendService) -> None:
     made = await call(service, "POST", "/tenants", {"name": "Acme"})
     assert made.status == 201
     account = made.json["account"]
@@ -68,7 +70,7 @@ async def test_create_show_and_list(service: Service) -> None:
     assert {tenant["account"] for tenant in everybody} == {KEY.account, OTHER, account}
 
 
-async def test_an_account_is_given_out_once(service: Service) -> None:
+async def test_an_account_is_given_out_once(service: FrontendService) -> None:
     given = {"name": "x", "account": "333333333333"}
     assert (await call(service, "POST", "/tenants", given)).status == 201
     assert problem(await call(service, "POST", "/tenants", given)) == (409, "TenantExists")
@@ -78,7 +80,7 @@ async def test_an_account_is_given_out_once(service: Service) -> None:
         assert problem(await call(service, "POST", "/tenants", wrong))[0] == 400
 
 
-async def test_a_suspended_tenant_is_refused_until_it_is_resumed(service: Service) -> None:
+async def test_a_suspended_tenant_is_refused_until_it_is_resumed(service: FrontendService) -> None:
     assert await works(service, USER) == 200
     assert (await call(service, "POST", f"/tenants/{OTHER}/suspend")).json["state"] == "suspended"
     assert await works(service, USER) == 403
@@ -86,7 +88,7 @@ async def test_a_suspended_tenant_is_refused_until_it_is_resumed(service: Servic
     assert await works(service, USER) == 200
 
 
-async def test_an_operator_does_not_shut_itself_out(service: Service) -> None:
+async def test_an_operator_does_not_shut_itself_out(service: FrontendService) -> None:
     for method, path in (("POST", "/suspend"), ("DELETE", "")):
         assert problem(await call(service, method, f"/tenants/{KEY.account}{path}")) == (409, "OwnTenant")
     answer = await call(service, "DELETE", f"/keys/{OPERATOR.access_key_id}")
@@ -96,7 +98,7 @@ async def test_an_operator_does_not_shut_itself_out(service: Service) -> None:
     assert (await call(service, "DELETE", f"/keys/{OPERATOR.access_key_id}")).json["state"] == "revoked"
 
 
-async def test_deleting_a_tenant_leaves_its_record_alone(service: Service) -> None:
+async def test_deleting_a_tenant_leaves_its_record_alone(service: FrontendService) -> None:
     for number in range(3):
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.CreateQueue"}
         await service.signed("POST", "/", orjson.dumps({"QueueName": f"q{number}"}), headers, USER)
@@ -113,7 +115,9 @@ async def test_deleting_a_tenant_leaves_its_record_alone(service: Service) -> No
     assert problem(await call(service, "POST", f"/keys?account={OTHER}", {"name": "x"})) == (404, "NotFound")
 
 
-async def test_a_deletion_that_was_cut_off_is_finished(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deletion_that_was_cut_off_is_finished(
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.CreateQueue"}
     await service.signed("POST", "/", b'{"QueueName":"q"}', headers, USER)
     services = service.app.services
@@ -142,7 +146,7 @@ CREATE = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonS
 
 
 async def test_a_queue_that_is_created_during_the_deletion_is_not_left_behind(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = service.app.services
     tenant = await service.store.get_tenant(OTHER)
@@ -160,7 +164,7 @@ async def test_a_queue_that_is_created_during_the_deletion_is_not_left_behind(
     assert await service.store.list_queues(OTHER, limit=10) == []
 
 
-async def test_a_start_deletes_what_was_created_at_the_end_of_a_deletion(service: Service) -> None:
+async def test_a_start_deletes_what_was_created_at_the_end_of_a_deletion(service: FrontendService) -> None:
     await service.signed("POST", "/", b'{"QueueName":"q"}', CREATE, USER)
     await service.store.put_tenant(Tenant(OTHER, "others", "deleted", deleted_s=5))
     assert await service.store.list_queues(OTHER, limit=10) == ["q"]
@@ -169,7 +173,7 @@ async def test_a_start_deletes_what_was_created_at_the_end_of_a_deletion(service
 
 
 async def test_what_cannot_be_finished_at_a_start_does_not_keep_it_from_starting(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await service.store.put_tenant(Tenant(OTHER, "others", "deleting", deleted_s=5))
 
@@ -185,7 +189,7 @@ async def test_what_cannot_be_finished_at_a_start_does_not_keep_it_from_starting
 
 
 async def test_messages_that_the_backend_keeps_for_now_do_not_stop_a_deletion(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: FrontendService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.CreateQueue"}
     await service.signed("POST", "/", b'{"QueueName":"q"}', headers, USER)
@@ -199,7 +203,7 @@ async def test_messages_that_the_backend_keeps_for_now_do_not_stop_a_deletion(
     assert (await delete_tenant(service.app.services, tenant)).state == "deleted"
 
 
-async def test_tenants_are_for_operators(service: Service) -> None:
+async def test_tenants_are_for_operators(service: FrontendService) -> None:
     for by in (ADMIN, USER):
         for method, path, body in (
             ("GET", "/tenants", None),
@@ -219,7 +223,7 @@ async def test_tenants_are_for_operators(service: Service) -> None:
 # --- limits ---------------------------------------------------------------------------------------------------
 
 
-async def test_limits_are_set_one_by_one(service: Service) -> None:
+async def test_limits_are_set_one_by_one(service: FrontendService) -> None:
     path = f"/tenants/{OTHER}/limits"
     assert set((await call(service, "GET", path)).json.values()) == {None}
     await call(service, "PATCH", path, {"calls": {"per_second": 50, "burst": 200}, "queues": 10})
@@ -243,7 +247,7 @@ async def test_limits_are_set_one_by_one(service: Service) -> None:
 # --- keys -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_made_shown_once_and_works(service: Service) -> None:
+async def test_a_key_is_made_shown_once_and_works(service: FrontendService) -> None:
     made = await call(
         service, "POST", "/keys", {"name": "worker", "scopes": ["manage"], "expires_in_seconds": 60}, by=ADMIN
     )
@@ -264,7 +268,7 @@ async def test_a_key_is_made_shown_once_and_works(service: Service) -> None:
     assert {one["state"] for one in listed if one["id"] == key.access_key_id} == {"expired"}
 
 
-async def test_rotation_leaves_time_to_change_over(service: Service) -> None:
+async def test_rotation_leaves_time_to_change_over(service: FrontendService) -> None:
     new = made_key(await call(service, "POST", f"/keys/{USER.access_key_id}/rotate", {"keep_seconds": 100}, by=ADMIN))
     assert (await works(service, new), await works(service, USER)) == (200, 200)
     service.clock.now += 101
@@ -293,7 +297,7 @@ async def test_rotation_leaves_time_to_change_over(service: Service) -> None:
     ],
 )
 async def test_rotation_gives_nobody_a_key_that_may_do_more(
-    service: Service, by: AccessKey, old: AccessKey, status: int
+    service: FrontendService, by: AccessKey, old: AccessKey, status: int
 ) -> None:
     for key in (old, by):
         await service.store.put_access_key(key)
@@ -315,7 +319,7 @@ async def test_rotation_gives_nobody_a_key_that_may_do_more(
     ],
 )
 async def test_who_has_less_than_a_key_may_not_revoke_it(
-    service: Service, by: AccessKey, old: AccessKey, status: int
+    service: FrontendService, by: AccessKey, old: AccessKey, status: int
 ) -> None:
     for key in (old, by):
         await service.store.put_access_key(key)
@@ -326,7 +330,7 @@ async def test_who_has_less_than_a_key_may_not_revoke_it(
     assert known.active == (status == 403)
 
 
-async def test_a_rotated_key_lives_as_long_as_the_old_one_did(service: Service) -> None:
+async def test_a_rotated_key_lives_as_long_as_the_old_one_did(service: FrontendService) -> None:
     given = {"name": "contractor", "expires_in_seconds": 1000}
     old = await call(service, "POST", "/keys", given, by=ADMIN)
     service.clock.now += 900
@@ -335,7 +339,7 @@ async def test_a_rotated_key_lives_as_long_as_the_old_one_did(service: Service) 
     assert new.json["expires"] == int(service.clock()) + 1000
 
 
-async def test_a_revoked_key_is_refused_at_once_and_stays_so(service: Service) -> None:
+async def test_a_revoked_key_is_refused_at_once_and_stays_so(service: FrontendService) -> None:
     assert await works(service, USER) == 200
     assert (await call(service, "DELETE", f"/keys/{USER.access_key_id}", by=ADMIN)).json["state"] == "revoked"
     assert await works(service, USER) == 403
@@ -343,7 +347,7 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_so(service: Service) -
     assert problem(answer) == (409, "KeyRevoked")
 
 
-async def test_an_api_key(service: Service) -> None:
+async def test_an_api_key(service: FrontendService) -> None:
     made = await call(service, "POST", "/keys", {"name": "curl", "kind": "api", "scopes": ["send"]}, by=ADMIN)
     assert made.json["id"].startswith("hf_")
     assert made.json["secret"].startswith(made.json["id"])
@@ -375,7 +379,7 @@ async def test_an_api_key(service: Service) -> None:
     ],
 )
 async def test_nobody_makes_a_key_that_may_do_more(
-    service: Service, by: AccessKey, given: dict[str, Any], status: int
+    service: FrontendService, by: AccessKey, given: dict[str, Any], status: int
 ) -> None:
     await service.store.put_access_key(by)
     before = len(await service.store.list_access_keys(OTHER))
@@ -384,7 +388,7 @@ async def test_nobody_makes_a_key_that_may_do_more(
     assert len(await service.store.list_access_keys(OTHER)) - before == (status == 201)
 
 
-async def test_keys_of_others_are_out_of_reach(service: Service) -> None:
+async def test_keys_of_others_are_out_of_reach(service: FrontendService) -> None:
     assert problem(await call(service, "DELETE", f"/keys/{OPERATOR.access_key_id}", by=ADMIN)) == (404, "NotFound")
     path = f"/keys/{KEY.access_key_id}?account={KEY.account}"
     assert problem(await call(service, "DELETE", path, by=ADMIN)) == (403, "AccessDenied")
@@ -396,7 +400,7 @@ async def test_keys_of_others_are_out_of_reach(service: Service) -> None:
     assert (await call(service, "DELETE", f"/keys/{USER.access_key_id}?account={OTHER}")).status == 200
 
 
-async def test_acts_are_audited_without_secrets(service: Service) -> None:
+async def test_acts_are_audited_without_secrets(service: FrontendService) -> None:
     made = await call(service, "POST", "/keys", {"name": "x"}, by=ADMIN)
     await call(service, "POST", "/keys", {"name": "x", "role": "operator"}, by=ADMIN)
     await call(service, "DELETE", f"/keys/{made.json['id']}", by=ADMIN)

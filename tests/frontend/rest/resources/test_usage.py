@@ -22,7 +22,7 @@ from billing.reports.questions import (
     UsageAsked,
 )
 from billing.reports.reader import NotFound, QuestionRefused, Reader, ReportUnavailable, Unmade
-from tests.frontend.fakes import KEY, Answer, Service, running
+from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
 from tests.frontend.rest.resources.test_tenants import ADMIN, OPERATOR, USER
 from tests.frontend.rest.test_app import OTHER, problem
 
@@ -42,7 +42,7 @@ class Answering(Reader):
 
 
 @pytest_asyncio.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
     async with running(tmp_path) as made:
         await made.store.put_tenant(Tenant(OTHER, "others"))
         for key in (OPERATOR, ADMIN, USER):
@@ -51,17 +51,17 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         yield made
 
 
-def reader(service: Service) -> Answering:
+def reader(service: FrontendService) -> Answering:
     found = service.app.services.lake
     assert isinstance(found, Answering)
     return found
 
 
-async def get(service: Service, path: str, by: AccessKey = ADMIN, accept: str | None = None) -> Answer:
+async def get(service: FrontendService, path: str, by: AccessKey = ADMIN, accept: str | None = None) -> FrontendAnswer:
     return await service.signed("GET", f"/v1{path}", b"", {} if accept is None else {"Accept": accept}, by)
 
 
-async def test_a_tenant_asks_about_itself(service: Service) -> None:
+async def test_a_tenant_asks_about_itself(service: FrontendService) -> None:
     service.clock.now = 1_795_305_600  # 2026-11-22
     answer = await get(service, "/usage")
     assert (answer.status, answer.content) == (200, b'{"an":"answer"}')
@@ -78,7 +78,7 @@ async def test_a_tenant_asks_about_itself(service: Service) -> None:
     ]
 
 
-async def test_operators_ask_about_anybody_and_all(service: Service) -> None:
+async def test_operators_ask_about_anybody_and_all(service: FrontendService) -> None:
     for asked in (f"account={OTHER}", "account=all", "month=2026-11"):
         assert (await get(service, f"/usage?{asked}", OPERATOR)).status == 200
         assert (await get(service, f"/invoices?{asked.replace('month', 'period')}", OPERATOR)).status == 200
@@ -87,7 +87,7 @@ async def test_operators_ask_about_anybody_and_all(service: Service) -> None:
 
 
 @pytest.mark.parametrize("path", ["/usage", "/invoices", "/invoices/2026-11"])
-async def test_nobody_sees_what_is_not_theirs(service: Service, path: str) -> None:
+async def test_nobody_sees_what_is_not_theirs(service: FrontendService, path: str) -> None:
     for account in (KEY.account, "999999999999"):
         refused = await get(service, f"{path}?account={account}")
         assert problem(refused) == (403, "AccessDenied"), "the same whether there is such an account or not"
@@ -100,7 +100,7 @@ async def test_nobody_sees_what_is_not_theirs(service: Service, path: str) -> No
     assert {line["outcome"] for line in service.audited()} == {"refused"}
 
 
-async def test_all_accounts_are_for_operators(service: Service) -> None:
+async def test_all_accounts_are_for_operators(service: FrontendService) -> None:
     for path in ("/usage", "/invoices"):
         assert problem(await get(service, f"{path}?account=all")) == (403, "AccessDenied")
     assert problem(await get(service, "/invoices/2026-11?account=all", OPERATOR)) == (400, "InvalidRequest")
@@ -126,13 +126,13 @@ async def test_all_accounts_are_for_operators(service: Service) -> None:
         "/invoices/2026-11?draft=perhaps",
     ],
 )
-async def test_what_cannot_be_asked_is_said(service: Service, path: str) -> None:
+async def test_what_cannot_be_asked_is_said(service: FrontendService, path: str) -> None:
     answer = await get(service, path, OPERATOR)
     assert problem(answer) == (400, "InvalidRequest")
     assert reader(service).asked == []
 
 
-async def test_without_usage_it_is_said_how_to_switch_it_on(service: Service) -> None:
+async def test_without_usage_it_is_said_how_to_switch_it_on(service: FrontendService) -> None:
     service.app.services.lake = None
     for path in ("/usage", "/invoices", "/invoices/2026-11"):
         answer = await get(service, path)
@@ -140,7 +140,7 @@ async def test_without_usage_it_is_said_how_to_switch_it_on(service: Service) ->
         assert 'usage = "on"' in answer.json["detail"]
 
 
-async def test_what_becomes_of_a_question(service: Service) -> None:
+async def test_what_becomes_of_a_question(service: FrontendService) -> None:
     for error, expected, said in (
         (NotFound("2026-11 is not closed yet"), (404, "NotFound"), "2026-11 is not closed yet."),
         (QuestionRefused("the month is odd"), (400, "InvalidRequest"), "The month is odd."),
@@ -169,7 +169,7 @@ async def test_what_becomes_of_a_question(service: Service) -> None:
     ],
 )
 async def test_the_format_is_the_one_asked_for(
-    service: Service, asked: str, accept: str | None, expected: DirectFormat
+    service: FrontendService, asked: str, accept: str | None, expected: DirectFormat
 ) -> None:
     reader(service).answer = b"\x00 what it is \xff"
     answer = await get(service, f"/invoices/2026-11?draft=true{asked}", accept=accept)
@@ -182,20 +182,20 @@ async def test_the_format_is_the_one_asked_for(
 @pytest.mark.parametrize(
     "accept", ["image/png", "application/pdf", "application/json;q=0", "application/json;q=many", "nonsense"]
 )
-async def test_a_format_that_there_is_not(service: Service, accept: str) -> None:
+async def test_a_format_that_there_is_not(service: FrontendService, accept: str) -> None:
     answer = await get(service, "/invoices/2026-11", accept=accept)
     assert problem(answer) == (406, "NotAcceptable")
     assert "text/html" in answer.json["detail"]
     assert "POST /v1/invoices/{period}/documents" in answer.json["detail"]
 
 
-async def test_reading_is_no_act(service: Service) -> None:
+async def test_reading_is_no_act(service: FrontendService) -> None:
     for path in ("/usage", "/invoices", "/invoices/2026-11"):
         assert (await get(service, path)).status == 200
     assert service.audited() == []
 
 
-async def test_the_documentation_describes_it(service: Service) -> None:
+async def test_the_documentation_describes_it(service: FrontendService) -> None:
     paths = (await service.unsigned("GET", "/openapi.json", b"", {})).json["paths"]
     parameters = {one["name"] for one in paths["/v1/usage"]["get"]["parameters"]}
     assert {"month", "day", "from", "to", "by", "tag", "account", "limit"} <= parameters

@@ -22,7 +22,7 @@ from tests.billing.months import analysis_of
 from tests.billing.pricing.test_invoices import BOOK
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
-from tests.billing.reports.test_report import Page
+from tests.billing.reports.test_report import _Page
 
 A, B = "000000000001", "000000000002"
 
@@ -49,7 +49,7 @@ def test_a_page_is_written_from_a_lake(lake: Lake, tmp_path: Path, capsys: pytes
     told = capsys.readouterr()
     assert told.out.splitlines() == [str(file), str(tmp_path / "october.pdf")]
     assert "Reading the usage of 2026-10 …" in told.err
-    tables = Page(file.read_text()).tables
+    tables = _Page(file.read_text()).tables
     assert [row[:2] for row in tables["Calls by day"][1:]] == [["1 Oct", "34"], ["2 Oct", "0"], ["Month", "34"]]
     assert tables["Calls by day"][2][2] == "50"
     assert tables["Top tenants"][1][:2] == [A, "80"]
@@ -66,7 +66,7 @@ def test_of_one_tenant(lake: Lake, tmp_path: Path) -> None:
     assert main(["report", "--month", "2026-10", "--account", B, "--lake", lake.url, "--output", str(file)]) == 0
     html = file.read_text()
     assert A not in html
-    assert Page(html).tables["Cost by queue"][1][0] == "mail"
+    assert _Page(html).tables["Cost by queue"][1][0] == "mail"
 
 
 def test_what_was_not_worked_out_is_said(lake: Lake, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_spark_is_asked_for_what_the_page_shows(
         ["analyse", "--month", "2026-10", *prices],
     )
     assert jobs.pop() == [batch, rate, analyse], "by one Spark"
-    assert "Cost by queue" in Page(file.read_text()).tables, "it was read after that"
+    assert "Cost by queue" in _Page(file.read_text()).tables, "it was read after that"
     assert main(asked) == 0
     assert jobs.pop() == [batch[:-4], analyse[:-4]]
     assert main([*asked, *prices, "--check"]) == 0

@@ -17,7 +17,7 @@ from tests.billing.pricing.test_invoices import BOOK
 from tests.billing.published import calls, publish_calls, publish_storage
 from tests.billing.rated_lines import Used, rate
 from tests.holdfast.commands.test_admin import holdfast
-from tests.holdfast.migrate.sides import Result
+from tests.holdfast.migrate.sides import CommandResult
 from tests.servers.server import ACCOUNT, Server
 
 OTHER = "000000000002"
@@ -54,7 +54,7 @@ def boss(server: Server) -> dict[str, str]:
     return {"AWS_ACCESS_KEY_ID": key["id"], "AWS_SECRET_ACCESS_KEY": key["secret"]}
 
 
-def rows(result: Result) -> list[list[str]]:
+def rows(result: CommandResult) -> list[list[str]]:
     assert result.code == 0, result.err
     return [line.split("  ") for line in result.out.splitlines()]
 
@@ -103,7 +103,7 @@ def test_usage_is_json_for_programs(server: Server) -> None:
 
 
 def test_a_tenant_sees_its_own(server: Server, boss: dict[str, str]) -> None:
-    def as_boss(*arguments: str) -> Result:
+    def as_boss(*arguments: str) -> CommandResult:
         return holdfast(server, *arguments, data=False, environment=boss)
 
     own = as_boss("usage", "--month", "2026-11", "--by", "queue", "--json").json

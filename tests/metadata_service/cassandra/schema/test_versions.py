@@ -23,7 +23,7 @@ from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import CannotRollBack, SchemaState, Step
-from tests.metadata_service.cassandra.test_store import Place, opened, place_of
+from tests.metadata_service.cassandra.test_store import KeyspaceSettings, opened, place_of
 from tests.metadata_service.conformance import ACCOUNT, create
 
 STEP = Step(
@@ -52,12 +52,12 @@ def release_after(part: Part = METADATA) -> Iterator[None]:
 
 
 @pytest.fixture
-def place(cassandra: CassandraCluster, keyspace: str) -> Place:
+def place(cassandra: CassandraCluster, keyspace: str) -> KeyspaceSettings:
     return place_of(cassandra, keyspace)
 
 
 @pytest.fixture
-async def store(place: Place) -> AsyncIterator[CassandraStore]:
+async def store(place: KeyspaceSettings) -> AsyncIterator[CassandraStore]:
     """A keyspace migrated to the version of the next release."""
     with release_after():
         async with opened(place) as store:
@@ -92,7 +92,7 @@ def test_what_was_released_stays_as_it_was() -> None:
     assert ";\n".join(asked) + ";\n" == (Path(__file__).parents[1] / "fixtures" / "cassandra-1.cql").read_text()
 
 
-async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, place: Place) -> None:
+async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, place: KeyspaceSettings) -> None:
     assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
     assert await has_step(store)
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +103,7 @@ async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, 
     assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
 
 
-async def test_one_step_back_and_forward_again(store: CassandraStore, place: Place) -> None:
+async def test_one_step_back_and_forward_again(store: CassandraStore, place: KeyspaceSettings) -> None:
     for _ in range(2):  # it is one step, however often it is requested
         await versions(store).roll_back()
         assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
@@ -124,7 +124,7 @@ async def test_a_step_back_that_would_lose_something_is_refused(store: Cassandra
     assert session.execute(f"SELECT name FROM {store.keyspace.name}.colours", timeout=60).one() == ("red",)
 
 
-class Cut(Exception):
+class _Cut(Exception):
     """The process has ended here."""
 
 
@@ -135,7 +135,7 @@ def ending_at(part: Part, statement: str) -> Iterator[None]:
 
     def change(self: CassandraConnection, keyspace: str, *statements: str) -> None:
         if any(statement in one for one in statements):
-            raise Cut
+            raise _Cut
         change_schema(self, keyspace, *statements)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -145,9 +145,9 @@ def ending_at(part: Part, statement: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("statement", ["DROP IF EXISTS colour", "colours", "shades"])
 async def test_a_way_back_that_was_cut_off_is_for_the_release_before_and_is_ended_by_the_next(
-    store: CassandraStore, place: Place, statement: str
+    store: CassandraStore, place: KeyspaceSettings, statement: str
 ) -> None:
-    with ending_at(METADATA, statement), pytest.raises(Cut):
+    with ending_at(METADATA, statement), pytest.raises(_Cut):
         await versions(store).roll_back()
     assert await versions(store).stored() == SchemaState(BEFORE, BEFORE, leaving=AFTER)
     with pytest.raises(CannotOpen, match="is on its way back from version 2 of its schema to 1"):
@@ -165,7 +165,7 @@ async def test_a_way_back_that_was_cut_off_is_for_the_release_before_and_is_ende
 
 async def test_what_is_written_between_two_halves_of_a_way_back_is_kept(store: CassandraStore) -> None:
     """Written by a process of the newer release that should not run any more."""
-    with ending_at(METADATA, "colours"), pytest.raises(Cut):
+    with ending_at(METADATA, "colours"), pytest.raises(_Cut):
         await versions(store).roll_back()
     session = store.keyspace.connection.session
     session.execute(f"INSERT INTO {store.keyspace.name}.colours (name) VALUES ('red')", timeout=60)
@@ -175,18 +175,18 @@ async def test_what_is_written_between_two_halves_of_a_way_back_is_kept(store: C
     assert await has_step(store)
 
 
-async def test_a_step_that_was_cut_off_is_taken_again(place: Place) -> None:
+async def test_a_step_that_was_cut_off_is_taken_again(place: KeyspaceSettings) -> None:
     async with opened(place):
         pass
     with release_after():
-        with ending_at(METADATA, "ADD IF NOT EXISTS colour"), pytest.raises(Cut):
+        with ending_at(METADATA, "ADD IF NOT EXISTS colour"), pytest.raises(_Cut):
             await place.open()
         async with opened(place) as store:
             assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
             assert await has_step(store)
 
 
-async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: Place) -> None:
+async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: KeyspaceSettings) -> None:
     """Otherwise it would record a step whose tables are gone."""
     async with opened(place) as before:
         with release_after(), pytest.MonkeyPatch.context() as patch:
@@ -211,7 +211,7 @@ async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: 
             assert await has_step(before)
 
 
-async def test_the_journal_has_versions_of_its_own(place: Place) -> None:
+async def test_the_journal_has_versions_of_its_own(place: KeyspaceSettings) -> None:
     async with opened(place) as store:
         await store.bring(JOURNAL)
         assert await versions(store, JOURNAL).stored() == JOURNAL.schema.stored(JOURNAL.schema.version)
@@ -229,13 +229,13 @@ async def test_the_journal_has_versions_of_its_own(place: Place) -> None:
             await store.bring(JOURNAL)
 
 
-def statements(store: CassandraStore, place: Place) -> dict[str, str]:
+def statements(store: CassandraStore, place: KeyspaceSettings) -> dict[str, str]:
     """The statement that would make each table: the driver's own objects are replaced whenever it reads the schema."""
     tables = store.keyspace.connection.cluster.metadata.keyspaces[place.keyspace].tables
     return {name: table.export_as_string() for name, table in tables.items()}
 
 
-async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(place: Place) -> None:
+async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(place: KeyspaceSettings) -> None:
     async with opened(place) as store:
         await store._records.transact("schema", ["oldest"], lambda rows: ({"oldest": ""}, None))
         assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
@@ -248,7 +248,7 @@ async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(pla
 
 
 async def test_who_waits_goes_on_when_another_has_done_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
@@ -274,7 +274,7 @@ async def test_who_waits_goes_on_when_another_has_done_it(
 
 
 async def test_who_waits_goes_on_although_no_change_of_the_schema_is_notified(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ControlConnection, "_handle_schema_change", lambda control, event: None)
     monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.05)
@@ -285,7 +285,7 @@ async def test_who_waits_goes_on_although_no_change_of_the_schema_is_notified(
         await (await asyncio.wait_for(waiting, 60)).close()
 
 
-async def test_who_waits_in_vain_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_in_vain_says_so(place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(cassandra_versions, "WAIT_SECONDS", 0.1)
     with pytest.raises(CannotOpen, match=f"keyspace {place.keyspace} to be made within 0 s: run holdfast schema"):

@@ -24,10 +24,10 @@ from tests.simulator.world.cluster import ClusterWorld
 from tests.simulator.world.fronts import Front
 from tests.simulator.world.hosts import HOST
 from tests.simulator.world.nodes import NodeProcess
-from tests.simulator.world.wires import Server
+from tests.simulator.world.wires import ServerHost
 
 
-def dies(world: ClusterWorld, process: Server | None, chance: float = 1.0, seconds: float = 0.0) -> None:
+def dies(world: ClusterWorld, process: ServerHost | None, chance: float = 1.0, seconds: float = 0.0) -> None:
     """The process is killed, perhaps: at once, before it does anything more, or after a while."""
     if isinstance(process, NodeProcess) and not world.over and world.random.random() < chance:
         if seconds:
@@ -44,7 +44,7 @@ def _kill(world: ClusterWorld, process: NodeProcess) -> None:
 def this_dies(world: ClusterWorld, chance: float = 1.0) -> None:
     """The running process is killed, perhaps: just here it matters."""
     host = HOST.get()
-    dies(world, host if isinstance(host, Server) else None, chance)
+    dies(world, host if isinstance(host, ServerHost) else None, chance)
 
 
 def this_is_stopped(world: ClusterWorld, chance: float) -> None:
@@ -538,7 +538,7 @@ def dying_sources(world: ClusterWorld) -> None:
     moves(world)
     world.machines.stuck, world.machines.repairs = 0.1, False
 
-    def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
         if method == "take":
             source = [one for one in world.nodes.living() if one.node and arguments[1] in one.node.partitions]
             dies(world, source[0] if source else None, 0.3)
@@ -641,7 +641,7 @@ def dying_parents(world: ClusterWorld) -> None:
             lonely.remove(name)
             world.net.mend(name, "rows")
 
-    def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
         if method == "hand_over" and arguments[2] == HANDOVER_PARTS - 1 and server.name in lonely:
             dies(world, server, 1.0, 0.1)
             later(world, 0.11, mend, server.name)
@@ -659,7 +659,7 @@ def maps_of_moves(world: ClusterWorld) -> None:
     world.troubles.faults = {"map": 1, "kill": 1}
     world.troubles.pause = 4.0
 
-    def answering(server: Server, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
         if method != "take" or world.over or world.random.random() >= 0.5:
             return
         to, source = arguments[0], arguments[1]
