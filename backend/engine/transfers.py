@@ -3,8 +3,8 @@
 A fold never touches another queue.  A message moves as ``TransferOut`` in the source, ``Message`` with a source and a
 transfer number in the destination, ``TransferDone`` in the source.  Transfers of one (source, destination) pair are
 numbered; the destination remembers accepted transfers not by time but by a mark (all below are done) and the numbers
-above it.  To take a message back, a source lets the destination journal that it rejects the transfer (``Never``):
-whichever of the two the destination journals first decides, and both calls get that answer.
+above it.  To take a message back, a source lets the destination journal that it rejects the transfer
+(``TransfersRejected``): whichever of the two the destination journals first decides, and both calls get that answer.
 """
 
 from __future__ import annotations
