@@ -53,6 +53,6 @@ for _how in ("taken", "received", "handed over"):
     MOVES.place(_how)
 
 
-def tell(registry: Registry) -> None:
+def register(registry: Registry) -> None:
     """Register a backend's counters and histograms."""
     registry.add(WRITES, FENCES, ROW_RECORDS, ROW_BYTES, FAILURES, CHECKPOINTS, CHECKPOINTS_FAILED, MOVES, SEALED)

@@ -346,7 +346,7 @@ class LocalCluster(ServerContext):
                 told(f"starting {', '.join(process.name for process in processes)}")
             for process in processes:
                 process.start(wait=False)
-            _look_after(processes, told)
+            _watch_processes(processes, told)
 
     def close(self) -> None:
         """End everything at once, and remove its data."""
@@ -365,7 +365,7 @@ class LocalCluster(ServerContext):
                 process.stop()
 
 
-def _look_after(processes: Sequence[Process], told: Callable[[str], None]) -> None:
+def _watch_processes(processes: Sequence[Process], told: Callable[[str], None]) -> None:
     """Wait until all serve; restart processes that have ended, like a service manager.
 
     A process may end because others were not ready or too slow.  Wrong settings are not retried.  Raises

@@ -153,7 +153,7 @@ class DemoClients:
         began = time.monotonic()
         self._sending = False
         await asyncio.gather(*self._tasks[:SENDERS])
-        self._look()
+        self._check_received()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS_MOST):
                 await self._all_received.wait()
@@ -164,7 +164,7 @@ class DemoClients:
             client.close()
         return time.monotonic() - began
 
-    def _look(self) -> None:
+    def _check_received(self) -> None:
         if not self._sending and self.acknowledged <= self.received.keys():
             self._all_received.set()
 
@@ -187,7 +187,7 @@ class DemoClients:
                 messages = answer.get("Messages", [])
                 if messages:
                     self.received.update(message["Body"] for message in messages)
-                    self._look()
+                    self._check_received()
                     entries = [
                         {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"]}
                         for number, message in enumerate(messages)
@@ -236,7 +236,7 @@ class Demo:
         await asyncio.sleep(5)
         self._line("3, at rest", 5, before, before, 3)
         for number in range(3 + WAVE, 12 + 1, WAVE):
-            before = await self._act(f"{number - WAVE} -> {number}", before, number, self._come)
+            before = await self._act(f"{number - WAVE} -> {number}", before, number, self._add_wave)
         for number in range(12 - WAVE, 3 - 1, -WAVE):
             before = await self._act(f"{number + WAVE} -> {number}", before, number, self._go)
         drained = await self._load.stop()
@@ -247,7 +247,7 @@ class Demo:
         )
         return not lost and not twice
 
-    async def _come(self) -> None:
+    async def _add_wave(self) -> None:
         for process in [self._cluster.add_backend() for _ in range(WAVE)]:
             process.start(wait=False)
 

@@ -44,9 +44,9 @@ class FrontendApp:
         """Start draining: waiting receives answer now, and readiness ends.  May be called more than once."""
         self.services.polls.drain()
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait for unacknowledged sends after the last call, for a limited time."""
-        await self.sqs.context.unawaited.settle(SETTLE_SECONDS)
+        await self.sqs.context.unawaited.drain(SETTLE_SECONDS)
 
 
 def create_app(services: Services) -> FrontendApp:

@@ -159,7 +159,7 @@ class ChangeStore(Protocol):
 
 
 class Entries(NamedTuple):
-    """Result of :meth:`EntryStore.look`."""
+    """Result of :meth:`EntryStore.poll_entries`."""
 
     logs: list[LogEntry]
     """All logs, ordered by id."""
@@ -192,7 +192,7 @@ class EntryStore(Protocol):
     async def shards(self) -> list[ShardEntry]:
         """All shard entries, ordered by shard, for decisions, with the guarantee of :meth:`logs`."""
 
-    async def look(self) -> Entries:
+    async def poll_entries(self) -> Entries:
         """All entries, for frequent polls whose decisions depend on versions or another read.
 
         Includes every change answered before.  A change in progress may be included or not.

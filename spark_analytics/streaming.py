@@ -240,7 +240,7 @@ class BudgetWatch:
         self._prices = prices
         self._to_date = live.ToDate(lake)
 
-    def look(self, now: datetime) -> int:
+    def check(self, now: datetime) -> int:
         """Now; returns how many crossings were new.  Raises :class:`LakeUnavailable` and :class:`NoPrice`."""
         if not self._budgets:
             return 0
@@ -363,7 +363,7 @@ def _follow(query: StreamingQuery, folder: BatchFolder, watch: BudgetWatch) -> i
         folder.folded = False
         looked = time.monotonic()
         try:
-            watch.look(_now())
+            watch.check(_now())
         except (LakeUnavailable, NoPrice) as error:
             logger.error("budgets cannot be looked at now: %s", error)
             if ended:

@@ -214,7 +214,7 @@ class Registry:
             if self._instruments.setdefault(instrument.name, instrument) is not instrument:
                 raise ValueError(f"{instrument.name} is declared twice")
 
-    def tell(
+    def declare(
         self,
         name: str,
         help: str,
@@ -230,22 +230,22 @@ class Registry:
         instrument.read_by(ask)
         self.add(instrument)
 
-    def before(self, look: Callable[[], Awaitable[None]]) -> None:
+    def before(self, refresh: Callable[[], Awaitable[None]]) -> None:
         """Register a function to be awaited before each read, which gathers the values of gauges."""
-        self._before.append(look)
+        self._before.append(refresh)
 
     async def read(self) -> list[Family]:
         """Read all instruments, ordered by name.
 
         One whose read fails is left out, with a log line, so that it does not hide the others.
         """
-        for look in self._before:
+        for refresh in self._before:
             try:
-                await look()
+                await refresh()
             except Exception as error:
-                self._failed(look.__qualname__, error)
+                self._failed(refresh.__qualname__, error)
             else:
-                self._failing.discard(look.__qualname__)
+                self._failing.discard(refresh.__qualname__)
         families = []
         for name, instrument in sorted(self._instruments.items()):
             try:

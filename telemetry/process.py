@@ -20,26 +20,26 @@ LAG: Final = Histogram(
 )
 
 
-def tell(registry: Registry, version: str, role: str) -> None:
+def register(registry: Registry, version: str, role: str) -> None:
     """Register the metrics of this process and its role."""
     began = time.time()
     about: Readings = {(version, platform.python_version(), role): 1.0}
-    registry.tell(
+    registry.declare(
         "holdfast_build_info",
         "Always 1: versions of Holdfast and Python, and the role of the process.",
         lambda: about,
         labels=("version", "python", "role"),
     )
-    registry.tell("holdfast_process_start_time_seconds", "Start time of the process, Unix time.", lambda: began)
-    registry.tell("holdfast_process_cpu_seconds_total", "CPU time used.", time.process_time)
-    registry.tell("holdfast_process_resident_bytes", "Resident memory.", _resident_bytes)
-    registry.tell("holdfast_process_open_files", "Open files and connections.", _open_files)
-    registry.tell(
+    registry.declare("holdfast_process_start_time_seconds", "Start time of the process, Unix time.", lambda: began)
+    registry.declare("holdfast_process_cpu_seconds_total", "CPU time used.", time.process_time)
+    registry.declare("holdfast_process_resident_bytes", "Resident memory.", _resident_bytes)
+    registry.declare("holdfast_process_open_files", "Open files and connections.", _open_files)
+    registry.declare(
         "holdfast_process_open_files_limit",
         "Maximum number of open files that the system permits.",
         lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
-    registry.tell("holdfast_process_threads", "Number of threads.", threading.active_count)
+    registry.declare("holdfast_process_threads", "Number of threads.", threading.active_count)
     registry.add(LAG)
 
 

@@ -45,7 +45,7 @@ QUEUE_SPANS_MOST: Final = 4096
 BATCH_SPANS: Final = 512
 CLOSE_SECONDS: Final = 3.0
 """Maximum time for which an ending process waits for the delivery of its last spans."""
-TELL_SECONDS: Final = 60.0
+LOG_SECONDS: Final = 60.0
 """Minimum interval of log lines about an unreachable collector."""
 
 _NO_CONTEXT: Final = Context()
@@ -89,7 +89,7 @@ class Span:
         finally:
             child.end()
 
-    def tell(self, attributes: Attributes) -> None:
+    def set_attributes(self, attributes: Attributes) -> None:
         self._span.set_attributes(dict(attributes))
 
     def link(self, place: RemoteSpan, message_id: str) -> None:
@@ -257,7 +257,7 @@ class _Delivery(SpanExporter):
         self._endpoint = endpoint
         self._taken = taken
         self._failing = False
-        self._told_at = -math.inf
+        self._logged_at = -math.inf
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self._taken(len(spans))
@@ -270,8 +270,8 @@ class _Delivery(SpanExporter):
         SPANS_LOST.counts[LOST_UNDELIVERED] += len(spans)
         self._failing = True
         now = time.monotonic()
-        if now - self._told_at >= TELL_SECONDS:
-            self._told_at = now
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
             lost = SPANS_LOST.counts[LOST_UNDELIVERED]
             logger.warning("traces do not reach %s: %d spans were lost since the start", self._endpoint, lost)
         return result

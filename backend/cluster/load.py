@@ -28,7 +28,7 @@ BUSY_RATE: Final = 250.0
 
 
 class Load:
-    """Load of one node, as of the last :meth:`look`."""
+    """Load of one node, as of the last :meth:`measure`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Load:
         self._before: dict[int, tuple[int, int]] = {}
         """By partition: epoch, and twice the next number less the stored messages."""
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         """Measure the load since the last call."""
         now, cpu = self._clock(), self._cpu()
         passed = 0.0 if self._looked_at is None else now - self._looked_at

@@ -175,7 +175,7 @@ class Member:
             loop.create_task(self._run(), name="the member"),
         ]
         if self._load is not None:
-            self._tasks.append(loop.create_task(self._forever(self._load.look, lambda: LOAD_SECONDS, "the load")))
+            self._tasks.append(loop.create_task(self._forever(self._load.measure, lambda: LOAD_SECONDS, "the load")))
         if self._reporter is not None:
             self._tasks.append(loop.create_task(self._forever(self._report, lambda: EXPECT_SECONDS, "the report")))
 
@@ -266,7 +266,7 @@ class Member:
     # --- a member's step --------------------------------------------------------------------------------
 
     async def _step(self) -> None:
-        view = await self._look()
+        view = await self._poll()
         self._heirs = any(name != self._name and not view.leaving(name) for name in view.live)
         own = self._node.ownership.log_id
         mine = view.logs.get(own)
@@ -300,11 +300,11 @@ class Member:
         elif not self.settled.is_set() and self._name in view.live and decide(view) == view.cluster:
             self.settled.set()
 
-    async def _look(self) -> View:
+    async def _poll(self) -> View:
         now, began_ms = asyncio.get_running_loop().time(), self._clock()
         try:
             cluster, beats, entries = await asyncio.gather(
-                self._store.cluster(), self._store.heartbeats(), self._store.look()
+                self._store.cluster(), self._store.heartbeats(), self._store.poll_entries()
             )
         except StoreError:
             self._watch.blind()
@@ -329,7 +329,7 @@ class Member:
         self._clocks.record(beats, self._clock(), self._node.clock.elapsed_ms(), named)
         self._clock_bounds.add(beats, began_ms, self._clock())
         self._follow_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
-        self._reach.look(live.values(), now)
+        self._reach.update(live.values(), now)
         silent = {beat.node: beat for beat in beats if beat.node not in live}
         return View(cluster, logs, shards, live, silent, self._reach.cut_off)
 
@@ -377,7 +377,7 @@ class Member:
         if not view.shards and not self._gathered(view):
             # The first node would get all shards, and then have to hand most over.
             return view
-        self._tell_cut_off(view)
+        self._log_unreachable(view)
         decided = with_takeovers(view, decide(view), self._sealed.values(), self._clock())
         if decided != view.cluster:
             view = view._replace(cluster=await self._store.update_cluster(decided))
@@ -387,7 +387,7 @@ class Member:
     def _gathered(self, view: View) -> bool:
         return self._expected <= view.live.keys() or asyncio.get_running_loop().time() >= self._gathered_at
 
-    def _tell_cut_off(self, view: View) -> None:
+    def _log_unreachable(self, view: View) -> None:
         for name in view.live:
             what = f"the reach of {name}"
             if name not in view.cut_off or view.draining(name):  # a draining node disconnects its callers

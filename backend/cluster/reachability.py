@@ -50,7 +50,7 @@ class Reach:
         """Logs of the nodes that have been reachable since they started."""
         self._looked_at: float | None = None
 
-    def look(self, live: Iterable[Heartbeat], now: float) -> None:
+    def update(self, live: Iterable[Heartbeat], now: float) -> None:
         """Update the state with the heartbeats of the live nodes.  ``now`` in seconds of a monotonic clock."""
         passed = 0.0 if self._looked_at is None else now - self._looked_at
         if passed > GAP_SECONDS:

@@ -81,7 +81,7 @@ class Splits:
             return True
         try:
             if changing(queue.partitions):
-                queue = await self._settle(queue)
+                queue = await self._record_handovers(queue)
             return await self._retire(queue, linger_seconds)
         except ConditionFailed:  # another process has changed the queue meanwhile
             return False
@@ -103,19 +103,19 @@ class Splits:
         )
         try:
             for one in changed.partitions:
-                await self._tell(_target(changed, one))
+                await self._configure(_target(changed, one))
         except BackendError as error:
             # The next call that knows the new map configures them, or the next call of finish.
             logger.warning("partitions of queue %r do not know its new map yet: %s", queue.name, error)
         return changed
 
-    async def _tell(self, target: Target) -> None:
+    async def _configure(self, target: Target) -> None:
         """Configure the partition with the current map."""
         settings = await self._resolver.settings(target)
         if settings is not None:
             await self._peer.configure(settings)
 
-    async def _settle(self, queue: Queue) -> Queue:
+    async def _record_handovers(self, queue: Queue) -> Queue:
         """Record completed token handovers in the map."""
         # All are asked, because the first call with the new map starts a partition's token import.
         waiting = [await self._awaited(_target(queue, one)) for one in queue.partitions if one.awaits]
@@ -129,7 +129,7 @@ class Splits:
         try:
             return await self._peer.awaited(target)
         except (PartitionUnknown, SettingsStale):
-            await self._tell(target)
+            await self._configure(target)
             return await self._peer.awaited(target)
 
     async def _retire(self, queue: Queue, linger_seconds: int) -> bool:
@@ -164,7 +164,7 @@ class Splits:
             try:
                 return await self._peer.retire(target, linger_seconds)
             except (PartitionUnknown, SettingsStale):
-                await self._tell(target)
+                await self._configure(target)
                 return await self._peer.retire(target, linger_seconds)
         except PartitionGone:  # it is forgotten already, but still in the map
             return True

@@ -148,7 +148,7 @@ class StorageMeter:
 
     async def turn(self) -> None:
         """Do the periodic work, about every :data:`LOOK_SECONDS`."""
-        await self.look()
+        await self.scan()
         ended_s = self._minute() - MINUTE_SECONDS
         if ended_s > self._done_s or ended_s < self._done_s - BACK_SECONDS:
             await self.record(ended_s)
@@ -159,7 +159,7 @@ class StorageMeter:
 
     # --- checking -----------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def scan(self) -> None:
         """Detect partitions that were added or removed."""
         partitions = self._node.partitions
         if partitions is not self._partitions:

@@ -270,13 +270,13 @@ class FifoOrder:
         self._timers.clear()
         self._timed.clear()
         for lane in self._lanes.values():
-            self._settle(lane, now)
+            self._update_readiness(lane, now)
 
     def arrived(self, number: int, lane: Lane, block: Block, now: int) -> None:
         self._links.append_fresh(lane, number, block)
         lane.waiting += 1
         if lane.index not in self._ready:
-            self._settle(lane, now)
+            self._update_readiness(lane, now)
 
     def returned(self, number: int, lane: Lane, block: Block, now: int) -> None:
         lane.waiting += 1
@@ -284,7 +284,7 @@ class FifoOrder:
             lane.outstanding = [number]
         elif number not in lane.outstanding:
             insort(lane.outstanding, number)
-        self._settle(lane, now)
+        self._update_readiness(lane, now)
 
     def claimed(self, number: int, lane: Lane, was: int, now: int) -> None:
         lane.waiting -= 1
@@ -295,7 +295,7 @@ class FifoOrder:
                 lane.outstanding = [number]
             else:
                 insort(lane.outstanding, number)
-        self._settle(lane, now)
+        self._update_readiness(lane, now)
 
     def unclaimed(self, lane: Lane) -> None:
         lane.claimed -= 1
@@ -306,7 +306,7 @@ class FifoOrder:
             self._links.remove(lane, number, was)
         else:
             self._drop_outstanding(lane, number)
-        self._settle(lane, now)
+        self._update_readiness(lane, now)
 
     def died(self, number: int, lane: Lane, was: int, now: int) -> None:
         if was == WAITING:
@@ -318,7 +318,7 @@ class FifoOrder:
             elif was == IN_FLIGHT:
                 lane.claimed -= 1
             self._drop_outstanding(lane, number)
-        self._settle(lane, now)
+        self._update_readiness(lane, now)
 
     def finished(self, lane: Lane, took_ms: int, now: int) -> None:
         pass
@@ -329,7 +329,7 @@ class FifoOrder:
             if not lane.outstanding:
                 lane.outstanding = None
 
-    def _settle(self, lane: Lane, now: int) -> None:
+    def _update_readiness(self, lane: Lane, now: int) -> None:
         """Update the lane's readiness: whether its first message may be delivered now."""
         index = lane.index
         if lane.outstanding is not None:
@@ -396,7 +396,7 @@ class FifoOrder:
             self._timed.discard(index)
             lane = self._lanes.get(index)
             if lane is not None:
-                self._settle(lane, now)
+                self._update_readiness(lane, now)
 
     def forget(self, lane: Lane) -> None:
         self._ready.pop(lane.index, None)

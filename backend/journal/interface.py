@@ -159,13 +159,13 @@ class Journal(Protocol):
     async def prepare(self) -> None:
         """Check that logs can be stored here at all.  Repeatable; the first step of a start."""
 
-    async def look(self, entries: Iterable[LogEntry]) -> set[int]:
+    async def refresh(self, entries: Iterable[LogEntry]) -> set[int]:
         """Return those of these logs that may have been begun, by id, whoever writes them.  They are readable from now
         on.
         """
 
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
-        """Find logs like :meth:`look`, and lock them for this process until :meth:`release`.
+        """Find logs like :meth:`refresh`, and lock them for this process until :meth:`release`.
 
         No other process writes or recovers them meanwhile.  Raises :class:`~backend.journal.local.segments.LogInUse` if
         the writer of one is known to be alive.
@@ -183,7 +183,7 @@ class Journal(Protocol):
         ``known_seq``: a row known from elsewhere to be durable, from a committed checkpoint or chain.
         """
 
-    async def settle(self, entry: LogEntry, end: LogEnd) -> None:
+    async def finalize(self, entry: LogEntry, end: LogEnd) -> None:
         """Make the end found by a scan durable, so that the log can be sealed there.
 
         Rows behind the last one known to be answered are written again.  Raises :class:`OSError` or

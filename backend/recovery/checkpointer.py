@@ -193,7 +193,7 @@ class Checkpointer:
     async def _checkpoint(self) -> None:
         node, log = self._node, self._node.log
         if self._unsettled:
-            await self._settle()
+            await self._resolve()
         writer = await self._pieces.begin(log.log_id)
         cut = log.cut()
         taken: list[_Taken] = []
@@ -230,7 +230,7 @@ class Checkpointer:
             self._unsettled = False
         await self._sweep()
 
-    async def _settle(self) -> None:
+    async def _resolve(self) -> None:
         """Resolve a conditional write with an unknown outcome: reread the entries' versions and retry from them.
 
         The stored shard entry's content is not adopted: the next checkpoint captures that shard again and writes its
@@ -264,7 +264,7 @@ class Checkpointer:
         async with self._lock:
             try:
                 if self._unsettled:
-                    await self._settle()
+                    await self._resolve()
                 shards = [self._node.shards.owned[number] for number in numbers if number in self._node.shards.owned]
                 final = await self._last_checkpoint(shards)
                 for shard, entry in zip(shards, final, strict=True):
@@ -397,7 +397,7 @@ class Checkpointer:
         current = self._node.log.next_segment
         known = {entry.log_id: entry for entry in await self._entries.logs()}
         sealed = self._to_be_swept(known.values())
-        await self._journal.look(known[log_id] for log_id in sealed)
+        await self._journal.refresh(known[log_id] for log_id in sealed)
         swept = [log_id for log_id in self._segments.logs() if log_id == own or log_id in sealed]
         listed = await in_groups([partial(self._segments.segments_of, log_id) for log_id in swept], READS_AT_ONCE)
         segments = dict(zip(swept, listed, strict=True))

@@ -39,7 +39,7 @@ async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> C
     Raises the errors of :func:`~backend.recovery.damage.survey`.
     """
     replay, survey = await examine(journal, entries)
-    await journal.look(await entries.logs())
+    await journal.refresh(await entries.logs())
     rotten: list[str] = []
     counters: dict[int, Counters] = {}
     for number, fold in replay.folds.items():

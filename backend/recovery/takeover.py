@@ -70,7 +70,7 @@ async def recover(
     async with _damage_is_not_of_others(entries, known, {number: shards.get(number) for number in wanted}):
         replay = Replay({number: shards[number] for number in wanted if number in shards})
         others = [entry for entry in known if entry.log_id != own]
-        begun = await journal.look(others)
+        begun = await journal.refresh(others)
         chained = {log_id for entry in replay.entries.values() for log_id in entry.logs()}
         unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
         unread.update((entry.log_id, entry) for entry in claimed)
@@ -108,7 +108,7 @@ async def _damage_is_not_of_others(
 
 async def seal(journal: Journal, entries: EntryStore, claimed: LogEntry, end: LogEnd) -> None:
     """Fix the last row of a log that has been read, for ever."""
-    await journal.settle(claimed, end)
+    await journal.finalize(claimed, end)
     await entries.update_log(msgspec.structs.replace(claimed, state="sealed", sealed_seq=end.seq))
     await journal.trim(claimed, end)
     if not end.seq:

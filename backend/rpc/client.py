@@ -162,7 +162,7 @@ class RemoteBackend:
             link.cut(self._why)
         for link in list(self._links):
             await link.lost
-        self._tell()
+        self._notify()
 
     # --- the connection -----------------------------------------------------------------------------------
 
@@ -181,13 +181,13 @@ class RemoteBackend:
                     logger.warning("the backend at %s", why)
                 self._why = why
                 self._refusal = error if isinstance(error, HandshakeRefused) else None
-                self._tell()
+                self._notify()
                 await asyncio.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, PAUSE_SECONDS_MOST)
                 continue
             self._refusal = None
             self._link = link
-            self._tell()
+            self._notify()
             logger.info("connected to %s at %s", link.peer, self.address)
             began = self._loop.time()
             await self._parted.wait()
@@ -227,7 +227,7 @@ class RemoteBackend:
             self._why = f"the connection to {self.address} was lost"
             self._parted.set()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, self._loop.create_future()
         news.set_result(None)
 

@@ -73,7 +73,7 @@ ReadNodes = Callable[[], Awaitable[Mapping[str, Address]]]
 class Signs(Protocol):
     """The cluster's entries from which the list of nodes is computed."""
 
-    async def look(self) -> Entries: ...
+    async def poll_entries(self) -> Entries: ...
 
     async def heartbeats(self) -> list[Heartbeat]: ...
 
@@ -86,7 +86,7 @@ def nodes_of(store: Signs, reach: Callable[[str], Address] = Address.parse) -> R
     """
 
     async def read() -> dict[str, Address]:
-        logs = {entry.log_id: entry for entry in (await store.look()).logs if entry.state == "open"}
+        logs = {entry.log_id: entry for entry in (await store.poll_entries()).logs if entry.state == "open"}
         return {
             beat.node: reach(beat.address)
             for beat in await store.heartbeats()
@@ -135,7 +135,7 @@ class ClusterBackend:
         self._owners: dict[int, str] = {}
         """Shard → name of the node that owns it, as far as this client knows."""
         self._watcher: asyncio.Task[None] | None = None
-        self._look = asyncio.Event()
+        self._poll_now = asyncio.Event()
         self._complaints = Complaints()
         """Logs repeated errors of the list of nodes once."""
 
@@ -170,7 +170,7 @@ class ClusterBackend:
     ) -> ClusterBackend:
         """Begin like :meth:`connect`, but read the list of nodes in the background; calls wait for it."""
         cluster = cls(read_nodes, secret, name, tls, limits._replace(waits=False))
-        cluster._look.set()
+        cluster._poll_now.set()
         cluster._follow()
         return cluster
 
@@ -226,10 +226,10 @@ class ClusterBackend:
         while True:
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
-                    await self._look.wait()
+                    await self._poll_now.wait()
             except TimeoutError:
                 pass
-            self._look.clear()
+            self._poll_now.clear()
             try:
                 await self.know(await self._read_nodes())
                 self._complaints.settled("nodes")
@@ -301,7 +301,7 @@ class ClusterBackend:
             return False
         if owner not in self._members:
             self._owners.pop(shard, None)
-            self._look.set()
+            self._poll_now.set()
             return False
         self._owners[shard] = owner
         return known != owner and self._members[owner].avoided_until <= self._loop.time()

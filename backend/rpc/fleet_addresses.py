@@ -8,7 +8,7 @@ from backend.rpc.address import Address
 from backend.rpc.cluster_client import ReadNodes
 from metadata_service.clusters.directory import ClusterDirectory
 
-LOOK_SECONDS = 0.5
+REFRESH_SECONDS = 0.5
 """Minimum time between two reads of the backend clusters' reports."""
 
 
@@ -17,7 +17,7 @@ class FleetAddresses:
 
     def __init__(self, fleet: ClusterDirectory) -> None:
         self._fleet = fleet
-        self._looked_at = 0.0
+        self._refreshed_at = 0.0
 
     def numbers(self) -> list[int]:
         """Return the numbers of all clusters."""
@@ -25,14 +25,14 @@ class FleetAddresses:
 
     def of(self, number: int) -> ReadNodes:
         async def read() -> dict[str, Address]:
-            await self._look()
+            await self._refresh()
             return {name: Address.parse(address) for name, address in self._fleet.nodes(number).items()}
 
         return read
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Refresh at once, shared by concurrent callers: a caller may know of a node that has just started."""
         now = asyncio.get_running_loop().time()
-        if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            await self._fleet.look()
+        if now - self._refreshed_at >= REFRESH_SECONDS:
+            self._refreshed_at = now
+            await self._fleet.refresh()

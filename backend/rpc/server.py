@@ -176,7 +176,7 @@ class BackendServer:
         self.connections.add(connection)
         self._empty.clear()
 
-    def went(self, connection: CallerConnection, ending: Iterable[asyncio.Task[None]]) -> None:
+    def on_disconnect(self, connection: CallerConnection, ending: Iterable[asyncio.Task[None]]) -> None:
         """Remove a closed connection; its calls are being cancelled."""
         self.connections.discard(connection)
         for task in ending:
@@ -263,7 +263,7 @@ class CallerConnection(asyncio.Protocol):
         self._waiting.clear()
         for task, _ in self._running.values():
             self._loop.call_soon(task.cancel)
-        self._server.went(self, [task for task, _ in self._running.values()])
+        self._server.on_disconnect(self, [task for task, _ in self._running.values()])
 
     def data_received(self, data: bytes) -> None:
         self._silent_beats = 0
@@ -366,14 +366,14 @@ class CallerConnection(asyncio.Protocol):
             await self._run(call, request)
         finally:
             if span is not None:
-                span.tell({"holdfast.partition": request.target.partition})
+                span.set_attributes({"holdfast.partition": request.target.partition})
                 span.end()
 
     async def _run(self, call: int, request: Request) -> None:
         try:
             answer = frame(ANSWER, call, encode(await request.run(self._backend)))
         except BackendError as error:
-            _tell_failed(error)
+            _mark_failed(error)
             answer = frame(FAILED, call, encode_error(error))
         except asyncio.CancelledError:
             if call in self._cancelled or self._transport.is_closing():
@@ -388,7 +388,7 @@ class CallerConnection(asyncio.Protocol):
         self._say(answer)
 
     def _failed(self, call: int, request: Request, error: BaseException) -> bytes:
-        _tell_failed(error)
+        _mark_failed(error)
         message = f"{request.method_name()} of {self.peer} has failed unexpectedly"
         self._loop.call_exception_handler({"message": message, "exception": error})
         return frame(FAILED, call, encode_error(Unavailable("the backend has failed unexpectedly; its log says how")))
@@ -457,7 +457,7 @@ class CallerConnection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _tell_failed(error: BaseException) -> None:
+def _mark_failed(error: BaseException) -> None:
     """Mark the current span, if the call is sampled, as failed."""
     span = traces.current.get()
     if span is not None:

@@ -59,7 +59,7 @@ from backend.serving.node_clock import SLEW_MOST
 from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, OpenPartition, size_of_transfer
 from backend.serving.payload_cache import Windows
-from backend.serving.peek import look
+from backend.serving.peek import peek
 from backend.serving.queue_stats import measured, measured_of
 from backend.serving.resolver import Resolver
 from backend.serving.shards import Shard, Shards
@@ -241,12 +241,12 @@ class Incarnation:
 
     def _ring(self) -> None:
         try:
-            self._look_after_due()
+            self._schedule_due()
         # Without this, no alarm would fire any more.
         except Exception as error:
             self.tasks.failed("the alarm", error)
 
-    def _look_after_due(self) -> None:
+    def _schedule_due(self) -> None:
         self._timer = None
         self._timer_at = math.inf
         now = self.loop.time()
@@ -391,7 +391,7 @@ class Incarnation:
         """Wait until a message may be available or the time is over."""
         waiter = self.loop.create_future()
         partition.waiters[waiter] = looks_only
-        timeout = self.loop.call_later(seconds, _settle, waiter)
+        timeout = self.loop.call_later(seconds, _resolve, waiter)
         self.changed(partition)
         try:
             await waiter
@@ -500,12 +500,12 @@ class Incarnation:
         await self.write_all(partition, lambda now: partition.queue.release(handles, now))
 
     async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
-        return await self._settle_claims(target, QueueCommands.delete, handles)
+        return await self._resolve_claims(target, QueueCommands.delete, handles)
 
     async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
-        return await self._settle_claims(target, QueueCommands.change_visibility, changes)
+        return await self._resolve_claims(target, QueueCommands.change_visibility, changes)
 
-    async def _settle_claims(
+    async def _resolve_claims(
         self,
         target: Target,
         decide: Callable[[QueueCommands, Sequence[T], int], tuple[list[Record], list[HandleOutcome]]],
@@ -634,7 +634,7 @@ class Incarnation:
     async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
         partition = self._find(target)
         partition.fold.advance(partition.clock())
-        peeked = await look(self.log, partition, most, after)
+        peeked = await peek(self.log, partition, most, after)
         await self.durable()
         return peeked
 
@@ -766,11 +766,11 @@ def _seconds_until(partition: OpenPartition) -> float:
 def _send_away(partition: OpenPartition, error: Exception | None = None) -> None:
     """End long polls at this partition, with an error, or without one to make them check once more."""
     for waiter in partition.waiters:
-        _settle(waiter, error)
+        _resolve(waiter, error)
     partition.waiters.clear()
 
 
-def _settle(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
+def _resolve(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
     """End a wait, unless it has ended."""
     if waiter.done():
         return

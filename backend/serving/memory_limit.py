@@ -43,10 +43,10 @@ class Memory:
     async def watch(self) -> None:
         """Sum and check at intervals, for as long as the node serves."""
         while True:
-            await self.look()
+            await self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Sum the used memory, and update :attr:`full`."""
         self.used_bytes = await self._added_up()
         if self.full:

@@ -36,7 +36,7 @@ class _Seen(NamedTuple):
     first_received_ms: int
 
 
-async def look(log: Log, partition: OpenPartition, most: int, after: int) -> list[Peeked]:
+async def peek(log: Log, partition: OpenPartition, most: int, after: int) -> list[Peeked]:
     """Return the oldest ``most`` messages with numbers above ``after``, in any state; the fold was advanced to now.
 
     Returns fewer if they exceed the byte limit of a peek; none only if there is none.

@@ -233,7 +233,7 @@ class Ferry:
         refused = await self._ask(target, settings, lambda there: there.take(target, source.id, below, batch))
         taken = [moved.number for moved in batch if moved.number not in refused]
         numbers = [outgoing.pending[transfer][0] for transfer in taken if transfer in outgoing.pending]
-        await self._settle(source, target.partition, taken, refused)
+        await self._journal_answer(source, target.partition, taken, refused)
         node.windows.forget(source, numbers)
 
     async def _call_back(
@@ -251,7 +251,9 @@ class Ferry:
                 return  # the next round takes them back
             await node.durable()
             refused = await self._ask(target, settings, lambda there: there.never(target, source.id, below, back))
-        await self._settle(source, destination, [transfer for transfer in back if transfer not in refused], refused)
+        await self._journal_answer(
+            source, destination, [transfer for transfer in back if transfer not in refused], refused
+        )
 
     async def _ask(
         self, target: Target, settings: PartitionSettings, ask: Callable[[Peer], Awaitable[list[int]]]
@@ -268,7 +270,9 @@ class Ferry:
         except Unavailable as error:  # it is not this node's journal that fails
             raise NotReached(str(error)) from error
 
-    async def _settle(self, source: OpenPartition, destination: int, taken: list[int], refused: list[int]) -> None:
+    async def _journal_answer(
+        self, source: OpenPartition, destination: int, taken: list[int], refused: list[int]
+    ) -> None:
         """Journal the destination's durable answer: transfers accepted and those rejected for good."""
 
         def decide(_: int) -> list[Record]:

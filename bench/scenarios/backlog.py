@@ -120,10 +120,10 @@ class CheckpointWatch:
 
     async def run(self) -> None:
         while True:
-            self.look()
+            self.poll()
             await asyncio.sleep(self.LOOK_SECONDS)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Record new chunks as written since the last check.  A chunk that was only deleted is no checkpoint."""
         now = time.perf_counter()
         pieces = self._pieces()

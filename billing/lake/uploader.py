@@ -82,7 +82,7 @@ class Sealer:
         if code != 0 and not lines:
             logger.error("small files of the lake are not merged now: the process ended with %d", code)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Log a warning if too much waits, or for too long.  Raises :class:`OSError`."""
         found = await asyncio.to_thread(waiting, self._spool)
         waited_s = max(0.0, time.time() - found.oldest_s) if found.files else 0.0
@@ -125,7 +125,7 @@ class Sealer:
             await asyncio.sleep(random.uniform(0.8, 1.2) * self._seconds)
             try:
                 sealed = await self.seal()
-                await self.look()
+                await self.check()
                 if sealed and time.monotonic() - compacted_at >= COMPACT_SECONDS:
                     compacted_at = time.monotonic() + random.uniform(-0.1, 0.1) * COMPACT_SECONDS
                     await self.compact()

@@ -37,7 +37,7 @@ from billing.pricing.strict_yaml import YamlNode, parse
 logger = logging.getLogger("holdfast.usage")
 
 ALERTS: Final = "live/alerts.json"
-TELL_SECONDS: Final = 10.0
+NOTIFY_SECONDS: Final = 10.0
 """Timeout of a webhook; it is called again later."""
 
 Measured = Literal["requests", "messages", "bytes_out", "cost"]
@@ -86,7 +86,7 @@ class Receiver(Protocol):
 
     name: str
 
-    def tell(self, alert: Alert) -> None:
+    def notify(self, alert: Alert) -> None:
         """Deliver an alert.  Raises :class:`ReceiverUnreachable`: the caller tries again later."""
 
 
@@ -192,7 +192,7 @@ def watch(lake: Lake, found: Iterable[Alert], month: Month, receivers: Sequence[
             if receiver.name not in alert.waiting:
                 continue
             try:
-                receiver.tell(alert)
+                receiver.notify(alert)
             except ReceiverUnreachable as error:
                 logger.error("an alert waits: %s", error)
                 break
@@ -228,10 +228,10 @@ class Webhook:
         if self._url.scheme not in ("http", "https") or not self._url.host:
             raise ValueError("the webhook is no URL: it has to begin with https:// or http:// and a host")
 
-    def tell(self, alert: Alert) -> None:
+    def notify(self, alert: Alert) -> None:
         headers = {"Content-Type": "application/json", "Idempotency-Key": alert.id}
         try:
-            answer = httpx.post(self._url, content=told(alert), headers=headers, timeout=TELL_SECONDS)
+            answer = httpx.post(self._url, content=told(alert), headers=headers, timeout=NOTIFY_SECONDS)
         except httpx.HTTPError as error:  # the URL may contain a secret, and the error's text the URL
             raise ReceiverUnreachable(
                 f"the webhook at {self._url.host} cannot be reached: {type(error).__name__}"
@@ -248,7 +248,7 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def tell(self, alert: Alert) -> None:
+    def notify(self, alert: Alert) -> None:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(self._path, "a+b") as file:

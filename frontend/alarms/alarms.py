@@ -77,7 +77,7 @@ class Alarms:
         await self.store.put_alarm(alarm)
         return alarm, secret
 
-    async def tell(self, alarm: Alarm, notification: Notification, *, test: bool = False) -> None:
+    async def notify(self, alarm: Alarm, notification: Notification, *, test: bool = False) -> None:
         """Call the webhook.  Raises :class:`WebhookFailed`, and the keyring's errors for missing master keys."""
         try:
             opened = await self._keyring.open(alarm.account, alarm.webhook, _what(alarm.alarm_id))
@@ -85,12 +85,12 @@ class Alarms:
             raise WebhookFailed(f"the webhook cannot be decrypted, create the alarm again: {error}") from None
         webhook = msgspec.json.decode(opened, type=_Webhook)
         body = told(alarm, notification, test=test)
-        await self._webhooks.tell(webhook.url, webhook.secret.encode(), notification.id, body, int(self._clock()))
+        await self._webhooks.post(webhook.url, webhook.secret.encode(), notification.id, body, int(self._clock()))
 
     async def test(self, alarm: Alarm) -> None:
-        """Call the webhook as if the alarm went off now.  Raises as :meth:`tell` does."""
+        """Call the webhook as if the alarm went off now.  Raises as :meth:`notify` does."""
         text = reason(alarm, "ALARM", alarm.threshold)
-        await self.tell(
+        await self.notify(
             alarm,
             Notification(secrets.token_hex(16), int(self._clock()), "OK", "ALARM", alarm.threshold, f"A test: {text}"),
             test=True,

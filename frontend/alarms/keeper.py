@@ -87,7 +87,7 @@ class Keeper:
         self._keeping = False
         self._running: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._deliveries: dict[str, asyncio.Task[None]] = {}
         """Running deliveries, by the alarm's id."""
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._calls_of: dict[str, asyncio.Semaphore] = {}
@@ -143,7 +143,7 @@ class Keeper:
         self._keeping = True
         if now >= self._look_due and self._looking is None:
             self._look_due = now + self._seconds
-            self._looking = self._task(self.look(), "a look at alarms")
+            self._looking = self._task(self.evaluate(), "a look at alarms")
             self._looking.add_done_callback(self._looked)
 
     def _looked(self, _: asyncio.Task[None]) -> None:
@@ -151,7 +151,7 @@ class Keeper:
 
     async def _stop_keeping(self) -> None:
         self._keeping = False
-        tasks = [*self._telling.values(), *([] if self._looking is None else [self._looking])]
+        tasks = [*self._deliveries.values(), *([] if self._looking is None else [self._looking])]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -171,7 +171,7 @@ class Keeper:
 
     # --- evaluation -----------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def evaluate(self) -> None:
         """Evaluate all alarms, and start the delivery of notifications."""
         seen: set[tuple[str, str]] = set()
         for account in self._accounts:
@@ -196,8 +196,8 @@ class Keeper:
             for watched in some:
                 value = self._value(watched.alarm, parts, before, now_ms)
                 status = await self._judge(watched, value, now_ms // 1000)
-                if status is not None and status.waiting and watched.alarm.alarm_id not in self._telling:
-                    self._begin_to_tell(watched.alarm)
+                if status is not None and status.waiting and watched.alarm.alarm_id not in self._deliveries:
+                    self._start_delivery(watched.alarm)
             if parts:
                 self._before[account, queue] = now_ms, {one.partition: one for one in parts}
 
@@ -248,11 +248,11 @@ class Keeper:
 
     # --- delivery -------------------------------------------------------------------------------------------
 
-    def _begin_to_tell(self, alarm: Alarm) -> None:
-        telling = self._telling[alarm.alarm_id] = self._task(self._tell(alarm), f"telling of alarm {alarm.name}")
-        telling.add_done_callback(lambda _: self._telling.pop(alarm.alarm_id, None))
+    def _start_delivery(self, alarm: Alarm) -> None:
+        delivery = self._deliveries[alarm.alarm_id] = self._task(self._deliver(alarm), f"telling of alarm {alarm.name}")
+        delivery.add_done_callback(lambda _: self._deliveries.pop(alarm.alarm_id, None))
 
-    async def _tell(self, alarm: Alarm) -> None:
+    async def _deliver(self, alarm: Alarm) -> None:
         """Deliver notifications until none is waiting."""
         failures = 0
         of_account = self._calls_of.setdefault(alarm.account, asyncio.Semaphore(CALLS_OF_ACCOUNT_AT_ONCE))
@@ -263,7 +263,7 @@ class Keeper:
             first = watched.status.waiting[0]
             try:
                 async with of_account, self._calls:
-                    await self._alarms.tell(alarm, first)
+                    await self._alarms.notify(alarm, first)
             except WebhookFailed as error:
                 given_up = self._services.clock() - first.at_s >= GIVE_UP_SECONDS
                 await self._change(alarm, _not_told(first.id, str(error), given_up=given_up))

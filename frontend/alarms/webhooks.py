@@ -85,7 +85,7 @@ class Webhooks:
         if self._http is not None:
             await self._http.aclose()
 
-    async def tell(self, url: str, secret: bytes, id_: str, body: bytes, now_s: int) -> None:
+    async def post(self, url: str, secret: bytes, id_: str, body: bytes, now_s: int) -> None:
         """POST ``body``, signed; success is an answer of 2xx.  Raises :class:`WebhookFailed`."""
         host = host_of(url)
         try:

@@ -121,7 +121,7 @@ class Seals:
                 messages.append((message, stored))
         return Opened(messages, destroyed)
 
-    async def look_into(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
+    async def inspect(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
         """Decrypt the payload of one message.
 
         None: it cannot be decrypted, which is logged unless its key was destroyed.

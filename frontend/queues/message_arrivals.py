@@ -28,7 +28,7 @@ class _Waiting:
         self.watches: dict[int, asyncio.Task[None]] = {}
         """Running watches, by partition."""
 
-    def tell(self, partition: int) -> None:
+    def wake(self, partition: int) -> None:
         """Wake one waiting call: this partition has messages."""
         while self.waiters:
             waiter, _ = self.waiters.popitem(last=False)
@@ -62,7 +62,7 @@ class Arrivals:
             if waiter.done() and not waiter.cancelled():
                 partition = waiter.result()
                 if partition is not None:
-                    waiting.tell(partition)  # pass it on to another waiting call
+                    waiting.wake(partition)  # pass it on to another waiting call
             raise
         finally:
             timeout.cancel()
@@ -107,7 +107,7 @@ class Arrivals:
                     await asyncio.sleep(RETRY_SECONDS)  # the calls go on waiting for the other partitions
         finally:
             del waiting.watches[target.partition]
-        waiting.tell(target.partition)
+        waiting.wake(target.partition)
 
 
 def _end(waiter: asyncio.Future[int | None]) -> None:

@@ -43,7 +43,7 @@ class Refusals:
         known = self._kinds.get(kind)
         if known is None:
             known = self._kinds[kind] = _Kind()
-            asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._tell, kind, known)
+            asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._log_count, kind, known)
         if known.said < self._lines:
             known.said += 1
             self._log.log(self._level, text, *arguments)
@@ -51,11 +51,11 @@ class Refusals:
             known.more += 1
             self._log.debug(text, *arguments)
 
-    def _tell(self, kind: str, known: _Kind) -> None:
+    def _log_count(self, kind: str, known: _Kind) -> None:
         if not known.more:
             del self._kinds[kind]
             return
         text = "%d more calls were refused in %.0f s: %s"
         self._log.log(self._level, text, known.more, COUNTED_SECONDS, kind)
         known.more = 0
-        asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._tell, kind, known)
+        asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._log_count, kind, known)

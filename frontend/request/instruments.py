@@ -98,6 +98,6 @@ def _row(action: str) -> _Row:
     return row
 
 
-def tell(registry: Registry) -> None:
+def register(registry: Registry) -> None:
     """Register all metrics of calls."""
     registry.add(CALLS, SECONDS_OF_CALLS, SECONDS_OF_POLLS, ERRORS, THROTTLED)

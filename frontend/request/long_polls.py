@@ -44,13 +44,13 @@ class LongPolls:
         """
         task = asyncio.current_task()
         assert task is not None
-        tell_when_gone = getattr(receive, "tell_when_gone", None)  # holdfast.http.request_cycle.Exchange
+        call_when_gone = getattr(receive, "call_when_gone", None)  # holdfast.http.request_cycle.Exchange
         watcher = None
         self._waiting.add(task)
-        if tell_when_gone is None:
+        if call_when_gone is None:
             watcher = asyncio.ensure_future(self._watch(task, receive))
         else:
-            tell_when_gone(partial(self._gone, task))
+            call_when_gone(partial(self._gone, task))
         try:
             try:
                 result = await waiting
@@ -67,8 +67,8 @@ class LongPolls:
         finally:
             self._waiting.discard(task)
             self._left.discard(task)
-            if tell_when_gone is not None:
-                tell_when_gone(None)
+            if call_when_gone is not None:
+                call_when_gone(None)
             elif watcher is not None:
                 watcher.cancel()
 

@@ -165,7 +165,7 @@ class Throttle:
         known = self._known.get(tenant.account)
         if known is not None and known[0] is tenant.limits:
             return known[1]
-        return self._look(tenant, None if known is None else known[1])
+        return self._refresh_allowance(tenant, None if known is None else known[1])
 
     async def limited(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
         """Run ``act`` within the limits of the caller's account, if it has any.
@@ -271,7 +271,7 @@ class Throttle:
         tenant = self._tenants.cached(account)
         return None if tenant is None else self.allowance(tenant)
 
-    def _look(self, tenant: Tenant, allowance: Allowance | None) -> Allowance | None:
+    def _refresh_allowance(self, tenant: Tenant, allowance: Allowance | None) -> Allowance | None:
         limits = self._defaults if tenant.limits == UNLIMITED else tenant.limits
         if limits == UNLIMITED:
             if allowance is not None:

@@ -35,18 +35,18 @@ def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> H
     return Handed(for_messages(headers, place) if fills else None, None if place is None else place.pack())
 
 
-def tell_call(span: Span, call: MeteredCall, service: str, action: str, request_id: str, status: int) -> None:
+def trace_call(span: Span, call: MeteredCall, service: str, action: str, request_id: str, status: int) -> None:
     """End the span of a call; ``status``: of its answer, 0 if there was none."""
     told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service}
     if action:
         told["rpc.method"] = action
-    span.tell(told | _about(call, request_id, status))
+    span.set_attributes(told | _about(call, request_id, status))
     span.end(f"{service}.{action}" if action else service)
 
 
-def tell_visit(span: Span, call: MeteredCall, method: str, act: str, request_id: str, status: int) -> None:
+def trace_visit(span: Span, call: MeteredCall, method: str, act: str, request_id: str, status: int) -> None:
     """End the span of a REST call; ``act``: its name in the audit log, or empty."""
-    span.tell({"http.request.method": method, **_about(call, request_id, status)})
+    span.set_attributes({"http.request.method": method, **_about(call, request_id, status)})
     span.end(f"REST.{act}" if act else "REST")
 
 
@@ -74,7 +74,7 @@ def _messages(call: MeteredCall) -> int | None:
     return None
 
 
-def tell_delivery(
+def trace_delivery(
     tracing: Tracing, name: str, request_id: str, received: Sequence[tuple[ReceivedMessage, Payload]]
 ) -> None:
     """Link the receive of messages to their sends.
@@ -96,7 +96,7 @@ def tell_delivery(
     ]
     if links:
         delivery = tracing.of_delivery("SQS.ReceiveMessage", links)
-        delivery.tell(
+        delivery.set_attributes(
             {
                 "rpc.system": "aws-api",
                 "rpc.service": "SQS",

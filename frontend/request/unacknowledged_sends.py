@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 CALLS_MOST = 1000
 BYTES_MOST = 16 << 20
 """Maximum size of unacknowledged calls in progress."""
-TELL_SECONDS = 60.0
+LOG_SECONDS = 60.0
 """Minimum interval of log lines about lost messages."""
 
 
@@ -41,7 +41,7 @@ class Unawaited:
         self._under_way: dict[asyncio.Task[list[SendResult]], tuple[int, int]] = {}
         """Number of messages and bytes of each call in progress."""
         self._bytes = 0
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
 
     async def send(self, call: Call, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
         """Send as :meth:`frontend.request.retries.Retries.send` does, without waiting; numbers are 0.
@@ -74,8 +74,8 @@ class Unawaited:
             return
         self.lost += messages
         now = task.get_loop().time()
-        if now - self._told_at >= TELL_SECONDS:
-            self._told_at = now
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
             logger.error(
                 "%d messages sent to queues of HoldfastAckLevel none were lost, or possibly lost, since "
                 "the start; the last: %s",
@@ -83,7 +83,7 @@ class Unawaited:
                 str(error) or type(error).__name__,
             )
 
-    async def settle(self, seconds: float) -> None:
+    async def drain(self, seconds: float) -> None:
         """Wait until no call is in progress, at most so long; then cancel the rest."""
         if self._under_way:
             _, left = await asyncio.wait(self._under_way, timeout=seconds)

@@ -31,7 +31,7 @@ from frontend.request.call import Call, Members, Scope, client_address
 from frontend.request.error_log import Refusals
 from frontend.request.long_polls import AsgiReceive, ClientGone
 from frontend.request.paths import check_path, raw_path
-from frontend.request.tracing import hand_on, tell_call, tell_visit
+from frontend.request.tracing import hand_on, trace_call, trace_visit
 from frontend.request.unsigned_calls import Strangers
 from frontend.request.usage import MeteredCall, Usage
 from frontend.services import Services
@@ -197,7 +197,7 @@ class SqsEndpoint:
             calling[0] = None
             if request.span is not None:
                 service = "STS" if request.is_sts else "SQS"
-                tell_call(request.span, request, service, request.action, request.request_id, status)
+                trace_call(request.span, request, service, request.action, request.request_id, status)
 
     # --- processing of a request ---
 
@@ -591,7 +591,7 @@ class Visit:
         """End the request, answered or not."""
         request = self._request
         if request.span is not None:
-            tell_visit(request.span, request, request.method, request.action, self.request_id, self._status)
+            trace_visit(request.span, request, request.method, request.action, self.request_id, self._status)
 
     async def enter(self, body: bytes, receive: AsgiReceive) -> Call:
         """Authenticate the caller.  Raises :class:`~auth.errors.AuthError`, to be reported to :meth:`refused`."""

@@ -162,7 +162,7 @@ class BackedUpEntries:
     async def shards(self) -> list[ShardEntry]:
         return list(self._copy.shards)
 
-    async def look(self) -> Entries:
+    async def poll_entries(self) -> Entries:
         return Entries(list(self._copy.logs), list(self._copy.shards))
 
     async def new_incarnation(self, node: str) -> LogEntry:

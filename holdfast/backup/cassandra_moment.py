@@ -155,7 +155,7 @@ class ClusterHold:
         held = await together(self.store.hold(log_id, name) for log_id in logs)
         self._held = {log_id for log_id, one in zip(logs, held, strict=True) if one}
 
-    async def look(self) -> Moment | None:
+    async def find(self) -> Moment | None:
         """Take steps 1 to 3; None if something has changed.  Raises :class:`StoreError` and :class:`Unanswered`."""
         known = await self.store.logs()
         shards = await self.store.shards()
@@ -204,7 +204,7 @@ def needed(logs: Iterable[LogEntry], shards: Sequence[ShardEntry]) -> list[LogEn
     return [entry for entry in logs if entry.state != "sealed" or entry.log_id in mentioned]
 
 
-async def find(clusters: Sequence[ClusterHold], name: str, tell: Tell) -> tuple[int, float, list[Moment]]:
+async def find(clusters: Sequence[ClusterHold], name: str, report: Tell) -> tuple[int, float, list[Moment]]:
     """Find the moment: its time, the longest time that answers had to wait, and the state of each cluster.
 
     Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
@@ -213,7 +213,7 @@ async def find(clusters: Sequence[ClusterHold], name: str, tell: Tell) -> tuple[
     pause, why = PAUSE_SECONDS[0], ""
     for tries in range(TRIES):
         if tries:
-            tell(f"no moment was found ({why}): trying again")
+            report(f"no moment was found ({why}): trying again")
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS[1])
         await asyncio.gather(*(one.prepare() for one in clusters))
@@ -222,7 +222,7 @@ async def find(clusters: Sequence[ClusterHold], name: str, tell: Tell) -> tuple[
         try:
             try:
                 await together(one.hold(hold) for one in clusters)
-                found = await together(one.look() for one in clusters)
+                found = await together(one.find() for one in clusters)
                 moment_ms = now_ms()
             finally:
                 lasted = await asyncio.gather(*(one.release(hold) for one in clusters))

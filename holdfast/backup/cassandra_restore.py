@@ -37,7 +37,9 @@ ROWS_AT_ONCE: Final = 16
 """Number of rows written to Cassandra concurrently."""
 
 
-async def restore(target: BackupTarget, manifest: Manifest, settings: Settings, tell: Tell = lambda text: None) -> None:
+async def restore(
+    target: BackupTarget, manifest: Manifest, settings: Settings, report: Tell = lambda text: None
+) -> None:
     """Fill the keyspaces named in the settings, which must be empty, not exist, or be an unfinished restore of
     the same backup.
 
@@ -47,7 +49,7 @@ async def restore(target: BackupTarget, manifest: Manifest, settings: Settings, 
     """
     contents = read_contents(target, manifest)
     names = _names(settings, contents)
-    if wrong := damaged_files(target, manifest, tell):
+    if wrong := damaged_files(target, manifest, report):
         raise BackupUnusable("; ".join(wrong))
     async with AsyncExitStack() as stack:
         connection = await CassandraConnection.open(connection_settings(settings))
@@ -57,7 +59,7 @@ async def restore(target: BackupTarget, manifest: Manifest, settings: Settings, 
         try:
             keyspaces = Keyspaces(opened, settings.cassandra_keyspace, names, note)
             await keyspaces.close_all()
-            await write_contents(target, contents, keyspaces, tell)
+            await write_contents(target, contents, keyspaces, report)
             await keyspaces.open_all()
         except (Unanswered, StoreError, BackupUnusable, TargetUnusable, OSError) as error:
             raise CannotRestore(

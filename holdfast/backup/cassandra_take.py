@@ -76,7 +76,7 @@ async def take(
     *,
     keep: int | None = None,
     signer: ManifestSigner | None = None,
-    tell: Tell = lambda text: None,
+    report: Tell = lambda text: None,
 ) -> tuple[BackupResult, float]:
     """Take a backup of the service in the settings; also returns for how many seconds its answers were delayed
     once.
@@ -94,10 +94,10 @@ async def take(
         stack.push_async_callback(metadata.close)
         try:
             clusters = await _clusters(settings, connection, metadata, name, stack)
-            moment_ms, waited, moments, copy = await _copy(metadata, clusters, name, tell)
+            moment_ms, waited, moments, copy = await _copy(metadata, clusters, name, report)
             if outside(copy, {one.cluster.number for one in clusters}):
                 raise CannotBackUp(f"a backend cluster was added while the backup was made.  {_AGAIN}")
-            files, missing, written = await _files(clusters, moments, copy, target, tell)
+            files, missing, written = await _files(clusters, moments, copy, target, report)
         except Unanswered as error:
             raise CannotBackUp(f"Cassandra does not answer: {error}.  {_AGAIN}") from error
         manifest = Manifest(
@@ -141,17 +141,17 @@ async def _unpinned(cluster: ClusterHold) -> None:
 
 
 async def _copy(
-    metadata: CassandraStore, clusters: list[ClusterHold], name: str, tell: Tell
+    metadata: CassandraStore, clusters: list[ClusterHold], name: str, report: Tell
 ) -> tuple[int, float, list[Moment], MetadataCopy]:
     """Determine the moment, and the metadata that belong to it."""
-    tell("reading the metadata")
+    report("reading the metadata")
     before = await read_all(metadata)
     for _ in range(ROUNDS):
-        moment_ms, waited, moments = await find(clusters, name, tell)
+        moment_ms, waited, moments = await find(clusters, name, report)
         after = await read_all(metadata)
         if maps_are_settled(before, after):
             return moment_ms, waited, moments, await put_together(metadata, after, await read_all(metadata))
-        tell("queues were just given other partitions: looking again")
+        report("queues were just given other partitions: looking again")
         before = after
     raise CannotBackUp(
         "queues are given other partitions all the time: nothing was changed; try again when they have settled"
@@ -179,7 +179,7 @@ class _Pinned:
 
 
 async def _files(
-    clusters: list[ClusterHold], moments: list[Moment], copy: MetadataCopy, target: BackupTarget, tell: Tell
+    clusters: list[ClusterHold], moments: list[Moment], copy: MetadataCopy, target: BackupTarget, report: Tell
 ) -> tuple[list[BackedUpFile], list[str], int]:
     """Copy everything; returns the copied files, the missing ones, and the number of bytes new to the target."""
     pinned = _Pinned(clusters)
@@ -203,7 +203,7 @@ async def _files(
                     filled = await _pieces(part, part.size_bytes, file, pinned)
                 stored = await _stored(target, part.path, file) if filled else None
             done += 1
-            tell(f"{done} of {len(parts)} segments and files, {part.path}")
+            report(f"{done} of {len(parts)} segments and files, {part.path}")
             return stored
 
     for stored in await together(one(part) for part in parts):

@@ -153,7 +153,7 @@ def outside(metadata: MetadataCopy, clusters: set[int]) -> list[str]:
 
 
 async def write_contents(
-    target: BackupTarget, contents: Contents, to: Destination, tell: Tell, scratch: Path | None = None
+    target: BackupTarget, contents: Contents, to: Destination, report: Tell, scratch: Path | None = None
 ) -> None:
     """Write everything, journals first and the metadata last.
 
@@ -163,7 +163,7 @@ async def write_contents(
     """
     done = 0
     for place, file in contents.files:
-        tell(f"{done >> 20} of {contents.size_bytes >> 20} MiB, {file.path}")
+        report(f"{done >> 20} of {contents.size_bytes >> 20} MiB, {file.path}")
         with tempfile.TemporaryFile(dir=scratch) as copy:
             await asyncio.to_thread(_spool, target, file, copy)
             if place.kind == "segment":
@@ -173,7 +173,7 @@ async def write_contents(
         done += file.size_bytes
     for name, entries in contents.cluster_rows.items():
         await to.put_cluster(name, entries)
-    tell("the metadata")
+    report("the metadata")
     await to.put_metadata(contents.metadata_rows)
 
 

@@ -28,7 +28,7 @@ class CannotRestore(Exception):
     """Nothing was restored; the text says why."""
 
 
-def restore(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell = lambda text: None) -> None:
+def restore(target: BackupTarget, manifest: Manifest, data: Path, report: Tell = lambda text: None) -> None:
     """Fill the data folder, which must be empty or not exist.
 
     Every file is verified while it is copied.  On any error the folder is left as it was.  Raises
@@ -63,7 +63,7 @@ def restore(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell = l
     except OSError as error:
         raise CannotRestore(f"{data} cannot be used: {error.strerror}") from error
     try:
-        _fill(target, manifest, data, tell)
+        _fill(target, manifest, data, report)
     except BaseException:
         for name in ("journal", *_ASIDES):
             if (data / name).is_dir():
@@ -75,11 +75,11 @@ def restore(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell = l
         raise
 
 
-def _fill(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell) -> None:
+def _fill(target: BackupTarget, manifest: Manifest, data: Path, report: Tell) -> None:
     try:
         for name in manifest.folders:
             (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        unpack(target, manifest, data, tell)
+        unpack(target, manifest, data, report)
         begin_anew(data / _ASIDE)
         filled = {(data / file.path).parent for file in manifest.files}
         for folder in sorted(filled | {data / name for name in manifest.folders}, reverse=True):
@@ -92,14 +92,14 @@ def _fill(target: BackupTarget, manifest: Manifest, data: Path, tell: Tell) -> N
         raise CannotRestore(f"{data} cannot be written: {error.strerror}") from error
 
 
-def unpack(target: BackupTarget, manifest: Manifest, folder: Path, tell: Tell = lambda text: None) -> None:
+def unpack(target: BackupTarget, manifest: Manifest, folder: Path, report: Tell = lambda text: None) -> None:
     """Write the files of a backup into a folder, durably.  The metadata of a data folder get a temporary name.
 
     Raises :class:`OSError`, and the errors of :func:`checked`.
     """
     done = 0
     for file in manifest.files:
-        tell(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
+        report(f"{done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
         place = folder / (_ASIDE if file.path == METADATA else file.path)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -112,14 +112,14 @@ def unpack(target: BackupTarget, manifest: Manifest, folder: Path, tell: Tell = 
         done += file.size_bytes
 
 
-def damaged_files(target: BackupTarget, manifest: Manifest, tell: Tell) -> list[str]:
+def damaged_files(target: BackupTarget, manifest: Manifest, report: Tell) -> list[str]:
     """Read every file to its end, and describe the missing and damaged ones.
 
     Raises :class:`~holdfast.backup.target.TargetUnusable`.
     """
     wrong, done = [], 0
     for file in manifest.files:
-        tell(f"checking: {done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
+        report(f"checking: {done >> 20} of {manifest.size_bytes >> 20} MiB, {file.path}")
         try:
             for _ in checked(target, file):
                 pass

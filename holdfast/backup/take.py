@@ -67,7 +67,7 @@ def take(
     *,
     keep: int | None = None,
     signer: ManifestSigner | None = None,
-    tell: Tell = lambda text: None,
+    report: Tell = lambda text: None,
 ) -> BackupResult:
     """Take a backup of the data folder.  ``keep``: number of backups to keep in the target; older ones are
     removed.
@@ -83,7 +83,7 @@ def take(
         stack.callback(metadata.close)
         pin = BackupPin(name, 0, ())
         stack.callback(quietly, lambda: metadata.unpin(lambda one: one.name == name))
-        moment, pin = _moment(data / "journal", metadata, pin, tell)
+        moment, pin = _moment(data / "journal", metadata, pin, report)
         masters, queues = metadata.master_ids(), len(metadata.queues())
         copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=data)))
         copy = copies / "metadata.sqlite"
@@ -95,7 +95,7 @@ def take(
         total, done, written = sum(part.size_bytes for _, part in wanted), 0, 0
         files = []
         for source, part in wanted:
-            tell(f"{done >> 20} of {total >> 20} MiB, {part.path}")
+            report(f"{done >> 20} of {total >> 20} MiB, {part.path}")
             file, new_bytes = store(target, part.path, partial(_chunks, source, part, pinned.keep), str(source))
             files.append(file)
             done += part.size_bytes
@@ -140,13 +140,13 @@ class _Pinned:
             )
 
 
-def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, tell: Tell) -> tuple[_Moment, BackupPin]:
+def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, report: Tell) -> tuple[_Moment, BackupPin]:
     """Find the moment, and pin the files it needs."""
     tails: dict[str, LogTail] = {}
     try:
         for tries in range(ROUNDS):
             if tries:
-                tell("the logs do not stand still for a moment: trying again")
+                report("the logs do not stand still for a moment: trying again")
                 time.sleep(ROUND_PAUSE_SECONDS)
             try:
                 # Reading the rows of the last segments takes longer, so it is done before the metadata are locked.

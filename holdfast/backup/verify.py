@@ -67,7 +67,7 @@ async def verify(
     manifest: Manifest,
     scratch: Path | None,
     masters: MasterKeys | None,
-    tell: Tell = lambda text: None,
+    report: Tell = lambda text: None,
 ) -> Verified:
     """Verify a backup completely.  ``scratch``: a folder with room for it; None: the one for temporary files.
 
@@ -75,19 +75,19 @@ async def verify(
     :class:`~holdfast.backup.restore.CannotRestore` if there is no room or it cannot be read now, and
     :class:`~holdfast.backup.target.TargetUnusable`.
     """
-    wrong = damaged_files(target, manifest, tell)
+    wrong = damaged_files(target, manifest, report)
     wrong += [f"the service was damaged when the backup was made: {path} was missing" for path in manifest.missing]
     if any(path for path in wrong if "in the backup" in path):
         return Verified(wrong, None, False)
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-", dir=scratch) as folder:
         data = Path(folder) / "data"
-        tell("restoring into a scratch folder")
+        report("restoring into a scratch folder")
         try:
             if manifest.form == "cassandra":
-                found, queues, keys = await _open_files(target, manifest, data, masters, tell)
+                found, queues, keys = await _open_files(target, manifest, data, masters, report)
             else:
                 restore(target, manifest, data)
-                tell("opening the restored files")
+                report("opening the restored files")
                 found, queues, keys = await _open(data, masters)
         except Unavailable as error:  # a failure to read the restored files does not mean that the backup is damaged
             raise CannotRestore(f"the verification of the backup could not be completed, try again: {error}") from error
@@ -116,7 +116,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
 
 
 async def _open_files(
-    target: BackupTarget, manifest: Manifest, folder: Path, masters: MasterKeys | None, tell: Tell
+    target: BackupTarget, manifest: Manifest, folder: Path, masters: MasterKeys | None, report: Tell
 ) -> tuple[list[str], list[VerifiedQueue], list[str]]:
     """Open a backup of a service in Cassandra, whose tables and entries are files."""
     from backend.journal.cassandra.journal import CassandraJournal
@@ -125,12 +125,12 @@ async def _open_files(
 
     folder.mkdir()
     contents = read_contents(target, manifest)
-    await write_contents(target, contents, Scratch(folder), tell, scratch=folder)
+    await write_contents(target, contents, Scratch(folder), report, scratch=folder)
     metadata, clusters = contents.metadata, contents.clusters
     wrong: list[str] = []
     counters: dict[int, Counters] = {}
     for name, copy in clusters.items():
-        tell(f"opening the cluster {name} has")
+        report(f"opening the cluster {name} has")
         journal = CassandraJournal(BackedUpTables(folder, name))
         census = await count(journal, BackedUpEntries(copy), journal.read_many)
         wrong += _damages(census)

@@ -127,7 +127,7 @@ def pages(client: RestClient, path: tuple[str, ...], member: str, query: dict[st
             return
 
 
-def tell(parsed: Parsed, document: Any, text: Callable[[], str]) -> None:
+def print_result(parsed: Parsed, document: Any, text: Callable[[], str]) -> None:
     print(json.dumps(document, indent=2) if parsed.json else text())
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, tell
+from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, print_result
 from holdfast.commands.alarms import add_alarm_commands
 from holdfast.commands.billing.availability import add_availability_command
 from holdfast.commands.billing.invoices import add_invoice_commands
@@ -35,14 +35,14 @@ _PEEK_MOST = 100
 
 def _create_tenant(client: RestClient, parsed: Parsed) -> None:
     made = client.call("POST", "tenants", body={"name": parsed.name, "account": parsed.account})
-    tell(parsed, made, lambda: _tenant_facts(made))
+    print_result(parsed, made, lambda: _tenant_facts(made))
 
 
 def _list_tenants(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     tenants = list(pages(client, ("tenants",), "tenants", {}))
-    tell(
+    print_result(
         parsed,
         {"tenants": tenants},
         lambda: table(
@@ -55,17 +55,17 @@ def _list_tenants(client: RestClient, parsed: Parsed) -> None:
 
 def _show_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("GET", "tenants", parsed.account)
-    tell(parsed, tenant, lambda: _tenant_facts(tenant))
+    print_result(parsed, tenant, lambda: _tenant_facts(tenant))
 
 
 def _suspend_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("POST", "tenants", parsed.account, "suspend")
-    tell(parsed, tenant, lambda: f"Tenant {parsed.account} is suspended: all its calls are refused.")
+    print_result(parsed, tenant, lambda: f"Tenant {parsed.account} is suspended: all its calls are refused.")
 
 
 def _resume_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("POST", "tenants", parsed.account, "resume")
-    tell(parsed, tenant, lambda: f"Tenant {parsed.account} is active.")
+    print_result(parsed, tenant, lambda: f"Tenant {parsed.account} is active.")
 
 
 def _delete_tenant(client: RestClient, parsed: Parsed) -> None:
@@ -77,7 +77,7 @@ def _delete_tenant(client: RestClient, parsed: Parsed) -> None:
         parsed.account,
     )
     tenant = client.call("DELETE", "tenants", parsed.account)
-    tell(parsed, tenant, lambda: f"Tenant {parsed.account} is deleted.")
+    print_result(parsed, tenant, lambda: f"Tenant {parsed.account} is deleted.")
 
 
 def _tenant_facts(tenant: dict[str, Any]) -> str:
@@ -101,18 +101,18 @@ def _tenant_facts(tenant: dict[str, Any]) -> str:
 
 
 def _show_limits(client: RestClient, parsed: Parsed) -> None:
-    _tell_limits(parsed, client.call("GET", "tenants", parsed.account, "limits"))
+    _print_limits(parsed, client.call("GET", "tenants", parsed.account, "limits"))
 
 
 def _set_limits(client: RestClient, parsed: Parsed) -> None:
     changes = dict(parsed.limits)
-    _tell_limits(parsed, client.call("PATCH", "tenants", parsed.account, "limits", body=changes))
+    _print_limits(parsed, client.call("PATCH", "tenants", parsed.account, "limits", body=changes))
 
 
-def _tell_limits(parsed: Parsed, limits: dict[str, Any]) -> None:
+def _print_limits(parsed: Parsed, limits: dict[str, Any]) -> None:
     from holdfast.commandline.text_tables import facts
 
-    tell(parsed, limits, lambda: facts(_limit_lines(limits)))
+    print_result(parsed, limits, lambda: facts(_limit_lines(limits)))
 
 
 def _limit_lines(limits: dict[str, Any]) -> dict[str, str | None]:
@@ -164,7 +164,7 @@ def _check(client: RestClient, parsed: Parsed) -> None:
     finally:
         client.sqs("DeleteQueue", QueueUrl=url)
     took = time.monotonic() - began
-    tell(
+    print_result(
         parsed,
         {"queue": name, "message_id": sent["MessageId"], "seconds": round(took, 3)},
         lambda: f"Message {sent['MessageId']} was sent, received and deleted; with its queue that took {took:.2f} s.",
@@ -178,7 +178,7 @@ def _list_queues(client: RestClient, parsed: Parsed) -> None:
     queues = list(pages(client, ("queues",), "queues", query))
     unknown = {"visible": None, "in_flight": None, "delayed": None, "stored_bytes": None}
     rows = [(queue["name"], *(queue["messages"] or unknown).values()) for queue in queues]
-    tell(
+    print_result(
         parsed,
         {"queues": queues},
         lambda: table(("QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED", "BYTES"), rows, nothing="There are no queues."),
@@ -202,7 +202,7 @@ def _show_queue(client: RestClient, parsed: Parsed) -> None:
             text += "\n\n" + table(("MOVE TASK", "DESTINATION", "MOVED", "TO MOVE", "STARTED"), rows, nothing="")
         return text
 
-    tell(parsed, queue, told)
+    print_result(parsed, queue, told)
 
 
 def _queue_metrics(client: RestClient, parsed: Parsed) -> None:
@@ -218,7 +218,7 @@ def _queue_metrics(client: RestClient, parsed: Parsed) -> None:
         since = f"since: {moment(told['counted_since'])}; what was counted begins anew with each start of a backend"
         return table(("METRIC", "VALUE", "UNIT", ""), rows, nothing="") + f"\n\n{since}"
 
-    tell(parsed, told, lines)
+    print_result(parsed, told, lines)
 
 
 def _peek_queue(client: RestClient, parsed: Parsed) -> None:
@@ -226,7 +226,7 @@ def _peek_queue(client: RestClient, parsed: Parsed) -> None:
 
     query = {"account": parsed.account, "limit": parsed.max}
     peeked = client.call("GET", "queues", parsed.name, "peek", query=query)
-    tell(
+    print_result(
         parsed,
         peeked,
         lambda: table(
@@ -250,7 +250,7 @@ def _peek_queue(client: RestClient, parsed: Parsed) -> None:
 def _purge_queue(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete all messages of queue {parsed.name}?  They cannot be had back.")
     client.call("POST", "queues", parsed.name, "purge", query={"account": parsed.account})
-    tell(parsed, {"purged": parsed.name}, lambda: f"Queue {parsed.name} is purged.")
+    print_result(parsed, {"purged": parsed.name}, lambda: f"Queue {parsed.name} is purged.")
 
 
 def _move_queue(client: RestClient, parsed: Parsed) -> None:
@@ -258,13 +258,13 @@ def _move_queue(client: RestClient, parsed: Parsed) -> None:
     started = client.call("POST", "queues", parsed.name, "move", query={"account": parsed.account}, body=body)
     where = f"to {parsed.to}" if parsed.to else "back to where they came from"
     told = f"The messages of {parsed.name} are being moved {where}; holdfast queue show {parsed.name} tells how far."
-    tell(parsed, started, lambda: told)
+    print_result(parsed, started, lambda: told)
 
 
 def _delete_queue(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete queue {parsed.name} with all its messages?  They cannot be had back.")
     client.call("DELETE", "queues", parsed.name, query={"account": parsed.account})
-    tell(parsed, {"deleted": parsed.name}, lambda: f"Queue {parsed.name} is deleted.")
+    print_result(parsed, {"deleted": parsed.name}, lambda: f"Queue {parsed.name} is deleted.")
 
 
 def _created(tenant: dict[str, Any]) -> str | None:

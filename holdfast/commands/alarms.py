@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.commandline.base import Group, Parsed, account_option, tell
+from holdfast.commandline.base import Group, Parsed, account_option, print_result
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -34,7 +34,7 @@ def _create(client: RestClient, parsed: Parsed) -> None:
         secret = "The secret signs the calls of the webhook; it is not shown again."
         return f"{_facts(made)}\nsecret: {made['secret']}\n\n{secret}"
 
-    tell(parsed, made, lines)
+    print_result(parsed, made, lines)
 
 
 def _list(client: RestClient, parsed: Parsed) -> None:
@@ -45,7 +45,7 @@ def _list(client: RestClient, parsed: Parsed) -> None:
         (one["name"], one["state"], moment(one["since"]), one["queue"], _condition(one), one["webhook_host"])
         for one in found["alarms"]
     ]
-    tell(
+    print_result(
         parsed,
         found,
         lambda: table(("ALARM", "STATE", "SINCE", "QUEUE", "RINGS", "WEBHOOK"), rows, nothing="There are no alarms."),
@@ -54,12 +54,12 @@ def _list(client: RestClient, parsed: Parsed) -> None:
 
 def _show(client: RestClient, parsed: Parsed) -> None:
     alarm = client.call("GET", "alarms", parsed.name, query={"account": parsed.account})
-    tell(parsed, alarm, lambda: _facts(alarm))
+    print_result(parsed, alarm, lambda: _facts(alarm))
 
 
 def _delete(client: RestClient, parsed: Parsed) -> None:
     client.call("DELETE", "alarms", parsed.name, query={"account": parsed.account})
-    tell(parsed, {"deleted": parsed.name}, lambda: f"Alarm {parsed.name} is deleted.")
+    print_result(parsed, {"deleted": parsed.name}, lambda: f"Alarm {parsed.name} is deleted.")
 
 
 def _test(client: RestClient, parsed: Parsed) -> None:
@@ -68,7 +68,7 @@ def _test(client: RestClient, parsed: Parsed) -> None:
     tested = client.call("POST", "alarms", parsed.name, "test", query={"account": parsed.account})
     if not tested["delivered"]:
         raise CommandFailed(tested["detail"])
-    tell(parsed, tested, lambda: str(tested["detail"]))
+    print_result(parsed, tested, lambda: str(tested["detail"]))
 
 
 def _condition(alarm: dict[str, Any]) -> str:

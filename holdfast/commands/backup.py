@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.commandline.base import tell
+from holdfast.commandline.base import print_result
 from holdfast.commandline.progress import Progress
 from holdfast.settings import Settings, SettingsError, is_distributed
 
@@ -48,7 +48,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
         if parsed.data is not None:
             raise SettingsError("the settings say that what is kept is in Cassandra (cassandra): there is no --data")
         work = cassandra_take.take(
-            settings, open_target(parsed.target), keep=parsed.keep, signer=signer, tell=progress.within
+            settings, open_target(parsed.target), keep=parsed.keep, signer=signer, report=progress.within
         )
         taken, waited = asyncio.run(work)
     else:
@@ -57,7 +57,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 
         if not is_data_folder(settings):
             return 1
-        taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, signer=signer, tell=progress.within)
+        taken = take(settings.data, open_target(parsed.target), keep=parsed.keep, signer=signer, report=progress.within)
     progress.done()
     manifest = taken.manifest
     for path in manifest.missing:
@@ -70,7 +70,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
         "unneeded_left": taken.left,
         "answers_waited_seconds": None if waited is None else round(waited, 3),
     }
-    tell(parsed, document, lambda: _taken(document, parsed.target))
+    print_result(parsed, document, lambda: _taken(document, parsed.target))
     return 0
 
 
@@ -101,7 +101,9 @@ def _list(parsed: argparse.Namespace) -> int:
     target = open_target(parsed.target)
     found = [_document(read_manifest(target, name)) for name in names_in(target)]
     rows = [(one["backup"], one["moment"], one["queues"], _mib(one["size_bytes"])) for one in found]
-    tell(parsed, found, lambda: table(("BACKUP", "MOMENT", "QUEUES", "SIZE"), rows, nothing="There are no backups."))
+    print_result(
+        parsed, found, lambda: table(("BACKUP", "MOMENT", "QUEUES", "SIZE"), rows, nothing="There are no backups.")
+    )
     return 0
 
 
@@ -153,15 +155,15 @@ def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progre
             )
         return "\n".join((*lines, then))
 
-    tell(parsed, document, text)
+    print_result(parsed, document, text)
     return 0
 
 
 def _verify(parsed: argparse.Namespace, settings: Settings) -> int:
-    return _run(lambda progress: _look(parsed, settings, progress))
+    return _run(lambda progress: _verify_files(parsed, settings, progress))
 
 
-def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
     from holdfast.backup.kept import read_manifest
     from holdfast.backup.manifest import BackupUnusable
     from holdfast.backup.target import open_target
@@ -222,7 +224,7 @@ def _look(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
             )
         return "\n".join(lines)
 
-    tell(parsed, document, text)
+    print_result(parsed, document, text)
     return 1 if found.wrong else 0
 
 

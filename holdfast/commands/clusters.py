@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from holdfast.commandline.base import Group, Parsed, account_option, confirm, tell
+from holdfast.commandline.base import Group, Parsed, account_option, confirm, print_result
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -19,7 +19,7 @@ def _list_clusters(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import table
 
     listed = client.call("GET", "clusters")
-    tell(
+    print_result(
         parsed,
         listed,
         lambda: table(
@@ -44,7 +44,7 @@ def _status(client: RestClient, parsed: Parsed) -> None:
         manager = "" if status["manager"] is None and missed else _manager(status["manager"])
         return "\n\n".join(filter(None, [missed, *(parts or ["There are no clusters."]), manager]))
 
-    tell(parsed, status, told)
+    print_result(parsed, status, told)
 
 
 def _heading(cluster: dict[str, Any]) -> str:
@@ -119,13 +119,15 @@ def _manager(manager: dict[str, Any] | None) -> str:
 def _drain(client: RestClient, parsed: Parsed) -> None:
     cluster = _cluster_of(client, parsed)
     shown = client.call("POST", "clusters", cluster, "nodes", parsed.node, "drain")
-    tell(parsed, shown, lambda: f"Node {parsed.node} gives up its shards; holdfast cluster status tells how far.")
+    print_result(
+        parsed, shown, lambda: f"Node {parsed.node} gives up its shards; holdfast cluster status tells how far."
+    )
 
 
 def _undrain(client: RestClient, parsed: Parsed) -> None:
     cluster = _cluster_of(client, parsed)
     shown = client.call("POST", "clusters", cluster, "nodes", parsed.node, "undrain")
-    tell(parsed, shown, lambda: f"Node {parsed.node} gets shards again.")
+    print_result(parsed, shown, lambda: f"Node {parsed.node} gets shards again.")
 
 
 def _cluster_of(client: RestClient, parsed: Parsed) -> str:
@@ -154,7 +156,7 @@ def _retire(client: RestClient, parsed: Parsed) -> None:
         undo=f"holdfast cluster serve {name} takes the cluster back, but not the queues that have moved by then",
     )
     shown = client.call("POST", "clusters", name, "retire")
-    tell(
+    print_result(
         parsed,
         shown,
         lambda: (
@@ -166,17 +168,17 @@ def _retire(client: RestClient, parsed: Parsed) -> None:
 
 def _serve(client: RestClient, parsed: Parsed) -> None:
     shown = client.call("POST", "clusters", parsed.name, "serve")
-    tell(parsed, shown, lambda: f"Cluster {parsed.name} takes queues again.")
+    print_result(parsed, shown, lambda: f"Cluster {parsed.name} takes queues again.")
 
 
 def _weigh(client: RestClient, parsed: Parsed) -> None:
     shown = client.call("PUT", "clusters", parsed.name, "weight", body={"weight": parsed.weight})
-    tell(parsed, shown, lambda: f"Cluster {parsed.name} has the weight {parsed.weight:g} for new queues.")
+    print_result(parsed, shown, lambda: f"Cluster {parsed.name} has the weight {parsed.weight:g} for new queues.")
 
 
 def _show_queue(client: RestClient, parsed: Parsed) -> None:
     shown = client.call("GET", "queues", parsed.name, "partitions", query={"account": parsed.account})
-    tell(parsed, shown, lambda: _partitions(shown))
+    print_result(parsed, shown, lambda: _partitions(shown))
 
 
 def _split(client: RestClient, parsed: Parsed) -> None:
@@ -184,7 +186,7 @@ def _split(client: RestClient, parsed: Parsed) -> None:
     query = {"account": parsed.account}
     shown = client.call("PUT", "queues", parsed.name, "partitions", query=query, body=body)
     how = "as many partitions as its rate asks for" if parsed.partitions is None else f"{parsed.partitions} partitions"
-    tell(
+    print_result(
         parsed,
         shown,
         lambda: f"Queue {parsed.name} is to have {how}; holdfast cluster queue {parsed.name} tells how far.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.commandline.base import Group, Parsed, account_option, confirm, tell
+from holdfast.commandline.base import Group, Parsed, account_option, confirm, print_result
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -25,7 +25,7 @@ def _list(client: RestClient, parsed: Parsed) -> None:
         )
         for key in found["data_keys"]
     ]
-    tell(
+    print_result(
         parsed,
         found,
         lambda: table(
@@ -38,14 +38,14 @@ def _list(client: RestClient, parsed: Parsed) -> None:
 
 def _rotate(client: RestClient, parsed: Parsed) -> None:
     key = _call(client, parsed, "rotate", {"name": parsed.name})
-    tell(parsed, key, lambda: f"Version {key['versions']} of the data key {key['name']} encrypts from now on.")
+    print_result(parsed, key, lambda: f"Version {key['versions']} of the data key {key['name']} encrypts from now on.")
 
 
 def _destroy(client: RestClient, parsed: Parsed) -> None:
     question = f"Destroy the data key {parsed.name}?  Nobody can ever again read the messages that it has encrypted."
     confirm(parsed, question, parsed.name)
     key = _call(client, parsed, "destroy", {"name": parsed.name, "confirm": parsed.name})
-    tell(parsed, key, lambda: f"The data key {key['name']} is destroyed.")
+    print_result(parsed, key, lambda: f"The data key {key['name']} is destroyed.")
 
 
 def _call(client: RestClient, parsed: Parsed, act: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def _doctor(parsed: argparse.Namespace, settings: Settings) -> int:
     shown: list[dict[str, Any]] = []
     left: list[str] = []
     try:
-        for found in _look(settings):
+        for found in _findings(settings):
             mended = _mended(parsed, found)
             shown.append(
                 {
@@ -46,7 +46,7 @@ def _doctor(parsed: argparse.Namespace, settings: Settings) -> int:
             if not mended:
                 left.append(found.level)
             if not parsed.json:
-                _tell(found, mended)
+                _print_finding(found, mended)
     finally:
         logging.disable(logging.NOTSET)
     if parsed.json:
@@ -56,17 +56,17 @@ def _doctor(parsed: argparse.Namespace, settings: Settings) -> int:
     return WRONG if "wrong" in left else WARNED if "warning" in left else 0
 
 
-def _look(settings: Settings) -> Iterator[Finding]:
+def _findings(settings: Settings) -> Iterator[Finding]:
     if is_distributed(settings):
         from holdfast.doctor import cluster
 
-        return cluster.look(settings)
+        return cluster.check(settings)
     from holdfast.doctor import folder
 
-    return folder.look(settings)
+    return folder.check(settings)
 
 
-def _tell(found: Finding, mended: bool) -> None:
+def _print_finding(found: Finding, mended: bool) -> None:
     print(f"{_HEADS[found.level]}: {found.what}.")
     if mended:
         print("    Mended.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from holdfast.commandline.base import Group, Parsed, account_option, confirm, duration, scope_options, tell
+from holdfast.commandline.base import Group, Parsed, account_option, confirm, duration, print_result, scope_options
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -19,16 +19,16 @@ def _create_key(client: RestClient, parsed: Parsed) -> None:
         body["scopes"] = parsed.scope
     if parsed.expires_in is not None:
         body["expires_in_seconds"] = parsed.expires_in
-    _tell_new_key(parsed, client.call("POST", "keys", query={"account": parsed.account}, body=body))
+    _print_new_key(parsed, client.call("POST", "keys", query={"account": parsed.account}, body=body))
 
 
 def _rotate_key(client: RestClient, parsed: Parsed) -> None:
     query = {"account": parsed.account}
     made = client.call("POST", "keys", parsed.id, "rotate", query=query, body={"keep_seconds": parsed.keep})
-    _tell_new_key(parsed, made)
+    _print_new_key(parsed, made)
 
 
-def _tell_new_key(parsed: Parsed, made: dict[str, Any]) -> None:
+def _print_new_key(parsed: Parsed, made: dict[str, Any]) -> None:
     from holdfast.commandline.text_tables import facts, moment
 
     secret = "API key" if made["kind"] == "api" else "secret access key"
@@ -40,20 +40,20 @@ def _tell_new_key(parsed: Parsed, made: dict[str, Any]) -> None:
         "scopes": made["scopes"],
         "expires": moment(made["expires"]),
     }
-    tell(parsed, made, lambda: facts(named | about) + "\n\nKeep it now: the secret is not shown again.")
+    print_result(parsed, made, lambda: facts(named | about) + "\n\nKeep it now: the secret is not shown again.")
 
 
 def _revoke_key(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Revoke key {parsed.id}?  It can never be used again.")
     revoked = client.call("DELETE", "keys", parsed.id, query={"account": parsed.account})
-    tell(parsed, revoked, lambda: f"Key {parsed.id} is revoked.")
+    print_result(parsed, revoked, lambda: f"Key {parsed.id} is revoked.")
 
 
 def _list_keys(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
     listed = client.call("GET", "keys", query={"account": parsed.account})
-    tell(
+    print_result(
         parsed,
         listed,
         lambda: table(
@@ -105,7 +105,7 @@ def _set_role(client: RestClient, parsed: Parsed) -> None:
             }
         )
 
-    tell(parsed, role, told)
+    print_result(parsed, role, told)
 
 
 def _list_roles(client: RestClient, parsed: Parsed) -> None:
@@ -113,7 +113,7 @@ def _list_roles(client: RestClient, parsed: Parsed) -> None:
 
     listed = client.call("GET", "roles", query={"account": parsed.account})
     members = ("arn", "scopes", "prefixes", "trusted_accounts", "trusted_subjects", "session_seconds_most")
-    tell(
+    print_result(
         parsed,
         listed,
         lambda: table(
@@ -127,7 +127,7 @@ def _list_roles(client: RestClient, parsed: Parsed) -> None:
 def _delete_role(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete role {parsed.name}?  All its sessions end, and no role of that name brings them back.")
     client.call("DELETE", "roles", parsed.name, query={"account": parsed.account})
-    tell(parsed, {"deleted": parsed.name}, lambda: f"Role {parsed.name} is deleted.")
+    print_result(parsed, {"deleted": parsed.name}, lambda: f"Role {parsed.name} is deleted.")
 
 
 def _buy_token(client: RestClient, parsed: Parsed) -> None:
@@ -137,7 +137,7 @@ def _buy_token(client: RestClient, parsed: Parsed) -> None:
     if parsed.scope:
         body["scopes"] = parsed.scope
     made = client.call("POST", "token", body=body)
-    tell(parsed, made, lambda: facts({"token": made["token"], "expires": moment(made["expires"])}))
+    print_result(parsed, made, lambda: facts({"token": made["token"], "expires": moment(made["expires"])}))
 
 
 # --- parsers -------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class VersionedData(NamedTuple):
 def show(parsed: argparse.Namespace, settings: Settings) -> int:
     def found() -> int:
         parts = _parts(settings)
-        _tell(parsed, parts)
+        _print_parts(parsed, parts)
         states = {part.state for part in parts}
         return 1 if states & {"too new", "half back", "restoring"} else DUE if states & {"none", "older"} else 0
 
@@ -77,7 +77,7 @@ def migrate(parsed: argparse.Namespace, settings: Settings) -> int:
         from metadata_service.sqlite import schema as sqlite_schema
 
         sqlite_schema.open_database(settings.metadata_file).close()
-        _tell(parsed, _parts(settings))
+        _print_parts(parsed, _parts(settings))
         return 0
 
     return run_stopped(settings, work, (StoreError,))
@@ -101,7 +101,7 @@ def roll_back(parsed: argparse.Namespace, settings: Settings) -> int:
         from metadata_service.sqlite import schema as sqlite_schema
 
         sqlite_schema.roll_back(settings.metadata_file, parsed.to)
-        _tell(parsed, _parts(settings))
+        _print_parts(parsed, _parts(settings))
         return 0
 
     return run_stopped(settings, work, (StoreError,))
@@ -109,7 +109,7 @@ def roll_back(parsed: argparse.Namespace, settings: Settings) -> int:
 
 def _done(parsed: argparse.Namespace, settings: Settings, work: Coroutine[Any, Any, None]) -> int:
     asyncio.run(work)
-    _tell(parsed, _parts(settings))
+    _print_parts(parsed, _parts(settings))
     return 0
 
 
@@ -136,7 +136,7 @@ def _parts(settings: Settings) -> list[VersionedData]:
     ]
 
 
-def _tell(parsed: argparse.Namespace, parts: Sequence[VersionedData]) -> None:
+def _print_parts(parsed: argparse.Namespace, parts: Sequence[VersionedData]) -> None:
     if parsed.json:
         print(json.dumps({"parts": [_document(part) for part in parts]}, indent=2))
         return

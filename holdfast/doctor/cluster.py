@@ -33,11 +33,11 @@ REPORT_SECONDS: Final = 15.0
 REPLICAS_LEAST: Final = 3
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check(settings: Settings) -> Iterator[Finding]:
     """All findings, as seen from this machine."""
     yield from _files(settings)
-    yield from shared_redis.look(settings)
-    yield from asyncio.run(_look(settings))
+    yield from shared_redis.check(settings)
+    yield from asyncio.run(_check(settings))
 
 
 def _files(settings: Settings) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def _files(settings: Settings) -> Iterator[Finding]:
         yield wrong(str(error), "without it this machine's processes do not start")
 
 
-async def _look(settings: Settings) -> list[Finding]:
+async def _check(settings: Settings) -> list[Finding]:
     found: list[Finding] = []
     try:
         stores = Stores(settings, peer_tls(settings))
@@ -219,7 +219,7 @@ def _report(name: str, report: ClusterReport | None, now_s: float) -> Iterator[F
 async def _cluster(settings: Settings, entries: MemberStore) -> list[Finding]:
     beats, live = await entries.heartbeats(), await living(entries)
     now_ms = time.time() * 1000
-    seen = await entries.look()
+    seen = await entries.poll_entries()
     found = list(_owners(settings.cluster, seen.logs, seen.shards, live))
     found += _silent(settings.cluster, beats, seen.logs, live)
     found += _clocks([beat for beat in await entries.heartbeats() if beat.node in live], now_ms)

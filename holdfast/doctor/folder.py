@@ -53,7 +53,7 @@ _LOG_FOLDER = re.compile(r".+-\d+\Z")
 _RESTORING: Final = "metadata.sqlite.restoring"
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check(settings: Settings) -> Iterator[Finding]:
     """All findings about the folder."""
     data = settings.data
     if not data.is_dir():
@@ -79,7 +79,7 @@ def look(settings: Settings) -> Iterator[Finding]:
         process = _process(data, stack)
         yield from _permissions(settings)
         yield from _keys_and_certificates(settings)
-        yield from shared_redis.look(settings)
+        yield from shared_redis.check(settings)
         low = LogSettings().low_water_bytes + 2 * settings.segment_bytes
         yield from disk(data, low, "sends are refused, so that what is there can be received and deleted")
         yield from _open_files(settings, process)

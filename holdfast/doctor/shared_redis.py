@@ -16,7 +16,7 @@ SLOW_SECONDS: Final = 0.02
 _TRIES: Final = 3
 
 
-def look(settings: Settings) -> Iterator[Finding]:
+def check(settings: Settings) -> Iterator[Finding]:
     """Check each Redis in the settings once; findings name the features affected."""
     used: dict[str, list[str]] = {}
     if settings.rate_limit_storage != MEMORY:
@@ -26,10 +26,10 @@ def look(settings: Settings) -> Iterator[Finding]:
         what = "metadata_hints: other processes see changes of queues some seconds later meanwhile"
         used.setdefault(settings.metadata_hints, []).append(what)
     for url, uses in used.items():
-        yield from _look(url, uses)
+        yield from _check(url, uses)
 
 
-def _look(url: str, uses: list[str]) -> Iterator[Finding]:
+def _check(url: str, uses: list[str]) -> Iterator[Finding]:
     from redis import Redis
     from redis.backoff import NoBackoff
     from redis.exceptions import AuthenticationError, RedisError

@@ -40,7 +40,7 @@ class Certificate:
         self._tried = self._seen = self._stamp()
         self.context = self._load()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Load the files if they have changed, and two consecutive checks found them the same.
 
         So files that are being written are not loaded half-written.

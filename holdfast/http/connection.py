@@ -114,7 +114,7 @@ class Hall(ServerState):
     def is_empty(self) -> bool:
         return not self.connections and not self.handshakes
 
-    def tell_if_empty(self) -> None:
+    def notify_if_empty(self) -> None:
         if self.draining and self.is_empty:
             self.emptied.set()
 
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         self.waiting.clear()
         self._let_write()
         del self._parser  # breaks the reference cycle, so that both are freed without the garbage collector
-        self.hall.tell_if_empty()
+        self.hall.notify_if_empty()
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= _PIECE_BYTES:

@@ -180,7 +180,7 @@ class HttpServer(uvicorn.Server):
             for connection in list(self.hall.connections):
                 connection.sweep(now)
             if self.hall.certificate is not None:
-                self.hall.certificate.look()
+                self.hall.certificate.refresh()
             if self.hall.places.refused and now >= self._tells_refused:
                 log.warning("connections were refused, there were too many %s", facts(count=self.hall.places.refused))
                 self.hall.places.refused = 0

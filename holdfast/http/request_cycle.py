@@ -72,7 +72,7 @@ class ExchangeConnection(Protocol):
 class Exchange:
     """A request that is being received and answered.
 
-    It is its own ``receive``.  So an application of ours can use :meth:`tell_when_gone`, :meth:`whole_body` and
+    It is its own ``receive``.  So an application of ours can use :meth:`call_when_gone`, :meth:`whole_body` and
     :meth:`answer`, which do in one step what ``receive`` and ``send`` do in several.
     """
 
@@ -82,7 +82,7 @@ class Exchange:
         "_head",
         "_length",
         "_news",
-        "_tell_gone",
+        "_on_gone",
         "_waiter",
         "_way",
         "complete",
@@ -113,7 +113,7 @@ class Exchange:
         self._news = False
         """True if there is something new that ``receive`` has not returned yet."""
         self._waiter: asyncio.Future[None] | None = None
-        self._tell_gone: Callable[[], None] | None = None
+        self._on_gone: Callable[[], None] | None = None
         self._head: list[bytes] | None = None
         """Head of the answer until the first part of its body is available: both are sent in one write."""
         self.started = False
@@ -159,30 +159,30 @@ class Exchange:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += data
-        self._tell()
+        self._notify()
         return len(self._body)
 
     def feed_end(self) -> None:
         """Mark the body as complete."""
         self.more_body = False
-        self._tell()
+        self._notify()
 
     def disconnect(self) -> None:
         """Handle the client's disconnection."""
         self.gone = True
-        self._tell()
-        if self._tell_gone is not None:
-            self._tell_gone()
+        self._notify()
+        if self._on_gone is not None:
+            self._on_gone()
 
-    def tell_when_gone(self, tell: Callable[[], None] | None) -> None:
+    def call_when_gone(self, on_gone: Callable[[], None] | None) -> None:
         """Call ``tell`` once the client has gone, at once if it has; None: no longer.
 
         An application that waits for nothing else from the client needs no receiving task.
         """
-        self._tell_gone = tell
-        if tell is not None:
+        self._on_gone = on_gone
+        if on_gone is not None:
             if self.gone:
-                tell()
+                on_gone()
             self._way.resume_reading()
 
     async def receive(self) -> Message:
@@ -213,7 +213,7 @@ class Exchange:
         body, self._body = self._body, b""
         return bytes(body)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -295,7 +295,7 @@ class Exchange:
 
     def _end(self) -> None:
         self.complete = True
-        self._tell()
+        self._notify()
         self._way.answered(self)
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

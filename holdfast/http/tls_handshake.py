@@ -66,7 +66,7 @@ class Handshake(asyncio.Protocol):
             self._shaking = None
             del self._hall.handshakes[self]
             self._hall.places.give_back(self._takes)
-            self._hall.tell_if_empty()
+            self._hall.notify_if_empty()
 
     def drop(self) -> None:
         """Close the connection."""

@@ -155,7 +155,7 @@ class Drainer:
             arrived = self._source.receive(drain.queue, _POLL_SECONDS)
             new = [one for one in arrived if one.id not in drain.left]
             if not new:
-                self._look(drain)
+                self._check_drained(drain)
                 return
             with drain.lock:
                 drain.arrived_at, drain.waiting = time.monotonic(), ""
@@ -164,7 +164,7 @@ class Drainer:
             else:
                 self._forward(drain, new)
 
-    def _look(self, drain: Drain) -> None:
+    def _check_drained(self, drain: Drain) -> None:
         """Check after an empty receive if the queue is drained."""
         now = time.monotonic()
         with drain.lock:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.commandline.base import Parsed, tell
+from holdfast.commandline.base import Parsed, print_result
 from holdfast.commandline.client import USAGE, CommandFailed
 from holdfast.commandline.progress import Progress
 from holdfast.migrate import file_format
@@ -43,7 +43,7 @@ from holdfast.migrate.file_format import (
     UnreadableLine,
 )
 from holdfast.migrate.messages import MessageContent, Unsendable
-from holdfast.migrate.plans import lines_of, tell_plan
+from holdfast.migrate.plans import describe_plan, lines_of
 from holdfast.migrate.progress_file import ProgressFile
 from holdfast.migrate.target import EntryRefused, TargetService, batches, place_of, settable
 
@@ -131,12 +131,12 @@ def import_files(client: RestClient, parsed: Parsed) -> None:
         _check(one, plan.result(parsed.existing), progress, parsed)
     progress.done()
     notes = [[*one.left, *_notes(one)] for one in files]
-    document, refusal = tell_plan(target, planned, notes, parsed.existing)
+    document, refusal = describe_plan(target, planned, notes, parsed.existing)
     document["messages"] = {one.queue.name: one.messages for one in files}
     if parsed.dry_run or refusal:
         for one in files:
             document["queues"][one.queue.name]["messages"] = one.messages
-        tell(parsed, document, lambda: lines_of(document))
+        print_result(parsed, document, lambda: lines_of(document))
         if refusal:
             raise CommandFailed(refusal)
         return
@@ -147,7 +147,7 @@ def import_files(client: RestClient, parsed: Parsed) -> None:
         for sender, name in zip(senders, names, strict=False):
             sent[name] = sender.send()
     progress.done()
-    tell(
+    print_result(
         parsed,
         {"queues": {name: {"messages": count} for name, count in sent.items()}},
         lambda: "\n".join(f"{count} messages are in queue {name}." for name, count in sent.items()),
@@ -319,7 +319,7 @@ class _Sender:
             if journal.entries:
                 self._progress.step(f"Going on at line {done.number} of {one.path}")
             if doubtful is not None:
-                self._tell_doubt(doubtful)
+                self._log_doubt(doubtful)
             file.seek(done.offset)
             self._progress.step(f"Sending to queue {one.queue.name}")
             sent = done.messages
@@ -376,7 +376,7 @@ class _Sender:
             ) from None
         journal.write(_Sent(last.number + 1, last.end, sent))
 
-    def _tell_doubt(self, doubtful: _Sending) -> None:
+    def _log_doubt(self, doubtful: _Sending) -> None:
         window = _FIFO_WINDOW_SECONDS if self._file.fifo else _RETRY_WINDOW_SECONDS
         ago = time.time() - doubtful.now
         if ago > window:

@@ -17,12 +17,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from holdfast.commandline.base import Parsed, confirm, tell
+from holdfast.commandline.base import Parsed, confirm, print_result
 from holdfast.commandline.client import NOT_FOUND, USAGE, CommandFailed
 from holdfast.commandline.progress import Progress
 from holdfast.migrate.definition import Definition, portable
 from holdfast.migrate.drain import Drain, Drainer, reasons
-from holdfast.migrate.plans import lines_of, tell_plan
+from holdfast.migrate.plans import describe_plan, lines_of
 from holdfast.migrate.resume_log import Header, ResumeLog
 from holdfast.migrate.source import SourceQueue, SourceService
 from holdfast.migrate.target import Planned, TargetService
@@ -53,12 +53,12 @@ def import_sqs(client: RestClient, parsed: Parsed) -> None:
         begin = f" whose name begins with {parsed.queue_prefix}" if parsed.queue_prefix else ""
         raise CommandFailed(f"there is no queue{begin} at {source.endpoint}", NOT_FOUND)
     planned, notes = _planned(queues, target)
-    document, refusal = tell_plan(target, planned, notes, parsed.existing)
+    document, refusal = describe_plan(target, planned, notes, parsed.existing)
     document["source"] = source.endpoint
     for queue in queues:
         document["queues"][queue.definition.name]["messages"] = sum(queue.counted)
     if parsed.dry_run or refusal:
-        tell(parsed, document, lambda: lines_of(document))
+        print_result(parsed, document, lambda: lines_of(document))
         if refusal:
             raise CommandFailed(refusal)
         return
@@ -71,10 +71,10 @@ def import_sqs(client: RestClient, parsed: Parsed) -> None:
         progress.step("Making the queues")
         target.make(planned, parsed.existing)
         if not parsed.drain:
-            tell(parsed, document, lambda: f"{len(queues)} queues are at {target.endpoint}.")
+            print_result(parsed, document, lambda: f"{len(queues)} queues are at {target.endpoint}.")
             return
         _run(source, target, drains, parsed, progress)
-    _tell_end(drains, document, parsed)
+    _print_end(drains, document, parsed)
 
 
 # --- the plan ----------------------------------------------------------------------------------------------
@@ -183,12 +183,12 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell_end(drains: Sequence[Drain], document: dict[str, Any], parsed: Parsed) -> None:
+def _print_end(drains: Sequence[Drain], document: dict[str, Any], parsed: Parsed) -> None:
     """Report the result.  Raises :class:`CommandFailed` if messages remain."""
     for one in drains:
         document["queues"][one.name] |= {"moved": one.forwarded, "left": len(one.left)}
     moved = sum(one.forwarded for one in drains)
-    tell(parsed, document, lambda: f"{moved} messages of {len(drains)} queues were moved.")
+    print_result(parsed, document, lambda: f"{moved} messages of {len(drains)} queues were moved.")
     failures = [one.failure for one in drains if one.failure is not None]
     left = reasons(drains)
     if failures or left:

@@ -13,7 +13,7 @@ _HALF_MADE = (
 )
 
 
-def tell_plan(
+def describe_plan(
     target: TargetService, planned: Sequence[Planned], notes: Sequence[Sequence[str]], existing: Existing
 ) -> tuple[dict[str, Any], str]:
     """The plan as a document, and the reason why it cannot be carried out; empty: it can."""

@@ -28,7 +28,7 @@ from backend.serving.resolver import StoreResolver
 from holdfast import __version__
 from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import meter_storage, now_ms, open_node, partition_defaults
-from holdfast.process.serve import CannotStart, settle
+from holdfast.process.serve import CannotStart, freeze_heap
 from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.tracing import start_tracing
@@ -213,10 +213,12 @@ async def run_backend(
             managing = Managing(store, ClusterDirectory(store), elsewhere, resolver, backend.name, rule_of(settings))
             stack.push_async_callback(managing.close)
             await managing.start()
-        metrics.tell(observed.registry, node, settings.journal_folder, low_water_bytes=LogSettings().low_water_bytes)
-        metrics.tell_member(observed.registry, role.member)
+        metrics.register(
+            observed.registry, node, settings.journal_folder, low_water_bytes=LogSettings().low_water_bytes
+        )
+        metrics.register_member(observed.registry, role.member)
         started(role)
-        settle()
+        freeze_heap()
         observed.health.status = "ready"
         observed.health.hindered = lambda: "draining" if stop.is_set() else "" if node.ready else "recovering"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]

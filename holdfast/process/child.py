@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.http.listener import HttpServer
     from holdfast.runtime.observability import Observability
 
-CONNECTION, RELOAD, DRAIN, LEAVE, TELL = b"connection", b"reload", b"drain", b"leave", b"tell"
+CONNECTION, RELOAD, DRAIN, LEAVE, METRICS = b"connection", b"reload", b"drain", b"leave", b"metrics"
 """Messages from the supervisor.
 
 A connection is sent with its file descriptor.  "Leave" means to drain while the others continue: a backend first hands
@@ -141,7 +141,7 @@ class SupervisorSocket:
         self._take: Callable[[socket.socket], None] | None = None
         self._reload: Callable[[], None] | None = None
         self._observed: Observability | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._sending_metrics: asyncio.Task[None] | None = None
 
     def open(
         self,
@@ -160,11 +160,11 @@ class SupervisorSocket:
         self._sock.send(READY)
         log.info("ready %s", logs.facts(pid=os.getpid()))
 
-    def tell_settled(self) -> None:
+    def report_settled(self) -> None:
         """Report that this backend has settled."""
         self._sock.send(SETTLED)
 
-    def tell_load(self) -> None:
+    def report_load(self) -> None:
         """Report the number of connections once a second from now on, which also shows that the process runs."""
         try:
             self._sock.send(LOAD + str(self._load()).encode())
@@ -172,9 +172,9 @@ class SupervisorSocket:
             pass  # the socket's buffer is full
         except OSError:
             return  # the supervisor has ended, and this process will be killed soon
-        asyncio.get_running_loop().call_later(LOAD_SECONDS, self.tell_load)
+        asyncio.get_running_loop().call_later(LOAD_SECONDS, self.report_load)
 
-    async def _tell(self, observed: Observability) -> None:
+    async def _send_metrics(self, observed: Observability) -> None:
         data = _encode_families(await observed.read())
         file = os.memfd_create("metrics")
         try:
@@ -200,9 +200,9 @@ class SupervisorSocket:
             elif said == RELOAD:
                 if self._reload is not None:
                     self._reload()
-            elif said == TELL:
-                if self._observed is not None and (self._telling is None or self._telling.done()):
-                    self._telling = asyncio.get_running_loop().create_task(self._tell(self._observed))
+            elif said == METRICS:
+                if self._observed is not None and (self._sending_metrics is None or self._sending_metrics.done()):
+                    self._sending_metrics = asyncio.get_running_loop().create_task(self._send_metrics(self._observed))
             elif said == DRAIN:
                 self.stop.set()
             elif said == LEAVE:
@@ -219,7 +219,7 @@ async def _backend(orders: Orders, line: SupervisorSocket) -> int:
 
     backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
     settling: list[asyncio.Task[None]] = []
-    line.tell_load()
+    line.report_load()
 
     def started(role: BackendRole) -> None:
         line.open(observed=observed)
@@ -227,7 +227,7 @@ async def _backend(orders: Orders, line: SupervisorSocket) -> int:
 
     async def settled(role: BackendRole) -> None:
         await role.member.settled.wait()
-        line.tell_settled()
+        line.report_settled()
 
     observed = await Observability.start(orders.settings, "backend", orders.name, listens=False)
     try:
@@ -253,7 +253,7 @@ async def _frontend(orders: Orders, line: SupervisorSocket) -> int:
     async def connect(store: SQLiteStore) -> ClusterBackend:
         return await ClusterBackend.connect(nodes_of(store, sockets.reach), secret=orders.secret, name=orders.name)
 
-    line.tell_load()
+    line.report_load()
     service = await Frontend.start(settings, connect, processes=processes, first=orders.first, seals=orders.seals)
 
     def started(server: HttpServer) -> None:

@@ -26,12 +26,12 @@ from backend.serving.resolver import StoreResolver
 from holdfast import __version__, logs
 from holdfast.process.backend import BackendRole
 from holdfast.process.node import TRIES, meter_storage, now_ms, partition_defaults
-from holdfast.process.serve import CannotStart, Closing, log, run, settle, stop_of_signals
+from holdfast.process.serve import CannotStart, Closing, freeze_heap, log, run, stop_of_signals
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, advertised, listening, peer_tls
 from holdfast.runtime.stores import Stores
 from holdfast.runtime.tracing import start_tracing
-from holdfast.runtime.usage_upload import start_sealer, tell_usage
+from holdfast.runtime.usage_upload import register_usage_metrics, start_sealer
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.store import ConditionFailed
@@ -112,7 +112,7 @@ async def _backend(
         if storage is not None:
             closing.later(storage)
             closing.later(start_sealer(settings))
-            tell_usage(observed.registry, settings)
+            register_usage_metrics(observed.registry, settings)
         role = await BackendRole.start(
             name,
             node,
@@ -125,12 +125,12 @@ async def _backend(
             reporter=Reporter(metadata, settings.cluster, now_ms),
             tracing=tracing,
         )
-        metrics.tell(observed.registry, node)
-        metrics.tell_member(observed.registry, role.member)
+        metrics.register(observed.registry, node)
+        metrics.register_member(observed.registry, role.member)
         told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
         log.info("started %s", told)
         logs.say(f"Backend {name} of cluster {settings.cluster} is at {address}.")
-        settle()
+        freeze_heap()
         health.status = "ready"
         health.hindered = lambda: "" if node.ready else "recovering"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]

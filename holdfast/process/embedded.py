@@ -37,7 +37,7 @@ from holdfast.http.proxies import parse_networks
 from holdfast.process.node import meter_storage, open_node
 from holdfast.process.serve import CannotStart
 from holdfast.runtime.declared_queues import declare
-from holdfast.runtime.frontend_metrics import tell_frontend
+from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret
 from holdfast.runtime.python import python
 from holdfast.runtime.tracing import start_tracing
@@ -67,9 +67,9 @@ class Embedded:
         self._node = node
         self._storage = storage
 
-    def tell(self, registry: Registry) -> None:
-        tell_frontend(registry, self.app.services, self._settings)
-        metrics.tell(
+    def register_metrics(self, registry: Registry) -> None:
+        register_frontend_metrics(registry, self.app.services, self._settings)
+        metrics.register(
             registry,
             self._node,
             self._settings.journal_folder,
@@ -81,7 +81,7 @@ class Embedded:
         self._node.drain()
 
     async def close(self) -> None:
-        await self.app.settle()
+        await self.app.drain()
         if self._storage is not None:
             await self._storage.close()
         await self._node.close()
@@ -143,7 +143,7 @@ class Alone:
 
         Raises :class:`~backend.api.Unavailable` while the node restarts.
         """
-        await self._load.look()
+        await self._load.measure()
         entry, shards = self._node.ownership.entry, len(self._node.owned)
         shown = ReportedNode(
             entry.node,
@@ -181,7 +181,7 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
     """
     if settings.usage == "off":
         if seals:
-            _tell_what_waits(settings)
+            _log_what_waits(settings)
         return
     try:
         services.meter = Meter.start(settings.usage_folder, os.uname().nodename)
@@ -194,7 +194,7 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
         services.sealer = start_sealer(settings)
 
 
-def _tell_what_waits(settings: Settings) -> None:
+def _log_what_waits(settings: Settings) -> None:
     """Log usage that was recorded before metering was disabled, and is not uploaded."""
     found = waiting(settings.usage_folder)
     if found.files:

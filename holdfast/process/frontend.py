@@ -26,11 +26,11 @@ from frontend.services import Services
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import HttpServer
 from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
-from holdfast.process.serve import CannotStart, server_of, settle
+from holdfast.process.serve import CannotStart, freeze_heap, server_of
 from holdfast.runtime.declared_queues import declare
-from holdfast.runtime.frontend_metrics import tell_frontend
+from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret, read_keyring
-from holdfast.runtime.observability import Observability, tell_server
+from holdfast.runtime.observability import Observability, register_server_metrics
 from holdfast.runtime.root_tenant import operators_key
 from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings
@@ -215,14 +215,14 @@ class Frontend:
         """Return whether any backend can be called."""
         return self._backend.connected
 
-    def tell(self, registry: Registry) -> None:
-        tell_frontend(registry, self._services, self._settings)
+    def register_metrics(self, registry: Registry) -> None:
+        register_frontend_metrics(registry, self._services, self._settings)
 
     async def drain(self) -> None:
         self.app.begin_drain()
 
     async def close(self) -> None:
-        await self.app.settle()
+        await self.app.drain()
         await self._changes.close()
         if self._services.fleet is not None:
             await self._services.fleet.close()
@@ -253,12 +253,12 @@ async def run_frontend(
 
         def ready() -> None:
             started(server)
-            settle()
+            freeze_heap()
             observed.health.status = "ready"
 
         server = server_of(settings, service, certificate, stop, ready, processes=processes, lingers=lingers)
-        service.tell(observed.registry)
-        tell_server(observed.registry, server, certificate)
+        service.register_metrics(observed.registry)
+        register_server_metrics(observed.registry, server, certificate)
         observed.health.hindered = lambda: "draining" if stop.is_set() else "" if service.connected else "disconnected"
         await server.serve(sockets)
         return 0

@@ -15,7 +15,7 @@ from backend.serving.resolver import StoreResolver
 from holdfast import __version__, logs
 from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import partition_defaults
-from holdfast.process.serve import log, run, settle, stop_of_signals
+from holdfast.process.serve import freeze_heap, log, run, stop_of_signals
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, peer_tls
 from holdfast.runtime.stores import Stores
@@ -63,7 +63,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         await managing.start()
         log.info("started %s", logs.facts(version=__version__, manager=name, pid=os.getpid()))
         logs.say(f"Manager {name} is there.")
-        settle()
+        freeze_heap()
         observed.health.status = "ready"
         await stop.wait()
     log.info("stopped")

@@ -17,10 +17,10 @@ import uvloop
 from holdfast import __version__, logs
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import bind
-from holdfast.process.serve import allow_open_files, certificate_of, server_of, settle, stop_or_quit
+from holdfast.process.serve import allow_open_files, certificate_of, freeze_heap, server_of, stop_or_quit
 from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.health import Health
-from holdfast.runtime.observability import Observability, tell_server
+from holdfast.runtime.observability import Observability, register_server_metrics
 from holdfast.runtime.peer_tls import peer_certificate
 from holdfast.runtime.stores import open_metadata, view_of
 from holdfast.settings import Settings, SettingsError, cluster_secret
@@ -42,8 +42,8 @@ class _Service:
         self._node = node
         self._health = health
 
-    def tell(self, registry: Registry) -> None:
-        instruments.tell(registry)
+    def register_metrics(self, registry: Registry) -> None:
+        instruments.register(registry)
 
     async def drain(self) -> None:
         self._health.status = "draining"
@@ -122,12 +122,12 @@ async def _run(
                 facts = logs.facts(version=__version__, url=member.address, view=node.view.mark, pid=os.getpid())
                 log.info("started %s", facts)
                 logs.say(f"Metadata node {member.name} is at {member.address}.")
-                settle()
+                freeze_heap()
                 health.status = "ready"
 
             server = server_of(settings, service, certificate, stop, started)
-            service.tell(observed.registry)
-            tell_server(observed.registry, server, certificate)
+            service.register_metrics(observed.registry)
+            register_server_metrics(observed.registry, server, certificate)
             await server.serve(sockets)
             return 0
         finally:

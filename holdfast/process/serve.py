@@ -57,7 +57,7 @@ class Service(Protocol):
     def failed(self) -> asyncio.Future[None]:
         """Completes with an exception when the service cannot continue."""
 
-    def tell(self, registry: Registry) -> None:
+    def register_metrics(self, registry: Registry) -> None:
         """Register the service's metrics."""
 
     async def drain(self) -> None:
@@ -134,7 +134,7 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    from holdfast.runtime.observability import Observability, tell_server  # it imports this module
+    from holdfast.runtime.observability import Observability, register_server_metrics  # it imports this module
 
     observed = await Observability.start(settings, "all")
     store = SQLiteStore(settings.metadata_file)
@@ -143,12 +143,12 @@ async def _run(
         prepared = await prepare(settings, store)
         service = await compose(settings, store, prepared.root, prepared.keyring)
         try:
-            service.tell(observed.registry)
+            service.register_metrics(observed.registry)
 
             def started() -> None:
                 publish_endpoint(endpoint_file, settings, sockets)
                 greet(settings, sockets, prepared)
-                settle()
+                freeze_heap()
                 observed.health.status = "ready"
 
             def failed(why: asyncio.Future[None]) -> None:
@@ -158,7 +158,7 @@ async def _run(
 
             service.failed.add_done_callback(failed)
             server = server_of(settings, service, certificate, stop, started)
-            tell_server(observed.registry, server, certificate)
+            register_server_metrics(observed.registry, server, certificate)
             observed.health.hindered = lambda: "draining" if stop.is_set() else ""
             await server.serve(sockets)
             return 3 if service.failed.done() else 0
@@ -229,7 +229,7 @@ def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str
     return f"Holdfast is at {url}.  Access key {access_key_id}; its secret, and how to use it: {show}"
 
 
-def settle() -> None:
+def freeze_heap() -> None:
     """Exclude all objects that exist when a process starts serving from garbage collection."""
     gc.collect()
     gc.freeze()

@@ -65,7 +65,7 @@ BACKEND_GRACE_SECONDS = 60.0
 """Time for the last checkpoint."""
 HAND_OVER_SECONDS = 60.0
 """Timeout of a backend's hand-over of its shards before it ends."""
-TELL_SECONDS = 2.0
+METRICS_SECONDS = 2.0
 """Timeout for a child's metrics."""
 SETTLE_SECONDS = 120.0
 """During a restart of all, timeout for a restarted child to be ready, and for a backend to have its shards."""
@@ -104,7 +104,7 @@ async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
     loop.add_signal_handler(signal.SIGUSR1, supervisor.restart_all)
     observed = await Observability.start(settings, "supervisor", "supervisor")
-    supervisor.tell(observed)
+    supervisor.serve_metrics(observed)
     try:
         code = await supervisor.run(prepared)
     finally:
@@ -231,15 +231,15 @@ class Child:
             if told is not None and not told.done():
                 told.set_result(child.decode_families(data))
 
-    async def tell(self) -> list[Family]:
+    async def read_metrics(self) -> list[Family]:
         """Return its metrics; empty if it does not answer in time."""
         if not self.has_begun or self._line is None:
             return []
         if self._told is None or self._told.done():
             self._told = asyncio.get_running_loop().create_future()
-            self.say(child.TELL)
+            self.say(child.METRICS)
         try:
-            async with asyncio.timeout(TELL_SECONDS):
+            async with asyncio.timeout(METRICS_SECONDS):
                 return await asyncio.shield(self._told)
         except TimeoutError:
             self._told = None  # the next caller makes a new request
@@ -296,12 +296,12 @@ class Supervisor:
         """Task that restarts all children one by one."""
         self._serving = False
 
-    def tell(self, observed: Observability) -> None:
+    def serve_metrics(self, observed: Observability) -> None:
         """Serve metrics for all processes, and register the children's states."""
         registry, children = observed.registry, self._children
 
         async def others() -> list[tuple[str, list[Family]]]:
-            told = await asyncio.gather(*(each.tell() for each in children))
+            told = await asyncio.gather(*(each.read_metrics() for each in children))
             return [(each.name, families) for each, families in zip(children, told, strict=True)]
 
         def hindered() -> str:
@@ -312,14 +312,14 @@ class Supervisor:
         observed.others = others
         observed.health.status = "ready"
         observed.health.hindered = hindered
-        registry.tell(
+        registry.declare(
             "holdfast_child_ready",
             "1: the process does its work; 0: it starts, ends, or is not heard.",
             lambda: {(each.name,): each.is_ready for each in children},
             labels=("child",),
             most=len(children),
         )
-        registry.tell(
+        registry.declare(
             "holdfast_child_starts_total",
             "How often the process was started.",
             lambda: {(each.name,): each.lives for each in children},

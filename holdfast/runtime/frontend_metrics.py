@@ -6,17 +6,17 @@ from auth.signatures.sigv4 import signers_known
 from backend import instruments as backend_instruments
 from frontend.request import instruments as frontend_instruments
 from frontend.services import Services
-from holdfast.runtime.usage_upload import tell_usage
+from holdfast.runtime.usage_upload import register_usage_metrics
 from holdfast.settings import Settings
 from telemetry import caches
 from telemetry.metrics import Readings, Registry
 
 
-def tell_frontend(registry: Registry, services: Services, settings: Settings) -> None:
+def register_frontend_metrics(registry: Registry, services: Services, settings: Settings) -> None:
     """Register the metrics of a frontend."""
-    frontend_instruments.tell(registry)
+    frontend_instruments.register(registry)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
-    registry.tell(
+    registry.declare(
         "holdfast_signing_key_lookups_total",
         "Looks for the signing key of a signature, by whether it was there (hit) or had to be made (miss).",
         _signing_keys,
@@ -24,7 +24,7 @@ def tell_frontend(registry: Registry, services: Services, settings: Settings) ->
         most=2,
     )
     if services.sealer is not None:
-        tell_usage(registry, settings)
+        register_usage_metrics(registry, settings)
 
 
 def _signing_keys() -> Readings:

@@ -46,7 +46,7 @@ class Observability:
             "holdfast.role": role,
         }
         self._closing: list[Callable[[], Awaitable[None]]] = []
-        process.tell(self.registry, __version__, role)
+        process.register(self.registry, __version__, role)
 
     @classmethod
     async def start(cls, settings: Settings, role: str, name: str = "", *, listens: bool = True) -> Observability:
@@ -96,16 +96,16 @@ class Observability:
         return await asyncio.to_thread(text, families)
 
 
-def tell_server(registry: Registry, server: HttpServer, certificate: Certificate | None) -> None:
+def register_server_metrics(registry: Registry, server: HttpServer, certificate: Certificate | None) -> None:
     """Register the metrics of a listener."""
     hall = server.hall
-    registry.tell("holdfast_connections", "Connections of clients.", lambda: len(hall.connections))
-    registry.tell(
+    registry.declare("holdfast_connections", "Connections of clients.", lambda: len(hall.connections))
+    registry.declare(
         "holdfast_connections_limit", "The most of them that this process takes.", lambda: hall.limits.connections
     )
-    registry.tell("holdfast_calls_under_way", "Requests that are being answered.", lambda: len(hall.tasks))
+    registry.declare("holdfast_calls_under_way", "Requests that are being answered.", lambda: len(hall.tasks))
     if certificate is not None:
-        registry.tell(
+        registry.declare(
             "holdfast_certificate_valid_until_seconds",
             "When the certificate that clients are shown expires, Unix time.",
             lambda: certificate.valid_until_s,

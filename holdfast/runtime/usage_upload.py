@@ -19,22 +19,22 @@ def start_sealer(settings: Settings) -> Sealer:
     return sealer
 
 
-def tell_usage(registry: Registry, settings: Settings) -> None:
+def register_usage_metrics(registry: Registry, settings: Settings) -> None:
     """Register the amount of usage records that wait for upload."""
     found = SpoolBacklog(0, 0, 0)
 
-    async def look() -> None:
+    async def refresh() -> None:
         nonlocal found
         found = await asyncio.to_thread(waiting, settings.usage_folder)
 
-    registry.before(look)
-    registry.tell(
+    registry.before(refresh)
+    registry.declare(
         "holdfast_usage_waiting_files",
         "Files of usage records that are not in the lake yet, those that are written to included.",
         lambda: found.files,
     )
-    registry.tell("holdfast_usage_waiting_bytes", "Size of these files.", lambda: found.size_bytes)
-    registry.tell(
+    registry.declare("holdfast_usage_waiting_bytes", "Size of these files.", lambda: found.size_bytes)
+    registry.declare(
         "holdfast_usage_waiting_seconds",
         "For how long the one has waited that was written to first.",
         lambda: max(0.0, time.time() - found.oldest_s) if found.files else 0.0,

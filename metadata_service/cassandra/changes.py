@@ -47,7 +47,7 @@ class CassandraChanges:
 
     def __init__(self) -> None:
         self._untold: list[_Untold] = []
-        self._telling: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
         record = await self._records.get(_CHANGES, _LAST)
@@ -63,15 +63,15 @@ class CassandraChanges:
             return QueueChanges(last, None)  # later changes have overwritten them
         return QueueChanges(last, [(changes[number].account, changes[number].name) for number in numbers])
 
-    async def _tell(self, account: str, name: str) -> None:
+    async def _record_change(self, account: str, name: str) -> None:
         """Record a change that was made.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._untold.append((account, name, told))
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell_all(), name="notes of changed queues")
+        if self._recording is None or self._recording.done():
+            self._recording = asyncio.create_task(self._record_all(), name="notes of changed queues")
         await told
 
-    async def _tell_all(self) -> None:
+    async def _record_all(self) -> None:
         while self._untold:
             some, self._untold = self._untold[:_TOGETHER], self._untold[_TOGETHER:]
 

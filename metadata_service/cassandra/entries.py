@@ -17,7 +17,7 @@ version, and any change of the entry ends it.  A holder that ends its hold by a 
 therefore knows that the hold lasted without interruption.
 
 A sealed log stays sealed.  Therefore decisions read only the entries of logs not known to be sealed
-(:meth:`CassandraEntries.logs`), and views (:meth:`CassandraEntries.look`) read their copies.
+(:meth:`CassandraEntries.logs`), and views (:meth:`CassandraEntries.poll_entries`) read their copies.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class CassandraEntries:
         numbers = {key: int(record) for key, record in rows}
         return numbers.pop("next", 1), {key.removeprefix("node/"): number for key, number in numbers.items()}
 
-    async def look(self) -> Entries:
+    async def poll_entries(self) -> Entries:
         shards = await self._shards_of(await self._records.get(_SHARDS, _VERSION))
         await self._learn()
         unsealed = [

@@ -196,7 +196,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
 
         queue = await self._records.transact(_names(place.account), ["account", row, held], delete)
         await self._forget_id(queue_id)
-        await self._tell(place.account, place.name)
+        await self._record_change(place.account, place.name)
         return queue
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
@@ -283,7 +283,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
 
         queue = await self._records.transact(_names(place.account), [row], store)
-        await self._tell(place.account, place.name)
+        await self._record_change(place.account, place.name)
         return queue
 
     async def _page(self, account: str, kind: str, prefix: str, beyond: str, limit: int) -> list[str]:

@@ -58,8 +58,8 @@ class ClusterDirectory:
 
     async def start(self) -> None:
         """Poll once, then periodically.  Raises :class:`~metadata_service.store.StoreError`."""
-        await self.look()
-        self._task = asyncio.create_task(self._looks(), name="watch over the backend clusters")
+        await self.refresh()
+        self._task = asyncio.create_task(self._poll_forever(), name="watch over the backend clusters")
 
     async def close(self) -> None:
         if self._task is not None:
@@ -103,7 +103,7 @@ class ClusterDirectory:
         chosen = choose([_candidate(known) for known in self._known.values()], key, now_s=self._clock())
         return next(number for number, known in self._known.items() if known.cluster.name == chosen)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the registered clusters and their reports.  Raises :class:`~metadata_service.store.StoreError`."""
         clusters = await self.registry.backend_clusters()
         reports = {report.cluster: report for report in await self.registry.cluster_reports()} if clusters else {}
@@ -122,11 +122,11 @@ class ClusterDirectory:
             fresh[cluster.number] = ReportedCluster(cluster, report, reported_s)
         self._known = fresh
 
-    async def _looks(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(self._look_seconds)
             try:
-                await self.look()
+                await self.refresh()
                 self._failing = False
             except StoreError as error:
                 if not self._failing:

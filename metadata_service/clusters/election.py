@@ -70,7 +70,7 @@ class Election:
         self._still_s = 0.0
         self._unsaid: list[ManagerDecision] = []
 
-    def tell(self, text: str) -> None:
+    def publish(self, text: str) -> None:
         """Add a decision to the entry, written by the next :meth:`stand`."""
         self._unsaid.append(ManagerDecision(self._now_ms(), text))
         del self._unsaid[:-DECISIONS_KEPT]

@@ -28,7 +28,7 @@ from metadata_service.clusters import partition_map
 from metadata_service.clusters.directory import ClusterDirectory, change_cluster
 from metadata_service.clusters.election import Election
 from metadata_service.clusters.partition_map import NotPossible
-from metadata_service.clusters.policy import SILENT_SECONDS, Heat, NoCluster, SplitRule, look
+from metadata_service.clusters.policy import SILENT_SECONDS, Heat, NoCluster, SplitRule, decide
 from metadata_service.models import BackendCluster, ManagerEntry, Pin, Queue, cluster_of
 from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound, StoreError
 
@@ -146,7 +146,7 @@ class Manager:
         pinned = {pin.queue_id for pin in entry.pins}
         await self._keep_to(entry)
         await self._watch(pinned)
-        await self._look_around(pinned)
+        await self._walk_queues(pinned)
 
     async def rest(self) -> None:
         """Cancel running changes and reset: this process is not the manager, or cannot know it."""
@@ -188,7 +188,7 @@ class Manager:
                 self._act(queue_id, None)
                 continue
             count, rate = len(partition_map.open_ones(queue.partitions)), rates.get(queue_id, 0.0)
-            heat, wanted = look(self._heats.get(queue_id, Heat()), count, rate, now, self._rule)
+            heat, wanted = decide(self._heats.get(queue_id, Heat()), count, rate, now, self._rule)
             if wanted < count:
                 wanted = min(count, max(wanted, _made_with(queue)))
             if wanted != count:
@@ -212,7 +212,7 @@ class Manager:
         known = [self._fleet.numbered(cluster_of(one.id)) for one in queue.partitions]
         return all(one is not None and self._fleet.silent_s(one) <= SILENT_SECONDS for one in known)
 
-    async def _look_around(self, pinned: set[int]) -> None:
+    async def _walk_queues(self, pinned: set[int]) -> None:
         """Continue the walk over all queues."""
         now = self._clock()
         retiring = {known.cluster.number for known in self._fleet.known() if known.cluster.state == "retiring"}
@@ -262,7 +262,7 @@ class Manager:
             known = self._fleet.numbered(number)
             if known is not None and number not in self._met and self._walk_began_s - since_s >= NOTICED_SECONDS:
                 name = known.cluster.name
-                self._tell(("emptied", number), f"no queue is in cluster {name} any more: it may be turned off")
+                self._log_decision(("emptied", number), f"no queue is in cluster {name} any more: it may be turned off")
                 if not known.cluster.emptied:
                     await change_cluster(self._store, name, _emptied)
 
@@ -319,12 +319,12 @@ class Manager:
                 label = f"queue {queue.account}/{queue.name}"
                 if change is not None and not partition_map.changing(queue.partitions):
                     queue = await self._changed(queue, change, label)
-                await self._settle(queue)
+                await self._await_handovers(queue)
                 self._said.pop(("trouble", queue_id), None)
             except (QueueNotFound, ConditionFailed):
                 pass  # deleted or changed meanwhile: the next check decides again
             except (StoreError, ActFailed, NotPossible, NoCluster) as error:
-                self._tell(("trouble", queue_id), f"{label} cannot be changed now, and is tried again: {error}")
+                self._log_decision(("trouble", queue_id), f"{label} cannot be changed now, and is tried again: {error}")
             except Exception:
                 log.exception("%s could not be changed", label)
 
@@ -334,10 +334,10 @@ class Manager:
             return queue
         newer, text = changed
         self._note(newer)
-        self._tell(queue.queue_id, f"{label} {text}")
+        self._log_decision(queue.queue_id, f"{label} {text}")
         return newer
 
-    async def _settle(self, queue: Queue) -> None:
+    async def _await_handovers(self, queue: Queue) -> None:
         """Work until all tokens have been handed over; draining partitions are checked again by each walk."""
         pause = SETTLE_SECONDS_FIRST
         while any(one.awaits or one.state == "draining" for one in queue.partitions):
@@ -353,12 +353,12 @@ class Manager:
             await asyncio.sleep(pause)
             pause = min(2 * pause, SETTLE_SECONDS_MOST)
 
-    def _tell(self, about: object, text: str) -> None:
+    def _log_decision(self, about: object, text: str) -> None:
         """Log a decision and publish it, unless the last text on the same topic was the same."""
         if self._said.get(about) != text:
             self._said[about] = text
             log.info("%s", text)
-            self._election.tell(text)
+            self._election.publish(text)
 
 
 def _emptied(cluster: BackendCluster) -> BackendCluster:

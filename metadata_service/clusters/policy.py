@@ -111,7 +111,7 @@ class Heat(msgspec.Struct, frozen=True):
     cold_since_s: float | None = None
 
 
-def look(heat: Heat, partitions: int, rate: float, now_s: float, rule: SplitRule) -> tuple[Heat, int]:
+def decide(heat: Heat, partitions: int, rate: float, now_s: float, rule: SplitRule) -> tuple[Heat, int]:
     """Decide the number of partitions for a queue that has ``partitions`` and this rate; returns it with the
     new state.
 

@@ -44,15 +44,15 @@ class ChangeWatch:
 
     async def start(self) -> None:
         """Start polling, before anything is cached."""
-        await self.look()
-        self._task = asyncio.create_task(self._looks(), name="watch for changes of queues")
+        await self.poll()
+        self._task = asyncio.create_task(self._poll_forever(), name="watch for changes of queues")
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Drop the queues that changed since the last poll."""
         try:
             changes = await self._store.queue_changes(self._last)
@@ -68,7 +68,7 @@ class ChangeWatch:
         self._looked = (self._looked + 1) % self._forget_looks
         self._client.forget(changes.names if self._looked else None)
 
-    async def _looks(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(self._look_seconds)
-            await self.look()
+            await self.poll()

@@ -23,7 +23,7 @@ QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_qu
 REPEATABLE = frozenset(
     (
         *("get_queue", "get_queue_by_id", "list_queues", "dead_letter_sources", "queue_changes"),
-        *("logs", "shards", "look", "data_keys"),
+        *("logs", "shards", "poll_entries", "data_keys"),
         *("get_named_key", "named_keys", "destroy_named_key"),
         *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager"),
         *("get_tenant", "list_tenants", "get_role", "list_roles", "list_service_keys"),

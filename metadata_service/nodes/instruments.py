@@ -16,6 +16,6 @@ CALLS: Final = Counter(
 SECONDS_OF_CALLS: Final = Histogram("holdfast_metadata_call_seconds", "Time of answered calls.", bounds=SECONDS)
 
 
-def tell(registry: Registry) -> None:
+def register(registry: Registry) -> None:
     """Register all metrics of the node."""
     registry.add(CALLS, SECONDS_OF_CALLS, caches.LOOKUPS)

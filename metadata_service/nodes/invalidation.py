@@ -70,7 +70,7 @@ class Hints:
         """Start listening and publishing."""
         self._tasks = [
             asyncio.create_task(self._listens(), name="hints of changed queues: listen"),
-            asyncio.create_task(self._tells(), name="hints of changed queues: tell"),
+            asyncio.create_task(self._publish_all(), name="hints of changed queues: tell"),
         ]
 
     async def close(self) -> None:
@@ -82,13 +82,13 @@ class Hints:
             await asyncio.wait(self._tasks)
         await self._redis.aclose()
 
-    def tell(self, queue: Queue, *, deleted: bool = False) -> None:
+    def publish(self, queue: Queue, *, deleted: bool = False) -> None:
         """Publish the queue's state to all listeners, best effort.  Never waits and never fails."""
         if not self._pending.full():
             hint = Hint(queue.account, queue.name, queue.queue_id, queue.version, deleted)
             self._pending.put_nowait(msgspec.json.encode(hint))
 
-    async def _tells(self) -> None:
+    async def _publish_all(self) -> None:
         while not self._closing:
             told = await self._pending.get()
             try:

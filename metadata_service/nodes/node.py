@@ -197,7 +197,7 @@ class MetadataNode:
             self._own(method, call.key, named) if self._mine(call.key) else _invoke(self._store, method, named)
         )
         if self._hints is not None and method.name not in ("get_queue", "create_queue"):
-            self._hints.tell(queue, deleted=method.name == "delete_queue")
+            self._hints.publish(queue, deleted=method.name == "delete_queue")
         return queue
 
     async def _own(self, method: Method, key: str, named: dict[str, Any]) -> Queue:

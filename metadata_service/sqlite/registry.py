@@ -72,7 +72,7 @@ class SQLiteRegistry:
                 (report.cluster, report.term, report.count, text(report)),
             )
 
-        await self._worker.tell(store)
+        await self._worker.write_unsynced(store)
 
     async def cluster_reports(self) -> list[ClusterReport]:
         def read(db: sqlite3.Connection) -> list[ClusterReport]:

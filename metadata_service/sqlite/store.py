@@ -196,7 +196,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteDocuments, SQLiteNamedKeys
         return await self._worker.write(begin)
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
-        def look(db: sqlite3.Connection) -> QueueChanges:
+        def read_changes(db: sqlite3.Connection) -> QueueChanges:
             last = int(db.execute("SELECT max(change) FROM queue_changes").fetchone()[0] or 0)
             if after is None or last == after:
                 return QueueChanges(last, [])
@@ -205,7 +205,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteDocuments, SQLiteNamedKeys
             query = "SELECT account, name FROM queue_changes WHERE change > ? AND change <= ?"
             return QueueChanges(last, db.execute(query, (after, last)).fetchall())
 
-        return await self._worker.read(look)
+        return await self._worker.read(read_changes)
 
     async def _names(self, rows: str, keys: tuple[str, ...], prefix: str, after: str, limit: int) -> list[str]:
         """Names of one page: a range of the index, independent of the number of names before and after it."""
@@ -267,7 +267,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteDocuments, SQLiteNamedKeys
 
         return await self._worker.read(read)
 
-    async def look(self) -> Entries:
+    async def poll_entries(self) -> Entries:
         def read(db: sqlite3.Connection) -> Entries:
             return Entries(
                 [_decode_log(record) for (record,) in db.execute("SELECT record FROM logs ORDER BY log_id")],
@@ -305,7 +305,7 @@ class SQLiteStore(SQLiteRegistry, SQLiteAlarms, SQLiteDocuments, SQLiteNamedKeys
                 (heartbeat.node, heartbeat.incarnation, heartbeat.count, text(heartbeat)),
             )
 
-        await self._worker.tell(beat)
+        await self._worker.write_unsynced(beat)
 
     async def heartbeats(self) -> list[Heartbeat]:
         def read(db: sqlite3.Connection) -> list[Heartbeat]:

@@ -52,7 +52,7 @@ class Worker:
         """Run outside of any transaction, for statements that SQLite allows only there."""
         return await self._submit(run, "alone")
 
-    async def tell(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    async def write_unsynced(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """Run one statement without a sync: visible to all at once, but a power loss may undo it.
 
         For heartbeats, which are frequent and worthless after a power loss.

@@ -44,9 +44,9 @@ class Clockwork:
     async def advance(self, seconds: float) -> None:
         """Jump, and run the timers that are due."""
         self.loop.skew += seconds
-        await self.settle()
+        await self.run_until_idle()
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Run everything that can continue; real time passes only while threads work."""
         for _ in range(SETTLE_TURNS):
             await asyncio.sleep(0)

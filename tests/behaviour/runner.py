@@ -43,7 +43,7 @@ class Subject(Protocol):
     async def advance(self, seconds: float) -> None:
         """Advance virtual time, and run everything that is due."""
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Run pending calls until they wait for something."""
 
     def now_ms(self) -> int:
@@ -130,12 +130,12 @@ class CaseRun:
                 coroutine = self._http(resolve(step.params, self.variables), step.options)
             if "background" in step.options:
                 self._waiting[step.options["background"]] = (step, asyncio.ensure_future(coroutine))
-                await self._subject.settle()
+                await self._subject.run_until_idle()
                 return
             async with asyncio.timeout(30):
                 outcome = await coroutine
         while step.options.get("eventually") and self._problems(step, outcome)[0] and real_seconds() < give_up:
-            await self._subject.settle()
+            await self._subject.run_until_idle()
             outcome = await self._call(step.action, resolve(step.params, self.variables), step.options)
         self._judge(label, step, outcome)
 

@@ -111,8 +111,8 @@ class World:
     async def advance(self, seconds: float) -> None:
         await self._clockwork.advance(seconds)
 
-    async def settle(self) -> None:
-        await self._clockwork.settle()
+    async def run_until_idle(self) -> None:
+        await self._clockwork.run_until_idle()
 
     def now_ms(self) -> int:
         return self._clockwork.now_ms()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import demo
-from bench.cluster import STARTS_MOST, ClusterFailed, LocalCluster, Process, _look_after
+from bench.cluster import STARTS_MOST, ClusterFailed, LocalCluster, Process, _watch_processes
 from bench.servers import cassandra_server
 from bench.servers.cassandra_server import CassandraCluster
 from bench.terminal import exports, obey, usage
@@ -47,7 +47,7 @@ def test_each_process_is_reported_when_it_is_ready_and_when_it_was_started_again
     told: list[str] = []
     one = Ends(tmp_path, 2).start(wait=False)
     try:
-        _look_after([one], told.append)
+        _watch_processes([one], told.append)
     finally:
         one.kill()
     again = "b1 has ended with 1, and is started again: holdfast: others are not ready"
@@ -60,7 +60,7 @@ def test_a_process_that_does_not_come_up_is_given_up(tmp_path: Path) -> None:
     one = Ends(tmp_path, STARTS_MOST).start(wait=False)
     try:
         with pytest.raises(ClusterFailed, match=r"b1 has ended with 1:\n(.|\n)*others are not ready"):
-            _look_after([one], told.append)
+            _watch_processes([one], told.append)
     finally:
         one.kill()
     assert len(told) == STARTS_MOST - 1

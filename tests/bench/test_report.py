@@ -108,15 +108,15 @@ def test_the_watch_sees_pieces_that_are_written(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "00000001.log").write_bytes(b"x")
     watch = CheckpointWatch(tmp_path)
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
     assert watch.intervals() == []
     (folder / "00000001.ckpt").write_bytes(b"x")
-    watch.look()
+    watch.poll()
     assert len(watch.intervals()) == 1
     (folder / "00000001.log").write_bytes(b"xx")
     (folder / "00000001.ckpt").unlink()
-    watch.look()
+    watch.poll()
     assert len(watch.intervals()) == 1
 
 

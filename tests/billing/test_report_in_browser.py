@@ -57,12 +57,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
     for log in ("browser", "performance"):
         logged(browser, log)  # discards earlier entries
-    look(browser, "light")
+    emulate(browser, "light")
     browser.get(page.as_uri())
     return browser
 
 
-def look(browser: webdriver.Chrome, scheme: str, media: str = "") -> None:
+def emulate(browser: webdriver.Chrome, scheme: str, media: str = "") -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
@@ -160,11 +160,11 @@ def test_it_is_read_in_the_dark_and_on_paper(opened: webdriver.Chrome) -> None:
 
     light = seen()
     assert light == ("rgb(255, 255, 255)", "rgb(31, 35, 40)", "rgb(42, 111, 219)")
-    look(opened, "dark")
+    emulate(opened, "dark")
     dark = seen()
     assert all(one != other for one, other in zip(light, dark, strict=True)), "charts follow, too"
     assert colour(opened, "#calls svg text", "fill") == "rgb(155, 165, 176)"
-    look(opened, "dark", "print")
+    emulate(opened, "dark", "print")
     assert seen() == light, "paper is white"
 
 

@@ -40,8 +40,8 @@ class StubService:
         self.answered = 0
         self.requests = 0
 
-    def tell(self, registry: Registry) -> None:
-        registry.tell("holdfast_stub_requests_total", "Requests.", lambda: self.requests)
+    def register_metrics(self, registry: Registry) -> None:
+        registry.declare("holdfast_stub_requests_total", "Requests.", lambda: self.requests)
 
     async def drain(self) -> None:
         self.draining.set()

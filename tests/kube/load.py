@@ -136,7 +136,7 @@ class ClientLoad:
             ended - began,
         )
 
-    def settle(self) -> Verdict:
+    def verify(self) -> Verdict:
         """Stop sending, wait until both queues are empty, and judge the history; then the clients continue."""
         self._sending.clear()
         self._until(lambda: all(idle.is_set() for idle in self._idle), "the producers have their answers")

@@ -157,7 +157,7 @@ class _Trial:
             self._do(load, "upgrade", partial(self._replace_all, TAGS[1], *upgrade), self._pods)
             rollback = ("helm", "rollback", RELEASE, "1")
             self._do(load, "rollback", partial(self._replace_all, TAGS[0], *rollback), self._pods)
-            self.outcome.verdict = load.settle()
+            self.outcome.verdict = load.verify()
         self._test()
         self._space.do("helm", "uninstall", RELEASE, *PATIENCE)
         self._judge()

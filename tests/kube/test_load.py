@@ -29,7 +29,7 @@ def load_of(server: Server) -> ClientLoad:
 def test_all_is_well_with_a_service_that_keeps_its_promises(server: Server) -> None:
     with load_of(server) as load:
         figures = load.during(lambda: load.answered(100))
-        verdict = load.settle()
+        verdict = load.verify()
     verdict.check()
     assert verdict.total.acknowledged >= 100
     assert figures.calls
@@ -48,6 +48,6 @@ def test_what_is_stolen_counts_as_lost(server: Server) -> None:
 
         wait_until(steal, "a message is stolen")
         thief.delete_message(QueueUrl=url, ReceiptHandle=stolen[0]["ReceiptHandle"])
-        verdict = load.settle()
+        verdict = load.verify()
     (lost,) = verdict.total.lost
     assert lost.startswith(stolen[0]["Body"].partition(" ")[0])

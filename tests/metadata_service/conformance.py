@@ -415,20 +415,20 @@ class EntryConformance:
         assert await store.update_shards([]) == []
 
     async def test_a_look_sees_every_change_that_was_answered(self, store: MetadataStore) -> None:
-        assert await store.look() == ([], [])
+        assert await store.poll_entries() == ([], [])
         first, second = await store.new_incarnation("a"), await store.new_incarnation("b")
-        assert await store.look() == ([first, second], [])
+        assert await store.poll_entries() == ([first, second], [])
         (shard,) = await store.update_shards([ShardEntry(shard=1, owner_log=1, epoch=1)])
         recovering = await store.update_log(msgspec.structs.replace(first, state="recovering", recovering_by=2))
-        assert await store.look() == ([recovering, second], [shard])
+        assert await store.poll_entries() == ([recovering, second], [shard])
         (other,) = await store.update_shards([ShardEntry(shard=0, owner_log=2, epoch=1)])
         sealed = await store.update_log(msgspec.structs.replace(recovering, state="sealed", sealed_seq=7))
-        assert await store.look() == ([sealed, second], [other, shard])
+        assert await store.poll_entries() == ([sealed, second], [other, shard])
         accepted = await store.update_log(msgspec.structs.replace(sealed, accepted=True))
         moved = await store.update_shards([msgspec.structs.replace(one, epoch=2) for one in (other, shard)])
         third = await store.new_incarnation("a")
         for _ in range(2):
-            assert await store.look() == ([accepted, second, third], moved)
+            assert await store.poll_entries() == ([accepted, second, third], moved)
             assert await store.logs() == [accepted, second, third]
             assert await store.shards() == moved
 

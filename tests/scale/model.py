@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from backend.serving.shards import shard_of
-from metadata_service.clusters.policy import Cluster, Heat, SplitRule, choose, look
+from metadata_service.clusters.policy import Cluster, Heat, SplitRule, choose, decide
 from metadata_service.clusters.shard_placement import LiveNode, plan
 from metadata_service.models import Partition, Queue
 from metadata_service.nodes.cached_client import MetadataClient
@@ -279,7 +279,7 @@ def _managers(sizes: Sizes) -> Iterator[BoundedFigure]:
     rule, heats, rates = SplitRule(), [Heat()] * 1000, array("d", (chance.expovariate(1 / 50) for _ in range(1000)))
     began = time.process_time()
     for _ in range(20):
-        heats = [look(heat, 1, rate, 0.0, rule)[0] for heat, rate in zip(heats, rates, strict=True)]
+        heats = [decide(heat, 1, rate, 0.0, rule)[0] for heat, rate in zip(heats, rates, strict=True)]
     looking = (time.process_time() - began) / 20_000
     created_each_minute = sizes.queues / (24 * 60)
     busy = sizes.queues / 100

@@ -54,7 +54,7 @@ class Minute:
             return await real()
 
         with mock.patch.object(self.world, "_stored", stored):
-            self.world.look()
+            self.world.verify()
         assert not self.msg.may
 
     def set_back(self) -> int:
@@ -87,7 +87,7 @@ def test_message_that_ended_during_a_look_is_there_after_a_restart(minute: Minut
     minute.check_while_it_ends()
     assert minute.set_back() > 60_000
     assert minute.receive()
-    minute.world.look()
+    minute.world.verify()
     assert minute.msg.must
 
 
@@ -97,7 +97,7 @@ def test_message_that_ended_and_whose_delete_was_asked_for_is_there_after_a_rest
     minute.check_while_it_ends()
     minute.world.model.deleting(held)
     assert minute.set_back() > 60_000
-    minute.world.look()
+    minute.world.verify()
     assert minute.msg.must
 
 

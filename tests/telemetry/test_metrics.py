@@ -111,13 +111,13 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_told_once(caplog: p
     registry = Registry()
     found: list[float] = []
 
-    async def look() -> None:
+    async def refresh() -> None:
         if not found:
             raise OSError("gone")
 
-    registry.before(look)
-    registry.tell("holdfast_first", "First.", lambda: found[0])
-    registry.tell("holdfast_second", "Second.", lambda: 2)
+    registry.before(refresh)
+    registry.declare("holdfast_first", "First.", lambda: found[0])
+    registry.declare("holdfast_second", "Second.", lambda: 2)
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
             assert [family.name for family in await registry.read()] == ["holdfast_second"]

@@ -107,7 +107,7 @@ async def test_a_span_arrives_with_its_parent_and_state(collector: Collector) ->
 
     with pytest.raises(OSError, match="full"):
         await span.during("part", fails())
-    span.tell({"a": 1})
+    span.set_attributes({"a": 1})
     span.end("work")
     await tracing.close()
     (part,), (work,) = collector.named("part"), collector.named("work")

@@ -88,7 +88,7 @@ class CassandraJournal:
         except Unanswered as error:
             raise Unavailable(f"Cassandra does not answer: {error}") from error
 
-    async def look(self, entries: Iterable[LogEntry]) -> set[int]:
+    async def refresh(self, entries: Iterable[LogEntry]) -> set[int]:
         """Return all of them: rows of a log may still appear as long as its entry is open."""
         found = {entry.log_id for entry in entries}
         for log_id in found:
@@ -97,7 +97,7 @@ class CassandraJournal:
 
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
         """Return all of them; no lock is taken, because the fence excludes other writers."""
-        return await self.look(entries)
+        return await self.refresh(entries)
 
     def release(self) -> None:
         self._scans.clear()
@@ -117,7 +117,7 @@ class CassandraJournal:
         )
         return _Scan(scan)
 
-    async def settle(self, entry: LogEntry, end: LogEnd) -> None:
+    async def finalize(self, entry: LogEntry, end: LogEnd) -> None:
         scan = self._scans[entry.log_id]
         assert scan.end is end, "what is made durable is what was folded"
         for row in scan.tail:

@@ -82,16 +82,16 @@ class Replicas:
             if self._error is None and not self._away:
                 self._away = True
                 logger.error("%s, calls that wait for all of them are refused: %s", REPLICA_AWAY, error)
-                self._loop.call_later(AWAY_SECONDS, self._look, key, data)
+                self._loop.call_later(AWAY_SECONDS, self._retry, key, data)
 
         put()
 
-    def _look(self, key: int, data: bytes) -> None:
+    def _retry(self, key: int, data: bytes) -> None:
         """Retry a row that not all replicas have, until they have it."""
         if self._error is not None or not self._away:
             return
         everywhere = self._loop.create_future()
         everywhere.add_done_callback(
-            lambda _: self._away and self._loop.call_later(AWAY_SECONDS, self._look, key, data)
+            lambda _: self._away and self._loop.call_later(AWAY_SECONDS, self._retry, key, data)
         )
         self.put(key, data, everywhere)

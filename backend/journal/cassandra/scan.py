@@ -102,9 +102,9 @@ class CassandraScan:
             if not self._seq:
                 self._seq = min(header.seq, self._from_seq)
             if header.seq != self._seq or self._chain not in (None, header.chain):
-                furthest = await self._look_past(places, stored)
+                furthest = await self._scan_past(places, stored)
                 if header.seq > self._seq > self._known and (
-                    furthest < self._seq + WINDOW or await self._has_come(self._seq)
+                    furthest < self._seq + WINDOW or await self._has_arrived(self._seq)
                 ):
                     break
                 what = "the row does not continue the one before it"
@@ -156,7 +156,7 @@ class CassandraScan:
                     if number in found:
                         yield segment, number, found[number]
 
-    async def _look_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
+    async def _scan_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
         """Read all rows behind a gap for their answered marks.  Returns the last row."""
         self._known = max(self._known, first.header.answered)
         last = first.header.seq
@@ -167,7 +167,7 @@ class CassandraScan:
                 last = max(last, stored.header.seq)
         return last
 
-    async def _has_come(self, seq: int) -> bool:
+    async def _has_arrived(self, seq: int) -> bool:
         """Return whether the missing row is present now.
 
         The writer may be alive and continue, without being able to answer: then rows far behind the gap exist because

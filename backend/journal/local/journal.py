@@ -35,7 +35,7 @@ class LocalJournal:
     async def prepare(self) -> None:
         await self._disk.run(self._disk.mkdir, self._root)
 
-    async def look(self, entries: Iterable[LogEntry]) -> set[int]:
+    async def refresh(self, entries: Iterable[LogEntry]) -> set[int]:
         present = set(await self._disk.run(self._disk.listdir, self._root))
         begun = [entry for entry in entries if folder_of(entry) in present]
         for entry in begun:
@@ -43,7 +43,7 @@ class LocalJournal:
         return {entry.log_id for entry in begun}
 
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
-        begun = await self.look(entries)
+        begun = await self.refresh(entries)
         for log_id in sorted(begun - self._locks.keys()):
             directory = self.segments.directory(log_id)
             try:
@@ -71,7 +71,7 @@ class LocalJournal:
             sealed_seq=entry.sealed_seq if entry.state == "sealed" else None,
         )
 
-    async def settle(self, entry: LogEntry, end: LogEnd) -> None:
+    async def finalize(self, entry: LogEntry, end: LogEnd) -> None:
         await rewrite_tail(self._disk, self.segments.directory(entry.log_id), end)
 
     async def trim(self, entry: LogEntry, end: LogEnd) -> None:

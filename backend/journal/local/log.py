@@ -236,7 +236,7 @@ class LocalLog:
         if self._closing:
             raise Unavailable("the log is closed")
         if not self._fits(size_bytes, reserve):
-            self._stock.look()
+            self._stock.check_free()
             raise StorageFull(self._stock.shortage())
 
     async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
@@ -274,7 +274,7 @@ class LocalLog:
         if self._closing:
             raise Unavailable("the log is closed")
         if self._stock.refusing and not reserve:
-            self._stock.look()
+            self._stock.check_free()
             raise StorageFull(self._stock.shortage())
         if size <= self._room:
             return
@@ -282,7 +282,7 @@ class LocalLog:
         offset = batch.offset + self._row_bytes() if self._records else batch.offset
         if size > _capacity(batch.segment, offset):
             if self._stock.available(reserve) < 1:
-                self._stock.look()
+                self._stock.check_free()
                 raise StorageFull(self._stock.shortage())
             if size > _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES):
                 raise ValueError(f"a record of {size} bytes does not fit a segment")
@@ -419,19 +419,19 @@ class LocalLog:
         try:
             if batch.segment is not self._batch.segment:
                 self._let_go(batch.segment)
-            self._stock.look()
+            self._stock.check_free()
         finally:
-            self._look(0, LOOKS_MOST)
+            self._gather_soon(0, LOOKS_MOST)
 
     def _gather(self, before: int, looks: int) -> None:
         """Write the batch once no more records arrive, or it has enough."""
         now = len(self._records)
         if looks and before < now < RECORDS_ENOUGH and not self._queue:
-            self._look(now, looks - 1)
+            self._gather_soon(now, looks - 1)
         else:
             self._flush()
 
-    def _look(self, before: int, looks: int) -> None:
+    def _gather_soon(self, before: int, looks: int) -> None:
         """Schedule a check after the loop has polled its sockets and processed the results."""
         self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, looks))
 
@@ -545,7 +545,7 @@ class LocalLog:
         if self._mark_timer is not None:
             self._mark_timer.cancel()
         self._stock.stop()
-        await self._stock.settle()
+        await self._stock.drain()
         if self._error is None and (self._awake or not self._marked or self._records):
             self._drained = self._loop.create_future()
             if not self._awake:

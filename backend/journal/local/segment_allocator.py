@@ -84,7 +84,7 @@ class Stock:
         self.make()
         return segment
 
-    def look(self) -> None:
+    def check_free(self) -> None:
         """Check the free space, unless it was checked just now."""
         if self._loop.time() - self._checked > ROOM_CHECK_SECONDS:
             self.make()
@@ -108,7 +108,7 @@ class Stock:
         if self._recheck is not None:
             self._recheck.cancel()
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait until no allocation is in progress."""
         while self._maker is not None:
             await asyncio.wait([self._maker])
@@ -136,7 +136,7 @@ class Stock:
                 assert self._next_number <= SEGMENT_MAX
                 self.ready.append(segment)
                 self._weigh()
-                self._tell_made(self._loop.create_future())
+                self._notify_made(self._loop.create_future())
             self._complaint = ""
         except OSError as error:
             # Retried at intervals, but logged once.
@@ -150,7 +150,7 @@ class Stock:
                 logger.exception("cannot preallocate a segment in %s", self._directory)
         finally:
             self._maker = None
-            self._tell_made(None)
+            self._notify_made(None)
             full = self.short()
             if full != self._told_full and not self._stopped:
                 self._told_full = full
@@ -163,7 +163,7 @@ class Stock:
         self._recheck = None
         self.make()
 
-    def _tell_made(self, following: asyncio.Future[None] | None) -> None:
+    def _notify_made(self, following: asyncio.Future[None] | None) -> None:
         made, self._made = self._made, following
         if made is not None and not made.done():
             made.set_result(None)

@@ -138,7 +138,7 @@ def create_router(services: Services) -> APIRouter:
     async def retire(who: Who, name: Name) -> ClusterShown:
         """Retire a cluster: it gets no new queues, and the out-cluster manager moves its queues to other clusters."""
         fleet = _several(who, name)
-        await fleet.look()
+        await fleet.refresh()
         if all(one.cluster.name == name or one.cluster.state == "retiring" for one in fleet.known()):
             raise Problem(409, "LastCluster", f"There is no other cluster than {name} that takes queues.")
         return await _change(fleet, name, _retiring)
@@ -196,7 +196,7 @@ def create_router(services: Services) -> APIRouter:
     async def _refresh() -> None:
         """Read the clusters' reports again.  Raises :class:`~metadata_service.store.StoreError`."""
         if services.fleet is not None:
-            await services.fleet.look()
+            await services.fleet.refresh()
 
     async def _managing() -> ManagerShown | None:
         entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
@@ -216,7 +216,7 @@ def create_router(services: Services) -> APIRouter:
         changed = await change_cluster(fleet.registry, name, change)
         if changed is None:
             raise not_found(f"cluster {name}")
-        await fleet.look()
+        await fleet.refresh()
         known = fleet.numbered(changed.number)
         assert known is not None
         return _shown(known, fleet.silent_s(known), services.clock())

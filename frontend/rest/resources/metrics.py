@@ -29,7 +29,7 @@ def create_router(context: Context) -> APIRouter:
         owner = who.account(account)
         who.require_queue_by_any_scope(owner, name)
 
-        async def look() -> QueueMetricsShown:
+        async def read() -> QueueMetricsShown:
             view = await context.access.seen_queue(who.call_of(owner), owner, name)
             parts = await context.queues.run(view, context.backend.measures)
             now_ms = services.now_ms()
@@ -46,7 +46,7 @@ def create_router(context: Context) -> APIRouter:
                 ],
             )
 
-        return await who.visit.within_limits(who.call, "GetQueueAttributes", look)
+        return await who.visit.within_limits(who.call, "GetQueueAttributes", read)
 
     @router.get(
         "/metrics",

@@ -106,12 +106,12 @@ def create_router(context: Context) -> APIRouter:
         who.require_queue("manage", owner, name)
         who.require_scope("receive")
 
-        async def look() -> Peek:
+        async def read() -> Peek:
             view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
             peeked = await context.queues.run(view, context.backend.peek, limit)
             return Peek(messages=await _opened(context, view, peeked))
 
-        return await who.visit.within_limits(who.call, "ReceiveMessage", look)
+        return await who.visit.within_limits(who.call, "ReceiveMessage", read)
 
     @router.get("/queues/{name}/export", name="queue.export")
     async def export(
@@ -216,9 +216,7 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked]) -
     return [
         _peeked(
             message,
-            None
-            if message.payload is None
-            else await context.seals.look_into(view, message.message_id, message.payload),
+            None if message.payload is None else await context.seals.inspect(view, message.message_id, message.payload),
             fifo=view.fifo,
         )
         for message in peeked

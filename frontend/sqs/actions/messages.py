@@ -12,7 +12,7 @@ from frontend.queues.encryption import Seal
 from frontend.queues.payload import Payload
 from frontend.queues.queues import QueueView
 from frontend.request.call import Call, Members
-from frontend.request.tracing import tell_delivery
+from frontend.request.tracing import trace_delivery
 from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol import limits, md5, validation
 from frontend.sqs.protocol.errors import (
@@ -169,7 +169,7 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
             raise destroyed
         return None
     if context.services.tracing is not None:
-        tell_delivery(context.services.tracing, view.queue.name, call.request_id, opened)
+        trace_delivery(context.services.tracing, view.queue.name, call.request_id, opened)
     return {"Messages": [_message(message, stored, view.fifo, system_names, wanted) for message, stored in opened]}
 
 

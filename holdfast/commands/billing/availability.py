@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.commandline.base import Parsed, account_option, make_command, tell
+from holdfast.commandline.base import Parsed, account_option, make_command, print_result
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def _availability(client: RestClient, parsed: Parsed) -> None:
     report = client.call("GET", "availability", query={"account": parsed.account, "month": parsed.month})
-    tell(parsed, report, lambda: _told(report))
+    print_result(parsed, report, lambda: _told(report))
     if report["missing"]:
         days = ", ".join(report["missing"][:5]) + (" and more" if len(report["missing"]) > 5 else "")
         print(f"Not summed up yet: {days}.", file=sys.stderr)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.commandline.base import confirm, tell
+from holdfast.commandline.base import confirm, print_result
 from holdfast.commandline.prices import read_prices
 from holdfast.commandline.progress import Progress
 from holdfast.commandline.spark_jobs import Job, SparkJobFailed, run_jobs
@@ -54,7 +54,7 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
         closed_before, there = list(closings), closings.get(month)
         if there is None:
             prices = _check(month, closed_before, parsed)
-            _tell_what_is_left_out(lake, month, closed_before)
+            _print_left_out(lake, month, closed_before)
             _print_minimums(lake, month, prices, closings)
             confirm(parsed, f"Close {month}?  Its invoices get their numbers, and never change.")
             if prices is not None:
@@ -79,7 +79,7 @@ def close_month(parsed: argparse.Namespace, settings: Settings) -> int:
     amounts = ", ".join(f"{total} {currency}" for currency, total in totals.items()) or "nothing"
     since = "is closed" if there is None else f"was closed on {closed.closed_at:%Y-%m-%d at %H:%M} UTC"
     number = "1 invoice" if closed.invoices == 1 else f"{closed.invoices} invoices"
-    tell(parsed, document, lambda: f"{month} {since}: {number}, {amounts}.")
+    print_result(parsed, document, lambda: f"{month} {since}: {number}, {amounts}.")
     return 0
 
 
@@ -98,7 +98,7 @@ def _check(month: Month, closed: list[Month], parsed: argparse.Namespace) -> tup
     return book, customers
 
 
-def _tell_what_is_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
+def _print_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
     """Report earlier usage that is never charged, as charges start with the first closed month."""
     from billing.lake.tables import USAGE_HOURLY, LakeTables
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from billing.reports.invoice_rows import METER_TITLES, Charge, aligned, tier_text, written
 from billing.reports.questions import DOCUMENT_KINDS, MEDIA_TYPES, SUFFIXES
-from holdfast.commandline.base import Group, Parsed, account_option, pages, tell
+from holdfast.commandline.base import Group, Parsed, account_option, pages, print_result
 from holdfast.commandline.files import put
 from holdfast.commands.billing.close_month import add_close_command
 
@@ -49,12 +49,12 @@ def _list(client: RestClient, parsed: Parsed) -> None:
     ]
     headings = ("NUMBER", "ACCOUNT", "CUSTOMER", "MONTH", "NET", "TAX", "TOTAL", "DUE", "REMARKS")
     nothing = "There are no invoices." if parsed.account else "You have no invoices (operators: see --account)."
-    tell(parsed, {"invoices": invoices}, lambda: table(headings, rows, nothing=nothing))
+    print_result(parsed, {"invoices": invoices}, lambda: table(headings, rows, nothing=nothing))
 
 
 def _show(client: RestClient, parsed: Parsed) -> None:
     invoice = client.call("GET", "invoices", parsed.period, query=_query(parsed))
-    tell(parsed, invoice, lambda: _text(invoice))
+    print_result(parsed, invoice, lambda: _text(invoice))
     left_off = len(invoice["lines"]) - _LINES_SHOWN
     if left_off > 0 and not parsed.json:
         print(f"{left_off} more lines; holdfast invoice export has all of them.", file=sys.stderr)
@@ -75,7 +75,7 @@ def _export(client: RestClient, parsed: Parsed) -> None:
         put(file, content)
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
-    tell(parsed, {"file": str(file), "bytes": len(content)}, lambda: str(file))
+    print_result(parsed, {"file": str(file), "bytes": len(content)}, lambda: str(file))
 
 
 def _document(client: RestClient, parsed: Parsed) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from billing.reports.number_format import size
 from billing.reports.questions import BYS, LINES_MOST
-from holdfast.commandline.base import Parsed, make_command, tell
+from holdfast.commandline.base import Parsed, make_command, print_result
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -40,7 +40,7 @@ def _usage(client: RestClient, parsed: Parsed) -> None:
         "limit": parsed.limit,
     }
     usage = client.call("GET", "usage", query=query)
-    tell(parsed, usage, lambda: _table(usage, _nothing(usage, parsed.account)))
+    print_result(parsed, usage, lambda: _table(usage, _nothing(usage, parsed.account)))
     for line in _remarks(usage):
         print(line, file=sys.stderr)
 

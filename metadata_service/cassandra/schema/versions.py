@@ -38,7 +38,7 @@ OPENING_SECONDS: Final = 30.0
 WAIT_SECONDS: Final = 600.0
 """Time for which a process waits for another one to run the missing steps."""
 LOOK_SECONDS: Final = 1.0
-TELL_SECONDS: Final = 30.0
+LOG_SECONDS: Final = 30.0
 """Intervals at which it checks meanwhile, and logs that it waits."""
 _QUERY_SECONDS: Final = 60.0
 _SPACE: Final = "schema"
@@ -59,7 +59,7 @@ class CassandraVersions:
 
     async def stored(self) -> SchemaState:
         """Read the stored version.  Raises :class:`StoreUnavailable`."""
-        stored, _ = await self._look()
+        stored, _ = await self._read_version()
         return stored
 
     async def ready(self, *, wait: bool) -> None:
@@ -83,7 +83,7 @@ class CassandraVersions:
         """Run the missing steps.  Raises as :meth:`ready` does."""
         schema = self._part.schema
         while True:
-            stored, change = await self._look()
+            stored, change = await self._read_version()
             schema.check(stored, self._where)
             if stored.version >= schema.version:
                 return
@@ -101,7 +101,7 @@ class CassandraVersions:
         :class:`CannotOpen` and :class:`StoreUnavailable`.
         """
         schema = self._part.schema
-        stored, change = await self._look()
+        stored, change = await self._read_version()
         if stored.leaving:
             if stored.leaving > schema.version:
                 raise CannotRollBack(
@@ -109,11 +109,11 @@ class CassandraVersions:
                     f"release that knows it to end; this one knows versions up to {schema.version}"
                 )
             await self._leave(stored.leaving, change, begun=True)
-            stored, change = await self._look()
+            stored, change = await self._read_version()
         for version, _ in list(schema.way_back(stored, to, self._where)):
             change = await self._expected(change, schema.stored(version)._replace(leaving=version + 1))
             await self._leave(version + 1, change, begun=False)
-            _, change = await self._look()
+            _, change = await self._read_version()
 
     async def _leave(self, version: int, change: uuid.UUID | None, *, begun: bool) -> None:
         """Undo the step to this version, unless data would be lost; ``begun``: it may be half undone already."""
@@ -146,7 +146,7 @@ class CassandraVersions:
 
     # --- version rows --------------------------------------------------------------------------------------
 
-    async def _look(self) -> tuple[SchemaState, uuid.UUID | None]:
+    async def _read_version(self) -> tuple[SchemaState, uuid.UUID | None]:
         """Read the stored version, and the change id that wrote it."""
 
         def read(rows: dict[str, VersionedRecord]) -> tuple[Writes, tuple[SchemaState, uuid.UUID | None]]:
@@ -176,7 +176,7 @@ class CassandraVersions:
                 f"somebody else has changed the version of {self._where} at the same time: look with holdfast schema "
                 "show, and begin again"
             )
-        return (await self._look())[1]
+        return (await self._read_version())[1]
 
     def _read(self, rows: dict[str, VersionedRecord]) -> SchemaState:
         def number(key: str) -> int:
@@ -195,7 +195,7 @@ class BoundedWait:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._began = self._told = time.monotonic()
+        self._began = self._logged_at = time.monotonic()
         log.warning("waiting for %s: run holdfast schema migrate (schema_migration = wait)", what)
 
     async def pause(self) -> None:
@@ -206,8 +206,8 @@ class BoundedWait:
                 f"nobody has caused {self._what} within {WAIT_SECONDS:.0f} s: run holdfast schema migrate, or set "
                 "schema_migration to start"
             )
-        if now - self._told > TELL_SECONDS:
-            self._told = now
+        if now - self._logged_at > LOG_SECONDS:
+            self._logged_at = now
             log.warning("still waiting for %s", self._what)
         await asyncio.sleep(LOOK_SECONDS)
 

@@ -44,7 +44,7 @@ async def test_the_busiest_partitions_are_named_with_what_they_sent_and_received
     measured = load_of(cluster, meter)
     for _ in range(10):
         await cluster.send(queues[0], *"0123456789")
-    await measured.look()
+    await measured.measure()
     assert not measured.busy, "there is nothing to compare with yet"
     for count, target in zip((2, 3, 1), queues[1:], strict=True):
         for _ in range(count):
@@ -53,14 +53,14 @@ async def test_the_busiest_partitions_are_named_with_what_they_sent_and_received
     await cluster.node.delete(queues[1], [one.handle for one in received])
     await cluster.receive(queues[2], 10)  # messages in flight still count
     meter.now += 10
-    await measured.look()
+    await measured.measure()
     assert [(busy.partition, busy.queue_id, busy.rate) for busy in measured.busy] == [(3, 3, 3.0), (2, 2, 3.0)]
     meter.now += 10
-    await measured.look()
+    await measured.measure()
     assert not measured.busy
     await cluster.send(queues[0], *"0123456789")
     meter.now += 10
-    await measured.look()
+    await measured.measure()
     assert not measured.busy, "one message a second is below the bound"
 
 
@@ -68,27 +68,27 @@ async def test_a_start_is_not_taken_for_messages(cluster: RestartableNode, meter
     target = await cluster.queue(1)
     await cluster.send(target, "a")
     measured = load_of(cluster, meter)
-    await measured.look()
+    await measured.measure()
     await cluster.restart()  # numbers of the next epoch are larger by 2^40
     measured._node = cluster.node
     meter.now += 10
-    await measured.look()
+    await measured.measure()
     assert not measured.busy
 
 
 async def test_cpu_and_storage(tmp_path: Path, cluster: RestartableNode, meter: _Meter) -> None:
     measured = load_of(cluster, meter, tmp_path)
-    await measured.look()
+    await measured.measure()
     assert measured.cpu == 0
     assert 0 < measured.storage < 1
     meter.now, meter.cpu = 110.0, 9.5
-    await measured.look()
+    await measured.measure()
     assert measured.cpu == 0.25
     meter.now, meter.cpu = 120.0, 29.5  # CPU time of all threads
-    await measured.look()
+    await measured.measure()
     assert measured.cpu == 1
     without_disk = load_of(cluster, meter)
-    await without_disk.look()
+    await without_disk.measure()
     assert without_disk.storage == 0
 
 
@@ -99,13 +99,13 @@ async def test_what_has_no_room_is_full(tmp_path: Path, meter: _Meter) -> None:
     target = await cluster.queue(1)
     await cluster.send(target, "a")
     assert cluster.node._incarnation is not None
-    await cluster.node._incarnation.memory.look()
+    await cluster.node._incarnation.memory.refresh()
     measured = load_of(cluster, meter)
-    await measured.look()
+    await measured.measure()
     assert 0 < measured.storage < 0.5
     for number in range(2, 40):
         await cluster.send(await cluster.queue(number), "a")
-    await cluster.node._incarnation.memory.look()
-    await measured.look()
+    await cluster.node._incarnation.memory.refresh()
+    await measured.measure()
     assert measured.storage == 1
     await cluster.stop()

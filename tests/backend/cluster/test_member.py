@@ -112,7 +112,7 @@ class _Cluster(Fleet):
             name in nodes and shard in nodes[name].owned for shard, name in enumerate(wanted)
         )
 
-    def settle(self, seconds: float) -> float:
+    def wait_until_stable(self, seconds: float) -> float:
         """Wait until it has settled, and stays so; returns the time it took.
 
         Between two batches of moves all may be in place for a moment, so no decision may have been made meanwhile.
@@ -159,7 +159,7 @@ class _Cluster(Fleet):
 @pytest.fixture
 def three() -> Iterator[_Cluster]:
     cluster = _Cluster("a", "b", "c")
-    cluster.settle(60)
+    cluster.wait_until_stable(60)
     cluster.store_some()
     yield cluster
     cluster.close()
@@ -188,7 +188,7 @@ def test_members_share_the_shards_and_elect_one_manager(three: _Cluster) -> None
 def test_a_node_that_joins_takes_its_share_and_nothing_else_moves(three: _Cluster) -> None:
     before = three.store._cluster.assignment
     three.join("d")
-    three.settle(60)
+    three.wait_until_stable(60)
     after = three.store._cluster.assignment
     assert {new for old, new in zip(before, after, strict=True) if old != new} == {"d"}
     assert 60 <= three.shares()["d"] <= 68
@@ -225,7 +225,7 @@ def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: _Clust
     three.store_some()
     assert three.found() == three.stored
     three.join(victim)
-    three.settle(60)
+    three.wait_until_stable(60)
     assert all(80 <= share <= 91 for share in three.shares().values())
 
 
@@ -234,11 +234,11 @@ def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards
     assert three.run(three.members["b"].leave(20))
     assert three.loop.now - began < 20
     assert not three.nodes["b"].owned
-    three.settle(30)
+    three.wait_until_stable(30)
     three.store_some()
     assert three.found() == three.stored
     three.run(undrain(three.store, "b"))
-    three.settle(60)
+    three.wait_until_stable(60)
     assert 80 <= three.shares()["b"] <= 91
 
 
@@ -293,7 +293,7 @@ def test_a_rolling_restart_loses_nothing(three: _Cluster) -> None:
         three.kill(name)
         three.store_some()
         three.join(name)
-        three.settle(60)
+        three.wait_until_stable(60)
     assert three.found() == three.stored
 
 
@@ -305,14 +305,14 @@ def test_a_node_that_lives_and_is_not_reached_hands_its_shards_over(
     victim = manager if what == "the manager" else next(name for name in three.nodes if name != manager)
     three.cut = {victim}
     three.loop.until(lambda: not three.nodes[victim].owned, 15)
-    three.settle(15)
+    three.wait_until_stable(15)
     assert f"node {victim} lives, but most of those who call the cluster are not connected to it" in caplog.text
     assert [node.name for node in three.registry.report.nodes if node.cut_off] == [victim]
     assert three.processes[victim].alive, "nothing was fenced"
     three.store_some()
     three.cut = set()
     three.loop.until(lambda: 80 <= three.shares()[victim] <= 91, 30)
-    three.settle(30)
+    three.wait_until_stable(30)
     assert three.found() == three.stored
 
 
@@ -355,7 +355,7 @@ def test_the_first_assignment_does_not_wait_for_ever() -> None:
 def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: _Cluster) -> None:
     for name in ("a", "b"):
         assert three.run(three.members[name].leave(20))
-    three.settle(10)
+    three.wait_until_stable(10)
     began = three.loop.now
     assert not three.run(three.members["c"].leave(20))
     assert three.loop.now - began < 1
@@ -374,7 +374,7 @@ def test_a_node_comes_back_while_another_recovers_its_log(three: _Cluster) -> No
             three.join(victim)
         except ConditionFailed:  # the node that recovers its log has taken the shards: it restarts
             three.kill(victim)
-    three.settle(60)
+    three.wait_until_stable(60)
     assert three.store._logs[dead].state == "sealed"
     assert three.found() == three.stored
 
@@ -399,7 +399,7 @@ def test_an_outage_of_the_metadata_lets_nobody_take_anybody_for_dead(three: _Clu
     three.loop.run_for(20)
     assert {entry.state for entry in three.store._logs.values()} == {"open"}
     assert {log.node for log in three.store._logs.values()} == set(three.nodes)
-    three.settle(30)
+    three.wait_until_stable(30)
     assert three.found() == three.stored
 
 
@@ -437,7 +437,7 @@ def test_the_manager_reports_how_the_cluster_is(three: _Cluster) -> None:
 def test_when_the_manager_dies_the_next_one_reports(three: _Cluster) -> None:
     victim = next(name for name, node in three.nodes.items() if node.ownership.log_id == three.store._cluster.manager)
     three.kill(victim)
-    three.settle(60)
+    three.wait_until_stable(60)
     three.loop.run_for(2 * REPORT_SECONDS)
     report = three.registry.report
     assert report.manager != victim
@@ -447,7 +447,7 @@ def test_when_the_manager_dies_the_next_one_reports(three: _Cluster) -> None:
     assert (gone.name, gone.gone, gone.shards, set(gone.owners)) == (victim, True, 0, set(three.living()))
     assert 0 <= report.time_ms - gone.taken_over_ms < 60_000
     three.join(victim)
-    three.settle(60)
+    three.wait_until_stable(60)
     three.loop.run_for(2 * REPORT_SECONDS)
     assert all(node.live for node in three.registry.report.nodes), "it is back"
     assert three.store._cluster.takeovers == ()
@@ -458,7 +458,7 @@ def test_a_node_that_left_is_not_missed_and_one_that_ended_is_for_a_day(three: _
     three.run(three.members["a"].stop())
     three.kill("a")
     three.kill("b")
-    three.settle(60)
+    three.wait_until_stable(60)
     three.loop.run_for(2 * REPORT_SECONDS)
     assert [(node.name, node.live) for node in three.registry.report.nodes] == [("b", False), ("c", True)]
     view = three.members["c"].managed
@@ -486,7 +486,7 @@ def test_a_takeover_is_noted_though_the_entry_could_not_be_changed_at_first(
 
     monkeypatch.setattr(store, "update_cluster", fail_at_first)
     three.kill(victim)
-    three.settle(60)
+    three.wait_until_stable(60)
     three.loop.run_for(2 * REPORT_SECONDS)
     assert failed
     (note,) = three.store._cluster.takeovers
@@ -509,7 +509,7 @@ def test_a_node_that_an_operator_drains_stays_empty_also_when_it_starts_anew(thr
     assert not three.nodes["b"].owned
     three.registry.registered = BackendCluster("east", 1)
     three.loop.until(lambda: 80 <= three.shares()["b"] <= 91, 60)
-    three.settle(30)
+    three.wait_until_stable(30)
     assert three.found() == three.stored
 
 

@@ -38,7 +38,7 @@ async def test_it_tells_what_it_has(cluster: RestartableNode, tmp_path: Path, mo
     monkeypatch.setattr(metrics, "LOOK_SECONDS", -1)
     registry = Registry()
     wall = [cluster.node.clock() / 1000 - 7]
-    metrics.tell(registry, cluster.node, tmp_path, low_water_bytes=5, wall=lambda: wall[0])
+    metrics.register(registry, cluster.node, tmp_path, low_water_bytes=5, wall=lambda: wall[0])
     empty = await told(registry)
     assert empty["holdfast_oldest_message_seconds"] == empty["holdfast_stored_bytes"] == 0
     assert empty["holdfast_shards"] == SHARDS
@@ -63,18 +63,18 @@ async def test_sums_are_kept_for_a_moment(cluster: RestartableNode) -> None:
     now = [100.0]
     sums = metrics.Sums(cluster.node, clock=lambda: now[0])
     target = await cluster.queue(1)
-    await sums.look()
+    await sums.refresh()
     await cluster.send(target, "a")
-    await sums.look()
+    await sums.refresh()
     assert sums.visible == 0, "somebody has just asked"
     now[0] += metrics.LOOK_SECONDS
-    await sums.look()
+    await sums.refresh()
     assert sums.visible == 1
 
 
 async def test_it_tells_what_holds_segments(cluster: RestartableNode) -> None:
     registry = Registry()
-    metrics.tell(registry, cluster.node)
+    metrics.register(registry, cluster.node)
     assert "holdfast_journal_bytes" not in await told(registry), "no checkpoint was taken yet"
     target = await cluster.queue(1)
     await cluster.send(target, "the one that stays")
@@ -92,7 +92,7 @@ async def test_it_tells_what_holds_segments(cluster: RestartableNode) -> None:
 
 async def test_a_node_that_starts_over_tells_that(cluster: RestartableNode) -> None:
     registry = Registry()
-    metrics.tell(registry, cluster.node)
+    metrics.register(registry, cluster.node)
     await cluster.node.close()
     found = await told(registry)
     assert found["holdfast_serving"] == found["holdfast_storing"] == found["holdfast_shards"] == 0

@@ -49,18 +49,18 @@ def test_a_node_is_cut_off_when_it_has_been_missed_for_a_while_and_back_when_it_
         began = now
         while (reach.cut_off == {"b"}) != changed:
             now += LOOK_SECONDS
-            reach.look(beats(a=["f"], b=["f"] if reached else []), now)
+            reach.update(beats(a=["f"], b=["f"] if reached else []), now)
             assert reach.cut_off <= {"b"}
             assert now - began < 60
         return now - began
 
-    reach.look(beats(a=["f"], b=["f"]), now)
+    reach.update(beats(a=["f"], b=["f"]), now)
     for _ in range(2):
         assert CUT_OFF_SECONDS <= until(False, True) <= CUT_OFF_SECONDS + 2 * LOOK_SECONDS
         assert BACK_SECONDS <= until(True, False) <= BACK_SECONDS + 2 * LOOK_SECONDS
     for tick in range(100):  # intermittent
         now += LOOK_SECONDS
-        reach.look(beats(a=["f"], b=["f"] if tick % 5 == 0 else []), now)
+        reach.update(beats(a=["f"], b=["f"] if tick % 5 == 0 else []), now)
     assert not reach.cut_off
 
 
@@ -68,13 +68,13 @@ def test_a_node_that_its_callers_come_to_late_is_back_as_soon_as_they_have() -> 
     reach, now = Reach(), 0.0
     while "b" not in reach.cut_off:
         now += LOOK_SECONDS
-        reach.look(beats(a=["f"], b=[]), now)
-    reach.look(beats(a=["f"], b=["f"]), now + LOOK_SECONDS)
+        reach.update(beats(a=["f"], b=[]), now)
+    reach.update(beats(a=["f"], b=["f"]), now + LOOK_SECONDS)
     assert not reach.cut_off
 
 
 def test_time_in_which_nobody_looked_does_not_count() -> None:
     reach = Reach()
     for tick in range(3):
-        reach.look(beats(a=["f"], b=[]), tick * 100 * CUT_OFF_SECONDS)
+        reach.update(beats(a=["f"], b=[]), tick * 100 * CUT_OFF_SECONDS)
     assert not reach.cut_off

@@ -87,7 +87,7 @@ async def taken_over(world: LogStorage, entry: LogEntry) -> tuple[Journal, list[
     scan = journal.scan(entry, 0)
     rows = [row async for row in scan.rows()]
     assert not scan.end.damage
-    await journal.settle(entry, scan.end)
+    await journal.finalize(entry, scan.end)
     await world.set_state(entry, "sealed")
     sealed = msgspec.structs.replace(entry, state="sealed", sealed_seq=scan.end.seq)
     await journal.trim(sealed, scan.end)

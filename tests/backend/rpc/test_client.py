@@ -184,12 +184,12 @@ async def test_messages_that_came_but_were_not_taken_are_given_back(
     link, poll = link_of(house), asyncio.create_task(house.remote.receive(TARGET, POLL))
     answered = link._answered
 
-    def come(number: int, payload: memoryview) -> None:
+    def deliver(number: int, payload: memoryview) -> None:
         answered(number, payload)
         poll.cancel()
         monkeypatch.undo()
 
-    monkeypatch.setattr(link, "_answered", come)
+    monkeypatch.setattr(link, "_answered", deliver)
     with pytest.raises(asyncio.CancelledError):
         await poll
     await until(lambda: house.inside.released)
@@ -199,12 +199,12 @@ async def test_messages_that_come_as_the_wait_ends_are_taken(house: House, monke
     link, poll = link_of(house), asyncio.create_task(house.remote.receive(TARGET, POLL))
     answered = link._answered
 
-    def come(number: int, payload: memoryview) -> None:
+    def deliver(number: int, payload: memoryview) -> None:
         poll.cancel(WAIT_ENDS)
         answered(number, payload)
         monkeypatch.undo()
 
-    monkeypatch.setattr(link, "_answered", come)
+    monkeypatch.setattr(link, "_answered", deliver)
     assert len(await poll) == 1
     assert house.inside.released == []
 

@@ -104,11 +104,11 @@ async def test_what_waits_for_too_long_is_told(tmp_path: Path, caplog: pytest.Lo
     count(tmp_path, 1)
     (path,) = tmp_path.iterdir()
     sealer = Sealer(tmp_path, "unused", 60)
-    await sealer.look()
+    await sealer.check()
     assert not caplog.records
     long_ago = time.time() - sealing.WAITING_SECONDS_MOST - 61
     os.utime(path, (long_ago, long_ago))
-    await sealer.look()
+    await sealer.check()
     assert "1 files of usage" in caplog.text
     assert "the oldest for 3.0 hours" in caplog.text
 

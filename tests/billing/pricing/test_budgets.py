@@ -65,7 +65,7 @@ class _Receiver:
         self.heard: list[Alert] = []
         self.away = self.killed = False
 
-    def tell(self, alert: Alert) -> None:
+    def notify(self, alert: Alert) -> None:
         if self.away:
             raise ReceiverUnreachable("away")
         self.heard.append(alert)
@@ -150,7 +150,7 @@ def test_a_file_has_each_alert_once(lake: Lake, tmp_path: Path) -> None:
     receiver: Receiver = Lines(path)
     found = passed(BUDGETS, MONTH, used(1000), AT)
     watch(lake, found, MONTH, [receiver])
-    receiver.tell(found[0])
+    receiver.notify(found[0])
     lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert [line["percent"] for line in lines] == [80, 100]
     assert lines[0] == {
@@ -165,7 +165,7 @@ def test_a_file_has_each_alert_once(lake: Lake, tmp_path: Path) -> None:
         "at": "2026-11-21T12:00:00Z",
     }
     path.write_bytes(b'{"half a line"')
-    receiver.tell(found[1])
+    receiver.notify(found[1])
     assert path.read_bytes().count(b"\n") == 2
 
 
@@ -205,7 +205,7 @@ def test_a_webhook_gets_each_alert_until_it_says_that_it_has_it(
     assert heard[0][1]["account"] == ONE
     assert "has answered 503" in caplog.text
     with pytest.raises(ReceiverUnreachable, match="cannot be reached") as failed:
-        Webhook("http://127.0.0.1:1/?token=very-secret").tell(found)
+        Webhook("http://127.0.0.1:1/?token=very-secret").notify(found)
     assert "very-secret" not in caplog.text + str(failed.value)
 
 

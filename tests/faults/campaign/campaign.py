@@ -106,7 +106,7 @@ class Campaign:
                         row.not_reached += 1
                     if server.process is None:
                         await server.start_with()
-                await traffic.settle()
+                await traffic.verify()
             finally:
                 self.outcome.counts.update(traffic.counts)
         if traffic.ledger.violations:

@@ -89,7 +89,7 @@ class Splitter:
 
     async def _begun(self, hands: _Hands, name: str, count: int) -> bool:
         """Start the change, unless it is under way, also if the outcome of an earlier attempt is not known."""
-        queue = await self._look(hands, name)
+        queue = await self._poll(hands, name)
         taking = open_ones(queue.partitions)
         if len(taking) == count:
             return True
@@ -102,10 +102,10 @@ class Splitter:
         return False
 
     async def _ended(self, hands: _Hands, name: str, count: int) -> bool:
-        queue = await self._look(hands, name)
+        queue = await self._poll(hands, name)
         return await hands.splits.finish(queue.queue_id, linger_seconds=0)
 
-    async def _look(self, hands: _Hands, name: str) -> Queue:
+    async def _poll(self, hands: _Hands, name: str) -> Queue:
         queue = await hands.metadata.get_queue(self._account, name)
         self._waits_for[name] = f"version {queue.version}, {queue.partitions}"
         return queue

@@ -85,7 +85,7 @@ class CampaignRun(Generic[SomeForm]):
         row.stall_seconds = traffic.recorder.longest_stall_seconds(began, ended)
         if self._amid is not None:
             traffic.unseen.append((began, ended))  # queues have several partitions
-        verdict = await traffic.settle()
+        verdict = await traffic.verify()
         before, self._before = (
             self._before,
             _Counts(

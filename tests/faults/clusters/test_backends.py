@@ -41,7 +41,7 @@ async def test_one_is_killed_and_one_hangs(server: Several) -> None:
         await asyncio.to_thread(server.start)
         assert set(server.children()) == {"frontend-1", "frontend-2", "backend-1", "backend-2"}
         await traffic.answered(150)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
 
 
@@ -54,7 +54,7 @@ async def test_all_are_restarted_one_by_one_and_no_call_fails(server: Several) -
         before = server.children()
         server.running().send_signal(signal.SIGUSR1)
         await traffic.until(restarted, "all processes have been restarted", 100)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     after = server.children()
     assert before.keys() == after.keys() == {*BACKENDS, "frontend-1", "frontend-2"}

@@ -40,7 +40,7 @@ async def test_at_random_moments(server: Several) -> None:
         server.kill()  # kills the supervisor, and thereby all
         await asyncio.to_thread(server.start)
         await traffic.answered(150)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     assert traffic.counts["in doubt"] > 0
 

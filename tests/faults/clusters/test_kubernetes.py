@@ -62,7 +62,7 @@ async def test_pods_are_replaced_by_the_charts_hooks_and_no_call_fails(
                 await traffic.until(replaced.done, "all pods have been replaced", 100)
                 replaced.result()
                 await traffic.answered(100)
-                await traffic.settle()
+                await traffic.verify()
         new_pids = {process.name: process.pid for process in cluster}
     finally:
         cluster.close()

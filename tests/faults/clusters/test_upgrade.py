@@ -76,7 +76,7 @@ async def there_and_back(installed: Installed, older: tuple[Path, str], newer: t
                 while await asyncio.to_thread(releases_shown, server) != {release}:
                     pass
         await traffic.answered(100)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     failed = {what: traffic.counts[what] for what in ("in doubt", "refused", "unreachable")}
     assert failed == {"in doubt": 0, "refused": 0, "unreachable": 0}

@@ -26,7 +26,7 @@ async def test_once(server: FaultyServer, step: str, action: str) -> None:
     async with Traffic(server, 4).running() as traffic:
         await traffic.until(lambda: server.log_text().count(RECOVERED) == 2, "the journal was recovered twice")
         await traffic.answered(100)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     assert traffic.counts["refused"] > 0
     assert traffic.counts["in doubt"] == 0, "each call got an answer"
@@ -55,7 +55,7 @@ async def test_for_a_while(server: FaultyServer, tmp_path: Path) -> None:
         await client.close()
         flag.unlink()
         await traffic.answered(100)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     assert traffic.counts["in doubt"] == 0
     assert server.ready()
@@ -73,6 +73,6 @@ async def test_beside_the_commits(server: FaultyServer, step: str, tmp_path: Pat
         await traffic.until(lambda: len(server.log_text()) > len(before), "the log tells of it")
         flag.unlink()
         await traffic.answered(100)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     assert server.running().poll() is None

@@ -20,6 +20,6 @@ async def test_at_random_moments(server: FaultyServer, how: str) -> None:
             getattr(server, how)()
             await server.start_with()
         await traffic.answered(100)
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     assert traffic.counts["in doubt"] > 0

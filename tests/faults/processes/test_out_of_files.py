@@ -26,7 +26,7 @@ async def test_calls_are_refused_until_there_are_descriptors_again(server: Fault
             assert not stranger.done()
         await traffic.answered(100)
         await stranger
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
     assert "Too many open files" in server.log_text()
     assert QUARANTINED not in server.log_text()

@@ -25,7 +25,7 @@ async def test_of_a_server_at_work(server: FaultyServer, group: str) -> None:
             nth = random.randrange(1, 60) if group == "commit" else 1
             await steps.end_while_serving(server, traffic, moment, nth, ACTIONS[number % 2])
         await server.start_with()
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
 
 
@@ -40,5 +40,5 @@ async def test_of_a_server_that_recovers(server: FaultyServer, group: str) -> No
             came = await steps.end_at_start(server, moment, 1, ACTIONS[number % 2])
             assert came, f"the start has no {moment}"
         await server.start_with()
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()

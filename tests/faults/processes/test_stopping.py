@@ -106,7 +106,7 @@ async def test_restarts_under_load(either: FaultyServer) -> None:
             await traffic.answered(100)
             assert await asyncio.to_thread(server.stop) == 0
             await server.start_with()
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()
 
 
@@ -133,5 +133,5 @@ async def test_a_second_signal_ends_it_at_once_and_loses_nothing(server: FaultyS
         assert code in (0, 128 + signal.SIGTERM)
         server.kill()
         await server.start_with()
-        await traffic.settle()
+        await traffic.verify()
     traffic.ledger.check()

@@ -5,7 +5,7 @@ messages and batches, small and large, with and without delay.  Consumers receiv
 alone, and let some become dead letters, which a move task returns from time to time.  On the FIFO queue each group has
 one producer that repeats a send with its deduplication id until it is acknowledged.
 
-:meth:`Traffic.settle` stops sending, waits until all queues are empty, has the ledger checked, and the history of all
+:meth:`Traffic.verify` stops sending, waits until all queues are empty, has the ledger checked, and the history of all
 calls judged (:mod:`tests.histories`).
 """
 
@@ -135,7 +135,7 @@ class Traffic:
         goal = self.counts["answered"] + calls
         await self.until(lambda: self.counts["answered"] >= goal, f"{calls} calls were answered")
 
-    async def settle(self) -> Verdict:
+    async def verify(self) -> Verdict:
         """Stop sending, wait until all queues are empty, check the server's promises, and send again.
 
         Returns the verdict on the whole history.

@@ -72,7 +72,7 @@ class _World:
         """Let the keeper evaluate a minute later."""
         self.service.clock.now += 60
         keeper._accounts = await self.service.store.alarm_accounts()
-        await keeper.look()
+        await keeper.evaluate()
 
     async def until(self, condition: Callable[[AlarmStatus], object], name: str = "deep") -> AlarmStatus:
         async with asyncio.timeout(20):
@@ -201,7 +201,7 @@ async def test_two_who_look_at_once_make_one_notification(world: _World) -> None
     world.service.clock.now += 60
     for each in (one, other):
         each._accounts = [KEY.account]
-    await asyncio.gather(one.look(), other.look())
+    await asyncio.gather(one.evaluate(), other.evaluate())
     await world.until(lambda status: status.told_s and not status.waiting)
     assert len({told.json["id"] for told in world.hook.told}) == 1
 
@@ -238,7 +238,7 @@ async def test_an_alarm_that_is_deleted_is_not_told(world: _World) -> None:
         while not world.hook.told:
             await asyncio.sleep(0.01)
         await world.service.store.delete_alarm(KEY.account, "deep")
-        while keeper._telling:
+        while keeper._deliveries:
             await asyncio.sleep(0.01)
 
 
@@ -297,14 +297,14 @@ async def test_one_tenants_dead_hooks_keep_no_other_waiting(world: _World, monke
     under_way = most = 0
     release = asyncio.Event()
 
-    async def tell(alarm: Any, notification: Notification, *, test: bool = False) -> None:
+    async def notify(alarm: Any, notification: Notification, *, test: bool = False) -> None:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         await release.wait()
         under_way -= 1
 
-    monkeypatch.setattr(world.alarms, "tell", tell)
+    monkeypatch.setattr(world.alarms, "notify", notify)
     for number in range(12):
         await world.make(f"deep-{number}")
     await world.send(3)

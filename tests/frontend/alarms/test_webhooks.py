@@ -59,17 +59,17 @@ def test_urls_that_are_none(url: str, wrong: str) -> None:
     assert host_of("https://Hooks.example.com:8443/a?b=c") == "hooks.example.com"
 
 
-async def tell(url: str, allowed: Any = LOOPBACK, id_: str = "n1") -> None:
+async def post(url: str, allowed: Any = LOOPBACK, id_: str = "n1") -> None:
     calling = Webhooks(allowed)
     try:
-        await calling.tell(url, b"secret", id_, BODY, 1_800_000_000)
+        await calling.post(url, b"secret", id_, BODY, 1_800_000_000)
     finally:
         await calling.close()
 
 
 async def test_a_call_is_signed_and_has_an_id() -> None:
     with hook() as listening:
-        await tell(listening.url)
+        await post(listening.url)
         (told,) = listening.told
     assert told.body == BODY
     assert told.is_signed_by("secret")
@@ -85,20 +85,20 @@ async def test_a_call_is_signed_and_has_an_id() -> None:
 )
 async def test_nothing_inside_is_called(url: str) -> None:
     with pytest.raises(WebhookFailed, match="not at a public address"):
-        await tell(url, ())
+        await post(url, ())
 
 
 async def test_a_listening_hook_inside_is_not_called() -> None:
     with hook() as listening:
         for name in ("127.0.0.1", "localhost"):
             with pytest.raises(WebhookFailed, match="not at a public address"):
-                await tell(f"http://{name}:{listening.port}/", ())
+                await post(f"http://{name}:{listening.port}/", ())
         assert listening.told == []
 
 
 async def test_without_tls_nothing_outside_is_called() -> None:
     with pytest.raises(WebhookFailed, match="has to be called by https"):
-        await tell("http://8.8.8.8/")
+        await post("http://8.8.8.8/")
 
 
 @pytest.mark.parametrize(("status", "said"), [(301, "redirects are not followed"), (404, "404"), (500, "500")])
@@ -106,7 +106,7 @@ async def test_what_is_no_success(status: int, said: str) -> None:
     with hook() as listening:
         listening.statuses = [status]
         with pytest.raises(WebhookFailed, match=said) as error:
-            await tell(listening.url)
+            await post(listening.url)
         assert "hush" not in str(error.value)
         assert len(listening.told) == 1
 
@@ -116,14 +116,14 @@ async def test_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     with hook() as listening:
         listening.gate.clear()
         with pytest.raises(WebhookFailed, match="has not answered within"):
-            await tell(listening.url)
+            await post(listening.url)
 
 
 async def test_what_cannot_be_reached() -> None:
     with socket.socket() as bound:  # without a listener
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(WebhookFailed, match="cannot be reached: ConnectError"):
-            await tell(f"http://127.0.0.1:{bound.getsockname()[1]}/?token=hush")
+            await post(f"http://127.0.0.1:{bound.getsockname()[1]}/?token=hush")
 
 
 async def test_the_address_that_was_looked_at_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +136,12 @@ async def test_the_address_that_was_looked_at_is_called(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
     with hook() as listening:
-        await tell(f"http://hooks.example:{listening.port}/")
+        await post(f"http://hooks.example:{listening.port}/")
         assert asked == ["hooks.example"]
         (told,) = listening.told
         assert told.headers["Host"] == f"hooks.example:{listening.port}"
         with pytest.raises(WebhookFailed, match="not at a public address"):
-            await tell(f"http://hooks.example:{listening.port}/", ())
+            await post(f"http://hooks.example:{listening.port}/", ())
 
 
 async def test_a_certificate_has_to_be_that_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,11 +158,11 @@ async def test_a_certificate_has_to_be_that_of_the_name(tmp_path: Path, monkeypa
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
     with hook(context) as listening:
         with pytest.raises(WebhookFailed, match="cannot be reached: ConnectError"):
-            await tell(listening.url)
+            await post(listening.url)
         trusted = pair.trust()
         monkeypatch.setattr(ssl, "create_default_context", lambda: trusted)
-        await tell(listening.url)
+        await post(listening.url)
         assert len(listening.told) == 1
         with pytest.raises(WebhookFailed, match="cannot be reached: ConnectError"):
-            await tell(f"https://hooks.example:{listening.port}/")
+            await post(f"https://hooks.example:{listening.port}/")
         assert len(listening.told) == 1, "it is the certificate of 127.0.0.1"

@@ -74,8 +74,8 @@ async def test_what_comes_when_the_client_has_left_is_not_returned() -> None:
     polls, late, receive = LongPolls(), Late(), _Telling()
     task = asyncio.create_task(polls.run(late(), receive, "nothing"))
     await asyncio.sleep(0)
-    assert receive.tell is not None
-    receive.tell()
+    assert receive.on_gone is not None
+    receive.on_gone()
     await late.cancelled.wait()
     late.result.set_result("something")
     with pytest.raises(ClientGone):
@@ -106,24 +106,24 @@ class _Telling:
     """A ``receive`` of our own server."""
 
     def __init__(self) -> None:
-        self.tell: Callable[[], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
 
     def __call__(self) -> Awaitable[Any]:
         raise AssertionError("nobody has to receive")
 
-    def tell_when_gone(self, tell: Callable[[], None] | None) -> None:
-        self.tell = tell
+    def call_when_gone(self, on_gone: Callable[[], None] | None) -> None:
+        self.on_gone = on_gone
 
 
 async def test_a_client_whose_leaving_is_told_ends_the_wait() -> None:
     receive = _Telling()
     task = asyncio.create_task(LongPolls().run(never(), receive, "nothing"))
     await asyncio.sleep(0)
-    assert receive.tell is not None
-    receive.tell()
+    assert receive.on_gone is not None
+    receive.on_gone()
     with pytest.raises(ClientGone):
         await task
-    assert receive.tell is None
+    assert receive.on_gone is None
 
 
 async def test_once_the_wait_is_over_nobody_has_to_tell() -> None:
@@ -131,13 +131,13 @@ async def test_once_the_wait_is_over_nobody_has_to_tell() -> None:
     future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(LongPolls().run(future, receive, "nothing"))
     await asyncio.sleep(0)
-    tell = receive.tell
-    assert tell is not None
+    on_gone = receive.on_gone
+    assert on_gone is not None
     future.set_result("something")
     await asyncio.sleep(0)
-    tell()  # the client disconnects while its answer is being written
+    on_gone()  # the client disconnects while its answer is being written
     assert await task == "something"
-    assert receive.tell is None
+    assert receive.on_gone is None
     assert task.cancelling() == 0
 
 

@@ -23,7 +23,7 @@ async def opened(service: FrontendService) -> str:
     """A queue at level none with a first message, so that the backend knows it."""
     url = await service.make_queue("q", HoldfastAckLevel="none")
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "opens the partition"})
-    await of(service).settle(10)
+    await of(service).drain(10)
     return url
 
 
@@ -44,7 +44,7 @@ async def test_the_answer_does_not_wait(service: FrontendService) -> None:
     [partition] = service.backend.partitions.values()
     assert [str(UUID(bytes=one.new.message_id)) for one in list(partition.messages.values())[1:]] == ids
     service.backend.sending.set()
-    await of(service).settle(10)
+    await of(service).drain(10)
     assert of(service).lost == 0
 
 
@@ -70,7 +70,7 @@ async def test_a_repeat_has_the_first_answer(service: FrontendService) -> None:
             hold(service)
         answers.append(await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"}))
         service.backend.sending.set()
-        await of(service).settle(10)
+        await of(service).drain(10)
     assert len({answer.content for answer in answers}) == 1
     other = await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "u"})
     assert other.json["MessageId"] != answers[0].json["MessageId"]
@@ -107,7 +107,7 @@ async def test_what_is_lost_later_is_counted_and_logged(
         answer = await call(service, "SendMessageBatch", {"QueueUrl": url, "Entries": entries})
         assert len(answer.json["Successful"]) == 2
     service.backend.sending.set()
-    await of(service).settle(10)
+    await of(service).drain(10)
     assert of(service).lost == 6
     told = [one.getMessage() for one in caplog.records if one.name == "frontend.request.unacknowledged_sends"]
     assert told == [
@@ -146,12 +146,12 @@ async def test_a_stop_waits_for_it_and_not_for_ever(tmp_path: Path) -> None:
         url = await opened(service)
         hold(service)
         await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
-        settled = asyncio.create_task(service.app.settle())
+        settled = asyncio.create_task(service.app.drain())
         await asyncio.sleep(0)
         assert not settled.done()
         service.backend.sending.set()
         await settled
         hold(service)
         await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
-        await of(service).settle(0.01)
+        await of(service).drain(0.01)
         assert of(service).lost == 1

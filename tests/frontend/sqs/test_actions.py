@@ -646,7 +646,7 @@ async def test_new_queues_go_to_the_clusters_that_take_them(service: FrontendSer
     fleet = service.app.sqs.context.services.fleet = ClusterDirectory(
         service.store, clock=lambda: now, wall=lambda: 0.0
     )
-    await fleet.look()
+    await fleet.refresh()
     made = set()
     for number in range(20):
         await service.make_queue(f"q{number}")

@@ -34,7 +34,7 @@ from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore
 from holdfast.backup.target import LocalTarget
 from holdfast.backup.verify import verify
-from holdfast.doctor.cluster import look as doctor_of_clusters
+from holdfast.doctor.cluster import check as doctor_of_clusters
 from holdfast.runtime import schema_cassandra
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings

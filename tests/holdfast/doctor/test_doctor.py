@@ -240,15 +240,15 @@ def test_disks_that_are_full(tmp_path: Path) -> None:
 
 def test_a_redis_is_tried(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(rate_limit_storage=redis_server.url, metadata_hints=redis_server.url)
-    assert said(shared_redis.look(Settings())) == []
+    assert said(shared_redis.check(Settings())) == []
     monkeypatch.setattr(shared_redis, "SLOW_SECONDS", 60)
-    assert said(shared_redis.look(settings)) == []
+    assert said(shared_redis.check(settings)) == []
     monkeypatch.setattr(shared_redis, "SLOW_SECONDS", 0)
-    assert [level for level, _ in said(shared_redis.look(settings))] == ["warning"]
+    assert [level for level, _ in said(shared_redis.check(settings))] == ["warning"]
     monkeypatch.setattr(shared_redis, "SLOW_SECONDS", 60)
     with redis_server.client as client:
         client.replicaof("127.0.0.1", "1")
-    ((level, what),) = said(shared_redis.look(settings))
+    ((level, what),) = said(shared_redis.check(settings))
     assert level == "wrong"
     assert "is a replica" in what
     with redis_server.client as client:
@@ -256,7 +256,7 @@ def test_a_redis_is_tried(redis_server: RedisServer, monkeypatch: pytest.MonkeyP
         client.config_set("requirepass", "right")
     password = "hidden-from-all"  # not a real one
     ((level, what),) = said(
-        shared_redis.look(Settings(metadata_hints=redis_server.url.replace("://", f"://:{password}@")))
+        shared_redis.check(Settings(metadata_hints=redis_server.url.replace("://", f"://:{password}@")))
     )
     assert level == "wrong"
     assert "refuses the user or password" in what
@@ -265,9 +265,9 @@ def test_a_redis_is_tried(redis_server: RedisServer, monkeypatch: pytest.MonkeyP
         client.config_set("requirepass", "")
     monkeypatch.setattr(shared_redis, "ANSWER_SECONDS", 0.1)
     redis_server.pause(30)
-    assert "cannot be used" in said(shared_redis.look(settings))[0][1]
+    assert "cannot be used" in said(shared_redis.check(settings))[0][1]
     redis_server.kill()
-    (found,) = shared_redis.look(settings)
+    (found,) = shared_redis.check(settings)
     assert (found.level, "cannot be used" in found.what) == ("wrong", True)
     assert "rate_limit_storage" in found.todo
     assert "metadata_hints" in found.todo

@@ -260,7 +260,7 @@ async def test_a_call_is_told_when_its_client_has_gone() -> None:
     waits = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Send) -> None:
-        receive.tell_when_gone(told.set)
+        receive.call_when_gone(told.set)
         waits.set()
         await told.wait()
 
@@ -279,11 +279,11 @@ async def test_a_call_that_asks_too_late_is_told_at_once_and_one_that_asks_no_mo
     ended = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Send) -> None:
-        receive.tell_when_gone(lambda: told.append("too soon"))
-        receive.tell_when_gone(None)
+        receive.call_when_gone(lambda: told.append("too soon"))
+        receive.call_when_gone(None)
         while (await receive())["type"] != "http.disconnect":
             pass
-        receive.tell_when_gone(lambda: told.append("at once"))
+        receive.call_when_gone(lambda: told.append("at once"))
         ended.set()
 
     async with serving(app) as port:

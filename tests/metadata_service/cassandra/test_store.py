@@ -397,18 +397,18 @@ async def test_a_key_that_is_put_while_its_tenant_is_deleted_does_not_stay(
 async def test_a_process_sees_what_another_answered(stores: tuple[CassandraStore, CassandraStore]) -> None:
     one, other = stores
     log, later = await one.new_incarnation("a"), await one.new_incarnation("b")
-    assert await other.look() == ([log, later], [])
+    assert await other.poll_entries() == ([log, later], [])
     (shard,) = await one.update_shards([ShardEntry(shard=3, owner_log=1, epoch=1)])
     sealed = await one.update_log(msgspec.structs.replace(log, state="sealed", sealed_seq=5))
-    assert await other.look() == ([sealed, later], [shard])
+    assert await other.poll_entries() == ([sealed, later], [shard])
     assert await other.logs() == [sealed, later]
     # A sealed log stays sealed.  Its later changes matter for decisions, and not for views.
     accepted = await one.update_log(msgspec.structs.replace(sealed, accepted=True))
     (moved,) = await one.update_shards([msgspec.structs.replace(shard, epoch=2)])
-    assert [entry.state for entry in (await other.look()).logs] == ["sealed", "open"]
+    assert [entry.state for entry in (await other.poll_entries()).logs] == ["sealed", "open"]
     assert await other.logs() == [accepted, later]
     assert await other.shards() == [moved]
-    assert await other.look() == ([accepted, later], [moved])
+    assert await other.poll_entries() == ([accepted, later], [moved])
 
 
 async def test_entries_that_have_not_changed_are_not_read_again(
@@ -420,7 +420,7 @@ async def test_entries_that_have_not_changed_are_not_read_again(
     shards = await one.update_shards([ShardEntry(shard=shard, owner_log=1, epoch=1) for shard in range(256)])
     for entry in entries[2:]:
         await one.update_log(msgspec.structs.replace(entry, state="sealed", sealed_seq=5))
-    await other.look()
+    await other.poll_entries()
     rows: list[int] = []
     once = other.keyspace._once
 
@@ -430,7 +430,7 @@ async def test_entries_that_have_not_changed_are_not_read_again(
         return found
 
     monkeypatch.setattr(other.keyspace, "_once", counted)
-    assert (await other.look()).shards == shards
+    assert (await other.poll_entries()).shards == shards
     assert rows == [1, 0, 0]  # the version, no new log; neither of two logs has changed since its start
     rows.clear()
     assert await other.shards() == shards
@@ -440,7 +440,7 @@ async def test_entries_that_have_not_changed_are_not_read_again(
     assert rows == [0, 2, 1, 1]  # no new log, copies of two, one of which was changed, and the entries of two
     rows.clear()
     await one.update_shards([msgspec.structs.replace(shards[7], epoch=2)])
-    assert (await other.look()).shards[7].epoch == 2
+    assert (await other.poll_entries()).shards[7].epoch == 2
     assert rows == [1, 257, 0, 0]
 
 
@@ -543,7 +543,7 @@ async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
     await gate.reached.wait()
     (begun,) = await other.logs("a")
     assert begun == LogEntry(log_id=1, node="a", incarnation=1)
-    assert (await other.look()).logs == [begun]
+    assert (await other.poll_entries()).logs == [begun]
     heir = await other.new_incarnation("a")
     sealed = await other.update_log(msgspec.structs.replace(begun, state="sealed", sealed_seq=0))
     gate.open.set()
@@ -561,10 +561,10 @@ async def test_who_decides_sees_what_a_process_that_ended_has_told_nobody(
     await ending_before(one, monkeypatch, "mark", "logs")
     with pytest.raises(StoreUnavailable):
         await one.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=7))
-    assert (await other.look()).logs == [entry]
+    assert (await other.poll_entries()).logs == [entry]
     (recovering,) = await other.logs()
     assert (recovering.state, recovering.version) == ("recovering", 2)
-    assert (await one.look()).logs == [recovering]
+    assert (await one.poll_entries()).logs == [recovering]
 
 
 async def test_a_change_is_answered_when_the_others_can_know(
@@ -593,7 +593,7 @@ async def test_notes_of_changes_go_together(store: CassandraStore, monkeypatch: 
 
     monkeypatch.setattr(store._records, "transact", counted)
     start = (await store.queue_changes(None)).last
-    await asyncio.gather(*(store._tell(ACCOUNT, f"q{number}") for number in range(150)))
+    await asyncio.gather(*(store._record_change(ACCOUNT, f"q{number}") for number in range(150)))
     assert len(transactions) == 2
     assert (await store.queue_changes(start)).names == [(ACCOUNT, f"q{number}") for number in range(150)]
 
@@ -605,7 +605,7 @@ async def test_only_so_many_changes_are_kept(
     monkeypatch.setattr(cassandra_changes, "KEPT", 10)
     start = (await other.queue_changes(None)).last
     for number in range(25):
-        await one._tell(ACCOUNT, f"q{number}")
+        await one._record_change(ACCOUNT, f"q{number}")
     last = start + 25
     assert await other.queue_changes(last - 10) == (last, [(ACCOUNT, f"q{number}") for number in range(15, 25)])
     assert await other.queue_changes(last - 11) == (last, None)
@@ -613,7 +613,7 @@ async def test_only_so_many_changes_are_kept(
 
     async def overtaken(*arguments: Any) -> Any:
         found = await get(*arguments)
-        await one._tell(ACCOUNT, "more")
+        await one._record_change(ACCOUNT, "more")
         return found
 
     monkeypatch.setattr(other._records, "get", overtaken)

@@ -51,7 +51,7 @@ def report(cluster: int, count: int = 1, utilisation: float = 0.1, **more: Any) 
 
 
 async def test_without_clusters_all_queues_go_to_the_first(fleet: ClusterDirectory) -> None:
-    await fleet.look()
+    await fleet.refresh()
     assert fleet.assign("a/b") == 0
     assert fleet.known() == []
     assert fleet.nodes(0) == {}
@@ -61,11 +61,11 @@ async def test_the_only_cluster_takes_all_whatever_it_reports(
     store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock
 ) -> None:
     await store.register_cluster("east")
-    await fleet.look()
+    await fleet.refresh()
     assert fleet.assign("a/b") == 1
     await store.report_cluster(report(1, utilisation=0.99))
     clock.now += 1000
-    await fleet.look()
+    await fleet.refresh()
     assert fleet.assign("a/b") == 1
 
 
@@ -77,39 +77,39 @@ async def test_a_cluster_that_was_emptied_and_turned_off_is_not_among_the_cluste
 
     for name in ("local", "east", "west"):
         await store.report_cluster(report((await store.register_cluster(name)).number))
-    await fleet.look()
+    await fleet.refresh()
     for name, emptied in (("east", True), ("west", False)):
         await change_cluster(store, name, partial(msgspec.structs.replace, state="retiring", emptied=emptied))
     await store.report_cluster(report(0, 2))
-    await fleet.look()
+    await fleet.refresh()
     assert names() == ["local", "east", "west"]
     clock.now += GONE_SECONDS + 1
-    await fleet.look()
+    await fleet.refresh()
     assert names() == ["local", "west"]
     gone = fleet.numbered(1)
     assert gone is not None
     assert gone.cluster.name == "east", "ids still name it"
     await store.report_cluster(report(1, 2))  # it is started again
-    await fleet.look()
+    await fleet.refresh()
     assert names() == ["local", "east", "west"]
 
 
 async def test_several_clusters_share_new_queues(store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock) -> None:
     for name in ("local", "east", "west"):
         await store.report_cluster(report((await store.register_cluster(name)).number))
-    await fleet.look()
+    await fleet.refresh()
     assert {fleet.assign(f"a/{number}") for number in range(50)} == {0, 1, 2}
     await store.report_cluster(report(2, 2, utilisation=0.9))
-    await fleet.look()
+    await fleet.refresh()
     assert {fleet.assign(f"a/{number}") for number in range(50)} == {0, 1}
     await change_cluster(store, "local", lambda cluster: msgspec.structs.replace(cluster, state="retiring"))
-    await fleet.look()
+    await fleet.refresh()
     assert {fleet.assign(f"a/{number}") for number in range(50)} == {1}
     clock.now += SILENT_SECONDS + 1
     with pytest.raises(NoCluster, match="east has not reported for 16 s; local is being retired; west"):
         fleet.assign("a/b")
     await store.report_cluster(report(1, 2))
-    await fleet.look()
+    await fleet.refresh()
     assert fleet.assign("a/b") == 1
 
 
@@ -117,19 +117,19 @@ async def test_the_age_of_a_report_counts_from_when_it_was_seen(
     store: SQLiteStore, fleet: ClusterDirectory, clock: _Clock
 ) -> None:
     await store.register_cluster("east")
-    await fleet.look()
+    await fleet.refresh()
     (east,) = fleet.known()
     assert east.report is None
     assert fleet.silent_s(east) == float("inf")
     await store.report_cluster(report(1, time_ms=int(WALL_S * 1000) - 7000))
-    await fleet.look()
+    await fleet.refresh()
     (east,) = fleet.known()
     assert fleet.silent_s(east) == 7.0  # at the first poll nothing else is known
     clock.now += 2
-    await fleet.look()
+    await fleet.refresh()
     assert fleet.silent_s(fleet.known()[0]) == 9.0
     await store.report_cluster(report(1, 2, time_ms=int(WALL_S * 1000) - 3_600_000))  # from a clock that is an hour off
-    await fleet.look()
+    await fleet.refresh()
     (east,) = fleet.known()
     assert fleet.silent_s(east) == 0.0
     assert east == fleet.numbered(1)
@@ -143,7 +143,7 @@ async def test_the_nodes_of_a_cluster_are_those_that_live(store: SQLiteStore, fl
         ReportedNode("b3", ""),
     )
     await store.report_cluster(report(1, nodes=nodes))
-    await fleet.look()
+    await fleet.refresh()
     assert fleet.nodes(1) == {"b1": "10.0.0.1:9400"}
 
 

@@ -93,7 +93,7 @@ class _World:
             await self.store.report_cluster(
                 ClusterReport(cluster.number, 1, self._count, 0, 0.1, "b", busy=tuple(busy))
             )
-        await self.fleet.look()
+        await self.fleet.refresh()
 
     # --- acts ---
 
@@ -438,7 +438,7 @@ async def test_who_was_suspended_or_saw_nothing_does_not_take_over_at_once(world
 
 async def test_an_operators_change_does_not_cost_the_manager_its_place(world: _World) -> None:
     await world.election.stand()
-    world.election.tell("something")
+    world.election.publish("something")
     entry = await world.store.manager()
     await world.store.update_manager(msgspec.structs.replace(entry, pins=(Pin(7, 2),)))
     stored = await world.election.stand()

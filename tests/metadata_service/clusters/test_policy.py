@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata_service.clusters.policy import Cluster, Heat, NoCluster, SplitRule, choose, look
+from metadata_service.clusters.policy import Cluster, Heat, NoCluster, SplitRule, choose, decide
 
 NOW = 1000.0
 RULE = SplitRule()
@@ -67,7 +67,7 @@ def run(rates: list[tuple[float, float]], partitions: int = 1, step_s: float = 5
     for rate, seconds in rates:
         end = now + seconds
         while now < end:
-            heat, wanted = look(heat, partitions, rate, now, RULE)
+            heat, wanted = decide(heat, partitions, rate, now, RULE)
             if wanted != partitions:
                 partitions = wanted
                 changes.append((now, partitions))

@@ -51,7 +51,7 @@ async def _made(client: MetadataClient, name: str) -> Any:
 async def test_a_change_is_seen_at_the_next_look(
     client: MetadataClient, other: MetadataClient, watch: ChangeWatch, change: str
 ) -> None:
-    await watch.look()
+    await watch.poll()
     queue, untouched = await _made(client, "q"), await _made(client, "untouched")
     known = await other.get(ACCOUNT, "q")
     if change == "update":
@@ -61,7 +61,7 @@ async def test_a_change_is_seen_at_the_next_look(
     else:
         await other.begin_purge(known, now_ms=NOW_MS, interval_seconds=0)
     assert client.cached(ACCOUNT, "q") == queue
-    await watch.look()
+    await watch.poll()
     assert client.cached(ACCOUNT, "q") is None
     assert client.cached(ACCOUNT, "untouched") == untouched
 
@@ -71,8 +71,8 @@ async def test_what_was_changed_before_the_first_look_is_nothing_to_forget(
 ) -> None:
     await other.update(await _made(other, "q"), now_ms=NOW_MS, tags={"a": "b"})
     queue = await client.get(ACCOUNT, "q")
-    await watch.look()
-    await watch.look()
+    await watch.poll()
+    await watch.poll()
     assert client.cached(ACCOUNT, "q") == queue
 
 
@@ -80,13 +80,13 @@ async def test_who_misses_too_many_changes_forgets_all(
     client: MetadataClient, other: MetadataClient, watch: ChangeWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_CHANGES_KEPT", 3)
-    await watch.look()
+    await watch.poll()
     await _made(client, "untouched")
     changed = await _made(other, "q")
     for number in range(4):
         assert client.cached(ACCOUNT, "untouched")
         changed = await other.update(changed, now_ms=NOW_MS, tags={"n": str(number)})
-    await watch.look()
+    await watch.poll()
     assert client.cached(ACCOUNT, "untouched") is None
 
 
@@ -109,12 +109,12 @@ async def test_now_and_then_all_is_forgotten(
     looks = int(FORGET_SECONDS / LOOK_SECONDS)
     await _made(client, "q")
     for _ in range(looks - 1):
-        await watch.look()
+        await watch.poll()
         assert client.cached(ACCOUNT, "q") is not None
-    await watch.look()
+    await watch.poll()
     assert client.cached(ACCOUNT, "q") is None
     await client.get(ACCOUNT, "q")
-    await watch.look()
+    await watch.poll()
     assert client.cached(ACCOUNT, "q") is not None
 
 
@@ -123,17 +123,17 @@ async def test_while_the_store_cannot_be_asked_nothing_is_kept(
 ) -> None:
     faults = Faults(stores[0])
     watch = ChangeWatch(cast(Any, faults.store), client)
-    await watch.look()
+    await watch.poll()
     queue = await _made(client, "q")
     faults.fail("queue_changes")
-    await watch.look()
-    await watch.look()
+    await watch.poll()
+    await watch.poll()
     assert client.cached(ACCOUNT, "q") is None
     assert len(caplog.records) == 1
     faults.heal()
     await client.get(ACCOUNT, "q")
     await other.update(queue, now_ms=NOW_MS, tags={"a": "b"})
-    await watch.look()
+    await watch.poll()
     assert client.cached(ACCOUNT, "q") is None
 
 

@@ -63,12 +63,12 @@ async def test_who_hears_that_a_queue_changed_forgets_it(redis_server: RedisServ
             await here.get(ACCOUNT, name)
             await there.get(ACCOUNT, name)
         changed = await here.update(queue, now_ms=NOW_MS, tags={"a": "b"})
-        telling.tell(changed)
+        telling.publish(changed)
         await until(lambda: there.cached(ACCOUNT, "orders") is None)
         assert there.cached(ACCOUNT, "other") == other
         assert here.cached(ACCOUNT, "orders") == changed, "it knew"
         assert await there.get(ACCOUNT, "orders") == changed
-        telling.tell(await here.delete(changed, now_ms=NOW_MS), deleted=True)
+        telling.publish(await here.delete(changed, now_ms=NOW_MS), deleted=True)
         await until(lambda: there.cached(ACCOUNT, "orders") is None)
 
 
@@ -78,10 +78,10 @@ async def test_a_hint_that_comes_late_or_twice_costs_nothing(redis_server: Redis
         first = await create(store, "orders")
         await client.get(ACCOUNT, "orders")
         second = await client.update(first, now_ms=NOW_MS, tags={"a": "b"})
-        hints.tell(first)
-        hints.tell(first, deleted=True)
-        hints.tell(second)
-        hints.tell(newer(msgspec.structs.replace(second, name="last")))
+        hints.publish(first)
+        hints.publish(first, deleted=True)
+        hints.publish(second)
+        hints.publish(newer(msgspec.structs.replace(second, name="last")))
         before = client._forgotten
         await until(lambda: client._forgotten > before)
         assert client.cached(ACCOUNT, "orders") == second
@@ -96,7 +96,7 @@ async def test_what_is_no_hint_is_told_and_passed_over(
         await client.get(ACCOUNT, "orders")
         with redis_server.client as redis:
             redis.publish(CHANNEL, b'{"no":"hint"}')
-        hints.tell(newer(queue))
+        hints.publish(newer(queue))
         await until(lambda: client.cached(ACCOUNT, "orders") is None)
         assert "cannot be read" in caplog.text
 
@@ -112,7 +112,7 @@ async def test_a_redis_that_was_away_is_heard_again_and_nothing_is_kept_from_bef
         redis_server.kill()
         await until(lambda: "neither published nor received" in caplog.text)
         for _ in range(100):
-            hints.tell(queue)
+            hints.publish(queue)
         assert client.cached(ACCOUNT, "orders") == queue
         redis_server.start()
         await until(lambda: client.cached(ACCOUNT, "orders") is None)
@@ -120,7 +120,7 @@ async def test_a_redis_that_was_away_is_heard_again_and_nothing_is_kept_from_bef
         assert caplog.text.count("neither published nor received") == 1
         await client.get(ACCOUNT, "orders")
         await until(lambda: hints._pending.empty())
-        hints.tell(newer(queue))
+        hints.publish(newer(queue))
         await until(lambda: client.cached(ACCOUNT, "orders") is None)
 
 
@@ -131,7 +131,7 @@ async def test_hints_that_cannot_be_told_are_dropped_in_the_end(
     hints = Hints("redis://127.0.0.1:1/0", MetadataClient(store))
     queue = await create(store, "orders")
     for _ in range(10):
-        hints.tell(queue)
+        hints.publish(queue)
     assert hints._pending.qsize() == 3
     await hints.close()
 
@@ -149,7 +149,7 @@ async def test_it_ends_although_the_client_of_redis_takes_its_end_for_an_error(s
 
     with mock.patch.object(hints._redis, "publish", publish):
         hints.start()
-        hints.tell(await create(store, "orders"))
+        hints.publish(await create(store, "orders"))
         await publishing.wait()
         async with asyncio.timeout(60):
             await hints.close()

@@ -397,13 +397,13 @@ async def test_the_frontends_cache_works_with_it(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3) as running, remote(running.view) as (_, far), remote(running.view) as (_, other):
         client = MetadataClient(far)
         watch = ChangeWatch(cast(ChangeStore, far), client)
-        await watch.look()
+        await watch.poll()
         queue = await client.create(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60)
         with pytest.raises(QueueExists):
             await client.create(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60)
         assert client.cached(ACCOUNT, "orders") == queue
         changed = await other.update_queue(queue.queue_id, 1, now_ms=NOW_MS, tags={"a": "b"})
-        await watch.look()
+        await watch.poll()
         assert client.cached(ACCOUNT, "orders") is None
         assert await client.get(ACCOUNT, "orders") == changed
         await client.delete(changed, now_ms=NOW_MS)

@@ -362,10 +362,10 @@ async def test_signs_of_life_are_not_synced_and_all_else_is(store: MetadataStore
         raise StoreUnavailable("it cannot be written")
 
     await store._worker.write(note)
-    await store._worker.tell(note)
+    await store._worker.write_unsynced(note)
     await store._worker.write(note)
     with pytest.raises(StoreUnavailable):
-        await store._worker.tell(fail)
+        await store._worker.write_unsynced(fail)
     await store._worker.write(note)
     normal, full = 1, 2
     assert levels == [full, normal, full, normal, full]

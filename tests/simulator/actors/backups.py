@@ -136,8 +136,8 @@ class _Held(ClusterHold):
         self._history = history
         self.told = CertainFacts(frozenset(), frozenset())
 
-    async def look(self) -> Moment | None:
-        moment = await super().look()
+    async def find(self) -> Moment | None:
+        moment = await super().find()
         self.told = self._history.told()  # no log answers before the holds are taken away
         return moment
 

@@ -347,9 +347,9 @@ class HostEntries:
         return await self._ask(decide, changes=True)
 
     async def shards(self) -> list[ShardEntry]:
-        return (await self.look()).shards
+        return (await self.poll_entries()).shards
 
-    async def look(self) -> Entries:
+    async def poll_entries(self) -> Entries:
         def read() -> Entries:
             logs, shards = self._ledger.seen()
             return Entries(list(logs.values()), [shards[number] for number in sorted(shards)])

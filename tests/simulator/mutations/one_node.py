@@ -309,7 +309,7 @@ def delay_forgotten_at_restart() -> AbstractContextManager[Any]:
 def fifo_group_not_blocked() -> AbstractContextManager[Any]:
     """A message group delivers on while a message of it is in flight."""
 
-    def settle(self: FifoOrder, lane: Lane, now: int) -> None:
+    def update_readiness(self: FifoOrder, lane: Lane, now: int) -> None:
         if lane.waiting:
             self._ready[lane.index] = lane
         else:
@@ -327,7 +327,7 @@ def fifo_group_not_blocked() -> AbstractContextManager[Any]:
                 block = self._blocks[number >> BLOCK_BITS]
                 number = block.next[number - block.base]
 
-    return mock.patch.multiple(FifoOrder, _settle=settle, candidates=candidates)
+    return mock.patch.multiple(FifoOrder, _update_readiness=update_readiness, candidates=candidates)
 
 
 @_mutation

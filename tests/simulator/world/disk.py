@@ -45,7 +45,7 @@ class _File:
         self.dirty.clear()
         self.resized = False
 
-    def settle(self, random: Random) -> bytearray:
+    def after_power_loss(self, random: Random) -> bytearray:
         """Content after a loss of power now."""
         size = len(self.seen) if self.resized and random.random() < 0.5 else len(self.synced)
         found = self.synced[:size].ljust(size, b"\0")
@@ -112,7 +112,7 @@ class SimDisk:
         self._names.clear()  # in place: processes of one machine share it
         self._names.update(self._durable)
         for file in self._files():
-            file.seen = file.settle(self.random)
+            file.seen = file.after_power_loss(self.random)
             file.sync()
         self._process_ends()
 
@@ -241,7 +241,7 @@ class SimDisk:
         if self.failing_syncs:
             self.failing_syncs -= 1
             # The kernel has tried, and calls the pages clean.  Some are on the disk, some only look as if they were.
-            on_disk = file.settle(self.random)
+            on_disk = file.after_power_loss(self.random)
             if self.random.random() < 0.5:
                 file.seen = bytearray(on_disk)
             file.synced = on_disk

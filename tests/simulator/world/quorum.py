@@ -110,10 +110,10 @@ class Machines:
         caller, outside = copy_context(), Context()
         """Messages in transit do not stop when the client does."""
 
-        def tell(result: list[tuple[Machine, Any]] | Unanswered) -> None:
+        def report(result: list[tuple[Machine, Any]] | Unanswered) -> None:
             nonlocal told
             if client.held_until > loop.time():
-                loop.call_at(client.held_until + self.random.random() / 1000, tell, result)
+                loop.call_at(client.held_until + self.random.random() / 1000, report, result)
             elif not told:
                 told = True
                 timeout.cancel()
@@ -129,7 +129,7 @@ class Machines:
         def hear(machine: Machine, answer: Any) -> None:
             answers.append((machine, answer))
             if len(answers) == (needed or self.majority):
-                tell(list(answers))
+                report(list(answers))
 
         def send() -> None:
             for number in range(len(self.machines)):
@@ -138,7 +138,7 @@ class Machines:
                 if (there := self.delay(client, number, back=False)) is not None:
                     loop.call_at(max(loop.time(), client.waits_until) + there, arrive, number)
 
-        timeout = loop.call_later(self.timeout_seconds, lambda: tell(Unanswered("no answer in time")))
+        timeout = loop.call_later(self.timeout_seconds, lambda: report(Unanswered("no answer in time")))
         outside.run(send)
 
 

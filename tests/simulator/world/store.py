@@ -89,7 +89,7 @@ class SimStore:
         await self._after(await self._before())
         return [self._shards[number] for number in sorted(self._shards)]
 
-    async def look(self) -> Entries:
+    async def poll_entries(self) -> Entries:
         await self._after(await self._before())
         return Entries(list(self._logs.values()), [self._shards[number] for number in sorted(self._shards)])
 

@@ -145,9 +145,9 @@ class _Call:
 
     def _reply(self, result: Any, error: BackendError | None) -> None:
         if (back := self._net.delay(self._server.name, self._me.name)) is not None:
-            self._loop.call_later(back, self._tell, result, error)
+            self._loop.call_later(back, self._report, result, error)
 
-    def _tell(self, result: Any, error: BackendError | None) -> None:
+    def _report(self, result: Any, error: BackendError | None) -> None:
         self._loop.call_soon(self._end, result, error, context=self._caller)
 
     def _end(self, result: Any, error: BackendError | None) -> None:
@@ -159,7 +159,7 @@ class _Call:
             self._future.set_exception(error)
 
     def _broken(self) -> None:
-        self._tell(None, Unavailable(f"the connection to {self._server.name} is lost"))
+        self._report(None, Unavailable(f"the connection to {self._server.name} is lost"))
 
     def _leave(self) -> None:
         """Nobody waits for the answer any more: the server is told so."""

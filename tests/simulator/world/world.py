@@ -339,7 +339,7 @@ class SimWorld:
         elif what == "replace":
             self.replace_queue()
         else:
-            self.look()
+            self.verify()
         self.count(what)
 
     def _flip(self, rot: Random) -> None:
@@ -372,7 +372,7 @@ class SimWorld:
 
     # --- a look at everything ---
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Until nothing is under way: faults healed, calls answered, transfers arrived."""
         self.heal()
         self.disk.cut_power_at(1 << 60)
@@ -391,9 +391,9 @@ class SimWorld:
         loop.until(self.quiet, 900)
         self.check()
 
-    def look(self) -> None:
+    def verify(self) -> None:
         """Wait until nothing is under way, and hold all that is stored against the model."""
-        self.settle()
+        self.run_until_idle()
         if self.random.random() < 0.5:
             self.loop.complete(self.node.checkpoint(), 300)  # possible again, whatever became of earlier ones
         self._check_damage()
@@ -451,9 +451,9 @@ class SimWorld:
                     raise Violation(f"{queue.arn} stores {counted} bytes, and at most {most_bytes} were let in")
         return found
 
-    def look_and_recover(self) -> None:
+    def verify_and_recover(self) -> None:
         """Check that the state in memory and its recovery from the journal are the same."""
-        self.look()
+        self.verify()
         self.loop.until(self.quiet, 900)
         before = self.partitions()
         self._end_process(power=self.random.random() < 0.5)
@@ -481,7 +481,7 @@ class SimWorld:
                         self._end_process(power=True)
                         self.start()
                     if step % 500 == 0:
-                        self.look_and_recover()
+                        self.verify_and_recover()
                     if self.loop.failures or self.clients.error:
                         self.check()
                 self._drain()
@@ -493,7 +493,7 @@ class SimWorld:
 
     def _drain(self) -> None:
         """At the end everything that must be there can be received, and then nothing is left."""
-        self.look_and_recover()
+        self.verify_and_recover()
         for _ in range(400):
             self.loop.complete(self._drain_once(), 600)
             self.check()
@@ -503,7 +503,7 @@ class SimWorld:
             self.loop.run_for(2)
         else:
             raise Violation(f"cannot be emptied: {[p.fold.counters() for p in self.live()]}")
-        self.look()
+        self.verify()
         self._check_reports()
         self.loop.complete(self.node.checkpoint(), 600)
         self.loop.complete(self.node.checkpoint(), 600)
@@ -568,13 +568,13 @@ class SimWorld:
             self.clients.drop(queue)
             self.queues.remove(queue)
             self.old.append(queue)
-        self.settle()
+        self.run_until_idle()
         for _ in range(2 if damaged else 0):
             gone = {queue.pid for queue in damaged}
             if gone & self.incarnation.shards.stopped.keys() or gone & self.incarnation.partitions.keys():
                 raise Violation(f"deleted, and still there: {gone}, {self.node.damage}")
             self.crash(power=True)
-            self.settle()
+            self.run_until_idle()
             self.loop.complete(self.node.checkpoint(), 600)
 
     def _peers_that_are_gone(self) -> set[int]:
@@ -585,7 +585,7 @@ class SimWorld:
 
 _TROUBLE = {
     "kill": 4, "power": 4, "cut": 5, "restart": 2, "sync": 3, "full": 2, "store": 3, "files": 2, "slow": 1, "heal": 4,
-    "clock": 2, "sleep": 1, "leap": 3, "purge": 2, "replace": 1, "look": 2,
+    "clock": 2, "sleep": 1, "leap": 3, "purge": 2, "replace": 1, "verify": 2,
 }  # fmt: skip
 _TROUBLES = list(_TROUBLE)
 _TROUBLE_WEIGHTS = list(_TROUBLE.values())

@@ -156,7 +156,7 @@ class _Run:
                 rows = [row async for row in scan.rows()]
                 assert not scan.end.severe, f"{scan.end.damage}"
                 if entry.state != "sealed":
-                    await journal.settle(entry, scan.end)
+                    await journal.finalize(entry, scan.end)
                 return rows, scan.end
             except Unavailable:
                 await asyncio.sleep(0.1)
@@ -568,7 +568,7 @@ def test_what_one_machine_alone_has_is_durable_before_anyone_builds_on_it() -> N
         scan = journal.scan(entry, 0)
         rows = [row async for row in scan.rows()]
         assert numbers_in(rows) == [1, 2]
-        await journal.settle(entry, scan.end)
+        await journal.finalize(entry, scan.end)
         machines.down(0)
         sealed = msgspec.structs.replace(entry, state="sealed", sealed_seq=scan.end.seq)
         again = journal.scan(sealed, scan.end.seq)

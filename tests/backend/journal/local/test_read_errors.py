@@ -126,7 +126,7 @@ async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(tmp_path: P
     assert lost <= hit
     assert cluster.partition.fold.quarantined == len(lost)
     registry = Registry()
-    metrics.tell(registry, cluster.node)
+    metrics.register(registry, cluster.node)
     (quarantined,) = [one for one in await registry.read() if one.name == "holdfast_quarantined_messages"]
     assert [one.value for one in quarantined.series] == [len(lost)]
     await cluster.stop()

@@ -72,7 +72,7 @@ async def service(alone: FrontendService) -> FrontendService:
     await alone.store.register_cluster("east")
     await alone.store.report_cluster(EAST)
     alone.app.services.fleet = ClusterDirectory(alone.store, clock=lambda: 100.0, wall=lambda: 3.0)
-    await alone.app.services.fleet.look()
+    await alone.app.services.fleet.refresh()
     return alone
 
 
@@ -162,7 +162,7 @@ async def test_the_status_has_nodes_shards_and_decisions(service: FrontendServic
 
 async def test_what_has_not_reported_for_long_is_suspect_and_said_to_be(service: FrontendService) -> None:
     service.app.services.fleet = ClusterDirectory(service.store, clock=lambda: 100.0, wall=lambda: 40.0)
-    await service.app.services.fleet.look()
+    await service.app.services.fleet.refresh()
     status = (await call(service, "GET", "/cluster")).json
     (missed,) = status["not_asked"]
     assert "cluster east: it has not reported for 40 s" in missed
@@ -206,7 +206,7 @@ async def test_status_and_list_are_answered_without_the_metadata_and_say_so(
 
     fleet = service.app.services.fleet
     assert fleet is not None
-    monkeypatch.setattr(fleet, "look", away)
+    monkeypatch.setattr(fleet, "refresh", away)
     monkeypatch.setattr(fleet.registry, "manager", away)
     status = (await call(service, "GET", "/cluster")).json
     assert len(status["not_asked"]) == 2

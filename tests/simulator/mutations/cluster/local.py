@@ -32,7 +32,7 @@ def lock_not_asked(world: ClusterWorld) -> AbstractContextManager[Any]:
 def local_tail_not_rewritten(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Recovery builds on rows that it has read from the page cache and the disk never got."""
 
-    async def settle(self: LocalJournal, entry: LogEntry, end: Any) -> None:
+    async def finalize(self: LocalJournal, entry: LogEntry, end: Any) -> None:
         return None
 
-    return mock.patch.object(LocalJournal, "settle", settle)
+    return mock.patch.object(LocalJournal, "finalize", finalize)

@@ -38,41 +38,41 @@ def read_before_it_is_fenced(world: ClusterWorld) -> AbstractContextManager[Any]
 @mutation("Recovery 2", scenario="slow", focus=focus.first_checkpoints)
 def gap_is_read_over(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Rows behind the first one that is missing are taken for part of the log."""
-    real = CassandraScan._look_past
+    real = CassandraScan._scan_past
 
-    async def look_past(self: CassandraScan, *rest: Any) -> int:
+    async def scan_past(self: CassandraScan, *rest: Any) -> int:
         await real(self, *rest)
         return 1 << 60
 
-    async def has_come(self: CassandraScan, seq: int) -> bool:
+    async def has_arrived(self: CassandraScan, seq: int) -> bool:
         return False
 
-    return mock.patch.multiple(CassandraScan, _look_past=look_past, _has_come=has_come, _report=lambda *_: None)
+    return mock.patch.multiple(CassandraScan, _scan_past=scan_past, _has_arrived=has_arrived, _report=lambda *_: None)
 
 
 @mutation("Recovery 2", scenario="zombies", focus=focus.slow_readers)
 def gap_not_asked_again(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A row that was missing while its writer lives is taken for lost, and nobody is asked for it again."""
 
-    async def has_come(self: CassandraScan, seq: int) -> bool:
+    async def has_arrived(self: CassandraScan, seq: int) -> bool:
         return False
 
-    return mock.patch.multiple(CassandraScan, _has_come=has_come, _to_be_asked=lambda *_: False)
+    return mock.patch.multiple(CassandraScan, _has_arrived=has_arrived, _to_be_asked=lambda *_: False)
 
 
 @mutation("Recovery 2", focus=focus.forgetful)
 def answered_rows_not_missed(world: ClusterWorld) -> AbstractContextManager[Any]:
     """The first row that a quorum does not find is the end, also below what was answered, and behind a seal's word."""
     nothing = property(lambda self: 0, lambda self, value: None)
-    real = CassandraScan._look_past
+    real = CassandraScan._scan_past
 
-    async def look_past(self: CassandraScan, *rest: Any) -> int:
+    async def scan_past(self: CassandraScan, *rest: Any) -> int:
         await real(self, *rest)
         return self._seq
 
     stack = ExitStack()
     stack.enter_context(mock.patch.object(CassandraScan, "_known", nothing, create=True))
-    stack.enter_context(mock.patch.object(CassandraScan, "_look_past", look_past))
+    stack.enter_context(mock.patch.object(CassandraScan, "_scan_past", scan_past))
     return stack
 
 
@@ -80,10 +80,10 @@ def answered_rows_not_missed(world: ClusterWorld) -> AbstractContextManager[Any]
 def tail_not_written_again(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Recovery builds on rows that perhaps one machine alone has."""
 
-    async def settle(self: CassandraJournal, entry: LogEntry, end: Any) -> None:
+    async def finalize(self: CassandraJournal, entry: LogEntry, end: Any) -> None:
         return None
 
-    return mock.patch.object(CassandraJournal, "settle", settle)
+    return mock.patch.object(CassandraJournal, "finalize", finalize)
 
 
 @mutation("Recovery 4", scenario="slow", focus=focus.stopped_recoverers)
@@ -91,7 +91,7 @@ def seal_set_again(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Whoever has read a log seals it where it has read to, whoever else has sealed it meanwhile."""
 
     async def seal(journal: Any, entries: Any, claimed: LogEntry, end: Any) -> None:
-        await journal.settle(claimed, end)
+        await journal.finalize(claimed, end)
         while True:
             try:
                 await entries.update_log(msgspec.structs.replace(claimed, state="sealed", sealed_seq=end.seq))
