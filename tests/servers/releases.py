@@ -2,8 +2,8 @@
 
 No release is published yet, so:
 
-* :func:`before` is the project at :data:`BEFORE`, the first commit with today's folders: an older supervisor starts
-  modules that have moved since.  It is taken from this clone's history, which a shallow clone or an archive does not
+* :func:`before` is the project at :data:`BEFORE`, the first commit with the present names of calls between processes;
+  older commits have others.  It is taken from this clone's history, which a shallow clone or an archive does not
   have.  When releases are published, :data:`BEFORE` is the last one's commit.
 * :func:`after` is made from this code: it has one version more of the wire protocol, with the same frames, and one
   migration more of its SQLite file.  So it tests version negotiation and migrations, not new frames and records; those
@@ -25,7 +25,7 @@ import pytest
 from tests.metadata_service import next_step
 from tests.servers.server import REPOSITORY
 
-BEFORE = "e44ac516a33377db5720bba23d6db9673edf470e"
+BEFORE = "efb11d9b0c61675c6f0ec0885300a5187e4e9d6a"
 AFTER = "9.9.9"
 """Version of :func:`after`."""
 
