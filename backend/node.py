@@ -205,9 +205,9 @@ class Node:
             incarnation.stop(error)
         return incarnation
 
-    async def _start_over(self, letting_go: asyncio.Task[None]) -> None:
+    async def _start_over(self, releasing: asyncio.Task[None]) -> None:
         try:
-            await asyncio.shield(letting_go)
+            await asyncio.shield(releasing)
         except Exception:  # the next attempt reports what is still held
             logger.exception("the log that has failed cannot be closed")
         while True:

@@ -12,7 +12,7 @@ each series has an index in them that its owner looks up once and keeps::
     COMMIT.observe(0.0017)
 
     OPEN = Gauge("holdfast_connections", "Connections that are open.")
-    OPEN.read_by(lambda: len(hall.connections))
+    OPEN.read_by(lambda: len(registry.connections))
 
 The code that composes a process registers its instruments in a :class:`Registry`; exporters read that on
 request (:mod:`telemetry.prometheus`, :mod:`telemetry.otlp`).  So counting costs an addition, and everything

@@ -333,7 +333,7 @@ class Checkpointer:
                         gone.append(number)
             for number in gone:
                 _, heir = self._giving.pop(number)
-                self._node.shards.let_go(self._node.shards.owned[number], heir)
+                self._node.shards.remove_shard(self._node.shards.owned[number], heir)
 
     def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
         """Write the shard's changed state, step by step: commands may run between two steps.

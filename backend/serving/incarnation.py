@@ -133,8 +133,8 @@ class Incarnation:
     def opened(self, partitions: Sequence[OpenPartition]) -> None:
         """Start serving these partitions: resume everything that was in progress in them."""
         for partition in partitions:
-            self.ferry.kick(partition)
-            self.adoption.kick(partition)
+            self.ferry.wake(partition)
+            self.adoption.wake(partition)
             self.changed(partition)
         self.tasks.start(self._collector.run([partition.id for partition in partitions]), "the collector")
 
@@ -349,7 +349,7 @@ class Incarnation:
                     await self.log.wait_room(CLAIMS_ROOM_BYTES, True)
                     continue
                 if partition.fold.outgoing:
-                    self.ferry.kick(partition)
+                    self.ferry.wake(partition)
                 self.changed(partition)
             if claims:
                 break
@@ -550,7 +550,7 @@ class Incarnation:
                 raise PartitionGone(f"partition {settings.partition} is of another queue")
             known = before.map_version
         await self.write_all(partition, lambda _: partition.queue.configure(settings))
-        self.adoption.kick(partition)
+        self.adoption.wake(partition)
         if known < settings.map_version:
             # The queue's sends go to other partitions from now on: waiting receives must ask these, too.
             stale = MapStale(f"the queue of partition {partition.id} has a map of version {settings.map_version}")
@@ -679,7 +679,7 @@ class Incarnation:
 
     async def awaited(self, target: Target) -> list[int]:
         partition = self._find(target)
-        self.adoption.kick(partition)
+        self.adoption.wake(partition)
         awaiting = list(partition.fold.awaiting)
         await self.durable()
         return awaiting
@@ -706,7 +706,7 @@ class Incarnation:
         await self.write_all(
             partition, lambda now: partition.queue.start_move(task_id, destination_arn, rate_per_second, now)
         )
-        self.ferry.kick(partition)
+        self.ferry.wake(partition)
         return next(task for task in partition.fold.tasks if task.task_id == task_id)
 
     async def list_moves(self, target: Target) -> list[MoveTask]:

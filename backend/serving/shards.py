@@ -192,7 +192,7 @@ class Shards:
             self.partitions[partition.id] = partition
         return list(shard.partitions.values())
 
-    def let_go(self, shard: Shard, owner: str | None) -> None:
+    def remove_shard(self, shard: Shard, owner: str | None) -> None:
         """Remove a shard that another node owns from now on."""
         del self.owned[shard.number]
         for number in [number for number in self.damage if shard_of(number) == shard.number]:

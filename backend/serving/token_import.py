@@ -51,14 +51,14 @@ class Adoption:
         self._node = incarnation
         self._complaints = Complaints()
 
-    def kick(self, partition: OpenPartition) -> None:
+    def wake(self, partition: OpenPartition) -> None:
         """Start the import if the partition waits for tokens."""
         if partition.fold.awaiting and partition.adoption is None:
             partition.adoption = self._node.tasks.start(self._adopt(partition), f"the tokens for {partition.id}")
 
     async def wait(self, partition: OpenPartition) -> bool:
         """Wait for the import; return whether the tokens are here, or so many have arrived that a retry may succeed."""
-        self.kick(partition)
+        self.wake(partition)
         if partition.adoption is None:
             return True
         done, _ = await asyncio.wait([partition.adoption], timeout=WAIT_SECONDS)

@@ -65,7 +65,7 @@ class Ferry:
         self._node = incarnation
         self._complaints = Complaints()
 
-    def kick(self, partition: OpenPartition) -> None:
+    def wake(self, partition: OpenPartition) -> None:
         """Start the loops for which the partition has work."""
         if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
             partition.ferry = self._node.tasks.start(self._transfer_all(partition), f"transfers from {partition.id}")
@@ -341,7 +341,7 @@ class Ferry:
 
     async def _settled(self, source: OpenPartition) -> None:
         """Wait until the transfers in progress from this source have finished."""
-        self.kick(source)
+        self.wake(source)
         if source.ferry is not None:
             await asyncio.wait([source.ferry])
 

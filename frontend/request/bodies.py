@@ -37,7 +37,7 @@ class Room:
 
 def arrived(receive: AsgiReceive, most_bytes: int) -> bytes | None:
     """The whole body, if our own server has it already; None: ask :func:`read_body`.  Raises RequestEntityTooLarge."""
-    whole_body = getattr(receive, "whole_body", None)  # holdfast.http.request_cycle.Exchange
+    whole_body = getattr(receive, "whole_body", None)  # holdfast.http.request_cycle.RequestCycle
     body: bytes | None = None if whole_body is None else whole_body()
     if body is not None and len(body) > most_bytes:
         raise SqsError(REQUEST_TOO_LARGE)

@@ -44,7 +44,7 @@ class LongPolls:
         """
         task = asyncio.current_task()
         assert task is not None
-        call_when_gone = getattr(receive, "call_when_gone", None)  # holdfast.http.request_cycle.Exchange
+        call_when_gone = getattr(receive, "call_when_gone", None)  # holdfast.http.request_cycle.RequestCycle
         watcher = None
         self._waiting.add(task)
         if call_when_gone is None:

@@ -188,7 +188,7 @@ class SqsEndpoint:
             polled = action == "ReceiveMessage" and _waits(request)
             instruments.answered(action, status, request.throttled, seconds, polled)
             headers = [(b"x-amzn-requestid", request.request_id.encode()), (b"content-type", content_type), *headers]
-            answer = getattr(receive, "answer", None)  # holdfast.http.request_cycle.Exchange
+            answer = getattr(receive, "answer", None)  # holdfast.http.request_cycle.RequestCycle
             if answer is None or status != 200 or not answer(headers, body):
                 headers.append((b"content-length", b"%d" % len(body)))
                 await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -467,7 +467,7 @@ class SqsEndpoint:
         Only the answer may be kept in memory meanwhile: the exception's frames, which hold the body, are
         released.
         """
-        code = _let_go(error)
+        code = _drop_frames(error)
         address = client_address(scope) or ""
         audit = self._services.audit
         if audit is not None:
@@ -629,7 +629,7 @@ def _is_sign_in(error: BaseException | None) -> bool:
     return isinstance(error, AuthError) or (error is not None and isinstance(error.__cause__, AuthError))
 
 
-def _let_go(error: Exception) -> str:
+def _drop_frames(error: Exception) -> str:
     """Release the frames in which a sign-in was refused, with everything they hold; returns the refusal's code."""
     refusal = error if isinstance(error, AuthError) else error.__cause__
     assert isinstance(refusal, AuthError)

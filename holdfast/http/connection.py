@@ -35,7 +35,7 @@ from holdfast.http.answers import UnreadAnswers
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection_limits import ConnectionSlots
 from holdfast.http.proxies import Forwarded
-from holdfast.http.request_cycle import WRITE_BYTES, App, Exchange, Scope
+from holdfast.http.request_cycle import WRITE_BYTES, App, RequestCycle, Scope
 
 if TYPE_CHECKING:
     from holdfast.http.tls_handshake import Handshake
@@ -82,7 +82,7 @@ class Limits(NamedTuple):
     connections_per_client: int | None = None
 
 
-class Hall(ServerState):
+class ConnectionRegistry(ServerState):
     """State shared by the connections of a process.  ``tasks`` are the calls under way."""
 
     connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
@@ -127,20 +127,20 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         config: uvicorn.Config,
-        server_state: Hall,
+        server_state: ConnectionRegistry,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.hall = server_state
+        self.registry = server_state
         self.loop = _loop or asyncio.get_running_loop()
         self._app: App = config.loaded_app
         self.deadline = _NEVER
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # earlier requests are answered first
-        self._answering: Exchange | None = None
-        self.waiting: deque[Exchange] = deque()
+        self._answering: RequestCycle | None = None
+        self.waiting: deque[RequestCycle] = deque()
         """Requests queued behind the one that is being answered."""
-        self._receiving: Exchange | None = None
+        self._receiving: RequestCycle | None = None
         """Request whose body is being read."""
         self._reading_paused = False
         self._writable: asyncio.Future[None] | None = None
@@ -160,29 +160,29 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         self.transport.set_write_buffer_limits(high=WRITE_BYTES)  # over TLS the default would be eight times as much
-        hall = self.hall
-        hall.connections.add(self)
-        self.deadline = self.loop.time() + (LAST_CALL_SECONDS if hall.draining else hall.limits.read_seconds)
+        registry = self.registry
+        registry.connections.add(self)
+        self.deadline = self.loop.time() + (LAST_CALL_SECONDS if registry.draining else registry.limits.read_seconds)
         self._server = transport.get_extra_info("sockname", ())[:2]
         self._client = (transport.get_extra_info("peername") or ("", 0))[:2]
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         host = self._client[0]
-        if hall.forwarded is not None and hall.forwarded.trusts(host):
-            self._app = hall.forwarded
-        self._takes = hall.client(host)
-        if not hall.places.take(self._takes):
+        if registry.forwarded is not None and registry.forwarded.trusts(host):
+            self._app = registry.forwarded
+        self._takes = registry.client(host)
+        if not registry.places.take(self._takes):
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.hall.connections.discard(self)
-        self.hall.places.give_back(self._takes)
-        for exchange in (self._answering, self._receiving):
-            if exchange is not None:
-                exchange.disconnect()
+        self.registry.connections.discard(self)
+        self.registry.places.give_back(self._takes)
+        for cycle in (self._answering, self._receiving):
+            if cycle is not None:
+                cycle.disconnect()
         self.waiting.clear()
         self._let_write()
         del self._parser  # breaks the reference cycle, so that both are freed without the garbage collector
-        self.hall.notify_if_empty()
+        self.registry.notify_if_empty()
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= _PIECE_BYTES:
@@ -195,12 +195,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = self.loop.create_future()
-        self.deadline = self.loop.time() + self.hall.limits.read_seconds
+        self.deadline = self.loop.time() + self.registry.limits.read_seconds
 
     def resume_writing(self) -> None:
         self._let_write()
         if not self.transport.is_closing():
-            self.deadline = self.loop.time() + self.hall.limits.idle_seconds if self._answering is None else _NEVER
+            self.deadline = self.loop.time() + self.registry.limits.idle_seconds if self._answering is None else _NEVER
 
     # --- what the parser calls ---
 
@@ -251,24 +251,24 @@ class Connection(asyncio.Protocol):
             "server": self._server,
             "client": self._client,
         }
-        keep_alive = parser.should_keep_alive() and version == "1.1" and not self.hall.draining
-        exchange = Exchange(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
-        self._receiving = exchange
+        keep_alive = parser.should_keep_alive() and version == "1.1" and not self.registry.draining
+        cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        self._receiving = cycle
         if self._answering is None:
-            self._begin(exchange)
+            self._begin(cycle)
         else:
-            self.waiting.append(exchange)
+            self.waiting.append(cycle)
             self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        exchange = self._receiving
-        if exchange is not None and not exchange.complete and exchange.feed(body) > BODY_AHEAD_BYTES:
+        cycle = self._receiving
+        if cycle is not None and not cycle.complete and cycle.feed(body) > BODY_AHEAD_BYTES:
             self._pause_reading()
 
     def on_message_complete(self) -> None:
-        exchange = self._receiving
-        if exchange is not None:
-            exchange.feed_end()
+        cycle = self._receiving
+        if cycle is not None:
+            cycle.feed_end()
             self._receiving = None
             self.mid_message = False
 
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def common_headers(self) -> bytes:
-        return self.hall.common_headers
+        return self.registry.common_headers
 
     @property
     def full(self) -> bool:
@@ -291,13 +291,13 @@ class Connection(asyncio.Protocol):
             await asyncio.shield(self._writable)
 
     def hold_answer(self, length_bytes: int) -> None:
-        self.hall.answers.hold(self, length_bytes)
+        self.registry.answers.hold(self, length_bytes)
 
     def answer_progressed(self) -> None:
-        self.hall.answers.progress(self)
+        self.registry.answers.progress(self)
 
     def release_answer(self) -> None:
-        self.hall.answers.release(self)
+        self.registry.answers.release(self)
 
     def abort(self) -> None:
         self.transport.abort()
@@ -307,11 +307,11 @@ class Connection(asyncio.Protocol):
             self._reading_paused = False
             self.transport.resume_reading()
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, cycle: RequestCycle) -> None:
         self._answering = None
-        if not exchange.keep_alive:
+        if not cycle.keep_alive:
             self._close()
-            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # the client may still be reading
+            self.deadline = self.loop.time() + self.registry.limits.read_seconds  # the client may still be reading
         elif not self.transport.is_closing():
             self.resume_reading()
             if self.waiting:
@@ -322,8 +322,8 @@ class Connection(asyncio.Protocol):
     def give_up(self) -> None:
         self._close()
 
-    def ended(self, exchange: Exchange) -> None:
-        self.hall.tasks.discard(exchange.task)
+    def ended(self, cycle: RequestCycle) -> None:
+        self.registry.tasks.discard(cycle.task)
 
     # --- what the server calls ---
 
@@ -336,7 +336,9 @@ class Connection(asyncio.Protocol):
         elif not self.mid_message:
             self._close()
         elif self._waits_for_earlier():
-            self.deadline = now + self.hall.limits.read_seconds  # nothing was read meanwhile, so the client is not slow
+            self.deadline = (
+                now + self.registry.limits.read_seconds
+            )  # nothing was read meanwhile, so the client is not slow
         else:
             self.refuse(b"408 Request Timeout", b"The request did not arrive in time.")
 
@@ -354,14 +356,14 @@ class Connection(asyncio.Protocol):
         """Close with an error answer, unless that would be taken for the answer to another request, or is too late."""
         if self.transport.is_closing():
             return
-        exchange = self._receiving
-        if not self._waits_for_earlier() and (exchange is None or not exchange.started):
+        cycle = self._receiving
+        if not self._waits_for_earlier() and (cycle is None or not cycle.started):
             length = str(len(text)).encode()
             self.transport.write(
                 b"HTTP/1.1 "
                 + status
                 + b"\r\n"
-                + self.hall.common_headers
+                + self.registry.common_headers
                 + b"content-type: text/plain; charset=utf-8\r\n"
                 b"content-length: " + length + b"\r\nconnection: close\r\n\r\n" + text
             )
@@ -407,7 +409,7 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if self.message_bytes == 0:
-            self.deadline = self.loop.time() + self.hall.limits.read_seconds
+            self.deadline = self.loop.time() + self.registry.limits.read_seconds
             self.message_bytes = 1  # the part of this piece that belonged to the previous request is not known
         else:
             self.message_bytes += size
@@ -417,14 +419,14 @@ class Connection(asyncio.Protocol):
         elif self.message_bytes > MESSAGE_BYTES_LIMIT:
             self.refuse(b"413 Content Too Large", b"The request is too large.")
 
-    def _begin(self, exchange: Exchange) -> None:
-        self._answering = exchange
-        if exchange is not self._receiving:
+    def _begin(self, cycle: RequestCycle) -> None:
+        self._answering = cycle
+        if cycle is not self._receiving:
             self.deadline = _NEVER
         elif self.deadline == _NEVER:
-            self.deadline = self.loop.time() + self.hall.limits.read_seconds  # it waited for earlier requests
-        exchange.task = task = self.loop.create_task(exchange.run(self._app))
-        self.hall.tasks.add(task)
+            self.deadline = self.loop.time() + self.registry.limits.read_seconds  # it waited for earlier requests
+        cycle.task = task = self.loop.create_task(cycle.run(self._app))
+        self.registry.tasks.add(task)
 
     def _waits_for_earlier(self) -> bool:
         """Return True if the request being read comes after one that is still being answered."""
@@ -434,10 +436,10 @@ class Connection(asyncio.Protocol):
         """Make the connection idle: nothing is being read or answered."""
         if self.transport.is_closing():
             return
-        if self.hall.draining:
+        if self.registry.draining:
             self._close()
         elif self._writable is None:
-            self.deadline = self.loop.time() + self.hall.limits.idle_seconds
+            self.deadline = self.loop.time() + self.registry.limits.idle_seconds
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and not self.transport.is_closing():

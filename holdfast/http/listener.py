@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from holdfast.http.certificate import Certificate
-from holdfast.http.connection import Connection, Hall, Limits
+from holdfast.http.connection import Connection, ConnectionRegistry, Limits
 from holdfast.http.proxies import Forwarded
 from holdfast.http.request_cycle import App
 from holdfast.http.tls_handshake import Handshake
@@ -125,7 +125,7 @@ class HttpServer(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
-        self.server_state = self.hall = Hall(limits, certificate, forwarded)
+        self.server_state = self.registry = ConnectionRegistry(limits, certificate, forwarded)
         self.cut = 0
         """Number of calls aborted at the end."""
         self._tells_refused = 0.0
@@ -164,7 +164,7 @@ class HttpServer(uvicorn.Server):
 
     def _protocol(self) -> asyncio.Protocol:
         kind: Any = self.config.http_protocol_class
-        made: asyncio.Protocol = kind(config=self.config, server_state=self.hall, app_state={})
+        made: asyncio.Protocol = kind(config=self.config, server_state=self.registry, app_state={})
         return made
 
     async def on_tick(self, counter: int) -> bool:
@@ -174,23 +174,26 @@ class HttpServer(uvicorn.Server):
         """
         await super().on_tick(counter)
         if counter % SWEEP_TICKS == 0:
-            headers = self.hall.default_headers
-            self.hall.common_headers = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+            headers = self.registry.default_headers
+            self.registry.common_headers = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
             now = asyncio.get_running_loop().time()
-            for connection in list(self.hall.connections):
+            for connection in list(self.registry.connections):
                 connection.sweep(now)
-            if self.hall.certificate is not None:
-                self.hall.certificate.refresh()
-            if self.hall.places.refused and now >= self._tells_refused:
-                log.warning("connections were refused, there were too many %s", facts(count=self.hall.places.refused))
-                self.hall.places.refused = 0
+            if self.registry.certificate is not None:
+                self.registry.certificate.refresh()
+            if self.registry.places.refused and now >= self._tells_refused:
+                log.warning(
+                    "connections were refused, there were too many %s",
+                    facts(count=self.registry.places.refused),
+                )
+                self.registry.places.refused = 0
                 self._tells_refused = now + TELL_REFUSED_SECONDS
-            if self.hall.answers.cut and now >= self._reports_cut_at:
+            if self.registry.answers.cut and now >= self._reports_cut_at:
                 log.warning(
                     "connections were cut whose clients did not read long answers %s",
-                    facts(count=self.hall.answers.cut, bytes_max=self.hall.answers.bytes_max),
+                    facts(count=self.registry.answers.cut, bytes_max=self.registry.answers.bytes_max),
                 )
-                self.hall.answers.cut = 0
+                self.registry.answers.cut = 0
                 self._reports_cut_at = now + TELL_REFUSED_SECONDS
         return self._stop.is_set()
 
@@ -200,10 +203,10 @@ class HttpServer(uvicorn.Server):
         Replaces uvicorn's own, which neither accepts connections waiting in the kernel nor checks for a waiting request
         in a connection that it closes.
         """
-        log.info("draining %s", facts(connections=len(self.hall.connections)))
+        log.info("draining %s", facts(connections=len(self.registry.connections)))
         await self.stop_accepting()
         await self._drain_app()
-        self.cut = await self.finish(self.hall.limits.drain_seconds)
+        self.cut = await self.finish(self.registry.limits.drain_seconds)
         if self.cut:
             log.warning("calls were cut off: they took longer than drain_seconds %s", facts(calls=self.cut))
 
@@ -214,13 +217,13 @@ class HttpServer(uvicorn.Server):
             await asyncio.wait(set(self._taking))
         for server in self.servers:
             server.close()
-        self.hall.draining = True
+        self.registry.draining = True
         if self._lingers():
-            for connection in list(self.hall.connections):
+            for connection in list(self.registry.connections):
                 connection.shutdown(idle=False)
             await self._until_empty(LINGER_SECONDS)
         await _turns()  # read requests that those clients have sent
-        for connection in list(self.hall.connections):
+        for connection in list(self.registry.connections):
             connection.shutdown()
 
     async def finish(self, seconds: float) -> int:
@@ -229,12 +232,12 @@ class HttpServer(uvicorn.Server):
         Returns the number of cancelled calls.
         """
         await self._until_empty(seconds)
-        late = set(self.hall.tasks)
+        late = set(self.registry.tasks)
         for task in late:
             task.cancel()
-        for connection in list(self.hall.connections):
+        for connection in list(self.registry.connections):
             connection.transport.abort()
-        for handshake in list(self.hall.handshakes):
+        for handshake in list(self.registry.handshakes):
             handshake.drop()
         if late:
             await asyncio.wait(late, timeout=1)
@@ -244,10 +247,10 @@ class HttpServer(uvicorn.Server):
         """Wait until all connections are closed, for at most this long."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while not self.hall.is_empty and (left := end - loop.time()) > 0:
-            self.hall.emptied.clear()
+        while not self.registry.is_empty and (left := end - loop.time()) > 0:
+            self.registry.emptied.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.hall.emptied.wait(), min(left, 1))
+                await asyncio.wait_for(self.registry.emptied.wait(), min(left, 1))
             await self.on_tick(0)
 
     @contextlib.contextmanager

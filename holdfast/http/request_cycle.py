@@ -59,17 +59,17 @@ class ExchangeConnection(Protocol):
 
     def resume_reading(self) -> None: ...
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, cycle: RequestCycle) -> None:
         """Handle the completion of the answer."""
 
     def give_up(self) -> None:
         """Close the connection, because the answer cannot be completed."""
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, cycle: RequestCycle) -> None:
         """Handle the return of the application."""
 
 
-class Exchange:
+class RequestCycle:
     """A request that is being received and answered.
 
     It is its own ``receive``.  So an application of ours can use :meth:`call_when_gone`, :meth:`whole_body` and

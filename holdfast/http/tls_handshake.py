@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from holdfast.http.connection import LINGER_SECONDS, Connection, Hall
+from holdfast.http.connection import LINGER_SECONDS, Connection, ConnectionRegistry
 from holdfast.logs import facts
 
 HANDSHAKE_SECONDS = 10
@@ -31,11 +31,11 @@ class Handshake(asyncio.Protocol):
     def __init__(
         self,
         config: uvicorn.Config,
-        server_state: Hall,
+        server_state: ConnectionRegistry,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._hall = server_state
+        self._registry = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._make = lambda: _Secured(self, config, server_state, app_state, self._loop)
         self._takes = ""
@@ -44,29 +44,29 @@ class Handshake(asyncio.Protocol):
         self._shaking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        hall = self._hall
+        registry = self._registry
         client = transport.get_extra_info("peername") or ("",)
-        self._takes = hall.client(client[0])
+        self._takes = registry.client(client[0])
         try:
-            if hall.places.take(self._takes):
+            if registry.places.take(self._takes):
                 self._sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
                 self._shaking = self._loop.create_task(self._shake(self._sock, client))
                 self._shaking.add_done_callback(lambda _: self.over())
-                hall.handshakes[self] = None
-                if len(hall.handshakes) > HANDSHAKES_LIMIT:
-                    next(iter(hall.handshakes)).drop()  # the oldest one is the least likely to be honest
+                registry.handshakes[self] = None
+                if len(registry.handshakes) > HANDSHAKES_LIMIT:
+                    next(iter(registry.handshakes)).drop()  # the oldest one is the least likely to be honest
         finally:
             if self._shaking is None:
-                hall.places.give_back(self._takes)
+                registry.places.give_back(self._takes)
             transport.abort()  # type: ignore[attr-defined]  # nothing was read; the socket lives on in its copy
 
     def over(self) -> None:
         """Release the slot: for the resulting connection, or for another handshake."""
         if self._shaking is not None:
             self._shaking = None
-            del self._hall.handshakes[self]
-            self._hall.places.give_back(self._takes)
-            self._hall.notify_if_empty()
+            del self._registry.handshakes[self]
+            self._registry.places.give_back(self._takes)
+            self._registry.notify_if_empty()
 
     def drop(self) -> None:
         """Close the connection."""
@@ -77,13 +77,13 @@ class Handshake(asyncio.Protocol):
         self.over()
 
     async def _shake(self, sock: socket.socket, client: Any) -> None:
-        assert self._hall.certificate is not None
+        assert self._registry.certificate is not None
         self._sock = None
         try:
             await self._loop.connect_accepted_socket(
                 self._make,
                 sock,
-                ssl=self._hall.certificate.context,
+                ssl=self._registry.certificate.context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=LINGER_SECONDS,
             )

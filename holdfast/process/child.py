@@ -257,9 +257,14 @@ async def _frontend(orders: Orders, line: SupervisorSocket) -> int:
     service = await Frontend.start(settings, connect, processes=processes, first=orders.first, seals=orders.seals)
 
     def started(server: HttpServer) -> None:
-        hall = server.hall
+        registry = server.registry
         reload = certificate.reload if certificate else None
-        line.open(server.take, reload, lambda: len(hall.connections) + len(hall.handshakes), observed)
+        line.open(
+            server.take,
+            reload,
+            lambda: len(registry.connections) + len(registry.handshakes),
+            observed,
+        )
 
     observed = await Observability.start(settings, "frontend", orders.name, listens=False)
     try:

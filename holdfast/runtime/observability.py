@@ -98,12 +98,12 @@ class Observability:
 
 def register_server_metrics(registry: Registry, server: HttpServer, certificate: Certificate | None) -> None:
     """Register the metrics of a listener."""
-    hall = server.hall
-    registry.declare("holdfast_connections", "Connections of clients.", lambda: len(hall.connections))
+    clients = server.registry
+    registry.declare("holdfast_connections", "Connections of clients.", lambda: len(clients.connections))
     registry.declare(
-        "holdfast_connections_limit", "The most of them that this process takes.", lambda: hall.limits.connections
+        "holdfast_connections_limit", "The most of them that this process takes.", lambda: clients.limits.connections
     )
-    registry.declare("holdfast_calls_under_way", "Requests that are being answered.", lambda: len(hall.tasks))
+    registry.declare("holdfast_calls_under_way", "Requests that are being answered.", lambda: len(clients.tasks))
     if certificate is not None:
         registry.declare(
             "holdfast_certificate_valid_until_seconds",

@@ -223,7 +223,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         for account in sorted(accounts):
             for held, deleted_ms in await self._records.all(_names(account), _held("")):
                 if int(deleted_ms) <= now_ms - hold_seconds * 1000:
-                    removed += await self._let_go(account, held, deleted_ms)
+                    removed += await self._free_name(account, held, deleted_ms)
         return removed
 
     # --- parts of operations ---
@@ -263,13 +263,13 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         await self._records.unmark(*_id(queue_id))
         return True
 
-    async def _let_go(self, account: str, held: str, deleted_ms: str) -> bool:
-        def let_go(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
+    async def _free_name(self, account: str, held: str, deleted_ms: str) -> bool:
+        def free_name(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if held not in rows or rows[held].record != deleted_ms:
                 return {}, False
             return {held: None}, True
 
-        return await self._records.transact(_names(account), [held], let_go)
+        return await self._records.transact(_names(account), [held], free_name)
 
     async def _change(self, queue_id: int, change: Callable[[Queue], Queue]) -> Queue:
         place = await self._place(queue_id)

@@ -48,7 +48,7 @@ class Obedient:
 
     def __init__(self) -> None:
         self.hold = False
-        """True: calls wait until they are cancelled or :meth:`let_go`."""
+        """True: calls wait until they are cancelled or :meth:`unblock`."""
         self.held: list[asyncio.Future[None]] = []
         self.asked: list[str] = []
         self.cancelled = 0
@@ -70,7 +70,7 @@ class Obedient:
         if self.fail_with is not None:
             raise self.fail_with
 
-    def let_go(self) -> None:
+    def unblock(self) -> None:
         held, self.held = self.held, []
         for waiter in held:
             if not waiter.done():

@@ -40,7 +40,7 @@ class _Door:
             self.service.drain,
             Certificate(self.cert, self.key),
         )
-        self.hall = self.running.server.hall
+        self.registry = self.running.server.registry
         self.clients: list[RawClient] = []
 
     async def connect(self, pair: Pair | None = None, **options: Any) -> RawClient:
@@ -137,7 +137,7 @@ def test_an_expired_certificate_is_told(tmp_path: Path, caplog: pytest.LogCaptur
 async def test_what_the_application_sees(door: _Door) -> None:
     client = await door.connect()
     await answer(client)
-    (connection,) = door.hall.connections
+    (connection,) = door.registry.connections
     assert connection._scheme == "https"
     assert connection._client == client.writer.get_extra_info("sockname")
     transport = connection.transport
@@ -148,16 +148,16 @@ async def test_what_is_no_handshake_is_closed(door: _Door) -> None:
     client = await door.connect_plainly()
     client.get("/")
     await client.end()
-    await until(lambda: not door.hall.handshakes)
+    await until(lambda: not door.registry.handshakes)
     assert door.service.requests == 0
-    assert door.hall.places.taken == 0
+    assert door.registry.places.taken == 0
 
 
 async def test_a_handshake_has_to_end_in_time(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_handshake, "HANDSHAKE_SECONDS", 0.05)
     client = await door.connect_plainly()
     assert await client.end() == b""
-    await until(lambda: not door.hall.handshakes)
+    await until(lambda: not door.registry.handshakes)
 
 
 async def test_of_too_many_handshakes_the_oldest_ends(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,18 +165,18 @@ async def test_of_too_many_handshakes_the_oldest_ends(door: _Door, monkeypatch: 
     silent = []
     for number in range(3):
         silent.append(await door.connect_plainly())
-        await until(lambda number=number: len(door.hall.handshakes) > number)  # type: ignore[misc]
+        await until(lambda number=number: len(door.registry.handshakes) > number)  # type: ignore[misc]
     assert await answer(await door.connect()) == b"ok"
     assert await silent[0].end() == b""
-    assert len(door.hall.handshakes) == 2
+    assert len(door.registry.handshakes) == 2
 
 
 async def test_a_burst_of_handshakes(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst above the limit: some connections are dropped before their handshakes begin."""
     monkeypatch.setattr(tls_handshake, "HANDSHAKES_LIMIT", 2)
     burst = [socket.create_connection(door.address) for _ in range(CONNECTIONS)]
-    await until(lambda: len(door.hall.handshakes) == 2)
-    await until(lambda: door.hall.places.taken == 2)
+    await until(lambda: len(door.registry.handshakes) == 2)
+    await until(lambda: door.registry.places.taken == 2)
     for sock in burst[:-2]:
         client = RawClient(*await asyncio.open_connection(sock=sock))
         door.clients.append(client)
@@ -214,20 +214,20 @@ async def test_suites_of_tls_1_2_have_forward_secrecy_and_authenticated_encrypti
 async def test_a_handshake_takes_a_place(door: _Door) -> None:
     for number in range(CONNECTIONS):
         await door.connect_plainly()
-        await until(lambda number=number: len(door.hall.handshakes) > number)  # type: ignore[misc]
+        await until(lambda number=number: len(door.registry.handshakes) > number)  # type: ignore[misc]
     late = await door.connect_plainly()
     assert await late.end() == b""
     door.clients[0].writer.close()
-    await until(lambda: len(door.hall.handshakes) < CONNECTIONS)
+    await until(lambda: len(door.registry.handshakes) < CONNECTIONS)
     assert await answer(await door.connect()) == b"ok"
 
 
 async def test_a_drain_answers_who_is_shaking_hands(door: _Door) -> None:
     """A client that completes its handshake and sends nothing does not delay it for long."""
     waiting = [socket.create_connection(door.address) for _ in range(2)]
-    await until(lambda: len(door.hall.handshakes) == 2)
+    await until(lambda: len(door.registry.handshakes) == 2)
     stopping = asyncio.create_task(door.running.stop())
-    await until(lambda: door.hall.draining)
+    await until(lambda: door.registry.draining)
     asking, silent = [await door.connect(sock=sock, server_hostname="127.0.0.1") for sock in waiting]
     asking.get("/")
     status, headers, body = await asking.answer()

@@ -665,10 +665,10 @@ class CassandraLog:
             return
         self._error = Unavailable(f"the journal cannot be written: {error}")
         self._room = -1
-        self._let_go()
+        self._end_waits()
         self._on_failure(error)
 
-    def _let_go(self) -> None:
+    def _end_waits(self) -> None:
         assert self._error is not None
         self._replicas.end(self._error)
         self._give_up_waiting(self._error)
@@ -745,7 +745,7 @@ class CassandraLog:
             timeout.cancel()
         if self._error is None:
             self._error = Unavailable("the log is closed")
-            self._let_go()
+            self._end_waits()
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])

@@ -27,7 +27,7 @@ from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.journal.interface import Cut
 from backend.journal.local.disk import Disk
-from backend.journal.local.segment_allocator import SEGMENT_BYTES_MIN, Segment, Stock, make_log
+from backend.journal.local.segment_allocator import SEGMENT_BYTES_MIN, Segment, SegmentAllocator, make_log
 from backend.journal.local.segments import RottenRecord, SegmentFiles, check_record
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
@@ -119,7 +119,7 @@ class LocalLog:
 
         self._error: Unavailable | None = None
         self._closing = False
-        self._stock = Stock(
+        self._allocator = SegmentAllocator(
             disk,
             directory,
             segment_bytes=settings.segment_bytes,
@@ -184,8 +184,8 @@ class LocalLog:
         directory = files.register(log_id, name)
         lock_fd, first = await disk.run(make_log, disk, directory, settings.segment_bytes)
         log = cls(disk, files, directory, log_id, life, clock_ms, on_failure, settings, lock_fd, first)
-        log._stock.make()
-        await log._stock.wait()
+        log._allocator.make()
+        await log._allocator.wait()
         return log
 
     # --- appending --- ----
@@ -214,7 +214,7 @@ class LocalLog:
         succeeded.
         """
         size = len(record) + DIRECTORY_ENTRY_BYTES
-        if size > self._room or (self._stock.refusing and not reserve):
+        if size > self._room or (self._allocator.refusing and not reserve):
             self._turn(size, reserve)
         self._room -= size
         position = self._origin + (self._fill >> 3)
@@ -236,8 +236,8 @@ class LocalLog:
         if self._closing:
             raise Unavailable("the log is closed")
         if not self._fits(size_bytes, reserve):
-            self._stock.check_free()
-            raise StorageFull(self._stock.shortage())
+            self._allocator.check_free()
+            raise StorageFull(self._allocator.shortage())
 
     async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
         """Check like :meth:`check_room`, but wait for a segment that is being allocated."""
@@ -245,7 +245,7 @@ class LocalLog:
             try:
                 return self.check_room(size_bytes, reserve)
             except StorageFull:
-                if not await self._stock.wait():
+                if not await self._allocator.wait():
                     raise
 
     def room(self) -> bool:
@@ -256,16 +256,18 @@ class LocalLog:
         """Return whether little more than the current segment is left for new messages: the disk is full, or nearly
         so.
         """
-        return self._stock.short()
+        return self._allocator.short()
 
     def _fits(self, size_bytes: int, reserve: bool) -> bool:
-        if self._stock.refusing and not reserve:
+        if self._allocator.refusing and not reserve:
             return False
         # A record takes at least 56 bytes, its directory entry 8; two consecutive rows hold more than row_bytes.
         need = size_bytes + size_bytes // 7 + ROW_OVERHEAD_BYTES * (2 + 2 * size_bytes // self._settings.row_bytes)
         if need <= self._room + self._beyond:
             return True
-        return self._stock.available(reserve) > 0 and need <= _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES)
+        return self._allocator.available(reserve) > 0 and need <= _capacity(
+            self._allocator.ready[0], SEGMENT_HEADER_BYTES
+        )
 
     def _turn(self, size: int, reserve: bool) -> None:
         """Make room for a record that does not fit the batch being filled, or raise."""
@@ -273,26 +275,26 @@ class LocalLog:
             raise self._error
         if self._closing:
             raise Unavailable("the log is closed")
-        if self._stock.refusing and not reserve:
-            self._stock.check_free()
-            raise StorageFull(self._stock.shortage())
+        if self._allocator.refusing and not reserve:
+            self._allocator.check_free()
+            raise StorageFull(self._allocator.shortage())
         if size <= self._room:
             return
         batch = self._batch
         offset = batch.offset + self._row_bytes() if self._records else batch.offset
         if size > _capacity(batch.segment, offset):
-            if self._stock.available(reserve) < 1:
-                self._stock.check_free()
-                raise StorageFull(self._stock.shortage())
-            if size > _capacity(self._stock.ready[0], SEGMENT_HEADER_BYTES):
+            if self._allocator.available(reserve) < 1:
+                self._allocator.check_free()
+                raise StorageFull(self._allocator.shortage())
+            if size > _capacity(self._allocator.ready[0], SEGMENT_HEADER_BYTES):
                 raise ValueError(f"a record of {size} bytes does not fit a segment")
         if self._records:
             self._close_batch()
         if size > _capacity(self._batch.segment, self._batch.offset):
             full = self._batch.segment
-            self._batch = _Batch(self._stock.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
+            self._batch = _Batch(self._allocator.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
             self._begin(self._batch)
-            self._let_go(full)
+            self._close_full(full)
         if size > self._room:  # a record larger than a usual row
             self._beyond -= size - self._room
             self._room = size
@@ -418,8 +420,8 @@ class LocalLog:
                 future.set_result(None)
         try:
             if batch.segment is not self._batch.segment:
-                self._let_go(batch.segment)
-            self._stock.check_free()
+                self._close_full(batch.segment)
+            self._allocator.check_free()
         finally:
             self._gather_soon(0, LOOKS_MOST)
 
@@ -435,7 +437,7 @@ class LocalLog:
         """Schedule a check after the loop has polled its sockets and processed the results."""
         self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, looks))
 
-    def _let_go(self, segment: Segment) -> None:
+    def _close_full(self, segment: Segment) -> None:
         """Close a full segment, unless a row of it is still to be written."""
         rows = (*self._queue, self._under_way) if self._under_way is not None else self._queue
         if all(row.segment is not segment for row in rows):
@@ -452,7 +454,7 @@ class LocalLog:
         without proving anything.
         """
         self._error = Unavailable(f"the journal cannot be written: {error}")
-        self._stock.stop()
+        self._allocator.stop()
         self._room = -1
         self._beyond = 0
         waiting = [self._under_way, *self._queue, self._batch]
@@ -544,8 +546,8 @@ class LocalLog:
         self._room = -1
         if self._mark_timer is not None:
             self._mark_timer.cancel()
-        self._stock.stop()
-        await self._stock.drain()
+        self._allocator.stop()
+        await self._allocator.drain()
         if self._error is None and (self._awake or not self._marked or self._records):
             self._drained = self._loop.create_future()
             if not self._awake:
@@ -558,10 +560,10 @@ class LocalLog:
             self._drained.set_result(None)
 
     def _release(self) -> None:
-        for segment in {self._batch.segment, *self._stock.ready, *self._abandoned}:
+        for segment in {self._batch.segment, *self._allocator.ready, *self._abandoned}:
             with contextlib.suppress(OSError):
                 self._disk.close(segment.fd)
-        self._stock.ready.clear()
+        self._allocator.ready.clear()
         self._files.close()
         self._disk.close(self._lock_fd)
 

@@ -38,7 +38,7 @@ class Segment:
         self.size_bytes = size_bytes
 
 
-class Stock:
+class SegmentAllocator:
     """The preallocated segments.  Used from one event loop."""
 
     def __init__(

@@ -115,4 +115,4 @@ def numbers_in(rows: list[Row]) -> list[int]:
 
 async def all_made(log: LocalLog) -> None:
     """Wait until the log has preallocated all segments."""
-    await log._stock.drain()
+    await log._allocator.drain()

@@ -103,7 +103,7 @@ async def test_a_receive_may_take_its_wait_beside_the_time_of_a_call() -> None:
     with pytest.raises(Unavailable):
         await house.send("a")
     assert not poll.done()
-    house.inside.let_go()
+    house.inside.unblock()
     assert len(await poll) == 1
     await house.close()
 
@@ -120,7 +120,7 @@ async def answered_but_unread(house: House, command: Receive = POLL) -> asyncio.
     """Start a receive whose answer was sent, and which its caller reads only after it resumes reading."""
     poll = await waiting(house, command)
     link_of(house)._transport.pause_reading()
-    house.inside.let_go()
+    house.inside.unblock()
     (connection,) = house.server.connections
     await until(lambda: not connection._running)
     return poll
@@ -264,7 +264,7 @@ async def test_what_is_under_way_when_a_server_drains_is_answered(house: House) 
     draining = asyncio.create_task(house.server.drain(30))
     await until(lambda: not house.remote.connected)
     later = asyncio.create_task(house.send("b"))
-    house.inside.let_go()
+    house.inside.unblock()
     assert (await call)[0].message_id == "id-1"
     await draining
     assert not later.done(), "a new call waits for the next server"
@@ -294,7 +294,7 @@ async def test_calls_beyond_what_may_be_under_way_wait_their_turn() -> None:
     leaver = calls.pop(began)
     leaver.cancel()
     house.inside.hold = False
-    house.inside.let_go()
+    house.inside.unblock()
     await asyncio.gather(*calls)
     with pytest.raises(asyncio.CancelledError):
         await leaver
@@ -372,5 +372,5 @@ async def test_numbers_of_calls_begin_anew_and_pass_over_those_in_use(
     second = asyncio.create_task(house.send("b"))
     await until(lambda: len(house.inside.held) == 2)
     assert sorted(link_of(house)._calls) == [1, 2]
-    house.inside.let_go()
+    house.inside.unblock()
     assert {(await first)[0].number, (await second)[0].number} == {1, 2}

@@ -276,7 +276,7 @@ async def test_a_long_poll_whose_shard_moves_waits_for_what_is_left_of_its_time(
     await until(lambda: nodes.inside["a"].held)
     await asyncio.sleep(0.1)
     nodes.owners[SHARD] = "b"
-    nodes.inside["a"].let_go()
+    nodes.inside["a"].unblock()
     assert len(await poll) == 1
     assert nodes.inside["a"].waits == [10]
     assert 5 < nodes.inside["b"].waits[0] <= 9.9

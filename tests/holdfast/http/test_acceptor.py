@@ -34,7 +34,7 @@ class Hand:
 
     @property
     def connections(self) -> int:
-        return len(self.running.server.hall.connections)
+        return len(self.running.server.registry.connections)
 
 
 class Listener(socket.socket):

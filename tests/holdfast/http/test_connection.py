@@ -34,12 +34,12 @@ class _Door:
         limits = Limits(CONNECTIONS, READ_SECONDS, IDLE_SECONDS, drain_seconds=0)
         self.running = StubServer(self.service.app, self.sockets, limits, self.service.drain, lingers=lingers)
         self.server = self.running.server
-        self.hall = self.server.hall
+        self.registry = self.server.registry
         self.clients: list[RawClient] = []
 
     @property
     def connections(self) -> list[Connection]:
-        return list(self.hall.connections)
+        return list(self.registry.connections)
 
     def pass_time(self, seconds: float) -> None:
         """Run the sweep as if ``seconds`` had passed without an event."""
@@ -378,7 +378,7 @@ async def test_where_others_go_on_an_idle_connection_learns_by_an_answer_that_it
         polling.get("/poll")
         await until(lambda: door.service.waiting)
         stopping = asyncio.create_task(door.running.stop())
-        await until(lambda: door.hall.draining)
+        await until(lambda: door.registry.draining)
         idle.get("/")
         status, headers, body = await idle.answer()
         assert (status, headers["connection"], body) == (200, "close", b"ok")
@@ -499,24 +499,24 @@ async def test_an_answer_that_is_not_read_is_buffered_in_part(door: _Door) -> No
         client.get("/large")
     await until(lambda: blocked(door) == 6)
     assert buffered(door) <= 6 * 2 * WRITE_BYTES
-    assert door.hall.answers.bytes_held == 6 * (8 << 20)
+    assert door.registry.answers.bytes_held == 6 * (8 << 20)
     for client in clients:
         for _ in range(2):
             status, _, body = await client.answer()
             assert (status, body) == (200, b"x" * (8 << 20))
-    await until(lambda: door.hall.answers.bytes_held == 0)
+    await until(lambda: door.registry.answers.bytes_held == 0)
 
 
 async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_memory(
     door: _Door, caplog: pytest.LogCaptureFixture
 ) -> None:
-    door.hall.answers.bytes_max = 3 * (8 << 20)
+    door.registry.answers.bytes_max = 3 * (8 << 20)
     clients = [await door.connect() for _ in range(3)]
     for count, client in enumerate(clients, 1):
         client.get("/large")
         await until(partial(is_blocked, door, count))
     first = await clients[0].reader.read(4 << 20)  # it reads, so the second has been idle longest
-    await until(lambda: next(iter(door.hall.answers._held)) is not connection_of(door, clients[0]))
+    await until(lambda: next(iter(door.registry.answers._held)) is not connection_of(door, clients[0]))
     late = await door.connect()
     late.get("/large")
     assert (await late.answer())[2] == b"x" * (8 << 20)
@@ -524,7 +524,7 @@ async def test_the_client_that_has_read_nothing_for_longest_is_cut_for_want_of_m
     assert len(first + await clients[0].reader.readexactly((8 << 20) - len(first))) == 8 << 20
     assert (await clients[2].answer())[2] == b"x" * (8 << 20)
     await until(lambda: "connections were cut whose clients did not read long answers" in caplog.text)
-    assert door.hall.answers.bytes_held == 0
+    assert door.registry.answers.bytes_held == 0
 
 
 async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(door: _Door) -> None:
@@ -533,7 +533,7 @@ async def test_a_client_that_closes_in_the_middle_of_an_answer_frees_its_memory(
     await until(lambda: blocked(door) == 1)
     client.writer.transport.abort()
     await until(lambda: not door.connections)
-    await until(lambda: door.hall.answers.bytes_held == 0)
+    await until(lambda: door.registry.answers.bytes_held == 0)
 
 
 def connection_of(door: _Door, client: RawClient) -> Connection:

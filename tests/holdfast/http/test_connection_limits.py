@@ -83,7 +83,7 @@ async def test_a_client_gets_so_many_connections(start: Start) -> None:
         client.get("/")
         assert (await client.answer())[0] == 200
     clients[0].writer.close()
-    await until(lambda: running.server.hall.places.taken == 2)
+    await until(lambda: running.server.registry.places.taken == 2)
     clients.append(await connect(address))
     clients[-1].get("/")
     assert (await clients[-1].answer())[0] == 200
@@ -107,11 +107,11 @@ async def test_handshakes_count(start: Start, tmp_path_factory: pytest.TempPathF
     pair.write(folder / "cert.pem", folder / "key.pem")
     running, address = await start(LIMITS, Certificate(folder / "cert.pem", folder / "key.pem"))
     silent = [socket.create_connection(address) for _ in range(2)]
-    await until(lambda: len(running.server.hall.handshakes) == 2)
+    await until(lambda: len(running.server.registry.handshakes) == 2)
     late = await connect(address)
     assert await late.end() == b""
     silent.pop().close()
-    await until(lambda: len(running.server.hall.handshakes) == 1)
+    await until(lambda: len(running.server.registry.handshakes) == 1)
     reader, writer = await asyncio.open_connection(*address, ssl=pair.trust())
     client = RawClient(reader, writer)
     client.get("/")

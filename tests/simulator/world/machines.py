@@ -102,16 +102,16 @@ class NetMachines(Machines):
         """True if a row of a log is held back from some machine."""
         return any(key[0] == log_id for key in self._held)
 
-    def let_go(self, log_id: int) -> None:
+    def release(self, log_id: int) -> None:
         """Send the rows of a log that were held back."""
         for key in [key for key in self._held if key[0] == log_id]:
             self._let_go_in(self.random.random() * 0.3, key)
 
     def _let_go_in(self, seconds: float, key: RowKey) -> None:
         """It is on its way whatever becomes of whoever sent it."""
-        Context().run(asyncio.get_running_loop().call_later, seconds, self._let_go, key)
+        Context().run(asyncio.get_running_loop().call_later, seconds, self._release, key)
 
-    def _let_go(self, key: RowKey) -> None:
+    def _release(self, key: RowKey) -> None:
         log_id, segment, row = key
         _, data = self._held.pop(key, (0, b""))
         if data:
@@ -123,7 +123,7 @@ class NetMachines(Machines):
         self.fence_seconds = self.news_seconds = self.scan_seconds = self.stuck = 0.0
         self.far = None
         for key in list(self._held):
-            self._let_go(key)
+            self._release(key)
 
     def lone_holders(self, log_id: int, through: int) -> set[int]:
         """Machines that alone have a row of a log, up to this row."""

@@ -134,7 +134,7 @@ def stuck_rows(world: ClusterWorld) -> None:
         dies(world, world.server(name), 0.5, random.random())
 
     def sealed(entry: LogEntry) -> None:
-        machines.let_go(entry.log_id)
+        machines.release(entry.log_id)
 
     machines.when_stuck = stuck
     world.ledger.when_sealed = sealed
@@ -204,7 +204,7 @@ def stopped_recoverers(world: ClusterWorld) -> None:
             host = HOST.get()
             if isinstance(host, NodeProcess) and host.stopped:
                 stopped[entry.log_id] = host
-                machines.let_go(entry.log_id)
+                machines.release(entry.log_id)
 
     def changes(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
         known = [one for entry in entries if (one := world.ledger.shards.get(entry.shard)) is not None]
