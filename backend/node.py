@@ -38,11 +38,11 @@ from backend.journal.local.log import LogSettings
 from backend.recovery.checkpointer import Checkpointer, RetainedSegments
 from backend.recovery.ownership import Ownership
 from backend.recovery.startup import start
+from backend.resolver import Resolver
 from backend.serving.background import Tasks
 from backend.serving.incarnation import Incarnation
 from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import OpenPartition
-from backend.serving.resolver import Resolver
 from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from auth.audit import AuditLog
 from auth.encryption.keyring import Keyring
@@ -28,9 +28,16 @@ from ratelimit.limiter import BaseLimiter, Limiter
 if TYPE_CHECKING:
     from auth.tokens.oidc import Oidc
     from frontend.alarms.alarms import Alarms
-    from frontend.alarms.keeper import Keeper
     from frontend.rest.document_jobs import Documents
     from telemetry.spans import Tracing
+
+
+class AlarmEvaluator(Protocol):
+    """Evaluates alarms (:class:`frontend.alarms.keeper.Keeper`)."""
+
+    def start(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -75,7 +82,7 @@ class Services:
     """Report of the backend if it is in this process."""
     alarms: Alarms | None = None
     """Alarms of tenants on their queues; None: there are none."""
-    keeper: Keeper | None = None
+    keeper: AlarmEvaluator | None = None
     """Evaluates alarms, unless another process does."""
     sessions: Sessions = field(init=False)
     tokens: TokenIssuer = field(init=False)

@@ -25,7 +25,6 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from billing.lake.billing_days import days_to_sum_up
 from billing.lake.compact import PREFIX
 from billing.lake.lake import Lake, LakeFile
 from billing.lake.tables import (
@@ -39,6 +38,7 @@ from billing.lake.tables import (
     new_run,
 )
 from billing.metering.usage import COUNTS
+from billing.pricing.billing_days import days_to_sum_up
 from billing.pricing.invoices import Invoices
 from spark_analytics import records
 from spark_analytics.input_size import bytes_of_files, is_small

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Final, TypeGuard
 
-from billing.lake.billing_days import TABLES
 from billing.lake.lake import LakeFile
 from billing.lake.tables import STORAGE_HOURLY, LakeTables
+from billing.pricing.billing_days import TABLES
 
 MIB: Final = 1 << 20
 SMALL_BYTES: Final = 8 * MIB

@@ -25,11 +25,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from billing.lake.billing_days import EVERYBODY_ELSE, TABLES, batch_command
 from billing.lake.lake import Lake, LakeFile
 from billing.lake.months import Month
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.metering.usage import COUNTS
+from billing.pricing.billing_days import EVERYBODY_ELSE, TABLES, batch_command
 from billing.pricing.invoices import Invoices
 from billing.pricing.rated import Rated, RatedMonth, Rating
 from spark_analytics import records

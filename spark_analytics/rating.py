@@ -35,7 +35,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from billing.lake.billing_days import (
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, new_run
+from billing.pricing.billing_days import (
     EVERYBODY_ELSE,
     TABLES,
     batch_command,
@@ -44,11 +47,9 @@ from billing.lake.billing_days import (
     days_needed,
     month_hours,
 )
-from billing.lake.lake import Lake
-from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, new_run
 from billing.pricing.charges import RATED
-from billing.pricing.invoices import Closed, Invoices
+from billing.pricing.closing import Closed
+from billing.pricing.invoices import Invoices
 from billing.pricing.money import BASIS_POINTS, PRICE_PLACES
 from billing.pricing.plans import METERS, Customers, PriceBook
 from billing.pricing.rated import FewerHours, Rated, Rating, check_hours, folder_of
@@ -133,7 +134,7 @@ class Rates(NamedTuple):
     customers: Customers
     begins: Mapping[str, datetime] = MappingProxyType({})
     """The beginnings of accounts' months that do not begin with their plan's
-    (:func:`billing.lake.billing_days.begins`)."""
+    (:func:`billing.pricing.billing_days.begins`)."""
 
     def days(self) -> list[date]:
         """The days (UTC) that have the month's hours."""

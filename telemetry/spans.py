@@ -37,7 +37,7 @@ from opentelemetry.util.types import AttributeValue
 
 from telemetry import headers
 from telemetry.headers import RemoteSpan
-from telemetry.traces import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
+from telemetry.trace_metrics import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
 
 logger = logging.getLogger("holdfast.telemetry")
 

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING
 
 from backend.cluster.clock_bounds import median
 from backend.serving.node_clock import SLEW_MOST
+from backend.serving.shard_clock import Former
 from metadata_service.models import Heartbeat
-
-if TYPE_CHECKING:
-    from backend.recovery.replay import Former
 
 DEAD_SECONDS = 4.25
 """More than four seconds, because a heartbeat that takes three to be stored comes four after the previous one."""

@@ -37,8 +37,9 @@ from backend.cluster.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.cluster.view import View
 from backend.journal.local.segments import LogInUse
 from backend.node import Node
-from backend.recovery.replay import Former, JournalDamaged
+from backend.recovery.replay import JournalDamaged
 from backend.serving.background import Complaints
+from backend.serving.shard_clock import Former
 from metadata_service.clusters import shard_placement
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Takeover
 from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, StoreError

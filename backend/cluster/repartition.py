@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from backend.api import BackendError, PartitionGone, PartitionUnknown, Peer, SettingsStale, Target
-from backend.serving.resolver import Resolver
+from backend.resolver import Resolver
 from metadata_service.clusters.partition_map import changing, drain, move, settled, split, without
 from metadata_service.models import Partition, Queue
 from metadata_service.store import ConditionFailed, QueueNotFound

@@ -16,7 +16,10 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
+import msgspec
+
 from backend.api import StorageFull, Unavailable
+from backend.engine.blocks import Ref
 from backend.journal.local.disk import Disk, is_media_error
 from backend.journal.local.segments import SegmentFiles
 from metadata_service.models import PieceRef
@@ -233,3 +236,19 @@ class LocalPieces:
 
 def _path(directory: str, number: int) -> str:
     return f"{directory}/ckpt-{number:08d}.bin"
+
+
+class ShardManifest(msgspec.Struct, array_like=True):
+    """The first chunk of a shard's checkpoint: references to the chunks of its partitions."""
+
+    format: int
+    partitions: list[tuple[int, Ref]]
+    time_ms: int = 0
+    """The shard's time."""
+    clock_ms: int = 0
+    """The owner's clock."""
+
+
+MANIFEST_FORMAT = 1
+encode_manifest = msgspec.msgpack.Encoder().encode
+decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode

@@ -24,7 +24,7 @@ from backend.engine import snapshot
 from backend.engine.blocks import Block, Ref
 from backend.engine.fold import Fold
 from backend.engine.tokens import Chunk
-from backend.journal.checkpoints import PieceFile, PieceWriter
+from backend.journal.checkpoints import MANIFEST_FORMAT, PieceFile, PieceWriter, ShardManifest, encode_manifest
 from backend.journal.interface import Journal
 from backend.journal.pins import Pins, Segment
 from backend.journal.rows import SEGMENT_MAX
@@ -52,22 +52,6 @@ MARKS_AT_ONCE = 8
 """Entries marked as swept in one sweep; few, because hand-overs wait for it."""
 SEGMENT_BITS = 20
 SEGMENT_MASK = (1 << SEGMENT_BITS) - 1
-
-
-class ShardManifest(msgspec.Struct, array_like=True):
-    """The first chunk of a shard's checkpoint: references to the chunks of its partitions."""
-
-    format: int
-    partitions: list[tuple[int, Ref]]
-    time_ms: int = 0
-    """The shard's time."""
-    clock_ms: int = 0
-    """The owner's clock."""
-
-
-MANIFEST_FORMAT = 1
-encode_manifest = msgspec.msgpack.Encoder().encode
-decode_manifest = msgspec.msgpack.Decoder(ShardManifest).decode
 
 
 class RetainedSegments(NamedTuple):

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied
 from backend.journal.rows import segment_key
+from backend.serving.host import PartitionHost
 from backend.serving.partition import OpenPartition
-
-if TYPE_CHECKING:
-    from backend.serving.incarnation import Incarnation
 
 LIVE_SHARE = 4
 """One quarter."""
@@ -32,7 +29,7 @@ class Cleaner:
     recent messages.
     """
 
-    def __init__(self, node: Incarnation, segment_bytes: int) -> None:
+    def __init__(self, node: PartitionHost, segment_bytes: int) -> None:
         self._node = node
         self._segment_bytes = segment_bytes
 

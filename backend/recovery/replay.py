@@ -21,13 +21,13 @@ from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.records import UnknownRecord, decode_head
-from backend.journal.checkpoints import PieceDamaged, PieceReader
+from backend.journal.checkpoints import PieceDamaged, PieceReader, decode_manifest
 from backend.journal.interface import Journal
 from backend.journal.local.scan import LogEnd, Row
 from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
-from backend.recovery.checkpointer import decode_manifest
 from backend.serving.background import Slices
+from backend.serving.shard_clock import Former
 from backend.serving.shards import as_piece, as_ref, shard_of
 from metadata_service.models import LogEntry, PieceRef, ShardEntry, StoppedPartition
 
@@ -65,19 +65,6 @@ class Harm(NamedTuple):
     def __str__(self) -> str:
         whose = f"shard {self.shard}" if self.partition is None else f"partition {self.partition}"
         return f"{whose}: {self.why}"
-
-
-class Former(NamedTuple):
-    """The last known time of a shard, according to the journal."""
-
-    owner_log: int = 0
-    """The log that owned it last, even if its writer never served it; 0: none did."""
-    log_id: int = 0
-    """The log with its last record, or else its checkpoint; 0: there is neither."""
-    time_ms: int = 0
-    """The shard's time at that point; 0: unknown."""
-    clock_ms: int = 0
-    """The clock of the log's writer at that point; 0: unknown."""
 
 
 class Chained(NamedTuple):

@@ -52,6 +52,7 @@ from backend.engine.records import Message, Record, RetryAnswered, encode_head
 from backend.engine.timers import NEVER
 from backend.journal.interface import Log
 from backend.journal.rows import encode_record
+from backend.resolver import Resolver
 from backend.serving.account_usage import AccountUsage
 from backend.serving.background import Tasks
 from backend.serving.memory_limit import Memory
@@ -61,7 +62,6 @@ from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, OpenPartitio
 from backend.serving.payload_cache import Windows
 from backend.serving.peek import peek
 from backend.serving.queue_stats import measured, measured_of
-from backend.serving.resolver import Resolver
 from backend.serving.shards import Shard, Shards
 from backend.serving.token_import import Adoption
 from backend.serving.transfers import Ferry

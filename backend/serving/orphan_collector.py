@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from backend.api import BackendError, NotOwner, PartitionGone, PartitionState, Target
 from backend.engine.records import Forgotten
 from backend.serving.background import Complaints
+from backend.serving.host import PartitionHost
 from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
-
-if TYPE_CHECKING:
-    from backend.serving.incarnation import Incarnation
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +28,8 @@ RETRY_SECONDS = 5.0
 class OrphanCollector:
     """Collection of orphans of one incarnation, in the background."""
 
-    def __init__(self, incarnation: Incarnation) -> None:
-        self._node = incarnation
+    def __init__(self, host: PartitionHost) -> None:
+        self._node = host
 
     async def run(self, opened: Sequence[int]) -> None:
         """Drop opened or stopped partitions whose queue is gone, and send the others their settings in case they

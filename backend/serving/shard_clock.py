@@ -12,6 +12,8 @@ longer or shorter, and the timestamps of messages are off.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from backend.serving.node_clock import SLEW_MOST, SLEWED_MOST_MS, SteadyClock
 
 
@@ -66,3 +68,16 @@ class ShardClock:
                 self._joined = node.stepped_ms
         self._time_ms, self._at_ms = time_ms, at_ms
         return time_ms
+
+
+class Former(NamedTuple):
+    """The last known time of a shard, according to the journal."""
+
+    owner_log: int = 0
+    """The log that owned it last, even if its writer never served it; 0: none did."""
+    log_id: int = 0
+    """The log with its last record, or else its checkpoint; 0: there is neither."""
+    time_ms: int = 0
+    """The shard's time at that point; 0: unknown."""
+    clock_ms: int = 0
+    """The clock of the log's writer at that point; 0: unknown."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 from zlib import crc32
 
 from backend.api import SHARDS, NotOwner
@@ -18,11 +18,8 @@ from backend.engine.fold import Fold
 from backend.engine.timers import NEVER
 from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import OpenPartition
-from backend.serving.shard_clock import ShardClock
+from backend.serving.shard_clock import Former, ShardClock
 from metadata_service.models import PieceRef, ShardEntry, StoppedPartition, cluster_of
-
-if TYPE_CHECKING:
-    from backend.recovery.replay import Former, Replay
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +28,32 @@ DROPPED_KEPT = 4096
 Pieces = dict[int, tuple[Ref, list[Ref]]]
 """By partition: the reference to its own chunk in a checkpoint, and the references in that chunk."""
 
-ShardTime = Callable[[int, "Former", float], float]
+ShardTime = Callable[[int, Former, float], float]
 """Returns the time at which a shard continues, from the shard, its journaled times and its new owner's clock."""
 
 
 def owners_time(shard: int, former: Former, time_ms: float) -> float:
     """Return the new owner's time: nothing is known about the clocks of former owners."""
     return time_ms
+
+
+class Recovered(Protocol):
+    """State of shards as a replay has folded it (:class:`backend.recovery.replay.Replay`)."""
+
+    folds: dict[int, Fold]
+    pieces: dict[int, Pieces]
+
+    @property
+    def partition_harm(self) -> Mapping[int, object]: ...
+
+    @property
+    def shard_harm(self) -> Mapping[int, object]: ...
+
+    def former(self, shard: int) -> Former:
+        """Return the last known time of a shard."""
+
+    def still_stopped(self) -> list[StoppedPartition]:
+        """Return the partitions that are not served because their data is damaged."""
 
 
 def shard_of(partition: int) -> int:
@@ -139,7 +155,7 @@ class Shards:
         shard.changed = True
         return partition
 
-    def open(self, entries: Iterable[ShardEntry], replay: Replay, time_ms: ShardTime) -> list[OpenPartition]:
+    def open(self, entries: Iterable[ShardEntry], replay: Recovered, time_ms: ShardTime) -> list[OpenPartition]:
         """Own these shards in the state folded by ``replay``; serve their partitions and return these.
 
         Their time continues as ``time_ms`` returns, but not before the last journaled time.  Damage is logged only

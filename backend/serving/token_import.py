@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from backend.api import (
     HANDOVER_PARTS,
@@ -30,12 +29,10 @@ from backend.api import (
 )
 from backend.engine import records
 from backend.serving.background import Complaints
+from backend.serving.host import PartitionHost
 from backend.serving.partition import OpenPartition
 from backend.serving.shards import shard_of
 from metadata_service.store import StoreError
-
-if TYPE_CHECKING:
-    from backend.serving.incarnation import Incarnation
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +44,8 @@ WAIT_SECONDS = 5.0
 class Adoption:
     """Token import, with at most one task for each partition that waits for tokens."""
 
-    def __init__(self, incarnation: Incarnation) -> None:
-        self._node = incarnation
+    def __init__(self, host: PartitionHost) -> None:
+        self._node = host
         self._complaints = Complaints()
 
     def wake(self, partition: OpenPartition) -> None:

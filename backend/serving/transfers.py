@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from backend.api import (
     BackendError,
@@ -34,12 +33,10 @@ from backend.api import (
 from backend.engine import records
 from backend.engine.records import Message, Record
 from backend.serving.background import Complaints
+from backend.serving.host import PartitionHost
 from backend.serving.partition import Entry, OpenPartition, size_of_transfer
 from backend.serving.shards import shard_of
 from metadata_service.store import StoreError
-
-if TYPE_CHECKING:
-    from backend.serving.incarnation import Incarnation
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +58,8 @@ class NotReached(BackendError):
 class Ferry:
     """Transfers of an incarnation, with at most one transfer loop and one move task for each source partition."""
 
-    def __init__(self, incarnation: Incarnation) -> None:
-        self._node = incarnation
+    def __init__(self, host: PartitionHost) -> None:
+        self._node = host
         self._complaints = Complaints()
 
     def wake(self, partition: OpenPartition) -> None:

@@ -11,9 +11,9 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from billing.lake.billing_days import days_in_words
 from billing.lake.lake import Lake
 from billing.lake.months import Month
+from billing.pricing.billing_days import days_in_words
 from billing.pricing.invoices import Invoices
 from billing.pricing.money import to_minor
 from billing.pricing.plans import Meter

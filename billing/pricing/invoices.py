@@ -27,10 +27,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from billing.lake.billing_days import batch_command, begins, days_in_words, incomplete_days, month_hours
 from billing.lake.lake import Lake
 from billing.lake.months import Month
 from billing.lake.tables import LakeTables
+from billing.pricing.billing_days import batch_command, begins, days_in_words, incomplete_days, month_hours
 from billing.pricing.charges import (
     CHARGED,
     ChargeLine,
@@ -42,6 +42,7 @@ from billing.pricing.charges import (
     summed,
     total,
 )
+from billing.pricing.closing import Closed
 from billing.pricing.money import to_minor
 from billing.pricing.plans import Customer, Customers, Issuer, PriceBook
 from billing.pricing.rated import Rated, Rating
@@ -104,24 +105,6 @@ class Invoice(InvoiceHeader, frozen=True):
 
 
 Heads = list[InvoiceHeader]
-
-
-class Closed(msgspec.Struct, frozen=True):
-    """Closing of a month."""
-
-    period: str
-    closed_at: datetime
-    run: str
-    """Folder of the run."""
-    rated: dict[str, str]
-    """Run of the rating that was charged, for this month and for each corrected one."""
-    next_number: int
-    """Number of the issuer's next invoice."""
-    invoices: int
-    totals: dict[str, Decimal]
-    """Totals by currency."""
-    book: PriceBook
-    customers: Customers
 
 
 class Invoices:

@@ -15,10 +15,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from billing.lake.billing_days import TABLES, account_hours, batch_command, days_in_words, days_needed, month_hours
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
 from billing.lake.tables import Outrun
+from billing.pricing.billing_days import TABLES, account_hours, batch_command, days_in_words, days_needed, month_hours
 from billing.pricing.charges import RATED
 from billing.pricing.plans import Customers, PriceBook
 
@@ -43,7 +43,7 @@ class Rating(msgspec.Struct, frozen=True):
     amount: Decimal
     """Sum of all lines' amounts over all currencies: a checksum for readers."""
     begins: dict[str, datetime] = {}
-    """Starts of accounts' months that differ from their plan's (:func:`billing.lake.billing_days.begins`)."""
+    """Starts of accounts' months that differ from their plan's (:func:`billing.pricing.billing_days.begins`)."""
 
     def edges(self, account: str) -> tuple[datetime, datetime]:
         """Return the start of the account's month and of its next one."""

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from billing.lake.billing_days import days_in_words
+from billing.pricing.billing_days import days_in_words
 from billing.pricing.charges import ChargeLine, total
 from billing.pricing.invoices import Invoice
 from billing.pricing.money import add, to_minor

@@ -20,7 +20,7 @@ from auth.encryption.named_keys import DataKeyDestroyed
 from backend.api import ReceivedMessage
 from frontend.queues import payload
 from frontend.queues.payload import Payload
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from metadata_service.store import StoreError
 
 log = logging.getLogger("holdfast.seals")

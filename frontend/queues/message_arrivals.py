@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 from backend.api import Backend, BackendError, MapStale, PartitionGone, PartitionUnknown, SettingsStale, Target
-
-if TYPE_CHECKING:
-    from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 
 WATCH_SECONDS = 20.0
 RETRY_SECONDS = 0.5

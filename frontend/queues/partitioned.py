@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from backend.api import (
+    Backend,
     BackendError,
     Counters,
     HandleOutcome,
@@ -41,11 +42,8 @@ from backend.api import (
 from backend.engine.receipt_handles import partition_of
 from backend.engine.token_slots import slot_of_name, slot_of_token
 from frontend.queues.message_arrivals import Arrivals
+from frontend.queues.view import PartitionView, QueueView
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
-
-if TYPE_CHECKING:
-    from frontend.queues.queues import PartitionView, Queues, QueueView
-    from frontend.services import Services
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -60,18 +58,28 @@ STALE = (PartitionUnknown, SettingsStale, PartitionGone, MapStale)
 """Errors that mean that the caller's view of the queue, or the partition's, is old."""
 
 
+class QueueRefresher(Protocol):
+    """Access to the current state of queues (:class:`frontend.queues.queues.Queues`)."""
+
+    async def refreshed(self, view: QueueView) -> QueueView:
+        """Read the queue again during a call."""
+
+    async def configure_part(self, part: PartitionView) -> None:
+        """Send the backend the settings of one partition."""
+
+
 class Spread:
     """Calls over several partitions.  Created by :class:`~frontend.queues.queues.Queues`."""
 
-    def __init__(self, queues: Queues, services: Services) -> None:
+    def __init__(self, queues: QueueRefresher, backend: Backend) -> None:
         self._queues = queues
-        self._backend = services.backend
+        self._backend = backend
         self._sent = 0
         """Number of sends without a token, which go to the partitions in turn."""
         self._received = 0
         self._full: dict[int, tuple[float, list[int]]] = {}
         """Partitions with messages by queue, next one first, and the time until which this is assumed."""
-        self._arrivals = Arrivals(services.backend)
+        self._arrivals = Arrivals(backend)
 
     def of_group(self, view: QueueView, group: str) -> PartitionView:
         """The partition for a message group of a FIFO queue."""

@@ -8,10 +8,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
-import msgspec
-
 from auth.encryption.named_keys import key_name
-from auth.policies.policies import Policy
 from backend.api import (
     AckLevel,
     BackendError,
@@ -19,7 +16,6 @@ from backend.api import (
     HandleOutcome,
     MapStale,
     PartitionGone,
-    PartitionSettings,
     PartitionUnknown,
     Peeked,
     SettingsStale,
@@ -29,6 +25,7 @@ from backend.engine.receipt_handles import Handles, partition_of
 from backend.partition_settings import partition_settings, target_for_message, target_of
 from frontend.queues import attributes, policies
 from frontend.queues.partitioned import Spread
+from frontend.queues.view import PartitionView, QueueView
 from frontend.services import Services
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
 from frontend.sqs.protocol.limits import QUEUE_URL_LENGTH_MAX
@@ -52,54 +49,6 @@ _URL_KEPT = 256
 """Maximum length of URLs whose parsed form is cached."""
 
 
-class PartitionView(msgspec.Struct, frozen=True):
-    """One partition of a queue, with the arguments for calling it."""
-
-    id: int
-    slot: int
-    target: Target
-    settings: PartitionSettings
-
-
-class QueueView(msgspec.Struct, frozen=True):
-    """A queue with its parsed attributes."""
-
-    queue: Queue
-    arn: str
-    fifo: bool
-    content_based: bool
-    scope_is_group: bool
-    delay_most: int
-    message_bytes_most: int
-    visibility_seconds: int
-    wait_seconds: int
-    redrive: policies.RedrivePolicy | None
-    sealed: bool
-    """True if sent messages are stored encrypted."""
-    key_name: str
-    """Name of the data key for sent messages; empty: the tenant's own key, or none."""
-    policy: Policy | None
-    """Compiled policy; None: only the owning account has access."""
-    token_key: bytes
-    """Key for hashes of deduplication ids, so that readers of the journal cannot test guesses of a body."""
-    target: Target
-    """Target of the queue's only partition, or of its first open one; ``settings`` likewise."""
-    settings: PartitionSettings
-    unawaited: bool
-    """True if sends are answered before the backend has answered."""
-    spread: bool
-    """True if the queue has several partitions."""
-    parts: tuple[PartitionView, ...]
-    open_parts: tuple[PartitionView, ...]
-    """Partitions that accept sends."""
-    receive_parts: tuple[PartitionView, ...]
-    """Partitions from which messages are received."""
-
-    def part(self, partition: int) -> PartitionView | None:
-        """The partition with this id."""
-        return next((part for part in self.parts if part.id == partition), None)
-
-
 class Update(NamedTuple):
     """A change of a queue's record; None: unchanged."""
 
@@ -113,7 +62,7 @@ class Queues:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._views: dict[int, QueueView] = {}
-        self._spread = Spread(self, services)
+        self._spread = Spread(self, services.backend)
 
     # --- lookup ---
 

@@ -24,7 +24,8 @@ from auth.credentials import Tenant
 from auth.policies.policies import Decision, Policy, role_arn
 from auth.principal import EVERY_SCOPE, SCOPES, Principal, Scope
 from frontend.queues.policies import GOVERNED_BY, SHAREABLE_ACTIONS
-from frontend.queues.queues import Queues, QueueView, locate
+from frontend.queues.queues import Queues, locate
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, client_address
 from frontend.services import Services
 from frontend.sqs.protocol.errors import ACCESS_DENIED, SqsError, no_access_to_queue

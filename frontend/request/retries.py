@@ -36,8 +36,9 @@ import msgspec
 
 from auth.principal import Principal
 from backend.api import Backend, NewMessage, SendResult, TokenReused
-from frontend.queues.queues import Queues, QueueView
-from frontend.request.call import Call, Members
+from frontend.queues.queues import Queues
+from frontend.queues.view import QueueView
+from frontend.request.call import Call, Members, Retry
 from frontend.sqs.protocol.errors import IDEMPOTENT_PARAMETER_MISMATCH, INVALID_PARAMETER_VALUE, SqsError
 
 OWN_HEADER = b"x-holdfast-client-token"
@@ -51,24 +52,6 @@ _BASE_BYTES = 15
 """Bytes of a token that identify the call; one more is the message's index in the call."""
 _DIGEST_BYTES = 16
 """Bytes kept of a SHA-256; truncation prevents length extension."""
-_PLACES = [bytes((place,)) for place in range(256)]
-
-
-class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Token and digest by which a call's repeats are recognized."""
-
-    base: bytes
-    digest: bytes
-
-    def of(self, place: int) -> bytes:
-        """Token and digest of the call's message with this index."""
-        return self.base + _PLACES[place] + self.digest
-
-    @property
-    def request_id(self) -> str:
-        """Request id that is the same for each attempt, so that answers whose bodies contain it are identical."""
-        digits = self.base.hex()
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[12:15]}-8{digits[15:18]}-{digits[18:30]}"
 
 
 class Retries:

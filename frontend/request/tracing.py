@@ -8,25 +8,17 @@ headers of the call (:func:`telemetry.headers.for_messages`).  Values given by s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from backend.api import ReceivedMessage
 from frontend.queues.payload import Payload
+from frontend.request.call import Handed
 from frontend.request.usage import MeteredCall
 from telemetry import traces
 from telemetry.headers import RemoteSpan, for_messages, read_xray, unpack
 
 if TYPE_CHECKING:
     from telemetry.spans import Span, Tracing
-
-
-class Handed(NamedTuple):
-    """Trace context for the messages of a sending call."""
-
-    header: str | None
-    """AWSTraceHeader for messages that have none."""
-    span: bytes | None
-    """Packed span of the call."""
 
 
 def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> Handed:

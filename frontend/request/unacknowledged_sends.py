@@ -18,7 +18,7 @@ from hashlib import blake2b
 from uuid import UUID
 
 from backend.api import NewMessage, SendResult
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.call import Call
 from frontend.request.retries import Retries
 

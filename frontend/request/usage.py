@@ -27,7 +27,7 @@ from billing.metering.usage import (
     UsageKey,
     chunks_of,
 )
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.call import Members
 
 

@@ -14,9 +14,8 @@ from fastapi import FastAPI
 from auth.errors import AuthError
 from billing.metering.meter import UsageNotCounted
 from frontend.request.bodies import read_body
-from frontend.request.call import Call, Scope
+from frontend.request.call import Call, Scope, check_path, raw_path
 from frontend.request.long_polls import AsgiReceive, ClientGone
-from frontend.request.paths import check_path, raw_path
 from frontend.rest.caller import KEY, Visitor
 from frontend.rest.problems import MEDIA_TYPE, Problem, of_sqs
 from frontend.services import Services

@@ -22,15 +22,15 @@ from auth.principal import anonymous
 from backend.api import BackendError, PartitionDamaged, QueueFull, StorageFull
 from billing.metering.meter import UsageNotCounted
 from frontend import sts
-from frontend.queues.queues import QueueView, locate
+from frontend.queues.queues import locate
+from frontend.queues.view import QueueView
 from frontend.request import instruments
 from frontend.request.access import check_credential
 from frontend.request.authenticator import Authenticator, Caller
 from frontend.request.bodies import arrived, read_body
-from frontend.request.call import Call, Members, Scope, client_address
+from frontend.request.call import Call, Members, Scope, check_path, client_address, raw_path
 from frontend.request.error_log import Refusals
 from frontend.request.long_polls import AsgiReceive, ClientGone
-from frontend.request.paths import check_path, raw_path
 from frontend.request.tracing import hand_on, trace_call, trace_visit
 from frontend.request.unsigned_calls import Strangers
 from frontend.request.usage import MeteredCall, Usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.actions import batches, dead_letter, messages, moves, permissions, queues, tags, visibility
 from frontend.sqs.actions.context import Context

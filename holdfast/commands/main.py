@@ -107,8 +107,8 @@ def _started(role: Callable[[], int]) -> int:
     from auth.encryption.master_keys import KeyringError
     from holdfast.http.certificate import CertificateUnusable
     from holdfast.http.listener import CannotListen
-    from holdfast.process.serve import CannotStart
     from holdfast.runtime.data_folder import FolderUnusable
+    from holdfast.runtime.errors import CannotStart
     from metadata_service.store import StoreError
 
     try:
@@ -122,8 +122,8 @@ def _metadata(settings: Settings) -> int:
     from holdfast.http.certificate import CertificateUnusable
     from holdfast.http.listener import CannotListen
     from holdfast.process.metadata import serve_metadata
-    from holdfast.process.serve import CannotStart
     from holdfast.runtime.data_folder import FolderUnusable
+    from holdfast.runtime.errors import CannotStart
     from metadata_service.store import StoreError
 
     try:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 import uvicorn
@@ -36,9 +36,6 @@ from holdfast.http.certificate import Certificate
 from holdfast.http.connection_limits import ConnectionSlots
 from holdfast.http.proxies import Forwarded
 from holdfast.http.request_cycle import WRITE_BYTES, App, RequestCycle, Scope
-
-if TYPE_CHECKING:
-    from holdfast.http.tls_handshake import Handshake
 
 HEAD_BYTES_LIMIT = 65_536
 """Maximum length of a request line with headers; up to half as much again if it arrives in large pieces.
@@ -82,6 +79,13 @@ class Limits(NamedTuple):
     connections_per_client: int | None = None
 
 
+class PendingHandshake(Protocol):
+    """A TLS handshake under way (:class:`holdfast.http.tls_handshake.Handshake`)."""
+
+    def drop(self) -> None:
+        """Close the connection."""
+
+
 class ConnectionRegistry(ServerState):
     """State shared by the connections of a process.  ``tasks`` are the calls under way."""
 
@@ -96,7 +100,7 @@ class ConnectionRegistry(ServerState):
         self.places = ConnectionSlots(limits.connections, limits.connections_per_client)
         self.certificate = certificate
         self.forwarded = forwarded
-        self.handshakes: dict[Handshake, None] = {}
+        self.handshakes: dict[PendingHandshake, None] = {}
         """Handshakes under way, the oldest first."""
         self.common_headers = b""
         """``default_headers`` in encoded form."""

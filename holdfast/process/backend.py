@@ -21,15 +21,16 @@ from backend.cluster.member import Member
 from backend.cluster.reporter import Reporter
 from backend.journal.local.log import LogSettings
 from backend.node import Node
+from backend.resolver import StoreResolver
 from backend.rpc.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
 from backend.rpc.server import BackendServer, serve_backend
-from backend.serving.resolver import StoreResolver
 from holdfast import __version__
 from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import meter_storage, now_ms, open_node, partition_defaults
-from holdfast.process.serve import CannotStart, freeze_heap
+from holdfast.process.serve import freeze_heap
 from holdfast.runtime.data_folder import NODE
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings

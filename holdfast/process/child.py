@@ -107,7 +107,8 @@ def main() -> int:
         import holdfast.process.backend  # noqa: F401
     from auth.encryption.master_keys import KeyringError
     from holdfast.http.certificate import CertificateUnusable
-    from holdfast.process.serve import CannotStart, allow_open_files
+    from holdfast.process.serve import allow_open_files
+    from holdfast.runtime.errors import CannotStart
     from metadata_service.store import StoreError
 
     given = sys.stdin.buffer.read()

@@ -17,16 +17,17 @@ from backend.cluster.reporter import Reporter
 from backend.journal.cassandra.table_interface import Unanswered
 from backend.node import Node, NodeSettings
 from backend.recovery.replay import JournalDamaged
+from backend.resolver import StoreResolver
 from backend.rpc.address import Address
 from backend.rpc.cluster_client import nodes_of
 from backend.rpc.cluster_router import ClusterRouter
 from backend.rpc.fleet_addresses import FleetAddresses
 from backend.serving.node_clock import SteadyClock
-from backend.serving.resolver import StoreResolver
 from holdfast import __version__, logs
 from holdfast.process.backend import BackendRole
 from holdfast.process.node import TRIES, meter_storage, now_ms, partition_defaults
-from holdfast.process.serve import CannotStart, Closing, freeze_heap, log, run, stop_of_signals
+from holdfast.process.serve import Closing, freeze_heap, log, run, stop_of_signals
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, advertised, listening, peer_tls
 from holdfast.runtime.stores import Stores

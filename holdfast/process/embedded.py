@@ -20,7 +20,7 @@ from backend.cluster.load import Load
 from backend.cluster.storage_meter import StorageMeter
 from backend.journal.local.log import LogSettings
 from backend.node import Node
-from backend.serving.resolver import StoreResolver
+from backend.resolver import StoreResolver
 from billing.metering.meter import Meter
 from billing.metering.spool import waiting
 from billing.reports.reader import Reader
@@ -35,8 +35,8 @@ from frontend.services import Services
 from holdfast import __version__
 from holdfast.http.proxies import parse_networks
 from holdfast.process.node import meter_storage, open_node
-from holdfast.process.serve import CannotStart
 from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret
 from holdfast.runtime.python import python

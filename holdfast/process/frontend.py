@@ -26,8 +26,9 @@ from frontend.services import Services
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import HttpServer
 from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
-from holdfast.process.serve import CannotStart, freeze_heap, server_of
+from holdfast.process.serve import freeze_heap, server_of
 from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret, read_keyring
 from holdfast.runtime.observability import Observability, register_server_metrics

@@ -10,7 +10,7 @@ import asyncio
 
 from backend.api import BackendError, Peer
 from backend.cluster.repartition import LINGER_SECONDS, Splits
-from backend.serving.resolver import Resolver
+from backend.resolver import Resolver
 from holdfast.process.node import now_ms
 from holdfast.process.serve import log
 from holdfast.settings import Settings

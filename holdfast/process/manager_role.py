@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 
+from backend.resolver import StoreResolver
 from backend.rpc.address import Address
 from backend.rpc.cluster_client import ReadNodes
 from backend.rpc.cluster_router import ClusterRouter
-from backend.serving.resolver import StoreResolver
 from holdfast import __version__, logs
 from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import partition_defaults

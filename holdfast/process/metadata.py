@@ -58,7 +58,7 @@ def serve_metadata(settings: Settings) -> int:
 
     Raises :class:`~holdfast.runtime.data_folder.FolderUnusable`,
     :class:`~holdfast.http.certificate.CertificateUnusable`,
-    :class:`~holdfast.http.listener.CannotListen`, :class:`~holdfast.process.serve.CannotStart`,
+    :class:`~holdfast.http.listener.CannotListen`, :class:`~holdfast.runtime.errors.CannotStart`,
     :class:`~metadata_service.store.StoreError` and :class:`~holdfast.settings.SettingsError` if the start fails.
     """
     secret = cluster_secret(settings)

@@ -15,9 +15,9 @@ from backend.journal.local.segments import LogInUse
 from backend.node import Node, NodeSettings
 from backend.partition_settings import PartitionDefaults
 from backend.recovery.replay import JournalDamaged
-from backend.serving.resolver import Resolver
-from holdfast.process.serve import CannotStart
+from backend.resolver import Resolver
 from holdfast.runtime.data_folder import NODE
+from holdfast.runtime.errors import CannotStart
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import ConditionFailed, EntryStore, QueueStore

@@ -27,6 +27,7 @@ from holdfast.http.request_cycle import App
 from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.endpoint_file import EndpointFile
 from holdfast.runtime.keyring import naming_secret, open_keyring
+from holdfast.runtime.observability import Observability, register_server_metrics
 from holdfast.runtime.root_tenant import endpoint, ensure_root, shell_lines
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
@@ -65,10 +66,6 @@ class Service(Protocol):
 
     async def close(self) -> None:
         """Write remaining data and close the files; no call is under way any more."""
-
-
-class CannotStart(Exception):
-    """The service cannot start; the text says why."""
 
 
 Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[Service]]
@@ -134,8 +131,6 @@ async def _run(
         loop.add_signal_handler(number, stop_or_quit, stop, number)
     if certificate is not None:
         loop.add_signal_handler(signal.SIGHUP, certificate.reload)
-    from holdfast.runtime.observability import Observability, register_server_metrics  # it imports this module
-
     observed = await Observability.start(settings, "all")
     store = SQLiteStore(settings.metadata_file)
     endpoint_file = EndpointFile(settings.data)

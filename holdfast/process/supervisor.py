@@ -32,9 +32,10 @@ from holdfast.http.acceptor import Dealer
 from holdfast.http.listener import LINGER_SECONDS, bind
 from holdfast.process import child
 from holdfast.process.child import Orders
-from holdfast.process.serve import CannotStart, Prepared, certificate_of, greet, prepare, publish_endpoint
+from holdfast.process.serve import Prepared, certificate_of, greet, prepare, publish_endpoint
 from holdfast.runtime.data_folder import NODE, FolderLock
 from holdfast.runtime.endpoint_file import EndpointFile
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.python import python
 from holdfast.settings import Settings

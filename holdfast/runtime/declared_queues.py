@@ -14,7 +14,7 @@ from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import ensure_queue, set_queue_attributes
 from frontend.sqs.actions.tags import tag_queue
 from frontend.sqs.protocol.errors import SqsError
-from holdfast.process.serve import CannotStart
+from holdfast.runtime.errors import CannotStart
 from holdfast.settings import DeclaredQueue
 from metadata_service.store import QueueNotFound
 

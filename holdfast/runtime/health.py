@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 from backend.rpc.address import Address
-from holdfast.process.serve import CannotStart
+from holdfast.runtime.errors import CannotStart
 from telemetry.prometheus import CONTENT_TYPE
 
 _HEAD_BYTES_MOST: Final = 8192

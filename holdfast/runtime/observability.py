@@ -18,7 +18,7 @@ from holdfast.settings import Settings
 from telemetry import process
 from telemetry.metrics import Family, Registry, joined
 from telemetry.prometheus import text
-from telemetry.traces import CALLS_PASSED_OVER, SPANS_LOST
+from telemetry.trace_metrics import CALLS_PASSED_OVER, SPANS_LOST
 
 if TYPE_CHECKING:
     from holdfast.http.listener import HttpServer
@@ -51,7 +51,7 @@ class Observability:
     @classmethod
     async def start(cls, settings: Settings, role: str, name: str = "", *, listens: bool = True) -> Observability:
         """Serve at ``health_listen``, and export metrics if the settings say so.  Raises
-        :class:`~holdfast.process.serve.CannotStart`.
+        :class:`~holdfast.runtime.errors.CannotStart`.
 
         ``listens``: False if another process serves for this one.
         """

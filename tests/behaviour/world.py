@@ -21,8 +21,8 @@ from auth.lookup import Credentials
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
+from backend.resolver import StoreResolver
 from backend.serving.node_clock import SteadyClock
-from backend.serving.resolver import StoreResolver
 from frontend.app import FrontendApp, create_app
 from frontend.request.settings import FrontendSettings
 from frontend.request.unsigned_calls import Strangers

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from billing.lake.billing_days import TABLES
 from billing.lake.lake import Lake
 from billing.lake.months import Month
 from billing.lake.periods import Period
 from billing.lake.tables import LakeTables, days_of
+from billing.pricing.billing_days import TABLES
 from billing.pricing.costs import Costs, read_costs
 from billing.pricing.plans import book_of, customers_of
 from billing.pricing.rated import Rated

@@ -83,3 +83,25 @@ def _text(statement: ast.stmt) -> str | None:
 
 def _is_assignment(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign | ast.AnnAssign)
+
+
+def imports() -> dict[str, set[str]]:
+    """The imports of each file of the project, also those in functions and for type checking, as paths of files."""
+    names = {_module(file): file for file in modules() if not file.endswith("__init__.py")}
+    return {
+        file: {names[name] for name in _imported(module) if name in names and names[name] != file}
+        for file, module in modules().items()
+    }
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").replace("/", ".")
+
+
+def _imported(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -22,12 +22,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from billing.lake import live
-from billing.lake.billing_days import TABLES
 from billing.lake.lake import Lake
 from billing.lake.live import summed
 from billing.lake.months import Month
 from billing.lake.tables import LakeTables
 from billing.lake.upload import main as seal
+from billing.pricing.billing_days import TABLES
 from billing.pricing.rated import Rated
 from spark_analytics.__main__ import main
 from tests.servers.server import Server

@@ -15,7 +15,7 @@ import pytest
 from telemetry import spans, traces
 from telemetry.headers import RemoteSpan, read_parent
 from telemetry.spans import Sampler, Span, Tracing
-from telemetry.traces import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
+from telemetry.trace_metrics import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
 from tests.servers.server import free_port
 from tests.telemetry.collector import Collector
 

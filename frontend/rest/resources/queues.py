@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Response
 from backend.api import BackendError, Peeked, PeekState
 from frontend.queues.attributes import COUNTERS, STORED_BYTES
 from frontend.queues.payload import Payload
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.rest.caller import AdminRoute, Who
 from frontend.rest.models import (
     Counted,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from backend.api import HandleOutcome, NewMessage, QueueFull, SendResult
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.actions import messages
 from frontend.sqs.actions.context import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auth.principal import Principal
 from frontend.queues import policies
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.access import check_credential, in_prefixes
 from frontend.request.call import Call, Members
 from frontend.sqs.actions import paging

@@ -10,7 +10,7 @@ from frontend.queues import payload
 from frontend.queues.attributes import unknown
 from frontend.queues.encryption import Seal
 from frontend.queues.payload import Payload
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, Members
 from frontend.request.tracing import trace_delivery
 from frontend.sqs.actions.context import Context

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 import orjson
 
 from backend.api import MoveTask, MoveTaskRefused, MoveTaskUnknown
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.access import check_credential
 from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from frontend.queues import policies
-from frontend.queues.queues import QueueView, Update
+from frontend.queues.queues import Update
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol.errors import missing_parameter

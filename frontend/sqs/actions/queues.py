@@ -10,7 +10,8 @@ from auth.lookup import not_active
 from auth.principal import Principal
 from backend.api import BackendError
 from frontend.queues import attributes
-from frontend.queues.queues import QueueView, Update
+from frontend.queues.queues import Update
+from frontend.queues.view import QueueView
 from frontend.request.access import check_credential, listed_prefixes
 from frontend.request.call import Call, Members
 from frontend.sqs.actions import dead_letter, paging, tags

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from frontend.queues.queues import QueueView, Update
+from frontend.queues.queues import Update
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol import limits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backend.api import HandleOutcome
-from frontend.queues.queues import QueueView
+from frontend.queues.view import QueueView
 from frontend.request.call import Call, Members
 from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.messages import handle_error

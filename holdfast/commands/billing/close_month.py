@@ -20,7 +20,7 @@ from holdfast.settings import Settings, SettingsError
 if TYPE_CHECKING:
     from billing.lake.lake import Lake
     from billing.lake.months import Month
-    from billing.pricing.invoices import Closed
+    from billing.pricing.closing import Closed
     from billing.pricing.plans import Customers, PriceBook
 
 LATE_MONTHS_MAX: Final = 12
@@ -154,7 +154,7 @@ def _rate(
     progress: Progress,
 ) -> None:
     """Rate the month, and closed months again for late usage.  Raises :class:`SparkJobFailed`."""
-    from billing.lake.billing_days import days_to_sum_up
+    from billing.pricing.billing_days import days_to_sum_up
 
     book, customers = prices
     months = [*list(closed)[-LATE_MONTHS_MAX:], month]  # closed ones for their late usage

@@ -11,10 +11,10 @@ import pytest
 
 from backend.cluster.failure_detector import Clocks
 from backend.journal.local.scan import Row
-from backend.recovery.replay import Chained, Former, Replay
+from backend.recovery.replay import Chained, Replay
 from backend.recovery.startup import time_of_node
 from backend.serving.node_clock import DAY_MS
-from backend.serving.shard_clock import ShardClock
+from backend.serving.shard_clock import Former, ShardClock
 from metadata_service.models import Heartbeat, LogEntry
 from tests.backend.serving.test_node_clock import MachineClocks
 

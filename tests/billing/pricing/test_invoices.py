@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from billing.lake.billing_days import begins
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
 from billing.lake.tables import Outrun
+from billing.pricing.billing_days import begins
 from billing.pricing.charges import ChargeLine
 from billing.pricing.estimate import Prices
 from billing.pricing.invoices import CannotClose, Invoice, InvoiceHeader, Invoices, NoInvoice

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from backend.api import BackendError
 from backend.cluster.repartition import Splits
+from backend.resolver import StoreResolver
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
-from backend.serving.resolver import StoreResolver
 from holdfast.process.node import now_ms, partition_defaults
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, cluster_secret

@@ -25,10 +25,11 @@ from backend.engine.receipt_handles import partition_of
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
+from backend.resolver import StoreResolver
 from backend.serving import token_import
-from backend.serving.resolver import StoreResolver
 from frontend.app import create_app
-from frontend.queues.queues import Queues, QueueView
+from frontend.queues.queues import Queues
+from frontend.queues.view import QueueView
 from frontend.request.settings import FrontendSettings
 from frontend.services import Services
 from metadata_service.clusters import partition_map as maps

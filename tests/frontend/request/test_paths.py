@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from auth.credentials import AccessKey
-from frontend.request.paths import check_path
+from frontend.request.call import check_path
 from frontend.sqs.protocol.errors import SqsError
 from tests.frontend.fakes import HOST, KEY, FrontendService, sign
 

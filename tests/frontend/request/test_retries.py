@@ -14,7 +14,8 @@ import pytest
 
 from auth.principal import Principal, anonymous
 from backend.api import Unavailable
-from frontend.request.retries import Retries, Retry
+from frontend.request.call import Retry
+from frontend.request.retries import Retries
 from frontend.request.settings import FrontendSettings
 from frontend.sqs.protocol.errors import SqsError
 from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running

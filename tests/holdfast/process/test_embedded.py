@@ -16,11 +16,12 @@ import pytest
 from auth.limits import Rate, TenantLimits
 from backend.api import NewMessage, Receive
 from billing.metering.usage import UsageKey
-from frontend.queues.queues import Queues, QueueView
+from frontend.queues.queues import Queues
+from frontend.queues.view import QueueView
 from frontend.request.settings import FrontendSettings
 from holdfast.process.embedded import Embedded, compose, frontend_settings
-from holdfast.process.serve import CannotStart
 from holdfast.runtime.declared_queues import in_order
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.keyring import open_keyring
 from holdfast.runtime.root_tenant import ensure_root
 from holdfast.settings import DeclaredQueue, Settings, SettingsError, load

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.process.serve import CannotStart
+from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.health import Health, serve_health
 from tests.servers.server import free_port
 

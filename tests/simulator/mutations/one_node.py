@@ -29,6 +29,7 @@ from backend.journal.pins import Pins
 from backend.journal.rows import RecordView, Rotten
 from backend.recovery import replay, takeover
 from backend.serving import shards
+from backend.serving.host import PartitionHost
 from backend.serving.incarnation import Incarnation
 from backend.serving.partition import OpenPartition
 from backend.serving.transfers import Ferry
@@ -176,7 +177,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
                 arrived.number = 0
                 node.loop.call_later(0.02, late, node, target, arrived, payload)
 
-    def late(node: Incarnation, target: OpenPartition, arrived: records.Message, payload: bytes) -> None:
+    def late(node: PartitionHost, target: OpenPartition, arrived: records.Message, payload: bytes) -> None:
         arrived.number = target.fold.next_number
         node.write(target, arrived, target.clock(), payload)
 

@@ -26,6 +26,7 @@ from backend.journal.local.scan import LocalScan
 from backend.recovery import ownership, startup, takeover
 from backend.recovery.checkpointer import Checkpointer
 from backend.recovery.replay import Replay
+from backend.serving.host import PartitionHost
 from backend.serving.incarnation import Incarnation
 from backend.serving.transfers import Ferry
 from metadata_service.models import LogEntry, ShardEntry
@@ -155,7 +156,7 @@ def fence_valid_for_a_while() -> AbstractContextManager[Any]:
 class _NothingIsAwaited:
     """An incarnation of which everything counts as durable at once."""
 
-    def __init__(self, incarnation: Incarnation) -> None:
+    def __init__(self, incarnation: PartitionHost) -> None:
         self._incarnation = incarnation
 
     def __getattr__(self, name: str) -> Any:
@@ -188,7 +189,7 @@ def transfer_carried_before_it_is_durable() -> AbstractContextManager[Any]:
 
     async def carry(self: Ferry, *rest: Any) -> None:
         node = self._node
-        self._node = _NothingIsAwaited(node)  # type: ignore[assignment]
+        self._node = _NothingIsAwaited(node)
         try:
             await real(self, *rest)
         finally:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, cast
 import msgspec
 
 from backend.api import Peer
-from backend.serving.resolver import Resolver, StoreResolver
+from backend.resolver import Resolver, StoreResolver
 from frontend.queues.queues import Queues
 from frontend.request.settings import FrontendSettings
 from frontend.services import Services

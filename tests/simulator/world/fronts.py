@@ -10,7 +10,8 @@ import msgspec
 from backend.api import Counters, HandleOutcome, NewMessage, Receive, ReceivedMessage, SendResult
 from backend.cluster.repartition import Splits
 from backend.rpc.cluster_client import ClusterBackend
-from frontend.queues.queues import Queues, QueueView
+from frontend.queues.queues import Queues
+from frontend.queues.view import QueueView
 from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.store import QueueNotFound, QueueStore

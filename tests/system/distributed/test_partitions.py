@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from backend.cluster.repartition import Splits
+from backend.resolver import StoreResolver
 from backend.rpc.address import Address
 from backend.rpc.client import RemoteBackend
-from backend.serving.resolver import StoreResolver
 from frontend.request.settings import FrontendSettings
 from holdfast.settings import Settings
 from metadata_service.clusters.partition_map import open_ones

@@ -17,6 +17,7 @@ from backend.journal.rows import directory_entry, encode_row
 from backend.node import Node
 from backend.recovery import replay
 from backend.recovery.checkpointer import Checkpointer
+from backend.serving.host import PartitionHost
 from backend.serving.incarnation import Incarnation
 from backend.serving.shards import Shard, Shards, ShardTime
 from backend.serving.transfers import Ferry
@@ -162,7 +163,7 @@ def tokens_handed_over_before_they_are_durable(world: ClusterWorld) -> AbstractC
     return mock.patch.object(Incarnation, "hand_over", hand_over)
 
 
-def not_durable(incarnation: Incarnation) -> AbstractContextManager[Any]:
+def not_durable(incarnation: PartitionHost) -> AbstractContextManager[Any]:
     async def nothing() -> None:
         return None
 

@@ -9,10 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from billing.lake.billing_days import TABLES, batch_command, days_in_words, days_needed, days_to_sum_up, incomplete_days
 from billing.lake.lake import Lake
 from billing.lake.months import Month
 from billing.lake.tables import DayInput, LakeTables, PublishedDay, days_of
+from billing.pricing.billing_days import (
+    TABLES,
+    batch_command,
+    days_in_words,
+    days_needed,
+    days_to_sum_up,
+    incomplete_days,
+)
 from billing.pricing.invoices import CannotClose, Invoices
 from billing.pricing.plans import Customers, PriceBook, book_of, customers_of
 from billing.pricing.rated import FewerHours, Rated, Rating

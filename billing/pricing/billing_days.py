@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from billing.lake.months import Month
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
+from billing.pricing.closing import Closed
 from billing.pricing.plans import Customers, PriceBook
-
-if TYPE_CHECKING:
-    from billing.pricing.invoices import Closed
 
 EVERYBODY_ELSE: Final = ""
 """Key for all accounts that are not named."""

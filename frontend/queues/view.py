@@ -1,0 +1,58 @@
+"""Views of queues: their parsed attributes and their partitions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from auth.policies.policies import Policy
+from backend.api import PartitionSettings, Target
+from frontend.queues import policies
+from metadata_service.models import Queue
+
+
+class PartitionView(msgspec.Struct, frozen=True):
+    """One partition of a queue, with the arguments for calling it."""
+
+    id: int
+    slot: int
+    target: Target
+    settings: PartitionSettings
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue with its parsed attributes."""
+
+    queue: Queue
+    arn: str
+    fifo: bool
+    content_based: bool
+    scope_is_group: bool
+    delay_most: int
+    message_bytes_most: int
+    visibility_seconds: int
+    wait_seconds: int
+    redrive: policies.RedrivePolicy | None
+    sealed: bool
+    """True if sent messages are stored encrypted."""
+    key_name: str
+    """Name of the data key for sent messages; empty: the tenant's own key, or none."""
+    policy: Policy | None
+    """Compiled policy; None: only the owning account has access."""
+    token_key: bytes
+    """Key for hashes of deduplication ids, so that readers of the journal cannot test guesses of a body."""
+    target: Target
+    """Target of the queue's only partition, or of its first open one; ``settings`` likewise."""
+    settings: PartitionSettings
+    unawaited: bool
+    """True if sends are answered before the backend has answered."""
+    spread: bool
+    """True if the queue has several partitions."""
+    parts: tuple[PartitionView, ...]
+    open_parts: tuple[PartitionView, ...]
+    """Partitions that accept sends."""
+    receive_parts: tuple[PartitionView, ...]
+    """Partitions from which messages are received."""
+
+    def part(self, partition: int) -> PartitionView | None:
+        """The partition with this id."""
+        return next((part for part in self.parts if part.id == partition), None)

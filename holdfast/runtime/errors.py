@@ -1,0 +1,7 @@
+"""Errors of processes that start."""
+
+from __future__ import annotations
+
+
+class CannotStart(Exception):
+    """The service cannot start; the text says why."""
