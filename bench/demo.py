@@ -281,7 +281,7 @@ class Demo:
         deadline = time.monotonic() + BALANCED_SECONDS_MOST
         while True:
             reports = await (await self._stores.metadata()).cluster_reports()
-            if reports and not reports[0].moving and not reports[0].homeless:
+            if reports and not reports[0].moving and not reports[0].unassigned:
                 spread = await self._spread()
                 live = sum(node.live for node in reports[0].nodes)
                 if live == len(spread.counts) == nodes and spread.balance(nodes) < 1.25:

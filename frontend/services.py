@@ -14,7 +14,7 @@ from auth.tokens.jwts import TokenIssuer
 from auth.tokens.service_keys import ServiceKeys
 from auth.tokens.sessions import Sessions
 from backend.api import Backend
-from billing.lake.uploader import Sealer
+from billing.lake.uploader import UsageUploader
 from billing.metering.meter import Meter
 from billing.reports.reader import Reader
 from frontend.request.bodies import Room
@@ -68,7 +68,7 @@ class Services:
     bodies: Room = field(default_factory=Room)
     meter: Meter | None = None
     """Meters answered calls; None: not metered."""
-    sealer: Sealer | None = None
+    uploader: UsageUploader | None = None
     """Uploads usage to the lake; None: another process does."""
     lake: Reader | None = None
     """Reader of summed usage; None: there is none."""
@@ -106,8 +106,8 @@ class Services:
             await self.oidc.close()
         if self.audit is not None:
             self.audit.close()
-        if self.sealer is not None:
-            await self.sealer.close()
+        if self.uploader is not None:
+            await self.uploader.close()
         if self.meter is not None:
             await self.meter.close()
         if self.tracing is not None:

@@ -145,7 +145,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         Meta(description="folder or URL (`s3://`, `gs://`) of the usage lake; without it `lake` in the data folder"),
     ] = None
-    usage_seal_seconds: Annotated[
+    usage_upload_seconds: Annotated[
         int, Meta(ge=1, le=86_400, description="about how often what was recorded is brought to the lake")
     ] = 300
     oidc_issuer: Annotated[

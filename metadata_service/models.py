@@ -287,7 +287,7 @@ class ClusterReport(msgspec.Struct, frozen=True):
     nodes: tuple[ReportedNode, ...] = ()
     moving: int = 0
     """Number of shards being handed over."""
-    homeless: int = 0
+    unassigned: int = 0
     """Number of shards without a live owner."""
     busy: tuple[BusyPartition, ...] = ()
 

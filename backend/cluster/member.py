@@ -38,7 +38,7 @@ from backend.cluster.view import View
 from backend.journal.local.segments import LogInUse
 from backend.node import Node
 from backend.recovery.replay import JournalDamaged
-from backend.serving.background import Complaints
+from backend.serving.background import LogThrottle
 from backend.serving.shard_clock import Former
 from metadata_service.clusters import shard_placement
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Takeover
@@ -150,7 +150,7 @@ class Member:
         self._callers = callers
         self._release = release
         self._reach = Reach()
-        self._complaints = Complaints()
+        self._log_throttle = LogThrottle()
         self.clock_behind_ms = 0.0
         """Lead of the cluster's time over this machine's clock in milliseconds, as of the last step."""
         self._count = 0
@@ -224,15 +224,15 @@ class Member:
         while True:
             try:
                 await work()
-                self._complaints.settled(what)
+                self._log_throttle.settled(what)
                 if pause is None:
                     return
             except TROUBLE as error:
-                if self._complaints.is_news(what, str(error)):
+                if self._log_throttle.should_log(what, str(error)):
                     logger.warning("%s of node %s: %s", what, self._name, error)
             # A fault in this code: the node keeps serving its shards, and others see its heartbeat.
             except Exception:
-                if self._complaints.is_news(what, "fault"):
+                if self._log_throttle.should_log(what, "fault"):
                     logger.exception("%s of node %s has failed unexpectedly", what, self._name)
             await asyncio.sleep(pause() if pause is not None else LOOK_SECONDS)
 
@@ -342,10 +342,10 @@ class Member:
             clock.follow(correction_ms(about_ms))
         self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others, about_ms)  # no more than is proven
         if abs(ahead_ms) <= CLOCK_OFF_MS:
-            self._complaints.settled("the clock")
+            self._log_throttle.settled("the clock")
         elif asyncio.get_running_loop().time() < self._clock_reported_from:
             pass  # it may be set in a moment
-        elif self._complaints.is_news("the clock", f"{ahead_ms / 10_000:.0f}"):
+        elif self._log_throttle.should_log("the clock", f"{ahead_ms / 10_000:.0f}"):
             how = f"{abs(ahead_ms) / 1000:.1f} s {'behind' if ahead_ms > 0 else 'ahead of'}"
             logger.error(
                 "the clock of node %s is at least %s the cluster's time, and its queues go by that; set the clock",
@@ -362,10 +362,10 @@ class Member:
                 try:
                     await self._node.ownership.seal(log_id)
                     self._sealed[log_id] = entry
-                    self._complaints.settled(log_id)
+                    self._log_throttle.settled(log_id)
                 except (BackendError, LogInUse, JournalDamaged, OSError) as error:
                     # The other logs are sealed nevertheless.
-                    if self._complaints.is_news(log_id, str(error)):
+                    if self._log_throttle.should_log(log_id, str(error)):
                         logger.error("the log of node %s, which is silent, cannot be sealed: %s", entry.node, error)
         if any(
             view.logs[log_id].state != "sealed"
@@ -392,8 +392,8 @@ class Member:
         for name in view.live:
             what = f"the reach of {name}"
             if name not in view.cut_off or view.draining(name):  # a draining node disconnects its callers
-                self._complaints.settled(what)
-            elif self._complaints.is_news(what, "cut off"):
+                self._log_throttle.settled(what)
+            elif self._log_throttle.should_log(what, "cut off"):
                 logger.error(
                     "node %s lives, but most of those who call the cluster are not connected to it: its shards go to "
                     "others, where there are any; look at the network before it",
@@ -444,13 +444,13 @@ class Member:
         """Hand over the shards that are assigned to other nodes; raise the last error."""
         leaving: dict[str, set[int]] = {}
         for shard in self._node.owned:
-            heir = view.wanted(shard)
-            if heir is not None and heir != self._name:
-                leaving.setdefault(heir, set()).add(shard)
+            successor = view.wanted(shard)
+            if successor is not None and successor != self._name:
+                leaving.setdefault(successor, set()).add(shard)
         failed: Exception | None = None
-        for heir, shards in leaving.items():
+        for successor, shards in leaving.items():
             try:
-                await self._node.ownership.hand_over(shards, view.live[heir].log_id)
+                await self._node.ownership.hand_over(shards, view.live[successor].log_id)
             except TROUBLE as error:
                 failed = error
         if failed is not None:

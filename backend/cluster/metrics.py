@@ -132,7 +132,7 @@ def register_member(registry: Registry, member: Member) -> None:
             ("cut off",): len(view.cut_off & view.live.keys()),
         }
 
-    def homeless() -> float | None:
+    def unassigned() -> float | None:
         view = member.managed
         return None if view is None else sum(view.owner(shard) is None for shard in range(SHARDS))
 
@@ -150,7 +150,7 @@ def register_member(registry: Registry, member: Member) -> None:
         most=3,
     )
     registry.declare(
-        "holdfast_cluster_homeless_shards", "Shards that no live node has, as the manager sees it.", homeless
+        "holdfast_cluster_unassigned_shards", "Shards that no live node has, as the manager sees it.", unassigned
     )
 
 

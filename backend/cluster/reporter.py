@@ -53,7 +53,7 @@ class Reporter:
                 manager=manager,
                 nodes=_nodes(view, still, self._clock()),
                 moving=sum(_moves(view, shard) for shard in range(SHARDS)),
-                homeless=sum(view.owner(shard) is None for shard in range(SHARDS)),
+                unassigned=sum(view.owner(shard) is None for shard in range(SHARDS)),
                 busy=tuple(
                     heapq.nlargest(
                         BUSY_REPORTED_MOST,

@@ -73,7 +73,7 @@ class _Metered:
 
     def __init__(self, partition: OpenPartition, minute_s: int) -> None:
         self.partition = partition
-        self.first_s = minute_s if partition.made_here else minute_s + MINUTE_SECONDS
+        self.first_s = minute_s if partition.is_first_owner else minute_s + MINUTE_SECONDS
         """The first minute that this node records."""
         self.last: _Reading | None = None
         """Reading at the end of the last recorded minute."""

@@ -29,7 +29,7 @@ from backend.journal.interface import Journal
 from backend.journal.pins import Pins, Segment
 from backend.journal.rows import SEGMENT_MAX
 from backend.recovery.compaction import Cleaner
-from backend.serving.background import Complaints, Slices, in_groups
+from backend.serving.background import LogThrottle, Slices, in_groups
 from backend.serving.incarnation import Incarnation
 from backend.serving.shards import Shard, as_ref, piece_files, shard_of
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
@@ -133,7 +133,7 @@ class Checkpointer:
 
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
-        complaints = Complaints()
+        log_throttle = LogThrottle()
         shards = self._node.shards.owned.values()
         longest = max((len(one.entry.chain) for one in shards if one.damage is None), default=0)
         pause = LOOK_SECONDS if longest <= CHAIN_MOST else 0.0
@@ -149,9 +149,9 @@ class Checkpointer:
                 await self.checkpoint()
                 if await self._cleaner.clean(log.log_id, log.next_segment, eager=full):
                     await self.checkpoint()
-                complaints.settled("checkpoint")
+                log_throttle.settled("checkpoint")
             except (Unavailable, StorageFull, StoreError) as error:
-                if complaints.is_news("checkpoint", str(error)):
+                if log_throttle.should_log("checkpoint", str(error)):
                     logger.warning("no checkpoint now: %s", error)
 
     def _something_to_gain(self) -> bool:
@@ -238,8 +238,8 @@ class Checkpointer:
 
     # --- hand-over --------------------------------------------------------------------------------------
 
-    async def give(self, numbers: Collection[int], heir: LogEntry) -> None:
-        """Hand these shards, which are owned, over to the incarnation that writes the log ``heir``.
+    async def give(self, numbers: Collection[int], successor: LogEntry) -> None:
+        """Hand these shards, which are owned, over to the incarnation that writes the log ``successor``.
 
         When it returns, their entries name the new owner.  Raises :class:`StorageFull` and :class:`Unavailable`: the
         shards are then still served.  Raises :class:`StoreError`: the outcome is unknown, and the shards are not served
@@ -254,9 +254,12 @@ class Checkpointer:
                 for shard, entry in zip(shards, final, strict=True):
                     epoch = shard.epoch + 1
                     # The checkpoint holds all records of the own log, so the new owner folds nothing from it.
-                    chain = (*(link for link in entry.chain if link[0] != self.entry.log_id), (heir.log_id, epoch, 1))
-                    given = msgspec.structs.replace(entry, owner_log=heir.log_id, epoch=epoch, chain=chain)
-                    self._giving[shard.number] = (given, heir.node)
+                    chain = (
+                        *(link for link in entry.chain if link[0] != self.entry.log_id),
+                        (successor.log_id, epoch, 1),
+                    )
+                    given = msgspec.structs.replace(entry, owner_log=successor.log_id, epoch=epoch, chain=chain)
+                    self._giving[shard.number] = (given, successor.node)
                 self._unsettled = True
                 await self._conclude()
                 self._unsettled = False
@@ -309,15 +312,15 @@ class Checkpointer:
             except ConditionFailed:
                 gone = []
                 stored = {entry.shard: entry for entry in await self._entries.shards()}
-                for number, (entry, heir) in self._giving.items():
+                for number, (entry, successor) in self._giving.items():
                     if (stored[number].owner_log, stored[number].epoch) == (own, entry.epoch - 1):
                         again = msgspec.structs.replace(entry, version=stored[number].version)
-                        self._giving[number] = (again, heir)
+                        self._giving[number] = (again, successor)
                     else:
                         gone.append(number)
             for number in gone:
-                _, heir = self._giving.pop(number)
-                self._node.shards.remove_shard(self._node.shards.owned[number], heir)
+                _, successor = self._giving.pop(number)
+                self._node.shards.remove_shard(self._node.shards.owned[number], successor)
 
     def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
         """Write the shard's changed state, step by step: commands may run between two steps.

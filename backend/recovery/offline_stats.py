@@ -18,7 +18,7 @@ _TOGETHER: Final = 256
 """Messages that are read in one batch."""
 
 
-class Census(NamedTuple):
+class OfflineStats(NamedTuple):
     """Counts of stored messages, with all damage."""
 
     survey: Survey
@@ -33,7 +33,7 @@ ReadMany = Callable[[Sequence[int]], Awaitable[Sequence[RecordView | RottenRecor
 """Reads the records at these positions."""
 
 
-async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> Census:
+async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> OfflineStats:
     """Fold everything as a start would, and read each message by ``read_many`` of this journal; change nothing.
 
     Raises the errors of :func:`~backend.recovery.damage.survey`.
@@ -48,7 +48,7 @@ async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> C
         for positions in _positions(fold):
             records = await read_many(positions)
             rotten += [f"partition {number}: {one}" for one in records if isinstance(one, RottenRecord)]
-    return Census(survey, counters, rotten)
+    return OfflineStats(survey, counters, rotten)
 
 
 def _positions(fold: Fold) -> Iterator[list[int]]:

@@ -82,10 +82,10 @@ class Ownership:
         # Long ones last, so that no short one is closed for as long as they take.
         for group in _groups(sorted(shards, key=lambda shard: shard.blocks)):
             # Read again each time: its writer may have been declared dead since.
-            heir = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
-            if heir is None or heir.state != "open" or log_id == self.log_id:
+            successor = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
+            if successor is None or successor.state != "open" or log_id == self.log_id:
                 raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
-            await self._checkpointer.give(group, heir)
+            await self._checkpointer.give(group, successor)
             instruments.MOVES.add("handed over", count=len(group))
 
     async def seal(self, log_id: int) -> None:

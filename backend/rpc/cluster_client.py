@@ -47,7 +47,7 @@ from backend.rpc.address import Address, ClientTls
 from backend.rpc.client import LIMITS, ClientLimits, RemoteBackend
 from backend.rpc.connection import NotSent
 from backend.rpc.handshake import HandshakeRefused
-from backend.serving.background import Complaints
+from backend.serving.background import LogThrottle
 from backend.serving.queue_stats import merged
 from backend.serving.shards import shard_of
 from metadata_service.models import Heartbeat
@@ -136,7 +136,7 @@ class ClusterBackend:
         """Shard → name of the node that owns it, as far as this client knows."""
         self._watcher: asyncio.Task[None] | None = None
         self._poll_now = asyncio.Event()
-        self._complaints = Complaints()
+        self._log_throttle = LogThrottle()
         """Logs repeated errors of the list of nodes once."""
 
     @classmethod
@@ -232,9 +232,9 @@ class ClusterBackend:
             self._poll_now.clear()
             try:
                 await self.know(await self._read_nodes())
-                self._complaints.settled("nodes")
+                self._log_throttle.settled("nodes")
             except StoreError as error:
-                if self._complaints.is_news("nodes", str(error)):
+                if self._log_throttle.should_log("nodes", str(error)):
                     logger.warning("which nodes the cluster has is not known anew: %s", error)
             # A node that names unknown nodes must not cause constant reads.
             await asyncio.sleep(LOOK_SECONDS / 2)

@@ -68,13 +68,13 @@ async def in_groups(work: Sequence[Callable[[], Awaitable[T]]], size: int) -> li
     return results
 
 
-class Complaints:
+class LogThrottle:
     """Log throttle: a repeated error is logged once, and then once a minute while it lasts."""
 
     def __init__(self) -> None:
         self._said: dict[Hashable, tuple[str, float]] = {}
 
-    def is_news(self, about: Hashable, text: str) -> bool:
+    def should_log(self, about: Hashable, text: str) -> bool:
         """Return whether to log now: the text differs from the last one, or that was logged a minute ago."""
         now = asyncio.get_running_loop().time()
         known = self._said.get(about)

@@ -63,8 +63,8 @@ from backend.serving.payload_cache import Windows
 from backend.serving.peek import peek
 from backend.serving.queue_stats import measured, measured_of
 from backend.serving.shards import Shard, Shards
-from backend.serving.token_import import Adoption
-from backend.serving.transfers import Ferry
+from backend.serving.token_import import TokenImport
+from backend.serving.transfers import TransferWorker
 from telemetry import traces
 
 logger = logging.getLogger(__name__)
@@ -111,8 +111,8 @@ class Incarnation:
         self.elsewhere = elsewhere
         """Access to the nodes that own the other shards; None: there are none, or they cannot be called."""
         self.partitions = shards.partitions
-        self.ferry = Ferry(self)
-        self.adoption = Adoption(self)
+        self.transfers = TransferWorker(self)
+        self.token_import = TokenImport(self)
         self._collector = OrphanCollector(self)
         self._usage = AccountUsage(self.partitions)
         self.memory = Memory(self.partitions, memory_bytes)
@@ -133,8 +133,8 @@ class Incarnation:
     def opened(self, partitions: Sequence[OpenPartition]) -> None:
         """Start serving these partitions: resume everything that was in progress in them."""
         for partition in partitions:
-            self.ferry.wake(partition)
-            self.adoption.wake(partition)
+            self.transfers.wake(partition)
+            self.token_import.wake(partition)
             self.changed(partition)
         self.tasks.start(self._collector.run([partition.id for partition in partitions]), "the collector")
 
@@ -275,7 +275,7 @@ class Incarnation:
             try:
                 written, answers = partition.queue.send(messages, now)
             except PartitionOpening:
-                if await self.adoption.wait(partition):
+                if await self.token_import.wait(partition):
                     continue
                 raise
             level = partition.fold.ack_level
@@ -349,12 +349,12 @@ class Incarnation:
                     await self.log.wait_room(CLAIMS_ROOM_BYTES, True)
                     continue
                 if partition.fold.outgoing:
-                    self.ferry.wake(partition)
+                    self.transfers.wake(partition)
                 self.changed(partition)
             if claims:
                 break
             if left is not None:
-                await self.ferry.brought(partition, left)
+                await self.transfers.brought(partition, left)
                 partition.check_open()
             partition.check_not_retired()  # its messages are in other partitions by now
             remaining = deadline - self.loop.time() if deadline else 0.0
@@ -419,7 +419,7 @@ class Incarnation:
     ) -> list[ReceivedMessage]:
         """Return the claimed messages with payloads, once the claim is durable and dead letters have arrived."""
         if left is not None:
-            await self.ferry.brought(partition, left)
+            await self.transfers.brought(partition, left)
         barrier = self.log.barrier()
         found = self.windows.take(partition, [claim.number for claim in claims])
         if None in found:
@@ -550,7 +550,7 @@ class Incarnation:
                 raise PartitionGone(f"partition {settings.partition} is of another queue")
             known = before.map_version
         await self.write_all(partition, lambda _: partition.queue.configure(settings))
-        self.adoption.wake(partition)
+        self.token_import.wake(partition)
         if known < settings.map_version:
             # The queue's sends go to other partitions from now on: waiting receives must ask these, too.
             stale = MapStale(f"the queue of partition {partition.id} has a map of version {settings.map_version}")
@@ -566,7 +566,7 @@ class Incarnation:
         self.log.append(data, reserve=True)
         fold.apply(record, now)
         partition = self.shards.add(fold)
-        partition.made_here = True
+        partition.is_first_owner = True
         return partition
 
     async def drop(self, target: Target) -> None:
@@ -679,7 +679,7 @@ class Incarnation:
 
     async def awaited(self, target: Target) -> list[int]:
         partition = self._find(target)
-        self.adoption.wake(partition)
+        self.token_import.wake(partition)
         awaiting = list(partition.fold.awaiting)
         await self.durable()
         return awaiting
@@ -706,7 +706,7 @@ class Incarnation:
         await self.write_all(
             partition, lambda now: partition.queue.start_move(task_id, destination_arn, rate_per_second, now)
         )
-        self.ferry.wake(partition)
+        self.transfers.wake(partition)
         return next(task for task in partition.fold.tasks if task.task_id == task_id)
 
     async def list_moves(self, target: Target) -> list[MoveTask]:
@@ -728,7 +728,7 @@ class Incarnation:
         now = shard.clock()
         for partition in self.shards.close(shard):
             partition.fold.advance(now)  # storage usage is metered until now
-            for task in (partition.ferry, partition.mover, partition.adoption):
+            for task in (partition.transfer_task, partition.move_worker, partition.token_import_task):
                 if task is not None:
                     task.cancel()
             _send_away(partition, gone)

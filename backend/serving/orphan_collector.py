@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from backend.api import BackendError, NotOwner, PartitionGone, PartitionState, Target
 from backend.engine.records import Forgotten
-from backend.serving.background import Complaints
+from backend.serving.background import LogThrottle
 from backend.serving.host import PartitionHost
 from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
@@ -43,7 +43,7 @@ class OrphanCollector:
             if partition is not None and partition.fold.settings is not None:
                 left[number] = partition.fold.settings.queue_id
         left.update((one.partition, one.queue_id) for one in self._node.shards.stopped.values() if one.queue_id)
-        complaints = Complaints()
+        log_throttle = LogThrottle()
         while left:
             for number, queue_id in list(left.items()):
                 try:
@@ -52,7 +52,7 @@ class OrphanCollector:
                 except NotOwner:
                     del left[number]  # its next owner checks it
                 except (StoreError, BackendError) as error:
-                    if complaints.is_news(None, str(error)):
+                    if log_throttle.should_log(None, str(error)):
                         logger.warning("whether the queue of partition %d is gone is not known: %s", number, error)
                 await asyncio.sleep(PAUSE_SECONDS)
             if left:

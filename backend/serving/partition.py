@@ -36,7 +36,6 @@ class OpenPartition:
 
     __slots__ = (
         "account",
-        "adoption",
         "alarm",
         "clock",
         "closed",
@@ -44,14 +43,12 @@ class OpenPartition:
         "deleted",
         "empty_receives",
         "epoch",
-        "ferry",
-        "ferry_round",
         "fold",
         "id",
+        "is_first_owner",
         "loading",
-        "made_here",
         "mean_bytes",
-        "mover",
+        "move_worker",
         "queue",
         "received",
         "recorded_byte_ms",
@@ -60,6 +57,9 @@ class OpenPartition:
         "sent_bytes",
         "shard",
         "since_ms",
+        "token_import_task",
+        "transfer_round",
+        "transfer_task",
         "waiters",
         "window",
     )
@@ -89,7 +89,7 @@ class OpenPartition:
         """Time of the same alarm in the loop's time, or somewhat earlier."""
         self.closed = False
         """True if its shard is in hand-over, or belongs to another node by now: nothing may be written any more."""
-        self.made_here = False
+        self.is_first_owner = False
         """True if this node is the partition's first owner."""
         self.recorded_byte_ms = 0
         """Byte-milliseconds of storage since it was opened that are already recorded
@@ -98,13 +98,13 @@ class OpenPartition:
         """Start of the counts below (:class:`~backend.api.Measures` defines them)."""
         self.sent = self.sent_bytes = self.deduplicated = 0
         self.received = self.empty_receives = self.deleted = 0
-        self.ferry: asyncio.Task[None] | None = None
-        self.ferry_round: asyncio.Future[tuple[int, bool]] | None = None
+        self.transfer_task: asyncio.Task[None] | None = None
+        self.transfer_round: asyncio.Future[tuple[int, bool]] | None = None
         """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for
         it.
         """
-        self.mover: asyncio.Task[None] | None = None
-        self.adoption: asyncio.Task[None] | None = None
+        self.move_worker: asyncio.Task[None] | None = None
+        self.token_import_task: asyncio.Task[None] | None = None
 
     def weigh(self, payload_bytes: float) -> None:
         """Update the mean record size with a payload of this size."""

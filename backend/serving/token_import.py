@@ -28,7 +28,7 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine import records
-from backend.serving.background import Complaints
+from backend.serving.background import LogThrottle
 from backend.serving.host import PartitionHost
 from backend.serving.partition import OpenPartition
 from backend.serving.shards import shard_of
@@ -41,34 +41,36 @@ WAIT_SECONDS = 5.0
 """Maximum time that a send waits for tokens."""
 
 
-class Adoption:
+class TokenImport:
     """Token import, with at most one task for each partition that waits for tokens."""
 
     def __init__(self, host: PartitionHost) -> None:
         self._node = host
-        self._complaints = Complaints()
+        self._log_throttle = LogThrottle()
 
     def wake(self, partition: OpenPartition) -> None:
         """Start the import if the partition waits for tokens."""
-        if partition.fold.awaiting and partition.adoption is None:
-            partition.adoption = self._node.tasks.start(self._adopt(partition), f"the tokens for {partition.id}")
+        if partition.fold.awaiting and partition.token_import_task is None:
+            partition.token_import_task = self._node.tasks.start(
+                self._import_tokens(partition), f"the tokens for {partition.id}"
+            )
 
     async def wait(self, partition: OpenPartition) -> bool:
         """Wait for the import; return whether the tokens are here, or so many have arrived that a retry may succeed."""
         self.wake(partition)
-        if partition.adoption is None:
+        if partition.token_import_task is None:
             return True
-        done, _ = await asyncio.wait([partition.adoption], timeout=WAIT_SECONDS)
+        done, _ = await asyncio.wait([partition.token_import_task], timeout=WAIT_SECONDS)
         return bool(done) and not partition.fold.awaiting
 
-    async def _adopt(self, partition: OpenPartition) -> None:
+    async def _import_tokens(self, partition: OpenPartition) -> None:
         try:
             while partition.fold.awaiting and not partition.fold.dropped:
                 stuck = False
                 for source in partition.fold.awaiting:
                     try:
                         await self._adopt_from(partition, source)
-                        self._complaints.settled((partition.id, source))
+                        self._log_throttle.settled((partition.id, source))
                     # The queue of one of the two was deleted, or this is an older map.
                     except PartitionGone:
                         if not await self._still(partition, source):
@@ -78,13 +80,13 @@ class Adoption:
                     except (StorageFull, Unavailable):
                         stuck = True
                     except (BackendError, StoreError) as error:
-                        if self._complaints.is_news((partition.id, source), str(error)):
+                        if self._log_throttle.should_log((partition.id, source), str(error)):
                             logger.warning("partition %d awaits the tokens of %d: %s", partition.id, source, error)
                         stuck = True
                 if stuck:
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            partition.adoption = None
+            partition.token_import_task = None
 
     async def _still(self, partition: OpenPartition, source: int) -> bool:
         """Return whether the queue, whose tokens the partition waits for, still exists."""

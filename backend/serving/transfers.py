@@ -32,7 +32,7 @@ from backend.api import (
 )
 from backend.engine import records
 from backend.engine.records import Message, Record
-from backend.serving.background import Complaints
+from backend.serving.background import LogThrottle
 from backend.serving.host import PartitionHost
 from backend.serving.partition import Entry, OpenPartition, size_of_transfer
 from backend.serving.shards import shard_of
@@ -55,19 +55,21 @@ class NotReached(BackendError):
     """
 
 
-class Ferry:
+class TransferWorker:
     """Transfers of an incarnation, with at most one transfer loop and one move task for each source partition."""
 
     def __init__(self, host: PartitionHost) -> None:
         self._node = host
-        self._complaints = Complaints()
+        self._log_throttle = LogThrottle()
 
     def wake(self, partition: OpenPartition) -> None:
         """Start the loops for which the partition has work."""
-        if partition.ferry is None and any(out.pending for out in partition.fold.outgoing.values()):
-            partition.ferry = self._node.tasks.start(self._transfer_all(partition), f"transfers from {partition.id}")
-        if partition.mover is None and partition.fold.running_task is not None:
-            partition.mover = self._node.tasks.start(self._move(partition), f"the move task of {partition.id}")
+        if partition.transfer_task is None and any(out.pending for out in partition.fold.outgoing.values()):
+            partition.transfer_task = self._node.tasks.start(
+                self._transfer_all(partition), f"transfers from {partition.id}"
+            )
+        if partition.move_worker is None and partition.fold.running_task is not None:
+            partition.move_worker = self._node.tasks.start(self._move(partition), f"the move task of {partition.id}")
 
     # --- transfers --------------------------------------------------------------------------------------
 
@@ -82,20 +84,20 @@ class Ferry:
                     brought = False
                     try:
                         await self._transfer(source, destination)
-                        self._complaints.settled((source.id, destination))
+                        self._log_throttle.settled((source.id, destination))
                         brought = True
                     # A journal without a quorum recovers, or this task ends.
                     except (StorageFull, Unavailable):
                         stuck = True
                     except (BackendError, StoreError) as error:
-                        if self._complaints.is_news((source.id, destination), str(error)):
+                        if self._log_throttle.should_log((source.id, destination), str(error)):
                             logger.warning("transfers from partition %d to %d wait: %s", source.id, destination, error)
                         stuck = True
                     _end_round(source, destination, brought)
                 if stuck:
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            source.ferry = None
+            source.transfer_task = None
             _end_round(source, 0, False)
 
     async def brought(self, source: OpenPartition, left: records.TransferOut) -> None:
@@ -106,13 +108,13 @@ class Ferry:
         """
         destination, last = left.destination, left.moves[-1][1]
         deadline = self._node.loop.time() + BROUGHT_SECONDS
-        while source.ferry is not None and self._node.shards.owns(destination):
+        while source.transfer_task is not None and self._node.shards.owns(destination):
             outgoing = source.fold.outgoing.get(destination)
             if outgoing is None or last not in outgoing.pending:
                 return
-            if source.ferry_round is None:
-                source.ferry_round = self._node.loop.create_future()
-            ended = source.ferry_round
+            if source.transfer_round is None:
+                source.transfer_round = self._node.loop.create_future()
+            ended = source.transfer_round
             await asyncio.wait([ended], timeout=deadline - self._node.loop.time())
             if not ended.done() or ended.result() == (destination, False):
                 return
@@ -288,15 +290,15 @@ class Ferry:
             while (task := source.fold.running_task) is not None and not source.fold.dropped:
                 try:
                     await self._move_some(source, task)
-                    self._complaints.settled(task.task_id)
+                    self._log_throttle.settled(task.task_id)
                 except (StorageFull, Unavailable):
                     await asyncio.sleep(RETRY_SECONDS)
                 except (BackendError, StoreError) as error:
-                    if self._complaints.is_news(task.task_id, str(error)):
+                    if self._log_throttle.should_log(task.task_id, str(error)):
                         logger.warning("move task %s of partition %d waits: %s", task.task_id, source.id, error)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            source.mover = None
+            source.move_worker = None
 
     async def _move_some(self, source: OpenPartition, task: MoveTask) -> None:
         """Move a batch, or end the task when nothing is left to move."""
@@ -339,8 +341,8 @@ class Ferry:
     async def _settled(self, source: OpenPartition) -> None:
         """Wait until the transfers in progress from this source have finished."""
         self.wake(source)
-        if source.ferry is not None:
-            await asyncio.wait([source.ferry])
+        if source.transfer_task is not None:
+            await asyncio.wait([source.transfer_task])
 
 
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
@@ -348,10 +350,10 @@ NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 
 
 def _end_round(source: OpenPartition, destination: int, brought: bool) -> None:
-    """Notify the waiter of :meth:`Ferry.brought`."""
-    if source.ferry_round is not None:
-        source.ferry_round.set_result((destination, brought))
-        source.ferry_round = None
+    """Notify the waiter of :meth:`TransferWorker.brought`."""
+    if source.transfer_round is not None:
+        source.transfer_round.set_result((destination, brought))
+        source.transfer_round = None
 
 
 def _readable(source: OpenPartition, wanted: Iterable[int], loaded: Mapping[int, Entry]) -> list[int]:

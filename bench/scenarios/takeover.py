@@ -135,7 +135,7 @@ async def _settled(stores: Stores, backends: int) -> None:
         names = {entry.log_id: entry.node for entry in await entries.logs()}
         reports = await (await stores.metadata()).cluster_reports()
         owners = {names[entry.owner_log] for entry in await entries.shards()}
-        if len(owners) == backends and reports and not reports[0].moving and not reports[0].homeless:
+        if len(owners) == backends and reports and not reports[0].moving and not reports[0].unassigned:
             return
         await asyncio.sleep(0.2)
     raise TimeoutError("the shards do not come to rest")

@@ -32,7 +32,7 @@ PATIENCE_SECONDS: Final = 600.0
 """Timeout of a process; ending it loses nothing."""
 
 
-class Sealer:
+class UsageUploader:
     """Uploads the usage records of a spool folder to the lake at an interval."""
 
     def __init__(self, spool: Path, lake: str, seconds: float, python: Sequence[str] = (sys.executable,)) -> None:
@@ -56,7 +56,7 @@ class Sealer:
             self._running.cancel()
             await asyncio.wait([self._running])
 
-    async def seal(self) -> bool:
+    async def upload(self) -> bool:
         """Upload once, now.  Returns True if everything that was finished is in the lake."""
         code, lines = await self._run_module("billing.lake.upload", os.fspath(self._spool))
         for line in lines:
@@ -124,7 +124,7 @@ class Sealer:
             # Jitter: processes that share a machine or a lake do not all start at once.
             await asyncio.sleep(random.uniform(0.8, 1.2) * self._seconds)
             try:
-                sealed = await self.seal()
+                sealed = await self.upload()
                 await self.check()
                 if sealed and time.monotonic() - compacted_at >= COMPACT_SECONDS:
                     compacted_at = time.monotonic() + random.uniform(-0.1, 0.1) * COMPACT_SECONDS

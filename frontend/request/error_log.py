@@ -27,7 +27,7 @@ class _Kind:
         """Calls without a line since their number was last logged."""
 
 
-class Refusals:
+class ErrorLog:
     """Log of refused calls: at ``level``, with the first ``lines`` of a kind."""
 
     def __init__(self, log: logging.Logger, *, level: int = logging.ERROR, lines: int = 1) -> None:

@@ -472,7 +472,7 @@ class ClusterShown(BaseModel):
     reported_seconds: float | None
     manager: str | None = Field(description="node that manages the cluster")
     moving: int = Field(description="number of shards being handed over")
-    homeless: int = Field(description="number of shards without a live owner: their queues cannot be used")
+    unassigned: int = Field(description="number of shards without a live owner: their queues cannot be used")
     nodes: list[NodeShown]
 
 

@@ -29,7 +29,7 @@ from frontend.request.access import check_credential
 from frontend.request.authenticator import Authenticator, Caller
 from frontend.request.bodies import arrived, read_body
 from frontend.request.call import Call, Members, Scope, check_path, client_address, raw_path
-from frontend.request.error_log import Refusals
+from frontend.request.error_log import ErrorLog
 from frontend.request.long_polls import AsgiReceive, ClientGone
 from frontend.request.tracing import hand_on, trace_call, trace_visit
 from frontend.request.unsigned_calls import Strangers
@@ -154,9 +154,9 @@ class SqsEndpoint:
         self._tracing = services.tracing
         self._fills = services.settings.trace_messages
         self._request_ids = RequestIds()
-        self._refusals = Refusals(self.context.log)
-        self._wrong = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
-        self._strange = Refusals(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
+        self._error_log = ErrorLog(self.context.log)
+        self._wrong = ErrorLog(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
+        self._strange = ErrorLog(self.context.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
         """Separate from ``_wrong``, so that unauthenticated callers cannot displace the lines of others."""
         self.guesses = Guesses()
         self.strangers = Strangers()
@@ -515,12 +515,12 @@ class SqsEndpoint:
             kind = answer.kind.query_code if strange else f"{answer.kind.query_code}, by {shown(request.who)!r}"
             (self._strange if strange else self._wrong).say(kind, "%s %s by %r: %d %s: %r", *about, answer.logged)
         elif isinstance(error, PartitionDamaged):
-            self._refusals.say(f"{answer.kind.query_code}: {error}", "%s %s by %r: %d %s: %r", *about, error)
+            self._error_log.say(f"{answer.kind.query_code}: {error}", "%s %s by %r: %d %s: %r", *about, error)
         elif answer.kind is errors.INTERNAL_FAILURE:
             log.error("%s %s by %r: %d %s", *about, exc_info=error)
         else:
             kind = f"{answer.kind.query_code}, {type(error).__name__}"
-            self._refusals.say(kind, "%s %s by %r: %d %s: %r", *about, error)
+            self._error_log.say(kind, "%s %s by %r: %d %s: %r", *about, error)
         return answer
 
 

@@ -18,7 +18,7 @@ from auth.encryption.master_keys import KeyringError, MasterKeys
 from backend.api import BackendError, Counters, Unavailable
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.journal import LocalJournal
-from backend.recovery.offline_stats import Census, count
+from backend.recovery.offline_stats import OfflineStats, count
 from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore, damaged_files, restore
 from holdfast.backup.target import BackupTarget
@@ -102,7 +102,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
     disk = RealDisk()
     try:
         journal = LocalJournal(disk, str(data / "journal"))
-        census = await count(journal, store, journal.segments.read_many)
+        offline_stats = await count(journal, store, journal.segments.read_many)
         keys = await _try_keys(store, masters)
     finally:
         await store.close()
@@ -112,7 +112,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
         queues = file.queues()
     finally:
         file.close()
-    return _damages(census), [_queue(census.counters, queue) for queue in queues], keys
+    return _damages(offline_stats), [_queue(offline_stats.counters, queue) for queue in queues], keys
 
 
 async def _open_files(
@@ -132,9 +132,9 @@ async def _open_files(
     for name, copy in clusters.items():
         report(f"opening the cluster {name} has")
         journal = CassandraJournal(BackedUpTables(folder, name))
-        census = await count(journal, BackedUpEntries(copy), journal.read_many)
-        wrong += _damages(census)
-        counters |= census.counters
+        offline_stats = await count(journal, BackedUpEntries(copy), journal.read_many)
+        wrong += _damages(offline_stats)
+        counters |= offline_stats.counters
     keys = await _try_keys(BackedUpKeys(metadata), masters)
     return wrong, [_queue(counters, queue) for queue in metadata.queues()], keys
 
@@ -149,9 +149,9 @@ async def _try_keys(store: KeyringStore, masters: MasterKeys | None) -> list[str
     return []
 
 
-def _damages(census: Census) -> list[str]:
-    wrong = [str(one) for one in (*census.survey.logs, *census.survey.harms)]
-    return wrong + _shortened([f"a message cannot be read: {one}" for one in census.rotten])
+def _damages(offline_stats: OfflineStats) -> list[str]:
+    wrong = [str(one) for one in (*offline_stats.survey.logs, *offline_stats.survey.harms)]
+    return wrong + _shortened([f"a message cannot be read: {one}" for one in offline_stats.rotten])
 
 
 def _queue(known: Mapping[int, Counters], queue: Queue) -> VerifiedQueue:

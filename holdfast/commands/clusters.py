@@ -55,7 +55,7 @@ def _heading(cluster: dict[str, Any]) -> str:
         facts.append("it has never reported")
     else:
         facts += [f"used to {_part(cluster['utilisation'])}", f"reported {_ago(cluster)} by {cluster['manager']}"]
-        facts.append(f"{cluster['moving']} shards on their way, {cluster['homeless']} without a living node")
+        facts.append(f"{cluster['moving']} shards on their way, {cluster['unassigned']} without a living node")
     return shown("; ".join(facts) + ".")
 
 

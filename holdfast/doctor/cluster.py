@@ -197,8 +197,8 @@ def _report(name: str, report: ClusterReport | None, now_s: float) -> Iterator[F
             "are its backends up, and are the clocks of the machines right?",
         )
         return
-    if report.homeless:
-        yield wrong(f"{report.homeless} shards of {name} are served by nobody", "start its backends; read their logs")
+    if report.unassigned:
+        yield wrong(f"{report.unassigned} shards of {name} are served by nobody", "start its backends; read their logs")
     for node in report.nodes:
         if node.gone:
             continue  # reported from the entries of its cluster

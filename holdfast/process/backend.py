@@ -221,7 +221,7 @@ async def run_backend(
         started(role)
         freeze_heap()
         observed.health.status = "ready"
-        observed.health.hindered = lambda: "draining" if stop.is_set() else "" if node.ready else "recovering"
+        observed.health.not_ready_reason = lambda: "draining" if stop.is_set() else "" if node.ready else "recovering"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         waiting[0].cancel()

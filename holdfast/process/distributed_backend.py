@@ -32,7 +32,7 @@ from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, advertised, listening, peer_tls
 from holdfast.runtime.stores import Stores
 from holdfast.runtime.tracing import start_tracing
-from holdfast.runtime.usage_upload import register_usage_metrics, start_sealer
+from holdfast.runtime.usage_upload import register_usage_metrics, start_uploader
 from holdfast.settings import Settings, SettingsError, cluster_secret
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.store import ConditionFailed
@@ -112,7 +112,7 @@ async def _backend(
         storage = meter_storage(settings, node, metadata)
         if storage is not None:
             closing.later(storage)
-            closing.later(start_sealer(settings))
+            closing.later(start_uploader(settings))
             register_usage_metrics(observed.registry, settings)
         role = await BackendRole.start(
             name,
@@ -133,7 +133,7 @@ async def _backend(
         logs.say(f"Backend {name} of cluster {settings.cluster} is at {address}.")
         freeze_heap()
         health.status = "ready"
-        health.hindered = lambda: "" if node.ready else "recovering"
+        health.not_ready_reason = lambda: "" if node.ready else "recovering"
         waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), node.lost]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         waiting[0].cancel()

@@ -41,7 +41,7 @@ from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret
 from holdfast.runtime.python import python
 from holdfast.runtime.tracing import start_tracing
-from holdfast.runtime.usage_upload import start_sealer
+from holdfast.runtime.usage_upload import start_uploader
 from holdfast.settings import Settings
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.nodes.cached_client import MetadataClient
@@ -161,7 +161,7 @@ class Alone:
             utilisation=max(self._load.cpu, self._load.storage),
             manager=entry.node,
             nodes=(shown,),
-            homeless=SHARDS - shards,
+            unassigned=SHARDS - shards,
             busy=self._load.busy,
         )
 
@@ -191,7 +191,7 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
     services.lake = Reader(settings.lake, python())
     services.documents = Documents(store, services.lake, services.clock)
     if seals:
-        services.sealer = start_sealer(settings)
+        services.uploader = start_uploader(settings)
 
 
 def _log_what_waits(settings: Settings) -> None:

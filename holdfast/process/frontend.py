@@ -260,7 +260,9 @@ async def run_frontend(
         server = server_of(settings, service, certificate, stop, ready, processes=processes, lingers=lingers)
         service.register_metrics(observed.registry)
         register_server_metrics(observed.registry, server, certificate)
-        observed.health.hindered = lambda: "draining" if stop.is_set() else "" if service.connected else "disconnected"
+        observed.health.not_ready_reason = lambda: (
+            "draining" if stop.is_set() else "" if service.connected else "disconnected"
+        )
         await server.serve(sockets)
         return 0
     finally:

@@ -154,7 +154,7 @@ async def _run(
             service.failed.add_done_callback(failed)
             server = server_of(settings, service, certificate, stop, started)
             register_server_metrics(observed.registry, server, certificate)
-            observed.health.hindered = lambda: "draining" if stop.is_set() else ""
+            observed.health.not_ready_reason = lambda: "draining" if stop.is_set() else ""
             await server.serve(sockets)
             return 3 if service.failed.done() else 0
         finally:

@@ -305,14 +305,14 @@ class Supervisor:
             told = await asyncio.gather(*(each.read_metrics() for each in children))
             return [(each.name, families) for each, families in zip(children, told, strict=True)]
 
-        def hindered() -> str:
+        def not_ready_reason() -> str:
             if self._stop.is_set():
                 return "draining"
             return "" if self._serving and any(each.is_ready for each in self._frontends) else "starting"
 
         observed.others = others
         observed.health.status = "ready"
-        observed.health.hindered = hindered
+        observed.health.not_ready_reason = not_ready_reason
         registry.declare(
             "holdfast_child_ready",
             "1: the process does its work; 0: it starts, ends, or is not heard.",

@@ -23,7 +23,7 @@ def register_frontend_metrics(registry: Registry, services: Services, settings: 
         labels=("result",),
         most=2,
     )
-    if services.sealer is not None:
+    if services.uploader is not None:
         register_usage_metrics(registry, settings)
 
 

@@ -32,7 +32,7 @@ class Health:
     def __init__(self, metrics: Metrics | None = None) -> None:
         """Set up the health checks.  ``metrics``: returns metrics in Prometheus's format; None: there are none."""
         self.status: Status = "starting"
-        self.hindered: Callable[[], str] = lambda: ""
+        self.not_ready_reason: Callable[[], str] = lambda: ""
         """Function that returns the reason why a ready role cannot work now, as one word; "": it can."""
         self._metrics = metrics
         self._server: asyncio.Server | None = None
@@ -75,7 +75,7 @@ class Health:
         if path == b"/metrics":
             assert self._metrics is not None
             return _response("200 OK", CONTENT_TYPE, await self._metrics())
-        status = (self.status == "ready" and self.hindered()) or self.status
+        status = (self.status == "ready" and self.not_ready_reason()) or self.status
         return _told("200 OK" if status == "ready" else "503 Service Unavailable", status)
 
 

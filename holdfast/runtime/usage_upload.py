@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 
-from billing.lake.uploader import Sealer
+from billing.lake.uploader import UsageUploader
 from billing.metering.spool import SpoolBacklog, waiting
 from holdfast.runtime.python import python
 from holdfast.settings import Settings
 from telemetry.metrics import Registry
 
 
-def start_sealer(settings: Settings) -> Sealer:
+def start_uploader(settings: Settings) -> UsageUploader:
     """Start the upload of all usage recorded in the data folder, by this process and others, to the lake."""
-    sealer = Sealer(settings.usage_folder, settings.lake, settings.usage_seal_seconds, python())
-    sealer.start()
-    return sealer
+    uploader = UsageUploader(settings.usage_folder, settings.lake, settings.usage_upload_seconds, python())
+    uploader.start()
+    return uploader
 
 
 def register_usage_metrics(registry: Registry, settings: Settings) -> None:

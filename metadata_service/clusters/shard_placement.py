@@ -82,10 +82,10 @@ def plan(
         if not node.weight > 0:
             raise ValueError(f"the weight of node {node.name!r} has to be above 0, not {node.weight}")
     staying = [node for node in nodes if not node.draining] or list(nodes)
-    homeless = sorted(shard for shard, owner in present.items() if owner is None or owner not in by_name)
+    unassigned = sorted(shard for shard, owner in present.items() if owner is None or owner not in by_name)
     if not staying:
-        return PlacementPlan({}, (), len(homeless))
-    return _Round(present, by_name, staying, limit, slack).run(homeless)
+        return PlacementPlan({}, (), len(unassigned))
+    return _Round(present, by_name, staying, limit, slack).run(unassigned)
 
 
 class _Round:
@@ -111,13 +111,13 @@ class _Round:
         self._moves: list[Move] = []
         self._seeds = {name: _seed(name) for name in self._staying}
 
-    def run(self, homeless: Sequence[int]) -> PlacementPlan:
+    def run(self, unassigned: Sequence[int]) -> PlacementPlan:
         leaving = sorted(shard for shard, owner in self._assignment.items() if owner not in self._staying)
-        drained = leaving[: max(0, self._limit - len(homeless))]
-        without_choice = len(homeless) + len(leaving)
-        for shard in (*homeless, *drained):
+        drained = leaving[: max(0, self._limit - len(unassigned))]
+        without_choice = len(unassigned) + len(leaving)
+        for shard in (*unassigned, *drained):
             self._move(
-                shard, self._refuge(shard, without_choice), "dead" if len(self._moves) < len(homeless) else "drain"
+                shard, self._refuge(shard, without_choice), "dead" if len(self._moves) < len(unassigned) else "drain"
             )
             without_choice -= 1
         left = without_choice + self._balance()

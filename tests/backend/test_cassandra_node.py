@@ -91,10 +91,10 @@ async def test_a_zombie_answers_nothing_more(service: _Service) -> None:
     zombie = await service.start("one")
     queue = await a_queue(service, zombie)
     await zombie.send(queue, [NewMessage(b"first"), NewMessage(b"second")])
-    heir = await service.start("one")
+    successor = await service.start("one")
     with pytest.raises(Unavailable):
         await zombie.send(queue, [NewMessage(b"too late")])
-    assert sorted(await drained(heir, queue)) == [b"first", b"second"]
+    assert sorted(await drained(successor, queue)) == [b"first", b"second"]
 
 
 async def test_a_node_without_a_quorum_refuses_and_goes_on(

@@ -14,7 +14,7 @@ from billing.lake.compact import Compacted, compact
 from billing.lake.compact import main as compact_main
 from billing.lake.lake import Lake
 from billing.lake.upload import seal
-from billing.lake.uploader import Sealer
+from billing.lake.uploader import UsageUploader
 from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.spool import waiting
 from billing.metering.usage import CALLS, UsageKey
@@ -106,16 +106,16 @@ async def test_while_it_is_away_everything_waits_and_arrives_when_it_is_back(
     s3: S3, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spool, url = tmp_path / "spool", s3.lake("away")
-    sealer = Sealer(spool, url, 60)
+    uploader = UsageUploader(spool, url, 60)
     count(spool, 1)
     with caplog.at_level(logging.WARNING):
         s3.network.cut()
-        assert not await sealer.seal()
+        assert not await uploader.upload()
         assert compact_main([url]) == 1
         s3.network.heal()
         count(spool, 2)
         assert waiting(spool)[0] == 2
-        assert await sealer.seal()
+        assert await uploader.upload()
     assert waiting(spool) == (0, 0, 0)
     assert sequences(Lake(url)) == [1, 2]
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]

@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
     "HoldfastLatencyBudgetBurnsSlowly": ("4h", late(40, 1000), late(5, 1000)),
     "HoldfastAbsent": ("30m", {"up": "1x60"}, {"holdfast_build_info": "1x60"}),
     "HoldfastNotServing": gauge("holdfast_serving", "0x60", "1x60"),
-    "HoldfastShardsHomeless": gauge("holdfast_cluster_homeless_shards", "3x60", "0x60"),
+    "HoldfastShardsUnassigned": gauge("holdfast_cluster_unassigned_shards", "3x60", "0x60"),
     "HoldfastStoresNothing": gauge("holdfast_storing", "0x60", "1x60"),
     "HoldfastDamaged": gauge("holdfast_damaged", "1x60", "0x60"),
     "HoldfastDiskAlmostFull": ("30m", disk("a", "200e6x60"), disk("a", "300e6x60")),

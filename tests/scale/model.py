@@ -119,9 +119,9 @@ def _ring(sizes: Sizes) -> Iterator[BoundedFigure]:
     before, after = ring.shares(), left.shares()
     most = before["metadata-7"]
     assert math.isclose(movement(ring, left), most, abs_tol=1e-9)
-    heirs = [after[name] - share for name, share in before.items() if name != "metadata-7"]
+    successors = [after[name] - share for name, share in before.items() if name != "metadata-7"]
     yield BoundedFigure(
-        "ring: of a node that leaves, the most that one other gets", max(heirs) / most, "of its keys", 0.1
+        "ring: of a node that leaves, the most that one other gets", max(successors) / most, "of its keys", 0.1
     )
 
 

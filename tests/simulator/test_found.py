@@ -80,7 +80,7 @@ class VirtualNode:
 
     def quiet(self) -> bool:
         parts = self.incarnation.partitions.values()
-        return not any(part.ferry or part.mover for part in parts)
+        return not any(part.transfer_task or part.move_worker for part in parts)
 
     def close(self) -> None:
         close_dead(self.loop.bury())

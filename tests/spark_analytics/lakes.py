@@ -103,7 +103,7 @@ def calls(chance: random.Random, day: date, count: int) -> list[UsageRecord]:
 
 
 def bring(lake: Lake, found: Iterable[UsageRecord]) -> None:
-    """Write records as the sealer does: a file for each hour, named by what is in it."""
+    """Write records as the uploader does: a file for each hour, named by what is in it."""
     hours = defaultdict(list)
     for record in found:
         hours[hour_of(record.minute_s)].append(record)

@@ -142,7 +142,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
 def lake(folder: Path) -> Lake:
     """A lake that a service has counted into."""
     lake = Lake(str(folder / "lake"))
-    with Server(folder / "service", {"USAGE": "on", "USAGE_LAKE": lake.root, "USAGE_SEAL_SECONDS": "1"}) as server:
+    with Server(folder / "service", {"USAGE": "on", "USAGE_LAKE": lake.root, "USAGE_UPLOAD_SECONDS": "1"}) as server:
         client = server.client()
         orders = client.create_queue(QueueName="orders", tags={"team": "a"})["QueueUrl"]
         jobs = client.create_queue(QueueName="jobs.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]

@@ -85,7 +85,7 @@ def in_lake(lake: Path) -> Counter[str]:
 @pytest.mark.parametrize("arguments", [[], ["--frontends", "2"]], ids=["one process", "two frontends"])
 def test_the_lake_has_what_was_answered_whoever_is_killed(tmp_path: Path, arguments: list[str]) -> None:
     lake = tmp_path / "lake"
-    settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(lake), "USAGE_SEAL_SECONDS": "1"}
+    settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(lake), "USAGE_UPLOAD_SECONDS": "1"}
     with Server(tmp_path, settings, arguments) as server:
         queue = server.client().create_queue(QueueName="q")["QueueUrl"]
         callers = [_Caller(server, queue) for _ in range(CLIENTS)]

@@ -139,7 +139,7 @@ class _World:
         self.way = _LakePath(folder)
         self.plan = folder / "plan"
         self.plan.mkdir()
-        settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(self.way.lake), "USAGE_SEAL_SECONDS": "1"}
+        settings = {"USAGE": "on", "USAGE_LAKE": os.fspath(self.way.lake), "USAGE_UPLOAD_SECONDS": "1"}
         self.server = Several(folder, settings)
         self.server.settings |= {"PYTHONPATH": str(STARTUP), "FAULTS_SEALING": str(self.plan)}
         self.spool = self.server.data / "usage"

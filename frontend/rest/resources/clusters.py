@@ -306,14 +306,20 @@ def _candidate(entry: ManagerEntry, one: Candidate, now_s: float) -> CandidateSh
 
 def _shown(known: ReportedCluster, silent_s: float, now_s: float) -> ClusterShown:
     cluster, report = known.cluster, known.report
-    told: dict[str, Any] = {"utilisation": None, "reported_seconds": None, "manager": None, "moving": 0, "homeless": 0}
+    told: dict[str, Any] = {
+        "utilisation": None,
+        "reported_seconds": None,
+        "manager": None,
+        "moving": 0,
+        "unassigned": 0,
+    }
     if report is not None:
         told = {
             "utilisation": round(report.utilisation, 3),
             "reported_seconds": round(silent_s, 1),
             "manager": report.manager,
             "moving": report.moving,
-            "homeless": report.homeless,
+            "unassigned": report.unassigned,
         }
     return ClusterShown(
         name=cluster.name,

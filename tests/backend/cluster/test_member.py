@@ -430,7 +430,7 @@ def test_the_manager_reports_how_the_cluster_is(three: _Cluster) -> None:
         ("c", "c:1", True),
     ]
     assert {node.name: node.shards for node in report.nodes} == three.shares()
-    assert (report.moving, report.homeless) == (0, 0)
+    assert (report.moving, report.unassigned) == (0, 0)
     assert {one.manager for one in three.registry.reports if one.term == report.term} == {manager}
 
 
@@ -561,14 +561,14 @@ def test_a_node_that_died_is_reported_though_it_has_no_shards(three: _Cluster) -
         ("c", False, 0, 0),
     ]
     assert [node.gone for node in report.nodes] == [False, False, True]
-    assert (report.moving, report.homeless) == (0, SHARDS - 66)
+    assert (report.moving, report.unassigned) == (0, SHARDS - 66)
 
 
 def test_a_shard_between_two_living_nodes_moves(three: _Cluster) -> None:
     view = view_of({0: "a", 1: "b", 2: "a"}, "ab", ("b", "b", "c"))
     reporter = Reporter(cast(ClusterRegistry, three.registry), "east", lambda: 0)
     three.run(reporter.report("b", view, lambda _: 0.0))
-    assert (three.registry.reports[-1].moving, three.registry.reports[-1].homeless) == (1, SHARDS - 3)
+    assert (three.registry.reports[-1].moving, three.registry.reports[-1].unassigned) == (1, SHARDS - 3)
 
 
 def test_who_comes_is_reported_before_it_serves_a_shard(three: _Cluster) -> None:

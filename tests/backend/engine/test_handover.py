@@ -128,16 +128,16 @@ def test_what_was_handed_over_is_handed_over_again_and_what_is_repeated_changes_
     before = describe(child.fold)
     hand_over(parent, child, 2)
     assert describe(child.fold) == before
-    heir = PartitionMachine(partition=3)
+    successor = PartitionMachine(partition=3)
     reroute(child, 4, slot=1, slots=(0, 2), state=PartitionState.DRAINING)
-    reroute(heir, 4, slot=2, slots=(0, 2), awaits=(2,))
-    moved = hand_over(child, heir, 4)
+    reroute(successor, 4, slot=2, slots=(0, 2), awaits=(2,))
+    moved = hand_over(child, successor, 4)
     assert 0 < moved < count
-    ids = [send(heir, place) for place in range(40)]
+    ids = [send(successor, place) for place in range(40)]
     assert (
         sum(one in {message_id(1, number, SALT) for number in range(1 << 40, (1 << 40) + 99)} for one in ids) == moved
     )
-    checked(heir)
+    checked(successor)
 
 
 def test_a_partition_that_awaits_hands_nothing_over() -> None:

@@ -160,12 +160,14 @@ async def test_a_log_that_is_let_go_of_while_it_is_read_is_not_called_damaged(ma
 
 
 async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machine: NodeMachine) -> None:
-    first, other, heir = [await machine.start(name, shards) for name, shards in (("a", EVEN), ("b", ODD), ("c", ()))]
+    first, other, successor = [
+        await machine.start(name, shards) for name, shards in (("a", EVEN), ("b", ODD), ("c", ()))
+    ]
     logs = first.ownership.log_id, other.ownership.log_id
     for name in "ab":
         await machine.stop(name)
     for log_id in logs:
-        await heir.ownership.seal(log_id)
+        await successor.ownership.seal(log_id)
 
     async def damaged(journal: Journal, entry: LogEntry, *rest: Any) -> LogEnd | None:
         if entry.log_id == logs[0]:
@@ -173,10 +175,10 @@ async def test_a_damaged_log_keeps_nobody_from_shards_that_do_not_need_it(machin
         return await replay_log(journal, entry, *rest)
 
     with mock.patch.object(takeover, "replay_log", damaged):
-        assert await heir.ownership.take(range(SHARDS)) == set(ODD)
+        assert await successor.ownership.take(range(SHARDS)) == set(ODD)
         with pytest.raises(JournalDamaged):
-            await heir.ownership.take(range(SHARDS))
-    assert await heir.ownership.take(range(SHARDS)) == set(EVEN)
+            await successor.ownership.take(range(SHARDS))
+    assert await successor.ownership.take(range(SHARDS)) == set(EVEN)
 
 
 async def test_each_node_sweeps_what_nothing_names_and_nothing_else(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from backend.api import (
 from backend.node import Node
 from backend.rpc.client import RemoteBackend
 from backend.rpc.server import BackendServer, serve_backend
-from backend.serving import transfers as ferry
+from backend.serving import transfers
 from backend.serving.shards import shard_of
 from tests.backend.nodes import NodeMachine, disk_of
 from tests.backend.test_node import until
@@ -124,7 +124,7 @@ class Two:
 
 @pytest.fixture
 async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Two]:
-    monkeypatch.setattr(ferry, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.01)
     two = Two(NodeMachine(tmp_path))
     await two.start()
     yield two
@@ -278,7 +278,7 @@ async def test_messages_of_a_group_arrive_in_order_though_they_do_not_go_at_once
     nodes: Two, redrive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that does not fit into a batch holds back those behind it, however short they are."""
-    monkeypatch.setattr(ferry, "CARRY_BYTES", 4096)
+    monkeypatch.setattr(transfers, "CARRY_BYTES", 4096)
     resolver = nodes.machine.resolver
     resolver.known[2] = msgspec.structs.replace(resolver.known[2], fifo=True)
     await nodes.two.configure(resolver.known[2])
@@ -365,19 +365,19 @@ async def test_a_cancelled_task_calls_back_within_one_node_too(nodes: Two) -> No
     incarnation = nodes.one._incarnation
     assert incarnation is not None
     await nodes.one.configure(nodes.machine.resolver.known[other])
-    real = incarnation.ferry._hand_over
+    real = incarnation.transfers._hand_over
 
     def full(*_: Any) -> None:
         raise StorageFull("there is no room")
 
-    incarnation.ferry._hand_over = full  # type: ignore[method-assign,assignment]
+    incarnation.transfers._hand_over = full  # type: ignore[method-assign,assignment]
     await nodes.one.send(HERE, [NewMessage(b"a"), NewMessage(b"b")])
     task = await nodes.one.start_move(HERE, nodes.machine.resolver.known[other].arn, 0)
     while not incarnation.partitions[1].fold.outgoing:
         await asyncio.sleep(0.005)
     assert await ended(nodes, task.task_id) == 0
     assert (await nodes.one.counters(HERE)).visible == 2
-    incarnation.ferry._hand_over = real  # type: ignore[method-assign]
+    incarnation.transfers._hand_over = real  # type: ignore[method-assign]
     await nodes.one.start_move(HERE, nodes.machine.resolver.known[other].arn, 0)
 
     async def there() -> bool:

@@ -13,8 +13,8 @@ from backend.engine import snapshot
 from backend.engine.fold import Fold
 from backend.engine.queue import QueueCommands
 from backend.recovery.compaction import Cleaner
-from backend.serving.background import KEPT_MOST, SAID_AGAIN_SECONDS, Complaints, Tasks
-from backend.serving.transfers import Ferry
+from backend.serving.background import KEPT_MOST, SAID_AGAIN_SECONDS, LogThrottle, Tasks
+from backend.serving.transfers import TransferWorker
 from tests.backend.journal.support import virtual
 from tests.simulator.test_found import VirtualNode
 from tests.simulator.world.store import SimStore
@@ -64,8 +64,8 @@ def _alarm(service: VirtualNode) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "cause"),
     [
-        (Ferry, "_transfer", _transfer),
-        (Ferry, "_move_some", _move),
+        (TransferWorker, "_transfer", _transfer),
+        (TransferWorker, "_move_some", _move),
         (snapshot, "take", _checkpoint),
         (Cleaner, "clean", _checkpoint),
         (SimStore, "settings", _restart),
@@ -202,19 +202,19 @@ def test_who_is_told_of_a_task_that_has_ended() -> None:
 
 def test_a_complaint_is_said_once_and_once_a_minute() -> None:
     async def main() -> None:
-        complaints = Complaints()
+        log_throttle = LogThrottle()
         said = 0
         for _ in range(120):
-            said += complaints.is_news("a", "no room")
+            said += log_throttle.should_log("a", "no room")
             await asyncio.sleep(1)
         assert said == 120 // SAID_AGAIN_SECONDS
-        assert complaints.is_news("a", "another")
-        assert not complaints.is_news("a", "another")
-        complaints.settled("a")
-        assert complaints.is_news("a", "another")
+        assert log_throttle.should_log("a", "another")
+        assert not log_throttle.should_log("a", "another")
+        log_throttle.settled("a")
+        assert log_throttle.should_log("a", "another")
         for number in range(2 * KEPT_MOST):
-            complaints.is_news(number, "x")
+            log_throttle.should_log(number, "x")
             await asyncio.sleep(1)
-        assert len(complaints._said) <= KEPT_MOST
+        assert len(log_throttle._said) <= KEPT_MOST
 
     virtual(main())

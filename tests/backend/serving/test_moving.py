@@ -133,9 +133,9 @@ def test_calls_under_way_end_before_the_shard_goes(fleet: Fleet) -> None:
 def test_a_checkpoint_that_cannot_be_written_leaves_the_shard_where_it_is(fleet: Fleet) -> None:
     first, second, moved, _ = two_nodes(fleet)
     fleet.processes["a"].capacity_bytes = 0
-    heir = second.ownership.log_id
+    successor = second.ownership.log_id
     with pytest.raises(Exception, match="no room"):
-        fleet.run(first.ownership.hand_over({SHARD}, heir))
+        fleet.run(first.ownership.hand_over({SHARD}, successor))
     fleet.processes["a"].capacity_bytes = 1 << 40
     fleet.send(first, moved, b"more")
     assert fleet.all_bodies(first, moved) == sorted([*BODIES, b"more"])
@@ -144,10 +144,10 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_shard_where_it_is(fleet:
 
 def test_nothing_is_given_to_a_log_that_has_ended(fleet: Fleet) -> None:
     first, second, moved, _ = two_nodes(fleet)
-    heir = second.ownership.log_id
+    successor = second.ownership.log_id
     fleet.kill("b")
     fleet.start("b")
-    for log_id in (heir, first.ownership.log_id, 999):
+    for log_id in (successor, first.ownership.log_id, 999):
         with pytest.raises(NoSuchOwner):
             fleet.run(first.ownership.hand_over({SHARD}, log_id))
     assert fleet.all_bodies(first, moved) == BODIES

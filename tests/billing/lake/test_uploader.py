@@ -14,7 +14,7 @@ import pytest
 
 from billing.lake import uploader as sealing
 from billing.lake.lake import Lake, table_of
-from billing.lake.uploader import Sealer
+from billing.lake.uploader import UsageUploader
 from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.spool import waiting
 from billing.metering.usage import UsageKey
@@ -33,11 +33,11 @@ async def test_it_tells_when_usage_does_not_reach_the_lake_and_when_it_does_agai
     spool, lake = tmp_path / "spool", tmp_path / "lake"
     count(spool, 1)
     lake.write_bytes(b"in the way")
-    sealer = Sealer(spool, str(lake), 60)
-    assert not await sealer.seal()
-    assert not await sealer.seal()
+    uploader = UsageUploader(spool, str(lake), 60)
+    assert not await uploader.upload()
+    assert not await uploader.upload()
     lake.unlink()
-    assert await sealer.seal()
+    assert await uploader.upload()
     assert waiting(spool) == (0, 0, 0)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert f"the lake at {lake} cannot be written" in caplog.messages[0]
@@ -45,7 +45,7 @@ async def test_it_tells_when_usage_does_not_reach_the_lake_and_when_it_does_agai
 
 async def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "1.usage").write_bytes(b"rubbish")
-    assert await Sealer(tmp_path, str(tmp_path / "lake"), 60).seal()
+    assert await UsageUploader(tmp_path, str(tmp_path / "lake"), 60).upload()
     assert "usage is lost" in caplog.text
     assert "is no buffer of usage" in caplog.text
 
@@ -56,10 +56,10 @@ async def test_what_is_lost_is_told_also_while_the_lake_is_away(
     spool, lake = tmp_path / "spool", tmp_path / "lake"
     count(spool, 1)
     lake.write_bytes(b"in the way")
-    sealer = Sealer(spool, str(lake), 60)
-    assert not await sealer.seal()
+    uploader = UsageUploader(spool, str(lake), 60)
+    assert not await uploader.upload()
     (spool / "0.usage").write_bytes(b"rubbish")
-    assert not await sealer.seal()
+    assert not await uploader.upload()
     assert sum("usage is lost" in message for message in caplog.messages) == 1
     assert (spool / "0.usage.damaged").exists()
 
@@ -73,9 +73,9 @@ async def test_the_lakes_keys_are_on_no_command_line(tmp_path: Path) -> None:
     )
     python.chmod(0o700)
     url = "s3://key:secret@bucket/path"
-    sealer = Sealer(tmp_path, url, 60, (str(python),))
-    assert await sealer.seal()
-    await sealer.compact()
+    uploader = UsageUploader(tmp_path, url, 60, (str(python),))
+    assert await uploader.upload()
+    await uploader.compact()
     assert told.read_text().splitlines() == [
         f"-m billing.lake.upload {tmp_path} {url}",
         f"-m billing.lake.compact {url}",
@@ -88,13 +88,13 @@ async def test_it_goes_on_by_itself_and_ends_at_once(
     monkeypatch.setattr(sealing, "WAITING_BYTES_MOST", 0)
     count(tmp_path / "spool", 1)
     held = Buffer.create(tmp_path / "spool", BufferHeader("host-1", "00112233445566ff", 2, 1_700_000_100), slots=8)
-    sealer = Sealer(tmp_path / "spool", str(tmp_path / "lake"), 0.01)
-    sealer.start()
+    uploader = UsageUploader(tmp_path / "spool", str(tmp_path / "lake"), 0.01)
+    uploader.start()
     with caplog.at_level(logging.ERROR):
         async with asyncio.timeout(60):
             while "wait for the lake" not in caplog.text:
                 await asyncio.sleep(0.02)
-    await sealer.close()
+    await uploader.close()
     assert "1 files of usage" in caplog.text
     assert waiting(tmp_path / "spool")[0] == 1
     held.close()
@@ -103,12 +103,12 @@ async def test_it_goes_on_by_itself_and_ends_at_once(
 async def test_what_waits_for_too_long_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     count(tmp_path, 1)
     (path,) = tmp_path.iterdir()
-    sealer = Sealer(tmp_path, "unused", 60)
-    await sealer.check()
+    uploader = UsageUploader(tmp_path, "unused", 60)
+    await uploader.check()
     assert not caplog.records
     long_ago = time.time() - sealing.WAITING_SECONDS_MOST - 61
     os.utime(path, (long_ago, long_ago))
-    await sealer.check()
+    await uploader.check()
     assert "1 files of usage" in caplog.text
     assert "the oldest for 3.0 hours" in caplog.text
 
@@ -121,13 +121,13 @@ async def test_small_files_of_the_lake_are_merged_now_and_then(tmp_path: Path, m
     for number in range(3):
         path = tmp_path / "lake" / lake.write(folder, f"{number}", table_of([]))
         os.utime(path, (yesterday.timestamp(), yesterday.timestamp()))
-    sealer = Sealer(tmp_path / "spool", str(tmp_path / "lake"), 0.01)
+    uploader = UsageUploader(tmp_path / "spool", str(tmp_path / "lake"), 0.01)
     (tmp_path / "spool").mkdir()
-    sealer.start()
+    uploader.start()
     async with asyncio.timeout(60):
         while not [path for path in lake.paths("usage") if "merged-" in path]:
             await asyncio.sleep(0.02)
-    await sealer.close()
+    await uploader.close()
 
 
 async def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +136,4 @@ async def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest
     hangs.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(600)\n")
     hangs.chmod(0o700)
     with pytest.raises(TimeoutError):
-        await Sealer(tmp_path, str(tmp_path / "lake"), 60, (str(hangs),)).seal()
+        await UsageUploader(tmp_path, str(tmp_path / "lake"), 60, (str(hangs),)).upload()

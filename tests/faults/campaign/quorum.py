@@ -164,9 +164,9 @@ class Rig:
         It has another name: the first one lives on, and would seal the logs of its name when it restarts.
         """
         await self._stop()
-        heir = await self._start("two")
+        successor = await self._start("two")
         found: Counter[bytes] = Counter()
-        while messages := await heir.receive(self._target, Receive(10, 600, 0)):
+        while messages := await successor.receive(self._target, Receive(10, 600, 0)):
             found.update(message.payload for message in messages)
         sent = {*self.acknowledged, *self.refused}
         return FaultObservations(

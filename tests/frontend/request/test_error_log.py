@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from frontend.request.error_log import COUNTED_SECONDS, KINDS_MOST, Refusals
+from frontend.request.error_log import COUNTED_SECONDS, KINDS_MOST, ErrorLog
 from tests.backend.journal.support import virtual
 
 LOG = logging.getLogger("test.refusals")
@@ -17,11 +17,11 @@ def test_the_first_is_said_and_the_others_are_counted(caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, LOG.name)
 
     async def main() -> None:
-        refusals = Refusals(LOG)
+        error_log = ErrorLog(LOG)
         for number in range(250):
-            refusals.say("full", "call %d", number)
+            error_log.say("full", "call %d", number)
             await asyncio.sleep(0.1)
-        refusals.say("away", "call %d", -1)
+        error_log.say("away", "call %d", -1)
         await asyncio.sleep(3 * COUNTED_SECONDS)
         assert [record.getMessage() for record in caplog.records] == [
             "call 0",
@@ -30,19 +30,19 @@ def test_the_first_is_said_and_the_others_are_counted(caplog: pytest.LogCaptureF
             "call -1",
             "50 more calls were refused in 10 s: full",
         ]
-        refusals.say("full", "call %d", 250)
+        error_log.say("full", "call %d", 250)
         assert caplog.records[-1].getMessage() == "call 250", "it was over, and is news again"
         await asyncio.sleep(COUNTED_SECONDS)
-        assert not refusals._kinds
+        assert not error_log._kinds
 
     virtual(main())
 
 
 def test_they_have_their_lines_for_who_wants_them(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        refusals = Refusals(LOG)
+        error_log = ErrorLog(LOG)
         for number in range(10):
-            refusals.say("full", "call %d", number)
+            error_log.say("full", "call %d", number)
 
     caplog.set_level(logging.DEBUG, LOG.name)
     virtual(main())
@@ -51,10 +51,10 @@ def test_they_have_their_lines_for_who_wants_them(caplog: pytest.LogCaptureFixtu
 
 def test_many_kinds_are_one(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        refusals = Refusals(LOG)
+        error_log = ErrorLog(LOG)
         for number in range(10 * KINDS_MOST):
-            refusals.say(str(number), "call %d", number)
-        assert len(refusals._kinds) == KINDS_MOST + 1
+            error_log.say(str(number), "call %d", number)
+        assert len(error_log._kinds) == KINDS_MOST + 1
         assert len(caplog.records) == KINDS_MOST + 1
 
     virtual(main())
@@ -64,13 +64,13 @@ def test_several_of_a_kind_can_have_lines(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO, LOG.name)
 
     async def main() -> None:
-        refusals = Refusals(LOG, level=logging.INFO, lines=3)
+        error_log = ErrorLog(LOG, level=logging.INFO, lines=3)
         for number in range(5):
-            refusals.say("wrong", "call %d", number)
+            error_log.say("wrong", "call %d", number)
         await asyncio.sleep(COUNTED_SECONDS)
-        refusals.say("wrong", "call %d", 5)
+        error_log.say("wrong", "call %d", 5)
         await asyncio.sleep(2 * COUNTED_SECONDS)
-        refusals.say("wrong", "call %d", 6)
+        error_log.say("wrong", "call %d", 6)
 
     virtual(main())
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [

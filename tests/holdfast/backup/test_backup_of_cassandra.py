@@ -360,14 +360,14 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         with pytest.raises(DataKeyDestroyed):
             await keyring.open(ACCOUNT, encrypted[1])
         assert [key.name for key in await service.metadata.named_keys()] == ["alias/gone", "alias/kept"]
-        heir = await service.start("heir", joins=True)
+        successor = await service.start("successor", joins=True)
 
         async def served() -> bool:
-            return len(heir.node.owned) == SHARDS
+            return len(successor.node.owned) == SHARDS
 
         await until(served)
         for known in service.resolver.known.values():
-            await heir.node.configure(known)
+            await successor.node.configure(known)
         first = await service.emptied(service.target("first"))
         second = await service.emptied(service.target("second"))
         for name, kept in (("first", first), ("second", second)):
@@ -473,7 +473,7 @@ async def test_a_service_with_two_clusters_comes_back_message_by_message(
     await cassandra_restore.restore(target, manifest, again)
     async with _Service(again) as service:
         for cluster in CLUSTERS:
-            started = await service.start(f"heir_{cluster}", joins=True, cluster=cluster)
+            started = await service.start(f"successor_{cluster}", joins=True, cluster=cluster)
 
             async def served(node: Node = started.node) -> bool:
                 return len(node.owned) == SHARDS
@@ -727,14 +727,14 @@ async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeate
         await cassandra_restore.restore(target, manifest, again)
     async with _Service(again) as service:
         for cluster in CLUSTERS:
-            heir = await service.start(f"heir_{cluster}", joins=True, cluster=cluster)
+            successor = await service.start(f"successor_{cluster}", joins=True, cluster=cluster)
 
-            async def served(node: Node = heir.node) -> bool:
+            async def served(node: Node = successor.node) -> bool:
                 return len(node.owned) == SHARDS
 
             await until(served)
             queue = service.target(cluster)
-            await heir.node.configure(service.resolver.known[queue.partition])
+            await successor.node.configure(service.resolver.known[queue.partition])
             assert sorted(map(int, await service.emptied(queue))) == list(range(20))
 
 

@@ -322,5 +322,5 @@ def test_reports_of_clusters() -> None:
     assert "has not reported for 20 s" in said(cluster._report("local", whole, 120.0))[0][1]
     assert said(cluster._report("local", None, 101.0))[0][0] == "warning"
     nodes = (ReportedNode("a", live=False), ReportedNode("b", cut_off=True), ReportedNode("c", storage=0.95))
-    bad = ClusterReport(1, 1, 1, 100_000, 0.1, "a", nodes, homeless=3)
+    bad = ClusterReport(1, 1, 1, 100_000, 0.1, "a", nodes, unassigned=3)
     assert [level for level, _ in said(cluster._report("local", bad, 101.0))] == ["wrong", "wrong", "wrong", "warning"]

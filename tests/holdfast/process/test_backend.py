@@ -154,9 +154,9 @@ async def test_a_backend_that_leaves_has_handed_all_over_and_no_call_fails(folde
 
     sending = [asyncio.create_task(keep_sending(target)) for target in targets]
     await one.end(hand_over=True)
-    heir = (await other.role).node
+    successor = (await other.role).node
     async with asyncio.timeout(20):
-        while len(heir.owned) < SHARDS:  # the last ones were assigned a moment ago
+        while len(successor.owned) < SHARDS:  # the last ones were assigned a moment ago
             await asyncio.sleep(0.01)
     leaving.set()
     sent = await asyncio.gather(*sending)

@@ -544,12 +544,12 @@ async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
     (begun,) = await other.logs("a")
     assert begun == LogEntry(log_id=1, node="a", incarnation=1)
     assert (await other.poll_entries()).logs == [begun]
-    heir = await other.new_incarnation("a")
+    successor = await other.new_incarnation("a")
     sealed = await other.update_log(msgspec.structs.replace(begun, state="sealed", sealed_seq=0))
     gate.open.set()
     with pytest.raises(ConditionFailed, match="claimed before it was started"):
         await beginning
-    assert await one.logs() == [sealed, heir]
+    assert await one.logs() == [sealed, successor]
 
 
 async def test_who_decides_sees_what_a_process_that_ended_has_told_nobody(

@@ -32,7 +32,7 @@ from backend.serving import shards
 from backend.serving.host import PartitionHost
 from backend.serving.incarnation import Incarnation
 from backend.serving.partition import OpenPartition
-from backend.serving.transfers import Ferry
+from backend.serving.transfers import TransferWorker
 from metadata_service.models import LogEntry, ShardEntry
 
 Mutation = Callable[[], AbstractContextManager[Any]]
@@ -161,7 +161,10 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
     """The source lets go a moment before the destination has the message: a crash in between loses it."""
 
     def hand_over(
-        self: Ferry, source: OpenPartition, target: OpenPartition, leaving: dict[int, tuple[records.Message, bytes]]
+        self: TransferWorker,
+        source: OpenPartition,
+        target: OpenPartition,
+        leaving: dict[int, tuple[records.Message, bytes]],
     ) -> None:
         node, now = self._node, source.clock()
         outgoing = source.fold.outgoing[target.id]
@@ -181,7 +184,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
         arrived.number = target.fold.next_number
         node.write(target, arrived, target.clock(), payload)
 
-    return mock.patch.object(Ferry, "_hand_over", hand_over)
+    return mock.patch.object(TransferWorker, "_hand_over", hand_over)
 
 
 @_mutation

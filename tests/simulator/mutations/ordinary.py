@@ -28,7 +28,7 @@ from backend.recovery.checkpointer import Checkpointer
 from backend.recovery.replay import Replay
 from backend.serving.host import PartitionHost
 from backend.serving.incarnation import Incarnation
-from backend.serving.transfers import Ferry
+from backend.serving.transfers import TransferWorker
 from metadata_service.models import LogEntry, ShardEntry
 from tests.simulator.world.cluster import ClusterWorld
 from tests.simulator.world.world import SimWorld
@@ -185,9 +185,9 @@ def checkpoint_of_rows_not_durable() -> AbstractContextManager[Any]:
 @_ordinary("Writing 4", node=False)
 def transfer_carried_before_it_is_durable() -> AbstractContextManager[Any]:
     """Another node takes a message before it is durable that the message leaves."""
-    real = Ferry._carry
+    real = TransferWorker._carry
 
-    async def carry(self: Ferry, *rest: Any) -> None:
+    async def carry(self: TransferWorker, *rest: Any) -> None:
         node = self._node
         self._node = _NothingIsAwaited(node)
         try:
@@ -195,7 +195,7 @@ def transfer_carried_before_it_is_durable() -> AbstractContextManager[Any]:
         finally:
             self._node = node
 
-    return mock.patch.object(Ferry, "_carry", carry)
+    return mock.patch.object(TransferWorker, "_carry", carry)
 
 
 @_ordinary("Writing 4", node=False)
@@ -242,10 +242,10 @@ def epoch_stays() -> AbstractContextManager[Any]:
     real_conclude, real_owner = Checkpointer._conclude, takeover.with_owner
 
     async def conclude(self: Checkpointer) -> None:
-        for number, (entry, heir) in self._giving.items():
+        for number, (entry, successor) in self._giving.items():
             epoch = self._node.shards.owned[number].epoch
             chain = (*entry.chain[:-1], (entry.owner_log, epoch, 1))
-            self._giving[number] = (msgspec.structs.replace(entry, epoch=epoch, chain=chain), heir)
+            self._giving[number] = (msgspec.structs.replace(entry, epoch=epoch, chain=chain), successor)
         await real_conclude(self)
 
     def with_owner(mine: LogEntry, number: int, replay: Replay) -> ShardEntry:

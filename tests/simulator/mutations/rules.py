@@ -53,7 +53,9 @@ RULES = (
         ("replayed_below_the_checkpoint", "logs_replayed_in_reverse"),
     ),
     Rule("Recovery, the manager finishes what others began", "A recovery outlives its recoverer."),
-    Rule("Recovery, hand-over", "Close, durable, checkpoint, entry: in this order; the heir reads before it serves."),
+    Rule(
+        "Recovery, hand-over", "Close, durable, checkpoint, entry: in this order; the successor reads before it serves."
+    ),
     Rule("Recovery, unknown transactions", "Only a further change settles one whose end is not known."),
     Rule("Recovery, the watcher", "Time in which the watcher saw nothing does not count."),
     Rule(

@@ -243,7 +243,7 @@ class SimWorld:
 
     def _recovered_again(self) -> None:
         """Recovery twice gives the same state."""
-        if any(partition.ferry or partition.mover for partition in self.partitions()):
+        if any(partition.transfer_task or partition.move_worker for partition in self.partitions()):
             return
         before = self.partitions()
         self._end_process(power=self.random.random() < 0.5)
@@ -277,7 +277,11 @@ class SimWorld:
         return (
             self.node.ready
             and self.incarnation.log.barrier() is None
-            and not any(partition.ferry or partition.mover for partition in self.partitions() if self.sound(partition))
+            and not any(
+                partition.transfer_task or partition.move_worker
+                for partition in self.partitions()
+                if self.sound(partition)
+            )
         )
 
     def sound(self, partition: OpenPartition) -> bool:

@@ -52,7 +52,7 @@ EAST = ClusterReport(
         ReportedNode("b6", "10.0.0.6:9400", False, 7, 9_000_000, 0, gone=True),
     ),
     moving=5,
-    homeless=26,
+    unassigned=26,
 )
 
 
@@ -122,7 +122,7 @@ async def test_the_status_has_nodes_shards_and_decisions(service: FrontendServic
     assert status["manager"] is None
     local, east = status["clusters"]
     assert (local["nodes"], local["manager"]) == ([], None)
-    assert (east["manager"], east["moving"], east["homeless"]) == ("b1", 5, 26)
+    assert (east["manager"], east["moving"], east["unassigned"]) == ("b1", 5, 26)
     assert east["nodes"][0] == {
         "name": "b1",
         "address": "10.0.0.1:9400",

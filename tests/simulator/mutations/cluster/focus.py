@@ -156,7 +156,7 @@ def rows_after_seals(world: ClusterWorld) -> None:
 
 
 def first_checkpoints(world: ClusterWorld) -> None:
-    """The same with sends that reach no machine, and heirs die of their first checkpoints: what they have folded and
+    """The same with sends that reach no machine; successors die of their first checkpoints: what they have folded and
     gone on from is folded again, with rows that have turned up since."""
     stuck_rows(world)
     machines = world.machines
@@ -367,12 +367,12 @@ def late_gifts(world: ClusterWorld) -> None:
 
     def hold(entries: Sequence[ShardEntry], apply: Callable[[], None]) -> bool:
         log_id = entries[0].owner_log
-        heir = _writer(world, log_id)
+        successor = _writer(world, log_id)
         if log_id not in held:
-            if heir is None or heir is HOST.get() or world.over or world.random.random() >= 0.3:
+            if successor is None or successor is HOST.get() or world.over or world.random.random() >= 0.3:
                 return False
             held[log_id] = []
-            dies(world, heir)
+            dies(world, successor)
         held[log_id].append(apply)
         return True
 

@@ -9,7 +9,7 @@ from unittest import mock
 from backend.engine import records, snapshot
 from backend.engine.transfers import IncomingTransfers, Outgoing
 from backend.serving.partition import OpenPartition
-from backend.serving.transfers import Ferry, NotReached
+from backend.serving.transfers import NotReached, TransferWorker
 from tests.simulator.mutations.cluster import focus
 from tests.simulator.mutations.cluster.registry import mutation
 from tests.simulator.world.cluster import ClusterWorld
@@ -18,15 +18,15 @@ from tests.simulator.world.cluster import ClusterWorld
 @mutation("Moves", focus=focus.moves)
 def let_go_before_it_is_taken(world: ClusterWorld) -> AbstractContextManager[Any]:
     """The source lets go of what it has sent, whatever became of it."""
-    real = Ferry._ask
+    real = TransferWorker._ask
 
-    async def ask(self: Ferry, *rest: Any) -> list[int]:
+    async def ask(self: TransferWorker, *rest: Any) -> list[int]:
         try:
             return await real(self, *rest)
         except NotReached:
             return []
 
-    return mock.patch.object(Ferry, "_ask", ask)
+    return mock.patch.object(TransferWorker, "_ask", ask)
 
 
 @mutation("Moves", focus=focus.moves)
@@ -52,7 +52,7 @@ def marks_forgotten_in_checkpoints(world: ClusterWorld) -> AbstractContextManage
 def given_up_without_never(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A source that does not hear of a transfer keeps the message, without having the destination say never."""
 
-    async def ask(self: Ferry, target: Any, settings: Any, asked: Any) -> list[int]:
+    async def ask(self: TransferWorker, target: Any, settings: Any, asked: Any) -> list[int]:
         try:
             return await real(self, target, settings, asked)
         except NotReached:
@@ -63,8 +63,8 @@ def given_up_without_never(world: ClusterWorld) -> AbstractContextManager[Any]:
                     await self._node.write_all(source, lambda _, back=back: [back])  # type: ignore[misc]
             raise
 
-    real = Ferry._ask
-    return mock.patch.object(Ferry, "_ask", ask)
+    real = TransferWorker._ask
+    return mock.patch.object(TransferWorker, "_ask", ask)
 
 
 @mutation("Moves", focus=focus.moves)
@@ -77,7 +77,9 @@ def mark_raised_too_early(world: ClusterWorld) -> AbstractContextManager[Any]:
 def retired_destination_not_asked(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Transfers in progress to a partition that has retired come back, although it does not say which it has taken."""
 
-    async def turn_back(self: Ferry, source: OpenPartition, target: Any, settings: Any, back: list[int]) -> None:
+    async def turn_back(
+        self: TransferWorker, source: OpenPartition, target: Any, settings: Any, back: list[int]
+    ) -> None:
         await self._node.write_all(source, lambda _: [records.TransferBack(target.partition, back)])
 
-    return mock.patch.object(Ferry, "_turn_back", turn_back)
+    return mock.patch.object(TransferWorker, "_turn_back", turn_back)

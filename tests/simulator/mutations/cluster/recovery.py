@@ -117,14 +117,14 @@ def rows_after_the_seal(world: ClusterWorld) -> AbstractContextManager[Any]:
 
 @mutation("Recovery 5", scenario="moving")
 def epoch_not_raised(world: ClusterWorld) -> AbstractContextManager[Any]:
-    """A shard that is handed over stays in its epoch: what an heir wrote when it had it before counts again."""
+    """A shard that is handed over stays in its epoch: what a successor wrote when it had it before counts again."""
     real = Checkpointer._conclude
 
     async def conclude(self: Checkpointer) -> None:
-        for number, (entry, heir) in self._giving.items():
+        for number, (entry, successor) in self._giving.items():
             epoch = self._node.shards.owned[number].epoch
             chain = (*entry.chain[:-1], (entry.owner_log, epoch, 1))
-            self._giving[number] = (msgspec.structs.replace(entry, epoch=epoch, chain=chain), heir)
+            self._giving[number] = (msgspec.structs.replace(entry, epoch=epoch, chain=chain), successor)
         await real(self)
 
     return mock.patch.object(Checkpointer, "_conclude", conclude)
@@ -215,9 +215,9 @@ def unknown_change_settled_by_reading(world: ClusterWorld) -> AbstractContextMan
     """A hand-over whose end is not known is taken for failed when the old entry is read."""
     real = Checkpointer.give
 
-    async def give(self: Checkpointer, numbers: Collection[int], heir: LogEntry) -> None:
+    async def give(self: Checkpointer, numbers: Collection[int], successor: LogEntry) -> None:
         try:
-            await real(self, numbers, heir)
+            await real(self, numbers, successor)
         except StoreError:
             stored = {entry.shard: entry for entry in await self._entries.shards()}
             for number in list(self._giving):

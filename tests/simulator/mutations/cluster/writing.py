@@ -20,7 +20,7 @@ from backend.recovery.checkpointer import Checkpointer
 from backend.serving.host import PartitionHost
 from backend.serving.incarnation import Incarnation
 from backend.serving.shards import Shard, Shards, ShardTime
-from backend.serving.transfers import Ferry
+from backend.serving.transfers import TransferWorker
 from metadata_service.models import ShardEntry
 from tests.simulator.mutations.cluster import focus
 from tests.simulator.mutations.cluster.registry import mutation
@@ -118,13 +118,13 @@ def answered_at_once_without_a_record(world: ClusterWorld) -> AbstractContextMan
 @mutation("Writing 4", scenario="slow", focus=focus.dying_sources)
 def carried_before_it_is_durable(world: ClusterWorld) -> AbstractContextManager[Any]:
     """Another node takes a message before it is durable that the message leaves."""
-    real = Ferry._carry
+    real = TransferWorker._carry
 
-    async def carry(self: Ferry, *rest: Any) -> None:
+    async def carry(self: TransferWorker, *rest: Any) -> None:
         with not_durable(self._node):
             await real(self, *rest)
 
-    return mock.patch.object(Ferry, "_carry", carry)
+    return mock.patch.object(TransferWorker, "_carry", carry)
 
 
 @mutation("Writing 4", focus=focus.dying_takers)
