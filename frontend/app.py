@@ -46,7 +46,7 @@ class FrontendApp:
 
     async def drain(self) -> None:
         """Wait for unacknowledged sends after the last call, for a limited time."""
-        await self.sqs.context.unawaited.drain(SETTLE_SECONDS)
+        await self.sqs.context.unacknowledged.drain(SETTLE_SECONDS)
 
 
 def create_app(services: Services) -> FrontendApp:

@@ -80,7 +80,7 @@ class Cleaner:
                 await asyncio.sleep(0)
         for start in range(0, len(wanted), BATCH):
             chunk = wanted[start : start + BATCH]
-            for number, (head, payload) in (await node.windows.load(partition, chunk)).items():
+            for number, (head, payload) in (await node.payload_cache.load(partition, chunk)).items():
                 partition.check_open()
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:

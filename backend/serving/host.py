@@ -12,7 +12,7 @@ from backend.journal.interface import Log
 from backend.resolver import Resolver
 from backend.serving.background import Tasks
 from backend.serving.partition import OpenPartition
-from backend.serving.payload_cache import Windows
+from backend.serving.payload_cache import PayloadCache
 from backend.serving.shards import Shards
 
 
@@ -26,7 +26,7 @@ class PartitionHost(Peer, Protocol):
     resolver: Resolver
     shards: Shards
     tasks: Tasks
-    windows: Windows
+    payload_cache: PayloadCache
 
     def write(
         self, partition: OpenPartition, record: Record, now: int, body: bytes = b"", *, reserve: bool = True

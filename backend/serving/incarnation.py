@@ -59,7 +59,7 @@ from backend.serving.memory_limit import Memory
 from backend.serving.node_clock import SLEW_MOST
 from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, OpenPartition, size_of_transfer
-from backend.serving.payload_cache import Windows
+from backend.serving.payload_cache import PayloadCache
 from backend.serving.peek import peek
 from backend.serving.queue_stats import measured, measured_of
 from backend.serving.shards import Shard, Shards
@@ -117,7 +117,7 @@ class Incarnation:
         self._usage = AccountUsage(self.partitions)
         self.memory = Memory(self.partitions, memory_bytes)
         self.loop = asyncio.get_running_loop()
-        self.windows = Windows(log, window_bytes, self._quarantine)
+        self.payload_cache = PayloadCache(log, window_bytes, self._quarantine)
         self._alarms: list[tuple[float, int]] = []
         """Heap of (time, partition): alarms of partitions, in the loop's time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -190,7 +190,7 @@ class Incarnation:
         for record in written:
             self.write(partition, record, now)
             if isinstance(record, records.Purged):
-                self.windows.clear(partition)
+                self.payload_cache.clear(partition)
         self.changed(partition)
         await self.durable()
 
@@ -261,7 +261,7 @@ class Incarnation:
                 continue
             partition.alarm = NEVER
             partition.fold.advance(time_ms)
-            self.windows.trim(partition)
+            self.payload_cache.trim(partition)
             self.changed(partition)
         if self._alarms:
             self._set_timer(max(self._alarms[0][0], now + RING_SECONDS_MIN))
@@ -321,7 +321,7 @@ class Incarnation:
             if isinstance(record, Message):
                 stored += 1
                 stored_bytes += len(payload)
-        self.windows.keep(partition, written)
+        self.payload_cache.keep(partition, written)
         if stored:
             partition.sent += stored
             partition.sent_bytes += stored_bytes
@@ -421,9 +421,9 @@ class Incarnation:
         if left is not None:
             await self.transfers.brought(partition, left)
         barrier = self.log.barrier()
-        found = self.windows.take(partition, [claim.number for claim in claims])
+        found = self.payload_cache.take(partition, [claim.number for claim in claims])
         if None in found:
-            found = await self.windows.fill(partition, claims, found)
+            found = await self.payload_cache.fill(partition, claims, found)
         if partition.fold.at_most_once:
             found = await self._delete_delivered(partition, claims, found)
             barrier = self.log.barrier()
@@ -519,7 +519,7 @@ class Incarnation:
                 for record in written:
                     self.write(partition, record, now)
                     if isinstance(record, records.Deleted):
-                        self.windows.forget(partition, record.numbers)
+                        self.payload_cache.forget(partition, record.numbers)
                         partition.deleted += len(record.numbers)
                 break
             except StorageFull:
@@ -582,7 +582,7 @@ class Incarnation:
         if partition.fold.settings.queue_id == target.queue_id and not partition.fold.dropped:
             now = partition.clock()
             self.write(partition, records.Dropped(target.queue_id), now)
-            self.windows.remove(partition)
+            self.payload_cache.remove(partition)
             self.shards.remove(partition)
             self.shards.drop(partition.id)
             gone = PartitionGone(f"the queue of partition {partition.id} was deleted")
@@ -732,7 +732,7 @@ class Incarnation:
                 if task is not None:
                     task.cancel()
             _send_away(partition, gone)
-            self.windows.remove(partition)
+            self.payload_cache.remove(partition)
 
     def reopen_shard(self, shard: Shard) -> None:
         """Serve the shard again, because its hand-over failed."""

@@ -31,7 +31,7 @@ ENTRY_BYTES = 300
 PREFETCH_MESSAGES = 64
 
 
-class Windows:
+class PayloadCache:
     """The windows of all partitions of an incarnation, and reads of messages that are not in them."""
 
     def __init__(self, log: Log, budget_bytes: int, quarantine: Callable[[OpenPartition, list[int]], None]) -> None:

@@ -156,7 +156,7 @@ class TransferWorker:
                 wanted.append((number, found[0].positions[found[1]]))
         if lost:
             await node.write_all(source, lambda _: [records.TransferDone(destination, lost)])
-        loaded = await node.windows.load(source, wanted)
+        loaded = await node.payload_cache.load(source, wanted)
         readable = _readable(source, [number for number, _ in wanted], loaded)
         leaving = {transfer: loaded[number] for transfer, (number, _) in pending.items() if number in readable}
         if here is None:
@@ -208,7 +208,7 @@ class TransferWorker:
                 node.write(source, records.TransferBack(target.id, [transfer]), source.clock())
                 continue
             node.write(source, records.TransferDone(target.id, [transfer]), source.clock())
-            node.windows.forget(source, [number])
+            node.payload_cache.forget(source, [number])
 
     async def _carry(
         self,
@@ -233,7 +233,7 @@ class TransferWorker:
         taken = [moved.number for moved in batch if moved.number not in refused]
         numbers = [outgoing.pending[transfer][0] for transfer in taken if transfer in outgoing.pending]
         await self._journal_answer(source, target.partition, taken, refused)
-        node.windows.forget(source, numbers)
+        node.payload_cache.forget(source, numbers)
 
     async def _call_back(
         self, source: OpenPartition, here: OpenPartition | None, target: Target, back: list[int]
@@ -315,7 +315,7 @@ class TransferWorker:
             await node.write_all(source, lambda _: [records.MoveTaskEnded(task.task_id, status)])
             return
         began = source.clock()
-        loaded = await node.windows.load(source, movable)
+        loaded = await node.payload_cache.load(source, movable)
         chosen: list[tuple[int, Target]] = []
         targets: dict[tuple[str, str | None], Target | None] = {}
         """Looked up once for each batch: most messages of a batch have the same destination."""

@@ -68,7 +68,7 @@ class QueueRefresher(Protocol):
         """Send the backend the settings of one partition."""
 
 
-class Spread:
+class PartitionedCalls:
     """Calls over several partitions.  Created by :class:`~frontend.queues.queues.Queues`."""
 
     def __init__(self, queues: QueueRefresher, backend: Backend) -> None:

@@ -24,7 +24,7 @@ from backend.api import (
 from backend.engine.receipt_handles import Handles, partition_of
 from backend.partition_settings import partition_settings, target_for_message, target_of
 from frontend.queues import attributes, policies
-from frontend.queues.partitioned import Spread
+from frontend.queues.partitioned import PartitionedCalls
 from frontend.queues.view import PartitionView, QueueView
 from frontend.services import Services
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
@@ -62,7 +62,7 @@ class Queues:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._views: dict[int, QueueView] = {}
-        self._spread = Spread(self, services.backend)
+        self._partitioned = PartitionedCalls(self, services.backend)
 
     # --- lookup ---
 
@@ -110,16 +110,16 @@ class Queues:
     ) -> _T:
         """Call a method of the backend for the queue, opening its partition or updating its settings first if
         necessary. For several partitions the method determines which of them are called."""
-        if view.spread:
-            return await self._spread_out(view, method, *args, **kwargs)
+        if view.is_partitioned:
+            return await self._run_partitioned(view, method, *args, **kwargs)
         try:
             return await method(view.target, *args, **kwargs)
         except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
             pass
         for _ in range(_TRIES):
             view = await self.refreshed(view)
-            if view.spread:
-                return await self._spread_out(view, method, *args, **kwargs)
+            if view.is_partitioned:
+                return await self._run_partitioned(view, method, *args, **kwargs)
             await self.configure(view)
             try:
                 return await method(view.target, *args, **kwargs)
@@ -127,14 +127,14 @@ class Queues:
                 continue
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def _spread_out(
+    async def _run_partitioned(
         self,
         view: QueueView,
         method: Callable[Concatenate[Target, _P], Awaitable[_T]],
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        call: Callable[..., Awaitable[_T]] = getattr(self._spread, method.__name__)
+        call: Callable[..., Awaitable[_T]] = getattr(self._partitioned, method.__name__)
         return await call(view, *args, **kwargs)
 
     async def by_handles(
@@ -266,7 +266,7 @@ class Queues:
         target = await self.by_arn(redrive.dead_letter_arn, view.queue.account)
         if target is None or target.queue.queue_id == view.queue.queue_id:
             return None
-        destination = target_for_message(target.queue, None) if target.spread else target.target
+        destination = target_for_message(target.queue, None) if target.is_partitioned else target.target
         return DeadLetter(redrive.max_receives, destination, target.fifo)
 
     def _make_view(self, queue: Queue) -> QueueView:
@@ -300,8 +300,8 @@ class Queues:
             token_key=blake2b(queue.handle_key, key=self._services.naming, digest_size=32).digest(),
             target=first.target,
             settings=first.settings,
-            unawaited=first.settings.ack_level is AckLevel.NONE,
-            spread=len(parts) > 1,
+            is_unacknowledged=first.settings.ack_level is AckLevel.NONE,
+            is_partitioned=len(parts) > 1,
             parts=parts,
             open_parts=tuple(by_id[partition] for partition in open_ids),
             receive_parts=tuple(part for part in parts if part.id in receive_ids),

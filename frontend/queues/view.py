@@ -43,9 +43,9 @@ class QueueView(msgspec.Struct, frozen=True):
     target: Target
     """Target of the queue's only partition, or of its first open one; ``settings`` likewise."""
     settings: PartitionSettings
-    unawaited: bool
+    is_unacknowledged: bool
     """True if sends are answered before the backend has answered."""
-    spread: bool
+    is_partitioned: bool
     """True if the queue has several partitions."""
     parts: tuple[PartitionView, ...]
     open_parts: tuple[PartitionView, ...]

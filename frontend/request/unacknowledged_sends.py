@@ -31,7 +31,7 @@ LOG_SECONDS = 60.0
 """Minimum interval of log lines about lost messages."""
 
 
-class Unawaited:
+class UnacknowledgedSends:
     """The unacknowledged sends of a process."""
 
     def __init__(self, retries: Retries) -> None:

@@ -29,7 +29,7 @@ class NodeDraws(NamedTuple):
     tick_seconds: float
     more_queues: int
     windows_seconds: tuple[int, ...]
-    """Windows of deduplication ids and of retry tokens."""
+    """PayloadCache of deduplication ids and of retry tokens."""
     big_bodies: int
     """Number of messages with bodies near 1 MiB."""
 

@@ -121,7 +121,7 @@ def test_wrong_clocks_that_come_back_first(seed: int) -> None:
 
 
 def test_ids_that_are_never_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of deduplication are shorter than some runs, and their ids are used again."""
+    """PayloadCache of deduplication are shorter than some runs, and their ids are used again."""
     remember = Tokens.remember
 
     def for_longer(tokens: Tokens, token: bytes, number: int, expires: int, digest: bytes = b"") -> None:

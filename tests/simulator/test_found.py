@@ -285,7 +285,7 @@ def test_the_window_lets_go_of_what_left() -> None:
         service.run(service.node.delete(dead, [one.handle]))
     assert not service.incarnation.partitions[7].window
     assert not service.incarnation.partitions[8].window
-    assert service.incarnation.windows.bytes_left == 100_000
+    assert service.incarnation.payload_cache.bytes_left == 100_000
     service.close()
 
 

@@ -97,7 +97,7 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
             f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes. You have sent {total} bytes.",
         )
     if prepared:
-        send = context.unawaited.send if view.unawaited else context.retries.send
+        send = context.unacknowledged.send if view.is_unacknowledged else context.retries.send
         try:
             stored = await send(call, view, prepared)
         except QueueFull as error:

@@ -10,7 +10,7 @@ from frontend.queues.queues import Queues
 from frontend.request.access import Access
 from frontend.request.retries import Retries
 from frontend.request.throttle import Throttle
-from frontend.request.unacknowledged_sends import Unawaited
+from frontend.request.unacknowledged_sends import UnacknowledgedSends
 from frontend.services import Services
 from metadata_service.nodes.cached_client import MetadataClient
 
@@ -28,7 +28,7 @@ class Context:
         "seals",
         "services",
         "throttle",
-        "unawaited",
+        "unacknowledged",
     )
 
     def __init__(self, services: Services) -> None:
@@ -37,7 +37,7 @@ class Context:
         self.metadata: MetadataClient = services.metadata
         self.queues = Queues(services)
         self.retries = Retries(self.queues, services.backend, services.settings.send_retry_window_seconds)
-        self.unawaited = Unawaited(self.retries)
+        self.unacknowledged = UnacknowledgedSends(self.retries)
         self.seals = Seals(services.keyring)
         self.access = Access(services, self.queues)
         self.throttle = Throttle(services)

@@ -48,7 +48,7 @@ async def send_message(context: Context, call: Call, view: QueueView, members: M
         raise validation.too_long(view.message_bytes_most)
     if call.retry is not None:
         message.retry = call.retry.of(0)
-    send = context.unawaited.send if view.unawaited else context.retries.send
+    send = context.unacknowledged.send if view.is_unacknowledged else context.retries.send
     stored = await send(call, view, [message])
     complete(answer, stored[0], view.fifo)
     return answer

@@ -120,7 +120,7 @@ def test_while_one_still_reads_another_may_receive(service: VirtualNode, max_rec
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
     letter = DeadLetter(max_receives, dead)
     service.send(target, b"a")
-    service.incarnation.windows.clear(service.incarnation.partitions[7])
+    service.incarnation.payload_cache.clear(service.incarnation.partitions[7])
     service.disk.latency_seconds = (3.0, 3.1)
     answers: list[list[bytes]] = []
 

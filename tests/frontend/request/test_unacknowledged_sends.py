@@ -10,13 +10,13 @@ import pytest
 
 from backend.api import QueueFull, Unavailable
 from frontend.request import unacknowledged_sends
-from frontend.request.unacknowledged_sends import Unawaited
+from frontend.request.unacknowledged_sends import UnacknowledgedSends
 from tests.frontend.fakes import FrontendService, running
 from tests.frontend.request.test_retries import OWN, call, form, stored, until
 
 
-def of(service: FrontendService) -> Unawaited:
-    return service.app.sqs.context.unawaited
+def of(service: FrontendService) -> UnacknowledgedSends:
+    return service.app.sqs.context.unacknowledged
 
 
 async def opened(service: FrontendService) -> str:

@@ -175,7 +175,7 @@ def transfer_done_too_early() -> AbstractContextManager[Any]:
             moved = source.queue.under_way(target.id, transfer, head, payload)
             arrived = target.queue.transfer_in(source.id, outgoing.below, moved, now)
             node.write(source, records.TransferDone(target.id, [transfer]), now)
-            node.windows.forget(source, [number])
+            node.payload_cache.forget(source, [number])
             if arrived is not None:
                 arrived.number = 0
                 node.loop.call_later(0.02, late, node, target, arrived, payload)

@@ -412,8 +412,8 @@ class SimWorld:
             if partition.waiters:
                 raise Violation(f"partition {partition.id} has waiters that nobody is")
             held += sum(len(payload) + 300 for _, payload in partition.window.values())
-        if held + self.incarnation.windows.bytes_left != self.settings.window_bytes:
-            raise Violation(f"the window holds {held}, and {self.incarnation.windows.bytes_left} are left")
+        if held + self.incarnation.payload_cache.bytes_left != self.settings.window_bytes:
+            raise Violation(f"the window holds {held}, and {self.incarnation.payload_cache.bytes_left} are left")
         self.event("looked", len(found))
 
     async def _stored(self) -> dict[bytes, list[tuple[QueueModel, int, int]]]:
