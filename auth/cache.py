@@ -106,12 +106,12 @@ class Cache(Generic[V]):
     async def _look_up(self, key_id: str) -> V | None:
         async with self._lookups:
             while True:
-                began, changes = self._clock(), self._changes
+                started_at, changes = self._clock(), self._changes
                 value = await self._ask(key_id)
                 if changes == self._changes:  # otherwise the value may be older than the change
                     break
         if value is not None:
-            self._known[key_id] = (value, began + self._fresh_seconds / 2, began + self._fresh_seconds)
+            self._known[key_id] = (value, started_at + self._fresh_seconds / 2, started_at + self._fresh_seconds)
             self._known.move_to_end(key_id)
             if len(self._known) > self._known_limit:
                 self._known.popitem(last=False)

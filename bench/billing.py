@@ -55,7 +55,7 @@ class Ran(NamedTuple):
 
 def ran(*arguments: str) -> Ran:
     """Run one of Spark's jobs on two cores.  Raises :class:`RuntimeError` if it fails."""
-    begun = time.monotonic()
+    started = time.monotonic()
     cores = sorted(os.sched_getaffinity(0))[:CORES]
     command = [sys.executable, "-m", "spark_analytics", *arguments, "--master", f"local[{CORES}]", "--memory", HEAP]
     process = subprocess.Popen(
@@ -77,7 +77,7 @@ def ran(*arguments: str) -> Ran:
     for line in process.stdout:
         print(" ", line, end="", flush=True)
     process.wait()
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     watching.join()
     if process.returncode:
         raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode}")

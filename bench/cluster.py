@@ -371,14 +371,15 @@ def _watch_processes(processes: Sequence[Process], told: Callable[[str], None]) 
     A process may end because others were not ready or too slow.  Wrong settings are not retried.  Raises
     :class:`ClusterFailed`.
     """
-    began = time.monotonic()
+    started_at = time.monotonic()
     starts = dict.fromkeys((process.name for process in processes), 1)
     waiting = list(processes)
     while waiting:
         for process in list(waiting):
             if process.ready():
                 waiting.remove(process)
-                told(f"{process.name} is ready: {process.role} at {process.address}, {time.monotonic() - began:.0f} s")
+                seconds = time.monotonic() - started_at
+                told(f"{process.name} is ready: {process.role} at {process.address}, {seconds:.0f} s")
             elif not process.running:
                 code = process.exit_code
                 if code == WRONG_SETTINGS or starts[process.name] == STARTS_MOST:
@@ -387,7 +388,7 @@ def _watch_processes(processes: Sequence[Process], told: Callable[[str], None]) 
                 last = (process.log(since_start=True).strip().splitlines() or [""])[-1]
                 told(f"{process.name} has ended with {code}, and is started again: {last[:200]}")
                 process.start(wait=False)
-            elif time.monotonic() - began > READY_SECONDS_MOST:
+            elif time.monotonic() - started_at > READY_SECONDS_MOST:
                 raise ClusterFailed(f"{process.name} does not serve:\n{process.log()[-3000:]}")
         time.sleep(0.02)
 

@@ -65,7 +65,7 @@ class DemoClient:
 
     async def call(self, action: str, wait_seconds: float = 0.0, **members: Any) -> dict[str, Any]:
         """Return the answer.  ``wait_seconds``: time that the call may wait for messages."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         request = self._signer.request(action, json.dumps(members).encode())
         while True:
             try:
@@ -78,7 +78,7 @@ class DemoClient:
                 self._noticed().errors[type(error).__name__] += 1
                 self.close()
             await asyncio.sleep(PAUSE_SECONDS)
-        self._noticed().call(time.monotonic() - began - wait_seconds)
+        self._noticed().call(time.monotonic() - started_at - wait_seconds)
         decoded: dict[str, Any] = json.loads(answer.body) if answer.body else {}
         return decoded
 
@@ -150,7 +150,7 @@ class DemoClients:
 
     async def stop(self) -> float:
         """Stop sending, and receive the remaining messages; return the seconds that took."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         self._sending = False
         await asyncio.gather(*self._tasks[:SENDERS])
         self._check_received()
@@ -162,7 +162,7 @@ class DemoClients:
         await asyncio.wait(self._tasks)
         for client in self._clients:
             client.close()
-        return time.monotonic() - began
+        return time.monotonic() - started_at
 
     def _check_received(self) -> None:
         if not self._sending and self.acknowledged <= self.received.keys():
@@ -259,10 +259,10 @@ class Demo:
 
     async def _act(self, name: str, before: ShardOwners, nodes: int, act: Callable[[], Any]) -> ShardOwners:
         self._load.noticed = Noticed()
-        began = time.monotonic()
+        started_at = time.monotonic()
         await act()
         after = await self._balanced(nodes)
-        self._line(name, time.monotonic() - began, before, after, nodes)
+        self._line(name, time.monotonic() - started_at, before, after, nodes)
         return after
 
     def _line(self, name: str, seconds: float, before: ShardOwners, after: ShardOwners, nodes: int) -> None:

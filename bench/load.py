@@ -68,7 +68,7 @@ class Window:
     """Answers between two moments."""
 
     def __init__(self) -> None:
-        self.began = time.perf_counter()
+        self.started_at = time.perf_counter()
         self.seconds = 0.0
         self.calls = 0
         self.messages = 0
@@ -84,7 +84,7 @@ class Window:
         if samples is None:
             samples = self.samples[action] = Samples()
         samples.latency.append(now - since)
-        samples.ended.append(now - self.began)
+        samples.ended.append(now - self.started_at)
         if answer.status != 200:
             self.fail(f"{action}: {answer.status} {answer.body[:300]!r}")
 
@@ -93,7 +93,7 @@ class Window:
         self.first_error = self.first_error or text
 
     def close(self) -> None:
-        self.seconds = time.perf_counter() - self.began
+        self.seconds = time.perf_counter() - self.started_at
         self.generator_cpu_s = time.process_time() - self._cpu_began
 
     def latencies(self) -> array[float]:

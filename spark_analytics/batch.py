@@ -153,7 +153,7 @@ def make_days(
             together |= _rows_together(spark, lake, name, work)
     all_done = []
     for (name, day), listed in work.days.items():
-        begun = time.monotonic()
+        started = time.monotonic()
         rows = together.get((name, day))
         if rows is None and tables.day(name, day) != listed.there:  # another batch was here since it was listed
             listed = _listed(lake, name, day, work.account, work.again)
@@ -172,7 +172,7 @@ def make_days(
             still = msgspec.structs.replace(there, read=msgspec.structs.replace(there.read, at=work.at))
             tables.publish(name, day, still, over=there)
             there = still
-        done = Done(name, day, there, made, time.monotonic() - begun)
+        done = Done(name, day, there, made, time.monotonic() - started)
         all_done.append(done)
         told(done)
     return all_done
@@ -450,13 +450,13 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     spark = session(
         "holdfast batch", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
     )
-    begun = time.monotonic()
+    started = time.monotonic()
     done = make_days(spark, lake, work, small=is_small(options.input_bytes), told=_Progress(work.sizes()))
     made = [one.published for one in done if one.made]
     if not made:
         print("nothing new has come")
         return 0
     count = sum(one.read.records for one in made)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     print(f"{len(made)} of {len(done)} made: {count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")
     return 0

@@ -255,9 +255,9 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     first, last = period_of(options)
     month = GeneratorParameters(first, last, options.records, options.tenants, options.queues, options.seed)
     spark = session("holdfast generate", lake, master=options.master, memory=options.memory)
-    begun = datetime.now(UTC)
+    started = datetime.now(UTC)
     generate(spark, lake, month, options.part)
     files = [*lake.files(USAGE_FOLDER), *lake.files(STORAGE_FOLDER)]
     size = sum(file.size_bytes for file in files) / (1 << 20)
-    print(f"{len(files):,} files, {size:,.0f} MiB, in {lake.root} after {datetime.now(UTC) - begun}")
+    print(f"{len(files):,} files, {size:,.0f} MiB, in {lake.root} after {datetime.now(UTC) - started}")
     return 0

@@ -320,11 +320,13 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     :class:`billing.pricing.rated.FewerHours` and
     :class:`billing.lake.lake.LakeUnavailable`.
     """
-    began = datetime.now(UTC)
+    started_at = datetime.now(UTC)
     over = Rated(lake).rating(by.month)
-    run = new_run(began)
+    run = new_run(started_at)
     read, covers = published(lake, by)
-    rating = Rating(str(by.month), run, began, covers, read, by.book, by.customers, (), 0, Decimal(0), dict(by.begins))
+    rating = Rating(
+        str(by.month), run, started_at, covers, read, by.book, by.customers, (), 0, Decimal(0), dict(by.begins)
+    )
     if over is not None:
         check_hours(rating, over)
     rates = rates_of(spark, by)
@@ -434,14 +436,14 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         "holdfast rating", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
     )
     for by in months:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             rating = rate(spark, lake, by)
         except FewerHours as error:
             raise JobFailed(str(error)) from None
         why = "" if by.book is book else " again, by the prices of when it was closed, as usage has come since"
         print(
-            f"{by.month} rated{why}: {rating.lines:,} lines in {time.monotonic() - begun:.1f} s, "
+            f"{by.month} rated{why}: {rating.lines:,} lines in {time.monotonic() - started:.1f} s, "
             f"of all usage before {rating.covers:%Y-%m-%d %H:%M} UTC",
             flush=True,
         )

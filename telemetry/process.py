@@ -22,7 +22,7 @@ LAG: Final = Histogram(
 
 def register(registry: Registry, version: str, role: str) -> None:
     """Register the metrics of this process and its role."""
-    began = time.time()
+    started_at = time.time()
     about: Readings = {(version, platform.python_version(), role): 1.0}
     registry.declare(
         "holdfast_build_info",
@@ -30,7 +30,7 @@ def register(registry: Registry, version: str, role: str) -> None:
         lambda: about,
         labels=("version", "python", "role"),
     )
-    registry.declare("holdfast_process_start_time_seconds", "Start time of the process, Unix time.", lambda: began)
+    registry.declare("holdfast_process_start_time_seconds", "Start time of the process, Unix time.", lambda: started_at)
     registry.declare("holdfast_process_cpu_seconds_total", "CPU time used.", time.process_time)
     registry.declare("holdfast_process_resident_bytes", "Resident memory.", _resident_bytes)
     registry.declare("holdfast_process_open_files", "Open files and connections.", _open_files)

@@ -195,7 +195,7 @@ class Sampler:
         """Number of calls up to and including the next sampled one.  Drawing this number is cheaper than
         drawing one per call, and equivalent."""
         self._second = 0
-        self._begun = 0
+        self._started = 0
 
     def _gap(self) -> float:
         if self._ratio >= 1:
@@ -215,9 +215,9 @@ class Sampler:
     def has_room(self, now: float) -> bool:
         """True if one more call may be sampled in this second; ``now`` in seconds of a monotonic clock."""
         if int(now) != self._second:
-            self._second, self._begun = int(now), 0
-        self._begun += 1
-        return self._begun <= CALLS_PER_SECOND_MOST
+            self._second, self._started = int(now), 0
+        self._started += 1
+        return self._started <= CALLS_PER_SECOND_MOST
 
 
 class _Queue(SpanProcessor):

@@ -163,7 +163,7 @@ class Checkpointer:
         Raises :class:`StoreError`, :class:`StorageFull` or :class:`Unavailable`; nothing but the work is lost then.
         """
         async with self._lock:
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             try:
                 await self._checkpoint()
             except OSError as error:
@@ -172,7 +172,7 @@ class Checkpointer:
             except (Unavailable, StorageFull, StoreError):
                 instruments.CHECKPOINTS_FAILED.add()
                 raise
-            instruments.CHECKPOINTS.observe(time.perf_counter() - began)
+            instruments.CHECKPOINTS.observe(time.perf_counter() - started_at)
 
     async def _checkpoint(self) -> None:
         node, log = self._node, self._node.log

@@ -37,7 +37,7 @@ async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey
     logs = await entries.logs()
     damaged: list[JournalDamaged] = []
     try:
-        begun = await journal.find(logs)
+        started = await journal.find(logs)
         shards = {entry.shard: entry for entry in await entries.shards()}
         replay = Replay(shards)
         await replay.load_checkpoints(journal.pieces)
@@ -45,7 +45,7 @@ async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey
             if entry.state == "sealed" and not replay.chained(entry.log_id):
                 continue
             try:
-                await replay_log(journal, entry, begun, replay, known_seq(entry.log_id, shards.values()))
+                await replay_log(journal, entry, started, replay, known_seq(entry.log_id, shards.values()))
             except JournalDamaged as error:
                 damaged.append(error)
     finally:

@@ -98,8 +98,8 @@ class Ownership:
             ending = [entry for entry in await self._entries.logs() if entry.log_id == log_id]
             assert log_id != self.log_id
             try:
-                begun = await self._journal.find(entry for entry in ending if entry.state != "sealed")
-                claimed = await claim(self._entries, ending, begun, self._mine)
+                started = await self._journal.find(entry for entry in ending if entry.state != "sealed")
+                claimed = await claim(self._entries, ending, started, self._mine)
                 if claimed:
                     shards = {entry.shard: entry for entry in await self._entries.shards()}
                     await recover(self._journal, self._entries, claimed, ending, shards, (), self.log_id)

@@ -351,14 +351,14 @@ def _heard(read: asyncio.Task[list[bytes]]) -> None:
 
 
 async def replay_log(
-    journal: Journal, entry: LogEntry, begun: Collection[int], replay: Replay, known_seq: int
+    journal: Journal, entry: LogEntry, started: Collection[int], replay: Replay, known_seq: int
 ) -> LogEnd | None:
     """Fold a log's records from its floor to its end; return None if it was never begun.
 
     ``known_seq``: a row that is known to have been durable.  Raises :class:`JournalDamaged`, unless that was accepted.
     """
     chained = replay.chained(entry.log_id)
-    if entry.log_id not in begun:
+    if entry.log_id not in started:
         if entry.sealed_seq and entry.floor_seq <= entry.sealed_seq and not entry.accepted:
             raise JournalDamaged(entry.log_id, f"{journal.place(entry)} is missing")
         return None

@@ -74,8 +74,8 @@ async def start(
         known = [entry for entry in logs if entry.log_id != mine.log_id]
         owners = {shard_entries[number].owner_log for number in wanted if number in shard_entries}
         ending = [entry for entry in known if entry.log_id in own | owners and entry.state != "sealed"]
-        begun = await journal.find(ending)
-        claimed = await claim(entries, sorted(ending, key=attrgetter("incarnation")), begun, mine)
+        started = await journal.find(ending)
+        claimed = await claim(entries, sorted(ending, key=attrgetter("incarnation")), started, mine)
         replay = await recover(journal, entries, claimed, known, shard_entries, wanted, mine.log_id)
         last_beat = next((beat for beat in beats if beat.node == name), None)
         await clock.open(time_of_node(replay, earlier, last_beat))
@@ -133,7 +133,7 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEnt
     :class:`LogInUse`.
     """
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started_at = loop.time()
     while True:
         earlier = await entries.logs(name)
         try:
@@ -141,7 +141,7 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEnt
             return earlier
         except LogInUse:
             journal.release()
-            waited = loop.time() - began
+            waited = loop.time() - started_at
             recovering = any(entry.state == "recovering" for entry in earlier)
             if waited >= (RECOVERY_SECONDS if recovering else CLAIM_SECONDS):
                 raise

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 async def claim(
-    entries: EntryStore, found: Iterable[LogEntry], begun: Collection[int], mine: LogEntry
+    entries: EntryStore, found: Iterable[LogEntry], started: Collection[int], mine: LogEntry
 ) -> list[LogEntry]:
     """Mark these logs as recovered by this incarnation; return those that have to be read and sealed.
 
@@ -44,7 +44,7 @@ async def claim(
         if entry.state == "sealed":
             continue
         known = await entries.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=mine.log_id))
-        if entry.log_id in begun:
+        if entry.log_id in started:
             claimed.append(known)
         else:
             await entries.update_log(msgspec.structs.replace(known, state="sealed", sealed_seq=0))
@@ -70,7 +70,7 @@ async def recover(
     async with _damage_is_not_of_others(entries, known, {number: shards.get(number) for number in wanted}):
         replay = Replay({number: shards[number] for number in wanted if number in shards})
         others = [entry for entry in known if entry.log_id != own]
-        begun = await journal.refresh(others)
+        started = await journal.refresh(others)
         chained = {log_id for entry in replay.entries.values() for log_id in entry.logs()}
         unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
         unread.update((entry.log_id, entry) for entry in claimed)
@@ -78,9 +78,9 @@ async def recover(
         await replay.load_checkpoints(journal.pieces)
         for entry in in_order(unread.values(), replay.entries.values()):
             sealing = entry.log_id in to_seal
-            if not sealing and entry.state != "sealed" and entry.log_id in begun:
+            if not sealing and entry.state != "sealed" and entry.log_id in started:
                 raise LogInUse(f"{journal.place(entry)} is not sealed, and a shard is to be folded from it")
-            end = await replay_log(journal, entry, begun, replay, known_seq(entry.log_id, shards.values()))
+            end = await replay_log(journal, entry, started, replay, known_seq(entry.log_id, shards.values()))
             if sealing:
                 assert end is not None, "it was begun"
                 await seal(journal, entries, entry, end)

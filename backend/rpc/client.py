@@ -189,9 +189,9 @@ class RemoteBackend:
             self._link = link
             self._notify()
             logger.info("connected to %s at %s", link.peer, self.address)
-            began = self._loop.time()
+            started_at = self._loop.time()
             await self._parted.wait()
-            if self._loop.time() - began > PAUSE_SECONDS_MOST:
+            if self._loop.time() - started_at > PAUSE_SECONDS_MOST:
                 pause = PAUSE_SECONDS_FIRST
             else:  # a connection that is lost again and again is not reopened at once
                 await asyncio.sleep(random.uniform(0, pause))

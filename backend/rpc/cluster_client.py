@@ -255,7 +255,7 @@ class ClusterBackend:
         """Send a call to the owner of the partition's shard; ``ask`` gets the time the call has taken so far, in
         seconds.
         """
-        shard, began, pause = shard_of(partition), self._loop.time(), PAUSE_SECONDS_FIRST
+        shard, started_at, pause = shard_of(partition), self._loop.time(), PAUSE_SECONDS_FIRST
         asked: str | None = None
         hurried = False
         """The call was repeated without a pause.  Once is enough: two nodes may each name the other as the owner."""
@@ -265,7 +265,7 @@ class ClusterBackend:
             if member is not None:
                 asked = member.name
                 try:
-                    answer = await ask(member.backend, self._loop.time() - began)
+                    answer = await ask(member.backend, self._loop.time() - started_at)
                 except NotOwner as error:
                     member.answered()
                     instruments.REROUTED.add()
@@ -286,7 +286,7 @@ class ClusterBackend:
                     if self._owners.get(shard) != member.name:
                         self._owners[shard] = member.name
                     return answer
-            if self._loop.time() - began + pause > seconds:
+            if self._loop.time() - started_at + pause > seconds:
                 raise NotSent(f"shard {shard} cannot be asked: {why}")
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(2 * pause, PAUSE_SECONDS_MOST)

@@ -94,10 +94,10 @@ class Slices:
     """Gives the loop a turn between the steps of long work."""
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
+        self._started_at = time.perf_counter()
 
     async def step(self) -> None:
         """End a step."""
-        if time.perf_counter() - self._began > SLICE_SECONDS:
+        if time.perf_counter() - self._started_at > SLICE_SECONDS:
             await asyncio.sleep(0)
-            self._began = time.perf_counter()
+            self._started_at = time.perf_counter()

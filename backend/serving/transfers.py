@@ -314,7 +314,7 @@ class TransferWorker:
             status = "CANCELLED" if task.status == "CANCELLING" else "COMPLETED"
             await node.write_all(source, lambda _: [records.MoveTaskEnded(task.task_id, status)])
             return
-        began = source.clock()
+        started_at = source.clock()
         loaded = await node.payload_cache.load(source, movable)
         chosen: list[tuple[int, Target]] = []
         targets: dict[tuple[str, str | None], Target | None] = {}
@@ -335,7 +335,7 @@ class TransferWorker:
         await node.write_all(source, lambda now: source.queue.move_out(chosen, now))
         await self._settled(source)
         if task.rate_per_second:
-            elapsed = (source.clock() - began) / 1000
+            elapsed = (source.clock() - started_at) / 1000
             await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
 
     async def _settled(self, source: OpenPartition) -> None:

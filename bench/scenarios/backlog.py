@@ -57,13 +57,13 @@ def _waiting(server: ServerProcess, url: str) -> int:
 
 def _restart(run: BenchRun, server: ServerProcess, scenario: str, url: str, name: str) -> None:
     server.kill()
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     server.start()
-    run.figure(scenario, server, "first answer after kill -9", time.perf_counter() - began, "s")
+    run.figure(scenario, server, "first answer after kill -9", time.perf_counter() - started_at, "s")
     answer = server.call("ReceiveMessage", {"QueueUrl": url, "VisibilityTimeout": 0}, timeout_s=300)
     if not answer.get("Messages"):
         raise RuntimeError(f"nothing was received after a restart with {name}")
-    run.figure(scenario, server, "restart after kill -9", time.perf_counter() - began, "s")
+    run.figure(scenario, server, "restart after kill -9", time.perf_counter() - started_at, "s")
     run.figure(scenario, server, f"RSS after a restart with {name}", proc.rss_mib(server.pid), "MiB")
 
 
@@ -135,10 +135,10 @@ class CheckpointWatch:
         """Return begin and end of each observed checkpoint, by time.perf_counter()."""
         found: list[tuple[float, float]] = []
         for first, last in self._changes:
-            began, ended = first - self.MARGIN_SECONDS, last + self.MARGIN_SECONDS
-            if found and began < found[-1][1]:
-                began = found.pop()[0]
-            found.append((began, ended))
+            started_at, ended = first - self.MARGIN_SECONDS, last + self.MARGIN_SECONDS
+            if found and started_at < found[-1][1]:
+                started_at = found.pop()[0]
+            found.append((started_at, ended))
         return found
 
     def _pieces(self) -> set[tuple[str, int]]:
@@ -154,7 +154,7 @@ class CheckpointWatch:
 def split(window: Window, intervals: list[tuple[float, float]]) -> tuple[array[float], array[float]]:
     """Return sorted latencies of the calls that overlap one of the intervals, and of those that do not."""
     inside, outside = array("d"), array("d")
-    spans = [(began - window.began, ended - window.began) for began, ended in intervals]
+    spans = [(started_at - window.started_at, ended - window.started_at) for started_at, ended in intervals]
     for samples in window.samples.values():
         for ended, latency in zip(samples.ended, samples.latency, strict=True):
             overlaps = any(ended > a and ended - latency < b for a, b in spans)

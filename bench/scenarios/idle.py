@@ -85,9 +85,9 @@ def _pages(run: BenchRun, server: ServerProcess, count: int) -> None:
     for name, number in (("first", 0), ("middle", full // 2), ("last", full - 1)):
         took = []
         for _ in range(PAGE_TRIES):
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             _page(server, page, tokens[number])
-            took.append(time.perf_counter() - began)
+            took.append(time.perf_counter() - started_at)
         times.append(min(took))
         run.figure("empty-queues", server, f"ListQueues, {name} page of {page}", times[-1] * 1000, "ms")
     run.figure("empty-queues", server, "slowest page over fastest", max(times) / min(times), "times")

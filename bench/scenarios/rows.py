@@ -41,19 +41,19 @@ class TimedTables:
         self.reads = array("d")
 
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
 
         def written(error: BaseException | None) -> None:
-            self.rows.append(time.perf_counter() - began)
+            self.rows.append(time.perf_counter() - started_at)
             done(error)
 
         self._tables.put_row(log_id, segment, row, data, written)
 
     def read_state(self, log_id: int, done: StateRead) -> None:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
 
         def read(state: str | BaseException | None) -> None:
-            self.reads.append(time.perf_counter() - began)
+            self.reads.append(time.perf_counter() - started_at)
             done(state)
 
         self._tables.read_state(log_id, read)
@@ -135,9 +135,9 @@ async def _load(
     with quiet_memory():
         sent = 0
         del latencies[:], tables.rows[:], tables.reads[:]
-        began, cpu = time.perf_counter(), time.process_time()
+        started_at, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*callers)
-        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        seconds, cpu = time.perf_counter() - started_at, time.process_time() - cpu
     row, read = (quantile(array("d", sorted(times)), 0.5) for times in (tables.rows, tables.reads))
     ordered = array("d", sorted(latencies))
     for figure, value, unit in (

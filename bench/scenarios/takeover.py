@@ -79,9 +79,9 @@ async def cassandra(run: BenchRun, server: ServerProcess) -> None:
 
             async def leave() -> None:
                 nonlocal left
-                began = time.perf_counter()
+                started_at = time.perf_counter()
                 await asyncio.to_thread(cluster[owner].stop)
-                left = time.perf_counter() - began
+                left = time.perf_counter() - started_at
 
             gap, _ = await probe.during(leave)
             run.figure("takeover-cluster", server, "longest wait at a hand-over", gap, "s")
@@ -170,12 +170,12 @@ class Probe:
         """Return the longest time without a message during ``act`` and until service is steady, and the duration of
         ``act``.
         """
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         await act()
         done = time.perf_counter()
         await self._steady(done)
-        served = [at for at in self._served if at >= began]
-        return max(later - at for at, later in pairwise([began, *served])), done - began
+        served = [at for at in self._served if at >= started_at]
+        return max(later - at for at, later in pairwise([started_at, *served])), done - started_at
 
     async def _steady(self, since: float) -> None:
         """Wait until it has been served without a long wait for a while."""

@@ -84,7 +84,7 @@ def fetch() -> Path:
 
 def _run_with_progress(command: Sequence[str], what: str) -> tuple[int, str]:
     """Run a command, with progress lines at intervals; return its exit code and its output."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -93,7 +93,7 @@ def _run_with_progress(command: Sequence[str], what: str) -> tuple[int, str]:
                     code = running.wait(PROGRESS_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    print(f"{what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+                    print(f"{what}: {time.monotonic() - started_at:.0f} s", file=sys.stderr, flush=True)
         finally:
             if running.poll() is None:
                 running.kill()
@@ -283,12 +283,12 @@ class CassandraCluster(ServerContext):
 
         ``report`` gets a line for each ready node.  Raises :class:`CassandraFailed`.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         for node in self.nodes:
             node.start(wait=False)
         for number, node in enumerate(self.nodes, 1):
             node.wait_until_ready(everyone=True)
-            report(f"c{number} is ready: Cassandra at {node.host}:{node.port}, {time.monotonic() - began:.0f} s")
+            report(f"c{number} is ready: Cassandra at {node.host}:{node.port}, {time.monotonic() - started_at:.0f} s")
 
     def close(self) -> None:
         """End all nodes and remove their data."""

@@ -54,10 +54,10 @@ class HoldfastCluster(ServerProcess):
         return self
 
     def start(self) -> float:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         self.folder.mkdir(parents=True)
         self.cluster.start()
-        return time.perf_counter() - began
+        return time.perf_counter() - started_at
 
     def kill(self) -> None:
         self.cluster.close()

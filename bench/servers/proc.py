@@ -124,8 +124,8 @@ def _fdatasync_ms(folder: Path) -> float:
         os.fsync(file.fileno())
         for n in range(100):
             os.pwrite(file.fileno(), b"p" * 4096, n * 4096)
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             os.fdatasync(file.fileno())
-            took.append(time.perf_counter() - began)
+            took.append(time.perf_counter() - started_at)
     path.unlink()
     return round(sorted(took)[len(took) // 2] * 1000, 3)

@@ -114,7 +114,7 @@ class ServerProcess:
     def start(self) -> float:
         """Start it and wait for its first successful answer to a signed call; return the seconds that took."""
         self._log = (self.folder / "log").open("ab")
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         self._process = subprocess.Popen(
             self.command(),
             cwd=HERE.parent,
@@ -123,7 +123,7 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             env=os.environ | self._environment,
         )
-        while time.perf_counter() - began < START_SECONDS_MOST:
+        while time.perf_counter() - started_at < START_SECONDS_MOST:
             if self._process.poll() is not None:
                 raise ServerError(f"{self.name} ended with {self._process.returncode}: {self.log()[-2000:]}")
             try:
@@ -131,7 +131,7 @@ class ServerProcess:
             except (OSError, http.client.HTTPException, ServerError):
                 time.sleep(0.02)
             else:
-                return time.perf_counter() - began
+                return time.perf_counter() - started_at
         raise ServerError(f"{self.name} did not answer within {START_SECONDS_MOST:.0f} s: {self.log()[-2000:]}")
 
     def ready(self) -> None:

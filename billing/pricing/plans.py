@@ -92,21 +92,21 @@ class Plan(msgspec.Struct, frozen=True):
     def segments(self, month: Month) -> list[PricingPeriod]:
         """Return the month's parts in their order.  Raises :class:`NoPrice` if the plan has no prices for all of it."""
         starts, ends = self.edges(month)
-        begun = [midnight(version.starts, self.time_zone) for version in self.versions]
-        for begins in (starts, ends, *begun):
+        started = [midnight(version.starts, self.time_zone) for version in self.versions]
+        for begins in (starts, ends, *started):
             if begins.minute or begins.second:
                 raise NoPrice(
                     f"plan {self.name}: in {self.time_zone} days do not begin with an hour of UTC, and usage is kept "
                     "by such hours: take a time zone that is a whole number of hours from UTC"
                 )
-        if begun[0] > starts:
+        if started[0] > starts:
             raise NoPrice(
                 f"plan {self.name} has no prices for all of {month}: its first version is from "
                 f"{self.versions[0].starts}; add a version from {month.first} or earlier"
             )
         return [
             PricingPeriod(max(begins, starts), min(until, ends), version)
-            for begins, until, version in zip(begun, [*begun[1:], ends], self.versions, strict=True)
+            for begins, until, version in zip(started, [*started[1:], ends], self.versions, strict=True)
             if begins < ends and until > starts
         ]
 

@@ -100,5 +100,5 @@ def availability(
 
 def _hours(day: date, now: datetime) -> int:
     """Number of hours of a day that are over."""
-    began = datetime.combine(day, datetime.min.time(), UTC)
-    return max(0, min(24, int((now - began) / timedelta(hours=1))))
+    started_at = datetime.combine(day, datetime.min.time(), UTC)
+    return max(0, min(24, int((now - started_at) / timedelta(hours=1))))

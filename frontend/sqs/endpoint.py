@@ -96,7 +96,7 @@ class _Request(MeteredCall, kw_only=True, eq=False):
     """Span of the call; None: it is not sampled."""
 
     @classmethod
-    def begun(cls, request_id: str, scope: Scope) -> Self:
+    def started(cls, request_id: str, scope: Scope) -> Self:
         """The request of an ASGI scope, before any processing."""
         return cls(
             request_id=request_id,
@@ -162,9 +162,9 @@ class SqsEndpoint:
         self.strangers = Strangers()
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         request_id = self._request_ids()
-        request = _Request.begun(request_id, scope)
+        request = _Request.started(request_id, scope)
         calling: calls.Calling = [request_id]
         calls.current.set(calling)
         status = 0
@@ -184,7 +184,7 @@ class SqsEndpoint:
                     self._usage.count(request, request.action, status, request.throttled, len(body))
                 except UsageNotCounted as error:
                     status, content_type, body, headers = self._error(request, error)
-            action, seconds = request.action, time.perf_counter() - began
+            action, seconds = request.action, time.perf_counter() - started_at
             polled = action == "ReceiveMessage" and _waits(request)
             instruments.answered(action, status, request.throttled, seconds, polled)
             headers = [(b"x-amzn-requestid", request.request_id.encode()), (b"content-type", content_type), *headers]
@@ -530,12 +530,12 @@ class Visit:
     def __init__(self, endpoint: SqsEndpoint, scope: Scope) -> None:
         self._endpoint = endpoint
         self._scope = scope
-        self._request = _Request.begun(endpoint._request_ids(), scope)
+        self._request = _Request.started(endpoint._request_ids(), scope)
         # requests with more headers are refused
         self._request.headers = _joined(scope["headers"][: limits.HEADERS_MOST])
         self.request_id = self._request.request_id
         self._counted_as = ""
-        self._began = time.perf_counter()
+        self._started_at = time.perf_counter()
         self._status = 0
         if endpoint._tracing is not None:
             span = self._request.span = endpoint._tracing.of_call(self._request.headers)
@@ -574,7 +574,7 @@ class Visit:
         if usage is not None and self._counted_as:
             request.bytes_in = bytes_in
             usage.count(request, self._counted_as, status, request.throttled, bytes_out)
-        action, seconds = self._counted_as or instruments.REST, time.perf_counter() - self._began
+        action, seconds = self._counted_as or instruments.REST, time.perf_counter() - self._started_at
         polled = action == "ReceiveMessage" and _waits(request)
         instruments.answered(action, status, request.throttled, seconds, polled)
 

@@ -218,7 +218,7 @@ async def find(clusters: Sequence[ClusterHold], name: str, report: Tell) -> tupl
             pause = min(2 * pause, PAUSE_SECONDS[1])
         await asyncio.gather(*(one.prepare() for one in clusters))
         hold, found, why = f"{name} {tries}", [], "the entries have changed"
-        began = loop.time()
+        started_at = loop.time()
         try:
             try:
                 await together(one.hold(hold) for one in clusters)
@@ -232,7 +232,7 @@ async def find(clusters: Sequence[ClusterHold], name: str, report: Tell) -> tupl
         if not all(lasted):
             why = "the logs could not be held for long enough"
             continue
-        waited = loop.time() - began
+        waited = loop.time() - started_at
         moments = [one for one in found if one is not None]
         if len(moments) == len(clusters):
             for at, (cluster, moment) in enumerate(zip(clusters, moments, strict=True)):

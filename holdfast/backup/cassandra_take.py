@@ -85,7 +85,7 @@ async def take(
     target's backups unchanged.  Raises :class:`CannotBackUp`, :class:`TargetUnusable`,
     :class:`~metadata_service.store.StoreError`.
     """
-    name, began = manifests.new_name(), now_ms()
+    name, started_at = manifests.new_name(), now_ms()
     async with AsyncExitStack() as stack:
         stack.enter_context(written_to(target, name))
         connection = await CassandraConnection.open(connection_settings(settings))
@@ -105,7 +105,7 @@ async def take(
             name=name,
             version=__version__,
             schema=schema,
-            began_ms=began,
+            began_ms=started_at,
             moment_ms=moment_ms,
             ended_ms=now_ms(),
             queues=len(copy.queues()),

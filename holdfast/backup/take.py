@@ -76,7 +76,7 @@ def take(
     :class:`CannotBackUp`, :class:`~holdfast.backup.target.TargetUnusable`,
     :class:`~metadata_service.store.StoreError`.
     """
-    name, began = manifests.new_name(), now_ms()
+    name, started_at = manifests.new_name(), now_ms()
     with ExitStack() as stack:
         stack.enter_context(written_to(target, name))
         metadata = MetadataFile(data / "metadata.sqlite")
@@ -105,7 +105,7 @@ def take(
             name=name,
             version=__version__,
             schema=metadata.schema,
-            began_ms=began,
+            began_ms=started_at,
             moment_ms=moment.moment_ms,
             ended_ms=now_ms(),
             queues=queues,

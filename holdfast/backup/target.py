@@ -163,16 +163,16 @@ class ArrowTarget:
         self._root = root.rstrip("/")
 
     def write(self, path: str, chunks: Iterable[bytes]) -> None:
-        begun = False
+        started = False
         try:
             if self._files.type_name not in ("s3", "gcs"):  # these have no folders
                 self._files.create_dir(self._at(path).rpartition("/")[0], recursive=True)
             with self._files.open_output_stream(self._at(path), compression=None) as file:
-                begun = True
+                started = True
                 for chunk in chunks:
                     file.write(chunk)
         except BaseException as error:
-            if begun:  # closing the stream has created an incomplete object
+            if started:  # closing the stream has created an incomplete object
                 with contextlib.suppress(*self._errors):
                     self._files.delete_file(self._at(path))
             if isinstance(error, self._errors):

@@ -153,7 +153,7 @@ def _check(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.client import CommandFailed
 
     name = f"holdfast-check-{secrets.token_hex(8)}"
-    began = time.monotonic()
+    started_at = time.monotonic()
     url = client.sqs("CreateQueue", QueueName=name)["QueueUrl"]
     try:
         sent = client.sqs("SendMessage", QueueUrl=url, MessageBody=name)
@@ -163,7 +163,7 @@ def _check(client: RestClient, parsed: Parsed) -> None:
         client.sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=messages[0]["ReceiptHandle"])
     finally:
         client.sqs("DeleteQueue", QueueUrl=url)
-    took = time.monotonic() - began
+    took = time.monotonic() - started_at
     print_result(
         parsed,
         {"queue": name, "message_id": sent["MessageId"], "seconds": round(took, 3)},

@@ -36,7 +36,7 @@ def _backup(parsed: argparse.Namespace, settings: Settings) -> int:
 def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
     from holdfast.backup.target import open_target
 
-    began, waited, signer = time.monotonic(), None, _signer(settings)
+    started_at, waited, signer = time.monotonic(), None, _signer(settings)
     if is_distributed(settings):
         from holdfast.backup import cassandra_take
 
@@ -64,7 +64,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
         print(f"holdfast: {path} is missing: the service was damaged before", file=sys.stderr)
     document = {
         **_document(manifest),
-        "seconds": round(time.monotonic() - began, 3),
+        "seconds": round(time.monotonic() - started_at, 3),
         "written_bytes": taken.written_bytes,
         "removed_backups": taken.removed,
         "unneeded_left": taken.left,

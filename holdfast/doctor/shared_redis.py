@@ -43,9 +43,9 @@ def _check(url: str, uses: list[str]) -> Iterator[Finding]:
         client.ping()
         took = []
         for _ in range(_TRIES):
-            began = time.monotonic()
+            started_at = time.monotonic()
             client.ping()
-            took.append(time.monotonic() - began)
+            took.append(time.monotonic() - started_at)
         role = client.info("replication").get("role")
     except AuthenticationError as error:
         yield wrong(f"{name} refuses the user or password that the settings have: {error}", f"correct it ({hurt})")

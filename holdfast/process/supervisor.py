@@ -120,7 +120,7 @@ class Child:
     def __init__(self, orders: Orders) -> None:
         self.name = orders.name
         self.load = 0
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         """Set when the current process is ready."""
         self.settled = asyncio.Event()
         """Set when the current process, a backend, has its shards."""
@@ -150,7 +150,7 @@ class Child:
 
     @property
     def has_begun(self) -> bool:
-        return self.begun.is_set()
+        return self.started.is_set()
 
     @property
     def is_silent(self) -> bool:
@@ -188,7 +188,7 @@ class Child:
             finally:
                 ordering.cancel()
                 self.has_orders, self.load, self.silent_seconds = False, 0, 0
-                self.begun.clear()
+                self.started.clear()
                 self.settled.clear()
                 self.ended.set()
                 self.ended = asyncio.Event()
@@ -211,7 +211,7 @@ class Child:
             self._heard_at = asyncio.get_running_loop().time()
             self.silent_seconds = 0
             if said == child.READY:
-                self.begun.set()
+                self.started.set()
                 self.ready.set()
             elif said == child.SETTLED:
                 self.settled.set()
@@ -381,7 +381,7 @@ class Supervisor:
             await ended.wait()
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                await (restarted.settled if is_backend else restarted.begun).wait()
+                await (restarted.settled if is_backend else restarted.started).wait()
         except TimeoutError:
             return False
         return True
@@ -457,7 +457,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         deaths = 0
         while True:
-            began = loop.time()
+            started_at = loop.time()
             try:
                 code = await kept.live(None if kept in self._backends else self._backed)
                 how = _how(code)
@@ -473,7 +473,7 @@ class Supervisor:
             if left and not code:
                 log.info("%s has left and is started again", kept.name)
                 continue
-            deaths = 1 if loop.time() - began >= STEADY_SECONDS else deaths + 1
+            deaths = 1 if loop.time() - started_at >= STEADY_SECONDS else deaths + 1
             if deaths > DEATHS_MOST:
                 raise _GivenUp(f"{kept.name} has died {deaths} times within seconds of its start ({how})")
             pause = min(PAUSE_SECONDS_MOST, PAUSE_SECONDS_FIRST * 2 ** (deaths - 1))

@@ -27,18 +27,18 @@ async def take_turn(store: CredentialStore, account: str, *, seconds: float = FI
     For concurrent starts.  The election is a conditional change of the tenant, of which one succeeds.
     """
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started_at = loop.time()
     while not await store.list_access_keys(account):
         tenant = await store.get_tenant(account)
         try:
             if tenant is None:
                 await store.create_tenant(Tenant(account=account, name="root"))
                 return
-            if loop.time() - began > seconds:
+            if loop.time() - started_at > seconds:
                 await store.update_tenant(tenant)
                 return
         except Conflict:
-            began = loop.time()  # another process was elected
+            started_at = loop.time()  # another process was elected
         await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -60,7 +60,7 @@ class CassandraEntries:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._began: dict[int, LogEntry] = {}
+        self._started: dict[int, LogEntry] = {}
         """Initial entries of all known logs, by id."""
         self._copies: dict[int, LogEntry] = {}
         """Latest known entries, by id."""
@@ -91,10 +91,10 @@ class CassandraEntries:
         return entry
 
     async def update_log(self, entry: LogEntry) -> LogEntry:
-        began = await self._as_it_began(entry.log_id)
+        started = await self._as_it_began(entry.log_id)
 
         def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, LogEntry]:
-            stored = _decode_log(rows[_ENTRY].record) if rows else began
+            stored = _decode_log(rows[_ENTRY].record) if rows else started
             if stored is None or (stored.node, stored.version) != (entry.node, entry.version):
                 raise ConditionFailed(f"log {entry.log_id} no longer has version {entry.version}")
             newer = msgspec.structs.replace(entry, version=entry.version + 1, held="")
@@ -143,7 +143,7 @@ class CassandraEntries:
     async def logs(self, node: str | None = None) -> list[LogEntry]:
         await self._learn(serial=True)
         self._take([mark async for mark in self._records.all_marks(_LOGS)])
-        wanted = [log_id for log_id, began in self._began.items() if node is None or began.node == node]
+        wanted = [log_id for log_id, started in self._started.items() if node is None or started.node == node]
         return await gather(partial(self._entry, log_id) for log_id in sorted(wanted))
 
     async def _entry(self, log_id: int) -> LogEntry:
@@ -153,7 +153,7 @@ class CassandraEntries:
             return seen
         record = await self._records.get(_space(log_id), _ENTRY, serial=True)
         if record is None:
-            return self._began[log_id]
+            return self._started[log_id]
         entry = _decode_log(record)
         if entry.version > (seen.version if seen is not None else 1):
             await self._copy(entry)  # the process that changed it has not copied it yet, or never will
@@ -172,14 +172,14 @@ class CassandraEntries:
 
     async def _learn(self, *, serial: bool = False) -> None:
         """Read the initial entries of logs created since the last call."""
-        least = _log(max(self._began, default=0) + 1)
+        least = _log(max(self._started, default=0) + 1)
         for key, record in await self._records.all(_LOGS, _BEGAN, least=least, serial=serial):
-            self._began[int(key.removeprefix(_BEGAN))] = _decode_log(record)
+            self._started[int(key.removeprefix(_BEGAN))] = _decode_log(record)
 
     async def _as_it_began(self, log_id: int) -> LogEntry | None:
-        if log_id not in self._began:
+        if log_id not in self._started:
             await self._learn()
-        return self._began.get(log_id)
+        return self._started.get(log_id)
 
     # --- shards ---
 
@@ -225,11 +225,11 @@ class CassandraEntries:
         await self._learn()
         unsealed = [
             _number(log_id)
-            for log_id in self._began
+            for log_id in self._started
             if (seen := self._copies.get(log_id)) is None or seen.state != "sealed"
         ]
         self._take(list((await self._records.some_marks(_LOGS, unsealed)).items()) if unsealed else [])
-        return Entries([self._copies.get(log_id) or self._began[log_id] for log_id in sorted(self._began)], shards)
+        return Entries([self._copies.get(log_id) or self._started[log_id] for log_id in sorted(self._started)], shards)
 
     # --- the cluster ---
 
@@ -258,10 +258,10 @@ def records_of(
     cluster: ClusterEntry,
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str, str, int]]]:
     """Records (by space and key) and marks (space, key, value, timestamp) of entries."""
-    began = {"next": str(next_log), **{f"node/{node}": str(number) for node, number in incarnations.items()}}
-    spaces = {_LOGS: began}
+    started = {"next": str(next_log), **{f"node/{node}": str(number) for node, number in incarnations.items()}}
+    spaces = {_LOGS: started}
     for entry in logs:
-        began[_log(entry.log_id)] = text(LogEntry(entry.log_id, entry.node, entry.incarnation))
+        started[_log(entry.log_id)] = text(LogEntry(entry.log_id, entry.node, entry.incarnation))
         spaces[_space(entry.log_id)] = {_ENTRY: text(entry)}
     if shards:
         spaces[_SHARDS] = {_VERSION: secrets.token_hex(8), **{_shard(entry.shard): text(entry) for entry in shards}}

@@ -158,7 +158,7 @@ class MetadataNode:
         refusal = self._refusal(method, call)
         if refusal is not None:
             return 421, msgspec.json.encode(refusal)
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             answer = await self._answer(method, call, arguments)
         except CARRIED as error:
@@ -169,7 +169,7 @@ class MetadataNode:
             log.exception("%s failed", method.name)
             return 500, _invalid(f"{method.name} failed: {type(error).__name__}; the node's log has more")
         instruments.CALLS.add(method.name, "ok")
-        instruments.SECONDS_OF_CALLS.observe(time.perf_counter() - began)
+        instruments.SECONDS_OF_CALLS.observe(time.perf_counter() - started_at)
         return 200, msgspec.json.encode(answer)
 
     def _refusal(self, method: Method, call: CallBody) -> Refusal | None:

@@ -86,14 +86,14 @@ class Checker(Signer):
         """Random id of this start."""
         self._node = node
         self._clock = clock
-        self._began = clock()
+        self._started_at = clock()
         self._heard: set[str] = set()
         self._heard_in_order: deque[tuple[int, str]] = deque()
 
     @property
     def now_ms(self) -> int:
         """Milliseconds since the start."""
-        return int((self._clock() - self._began) * 1000)
+        return int((self._clock() - self._started_at) * 1000)
 
     def check(self, signature: str, method: str, path: str, body: bytes) -> None:
         """Verify a request.  Raises :class:`SignatureRefused`, or :class:`OutOfTime`."""

@@ -65,8 +65,8 @@ async def test_the_window_of_a_closed_load_counts_what_was_answered_in_it(fake: 
     async with LoadGenerator(HOST, fake.port, 4) as load:
         jobs = sqs_of(fake).mixed(URL)
         window = await load.closed(jobs, 0.05, 0.2, lambda: marks.append(sum(fake.calls.values())))
-    began, ended = marks
-    assert abs(window.calls - (ended - began)) <= 4
+    started_at, ended = marks
+    assert abs(window.calls - (ended - started_at)) <= 4
     assert window.calls == sum(len(samples.latency) for samples in window.samples.values())
     assert set(window.samples) == {"SendMessage", "ReceiveMessage", "DeleteMessage"}
     assert window.errors == 0

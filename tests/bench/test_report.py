@@ -93,7 +93,7 @@ def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: B
 
 def test_calls_that_overlap_a_checkpoint_are_told_from_the_others() -> None:
     made = Window()
-    made.began = 1000.0
+    made.started_at = 1000.0
     samples = made.samples["A"] = Samples()
     for ended, latency in ((1.0, 0.1), (2.05, 0.1), (2.5, 0.2), (3.05, 0.01), (2.9, 3.0)):
         samples.ended.append(ended)
@@ -122,8 +122,8 @@ def test_the_watch_sees_pieces_that_are_written(tmp_path: Path) -> None:
 
 def test_cpu_time_counts_what_this_process_burns() -> None:
     before = proc.cpu_seconds(os.getpid())
-    began = time.process_time()
-    while time.process_time() - began < 0.05:
+    started_at = time.process_time()
+    while time.process_time() - started_at < 0.05:
         pass
     assert 0.03 <= proc.cpu_seconds(os.getpid()) - before < 10
     assert 1 < proc.rss_mib(os.getpid()) < 100_000

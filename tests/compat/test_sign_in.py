@@ -118,10 +118,10 @@ def test_a_session_sends_and_ends_with_its_key(server: Server, operator: str) ->
         aws_access_key_id=made["id"],
         aws_secret_access_key=made["secret"],
     )
-    begun = base.assume_role(RoleArn=role["arn"], RoleSessionName="night", DurationSeconds=900)
-    assert begun["AssumedRoleUser"]["Arn"] == f"arn:aws:sts::{server.account}:assumed-role/sender/night"
-    assert 880 < begun["Credentials"]["Expiration"].timestamp() - time.time() <= 900
-    sqs = client_of(server, "sqs", begun["Credentials"])
+    started = base.assume_role(RoleArn=role["arn"], RoleSessionName="night", DurationSeconds=900)
+    assert started["AssumedRoleUser"]["Arn"] == f"arn:aws:sts::{server.account}:assumed-role/sender/night"
+    assert 880 < started["Credentials"]["Expiration"].timestamp() - time.time() <= 900
+    sqs = client_of(server, "sqs", started["Credentials"])
     sent = sqs.send_message(QueueUrl=jobs, MessageBody="work")
     assert code_of(sqs.receive_message, QueueUrl=jobs) == "AccessDenied"
     assert code_of(sqs.send_message, QueueUrl=jobs.replace("jobs-1", "other"), MessageBody="b") == "AccessDenied"
@@ -139,8 +139,8 @@ def test_a_session_sends_and_ends_with_its_key(server: Server, operator: str) ->
 
 def test_presigned_urls_of_a_session(server: Server, operator: str) -> None:
     role = rest(server, operator, "PUT", "/roles/everything", {})
-    begun = client_of(server, "sts").assume_role(RoleArn=role["arn"], RoleSessionName="link")
-    given = begun["Credentials"]
+    started = client_of(server, "sts").assume_role(RoleArn=role["arn"], RoleSessionName="link")
+    given = started["Credentials"]
     credentials = Credentials(given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"])
     request = AWSRequest("GET", f"{server.endpoint}/?Action=ListQueues&Version=2012-11-05")
     SigV4QueryAuth(credentials, "sqs", server.region, expires=60).add_auth(request)
@@ -156,9 +156,9 @@ def test_a_web_identity_begins_a_session(server: Server, operator: str, issuer: 
     sts = client_of(server, "sts")
     wanted = {"RoleArn": role["arn"], "RoleSessionName": "ci"}
     token = issuer.token(iat=now, exp=now + 300).decode()
-    begun = sts.assume_role_with_web_identity(**wanted, WebIdentityToken=token)
-    assert (begun["SubjectFromWebIdentityToken"], begun["Audience"]) == ("ci@example", AUDIENCE)
-    assert "QueueUrl" in client_of(server, "sqs", begun["Credentials"]).create_queue(QueueName="deployed")
+    started = sts.assume_role_with_web_identity(**wanted, WebIdentityToken=token)
+    assert (started["SubjectFromWebIdentityToken"], started["Audience"]) == ("ci@example", AUDIENCE)
+    assert "QueueUrl" in client_of(server, "sqs", started["Credentials"]).create_queue(QueueName="deployed")
     call = sts.assume_role_with_web_identity
     expired = issuer.token(iat=now - 600, exp=now - 300).decode()
     stranger = issuer.token(iat=now, exp=now + 300, sub="stranger").decode()

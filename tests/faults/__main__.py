@@ -125,10 +125,10 @@ def main() -> int:
     results: list[str] = []
     summaries: list[str] = []
     broken: list[str] = []
-    began = time.monotonic()
+    started_at = time.monotonic()
     if names := [name for name in arguments.forms if name != ONE_PROCESS]:
         rows = run_forms(names, arguments.seed, arguments.only)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started_at
         results.append(of_forms(rows, arguments.seed, seconds))
         summaries.append(summary(rows, seconds))
         broken += [f"{row.form}, {row.fault}: {one}" for row in rows for one in row.broken]

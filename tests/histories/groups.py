@@ -27,7 +27,7 @@ class _Member:
     """A message of a group."""
 
     key: str
-    begun: tuple[float, int]
+    started: tuple[float, int]
     """Start of its first send, and its position in the history."""
     sent: float = float("inf")
     """Time of the first acknowledgement of a send."""
@@ -64,7 +64,7 @@ def check(history: History, rules: Rules) -> list[str]:
 
 def _order(name: tuple[str, str], members: list[_Member], deliveries: list[list[Operation]]) -> Iterable[str]:
     queue, group = name
-    members.sort(key=lambda member: member.begun)
+    members.sort(key=lambda member: member.started)
     place = {member.key: at for at, member in enumerate(members)}
     first = 0
     """Members before this index are certainly gone by now."""
@@ -78,7 +78,7 @@ def _order(name: tuple[str, str], members: list[_Member], deliveries: list[list[
                 continue  # never sent: reported by another checker
             at = place[one.key]
             for member in members[first:at]:
-                before = member.sent <= members[at].begun[0] or member.call == members[at].call
+                before = member.sent <= members[at].started[0] or member.call == members[at].call
                 acknowledged = member.sent < float("inf")
                 if before and acknowledged and member.key not in in_answer and not _gone(member, now):
                     yield f"{queue}, group {group}: {one.key} came before {member.key}, which was sent before it: {one}"

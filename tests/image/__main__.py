@@ -86,10 +86,10 @@ class Container:
 
     def terminate(self) -> tuple[int, float]:
         """Send its first process a SIGTERM; returns the exit code, and the time it took."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         self._run("kill", "--signal", "TERM", self.name)
         code = int(self._run("wait", self.name))
-        return code, time.monotonic() - began
+        return code, time.monotonic() - started_at
 
     def remove(self) -> None:
         self._run("rm", "--force", self.name, check=False)

@@ -49,14 +49,14 @@ def main() -> int:
         program = engine()
         with tempfile.TemporaryDirectory() as folder, S3(Path(folder)) as s3:
             lake = s3.lake("lake")
-            began = time.monotonic()
+            started_at = time.monotonic()
             made = run(program, options.image, lake, "generate", "--day", DAY, "--records", str(RECORDS))
             assert s3.objects("lake/"), made
-            print(f"passed  usage is written to s3:// after {time.monotonic() - began:.0f} s", flush=True)
-            began = time.monotonic()
+            print(f"passed  usage is written to s3:// after {time.monotonic() - started_at:.0f} s", flush=True)
+            started_at = time.monotonic()
             summed_up = run(program, options.image, lake, "batch", "--day", DAY)
             assert re.search(rf"\b{RECORDS:,}\b", summed_up), summed_up
-            print(f"passed  the batch finds it there, after {time.monotonic() - began:.0f} s")
+            print(f"passed  the batch finds it there, after {time.monotonic() - started_at:.0f} s")
     except (AssertionError, NoEngine) as error:
         print(f"FAILED  {error}", file=sys.stderr)
         return 1

@@ -124,7 +124,7 @@ class ClientLoad:
 
     def during(self, work: Callable[[], None]) -> Figures:
         """Clients' observations while ``work`` runs.  Raises its errors, and clients' errors."""
-        began, calls, errors, repeated = time.monotonic(), self.recorder.calls, self.errors.copy(), self.repeated
+        started_at, calls, errors, repeated = time.monotonic(), self.recorder.calls, self.errors.copy(), self.repeated
         work()
         self._until(lambda: True, "the clients run")
         ended = time.monotonic()
@@ -132,8 +132,8 @@ class ClientLoad:
             self.recorder.calls - calls,
             self.errors - errors,
             self.repeated - repeated,
-            self.recorder.longest_stall_seconds(began, ended),
-            ended - began,
+            self.recorder.longest_stall_seconds(started_at, ended),
+            ended - started_at,
         )
 
     def verify(self) -> Verdict:

@@ -152,13 +152,13 @@ def built(name: str, build: Callable[[Path], None]) -> Path:
     if shutil.which("go") is None:
         raise CannotBuild(f"{name} is built with Go, which is not here: install Go 1.25 or later, and try again")
     print(f"building {name}, which may take some minutes", file=sys.stderr)
-    began = time.monotonic()
+    started_at = time.monotonic()
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=CACHE) as folder:
         build(Path(folder))
         (Path(folder) / "program").rename(program)
     size_megabytes = program.stat().st_size / 1e6
-    print(f"built {name} in {time.monotonic() - began:.0f} s, {size_megabytes:.0f} MB", file=sys.stderr)
+    print(f"built {name} in {time.monotonic() - started_at:.0f} s, {size_megabytes:.0f} MB", file=sys.stderr)
     return program
 
 

@@ -293,16 +293,16 @@ def run(forms: Sequence[str], seed: int, stand_in: bool) -> tuple[bool, str]:
         told = ["--stand-in"] if stand_in else []
         builder = ROOT / "scripts" / "build-image"
         command = [str(builder), "--tag", f"{REPOSITORY}:{TAGS[0]}", "--save", str(archive), *told]
-        began = time.monotonic()
+        started_at = time.monotonic()
         built = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if built.returncode != 0:
             raise TrialFailed(f"the image was not built: {built.stdout[-3000:]}")
         size_megabytes = archive.stat().st_size / 1e6
-        image = f"The image was built in {time.monotonic() - began:.0f} s, {size_megabytes:.0f} MB"
+        image = f"The image was built in {time.monotonic() - started_at:.0f} s, {size_megabytes:.0f} MB"
         print(image, flush=True)
         code = run_apart(__name__, str(archive), str(result), "--seed", str(seed), "--forms", *forms)
         said = result.read_text() if result.exists() else ""
-        return code == 0, f"{said}\n{image}; all of it took {time.monotonic() - began:.0f} s, with seed {seed}."
+        return code == 0, f"{said}\n{image}; all of it took {time.monotonic() - started_at:.0f} s, with seed {seed}."
 
 
 # --- within the namespaces
@@ -321,10 +321,10 @@ def main() -> int:
     outcomes: list[_Outcome] = []
     said: list[str] = []
     wrong: list[str] = []
-    began = time.monotonic()
+    started_at = time.monotonic()
     with KubeNode(Path(tempfile.mkdtemp())) as node:
         node.load(arguments.archive, *(f"{REPOSITORY}:{tag}" for tag in TAGS))
-        print(f"a node is ready after {time.monotonic() - began:.0f} s", flush=True)
+        print(f"a node is ready after {time.monotonic() - started_at:.0f} s", flush=True)
         for name in arguments.forms:
             with FORMS[name](node) as form:
                 trial = _Trial(node, form, arguments.seed)

@@ -109,9 +109,9 @@ class Trial:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
-        began = time.monotonic()
+        started_at = time.monotonic()
         yield
-        self.seconds[what] = time.monotonic() - began
+        self.seconds[what] = time.monotonic() - started_at
 
     def _install(self) -> None:
         self.space.do("helm", "install", RELEASE, str(CHART), *PATIENCE, *self.values)
@@ -265,14 +265,15 @@ def run(names: Sequence[str], cases: Sequence[Callable[[ControlPlane], str]]) ->
 
     Raises CannotBuild and :class:`KubeClusterFailed`.
     """
-    began = time.monotonic()
+    started_at = time.monotonic()
     with Simulated() as cluster:
         cluster.create(*definitions())
         established = cluster.run("kubectl", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         if established.returncode != 0:
             raise KubeClusterFailed(established.stderr)
         print(
-            f"a control plane with {NODES} simulated nodes is ready after {time.monotonic() - began:.0f} s", flush=True
+            f"a control plane with {NODES} simulated nodes is ready after {time.monotonic() - started_at:.0f} s",
+            flush=True,
         )
         tasks: list[Callable[[], str]] = [partial(_lived, cluster, name) for name in names]
         tasks += [partial(case, cluster) for case in cases]
@@ -290,7 +291,7 @@ def run(names: Sequence[str], cases: Sequence[Callable[[ControlPlane], str]]) ->
         *(f"* {row}" for passed, row in others if passed),
         *(f"* FAILED: {row}" for passed, row in said if not passed),
         "",
-        f"{time.monotonic() - began:.0f} s altogether, {AT_A_TIME} at a time.",
+        f"{time.monotonic() - started_at:.0f} s altogether, {AT_A_TIME} at a time.",
     ]
     return all(passed for passed, _ in said), "\n".join(lines)
 

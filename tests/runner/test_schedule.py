@@ -116,10 +116,10 @@ def test_what_a_dead_worker_has_not_done_is_done_by_others_and_nothing_twice() -
     run.does(one, 3)
     died_at = run.sharing.remove_node(one)
     assert died_at is not None
-    begun = [run.tests[index] for index in one.given]
+    started = [run.tests[index] for index in one.given]
     third = run.join()
     run.goes_on()
-    ran = begun[: begun.index(died_at) + 1] + [run.tests[index] for index in (*other.given, *third.given)]
+    ran = started[: started.index(died_at) + 1] + [run.tests[index] for index in (*other.given, *third.given)]
     assert sorted(ran) == sorted(run.tests), "each once, and that at which it died not again"
     assert "c" in run.of(other) + run.of(third) + run.of(one)
 

@@ -87,18 +87,20 @@ def _members(count: int) -> tuple[RingMember, ...]:
 def _ring(sizes: Sizes) -> Iterator[BoundedFigure]:
     nodes = sizes.nodes
     view = RingView.of(1, _members(nodes))
-    began = time.process_time()
+    started_at = time.process_time()
     ring = Ring(view)
-    yield BoundedFigure(f"ring of {nodes} nodes: to build", (time.process_time() - began) * 1000, "ms of CPU", 5000)
+    yield BoundedFigure(
+        f"ring of {nodes} nodes: to build", (time.process_time() - started_at) * 1000, "ms of CPU", 5000
+    )
     yield BoundedFigure("ring: memory", ring.size_bytes / 1024, "KiB", nodes * POINTS * 8 / 1024)
     stray = _of_normal(nodes) / math.sqrt(POINTS)
     yield BoundedFigure("ring: fullest node, on paper", max(ring.shares().values()) * nodes, "of the mean", 1 + stray)
 
     owned = Counter[str]()
-    began = time.process_time()
+    started_at = time.process_time()
     for number in range(sizes.queues):
         owned[ring.owner(f"{ACCOUNT}/queue-{number}").name] += 1
-    spent = time.process_time() - began
+    spent = time.process_time() - started_at
     chance = _of_normal(nodes) / math.sqrt(sizes.queues / nodes)
     most = (1 + stray) * (1 + chance)
     yield BoundedFigure(
@@ -178,11 +180,11 @@ def _clusters(sizes: Sizes) -> Iterator[BoundedFigure]:
             Cluster(name, 0.8 * has / (1.5 * queues / count), report * float(REPORT_SECONDS))
             for name, has in held.items()
         ]
-        began = time.process_time()
+        started_at = time.process_time()
         for _ in range(queues // reports):
             held[choose(clusters, f"queue-{number}", now_s=report * float(REPORT_SECONDS))] += 1
             number += 1
-        spent += time.process_time() - began
+        spent += time.process_time() - started_at
     fullest = max(held.values()) * count / number
     yield BoundedFigure(
         f"clusters: fullest of {count}, {number:,} queues assigned by reports {REPORT_SECONDS} s old",
@@ -215,25 +217,25 @@ def _fullest(assignment: dict[int, str], nodes: int) -> float:
 def _placement(sizes: Sizes) -> Iterator[BoundedFigure]:
     for nodes, shards in ((CLUSTER_NODES, SHARDS), (sizes.nodes, sizes.large_shards)):
         what = f"placement of {shards:,} shards on {nodes:,} nodes"
-        began = time.process_time()
+        started_at = time.process_time()
         settled = plan(dict.fromkeys(range(shards)), _nodes(nodes), limit=0).assignment
-        yield BoundedFigure(f"{what}: the first plan", time.process_time() - began, "s of CPU", 120)
+        yield BoundedFigure(f"{what}: the first plan", time.process_time() - started_at, "s of CPU", 120)
         ideal = shards / nodes
         bound = math.ceil(ideal * 1.05) / ideal
         yield BoundedFigure(f"{what}: fullest node", _fullest(settled, nodes), "of the mean", bound)
 
-        began = time.process_time()
+        started_at = time.process_time()
         joined = plan(settled, _nodes(nodes + 1), limit=shards)
-        spent = time.process_time() - began
+        spent = time.process_time() - started_at
         assert all(move.target == f"backend-{nodes}" for move in joined.moves)
         share = shards / (nodes + 1)
         yield BoundedFigure(f"{what}: moves when a node joins", len(joined.moves), "shards", math.ceil(share * 1.05))
         yield BoundedFigure(f"{what}: to plan them", spent * 1000, "ms of CPU", 10_000)
 
         dead = _nodes(nodes)[1:]
-        began = time.process_time()
+        started_at = time.process_time()
         taken = plan(settled, dead, limit=0)
-        spent = time.process_time() - began
+        spent = time.process_time() - started_at
         lost = sum(owner == "backend-0" for owner in settled.values())
         assert len(taken.moves) == lost
         most = max(Counter(move.target for move in taken.moves).values())
@@ -262,25 +264,25 @@ def _managers(sizes: Sizes) -> Iterator[BoundedFigure]:
     count = sizes.nodes // CLUSTER_NODES
     nodes = _nodes(CLUSTER_NODES)
     settled = plan(dict.fromkeys(range(SHARDS)), nodes, limit=0).assignment
-    began, tries = time.process_time(), 50
+    started_at, tries = time.process_time(), 50
     for _ in range(tries):
         assert not plan(settled, nodes, limit=LIMIT).moves
-    each = (time.process_time() - began) / tries
+    each = (time.process_time() - started_at) / tries
     yield BoundedFigure(
         f"in-cluster manager: a minute of rounds, one each {ROUND_SECONDS} s", each * 60 / ROUND_SECONDS, "s of CPU", 3
     )
 
     chance = random.Random(1)
     clusters = [Cluster(f"cluster-{number}", chance.random() * 0.8, 0.0) for number in range(count)]
-    began = time.process_time()
+    started_at = time.process_time()
     for number in range(500):
         choose(clusters, f"new-{number}", now_s=1.0)
-    choosing = (time.process_time() - began) / 500
+    choosing = (time.process_time() - started_at) / 500
     rule, heats, rates = SplitRule(), [Heat()] * 1000, array("d", (chance.expovariate(1 / 50) for _ in range(1000)))
-    began = time.process_time()
+    started_at = time.process_time()
     for _ in range(20):
         heats = [decide(heat, 1, rate, 0.0, rule)[0] for heat, rate in zip(heats, rates, strict=True)]
-    looking = (time.process_time() - began) / 20_000
+    looking = (time.process_time() - started_at) / 20_000
     created_each_minute = sizes.queues / (24 * 60)
     busy = sizes.queues / 100
     yield BoundedFigure(

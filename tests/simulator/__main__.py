@@ -51,13 +51,13 @@ def main() -> int:
         if arguments.mutations:
             missed = show_mutations(arguments.first, arguments.seeds, arguments.only, control=arguments.control)
         return max(missed, show_ordinary(arguments.first, arguments.only))
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     totals: Counter[str] = Counter()
     failed: list[int] = []
     done = 0
     virtual = 0.0
     for seed in range(arguments.first, arguments.first + arguments.seeds):
-        if time.perf_counter() - began > arguments.seconds:
+        if time.perf_counter() - started_at > arguments.seconds:
             break
         world: SimWorld | ClusterWorld
         drawn = ""
@@ -95,7 +95,7 @@ def main() -> int:
             totals["deliveries"] += world.model.deliveries
             totals["messages"] += len(world.model.messages)
         virtual += report.seconds
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started_at
     each = "a cluster" if arguments.cluster else f"{arguments.steps} steps"
     print(f"{done} seeds of {each} in {seconds:.0f} s, {virtual / 3600:.1f} hours of virtual time")
     for name, count in sorted(totals.items()):

@@ -74,15 +74,15 @@ async def two(server: Several) -> AsyncIterator[tuple[Client, Client]]:
 
 async def refused_soon(call: Callable[[], Awaitable[object]], code: str) -> None:
     """Repeat the call until it is refused: within a second, plus the slack for a busy machine."""
-    began = time.monotonic()
-    while time.monotonic() - began < SOON_SECONDS + SLACK_SECONDS:
+    started_at = time.monotonic()
+    while time.monotonic() - started_at < SOON_SECONDS + SLACK_SECONDS:
         try:
             await call()
         except CallRefused as error:
             if error.code != code:
                 raise
             return
-    pytest.fail(f"no {code} after {time.monotonic() - began:.1f} s")
+    pytest.fail(f"no {code} after {time.monotonic() - started_at:.1f} s")
 
 
 def rest(server: Several, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

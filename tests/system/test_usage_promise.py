@@ -68,7 +68,7 @@ class _Tenant:
 
     def begin(self) -> None:
         """Create its queues, one of which keeps its messages; and make calls from now on."""
-        self.began = time.time()
+        self.started_at = time.time()
         self._queue = self._call("CreateQueue", QueueName="work")["QueueUrl"]
         kept = self._call("CreateQueue", QueueName="kept", tags={"team": "storage"})["QueueUrl"]
         for _ in range(KEPT_MESSAGES):
@@ -270,7 +270,7 @@ def test_the_lake_has_what_was_stored(world: _World) -> None:
         body_bytes = KEPT_MESSAGES * KEPT_BYTES
         assert stored >= body_bytes * (world.stopped - tenant.kept_since) * 1000
         sealed_bytes = body_bytes * 1.2  # including the overhead of encryption
-        assert stored <= sealed_bytes * (world.ended - tenant.began) * 1000
+        assert stored <= sealed_bytes * (world.ended - tenant.started_at) * 1000
 
 
 def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_become_one(

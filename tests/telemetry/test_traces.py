@@ -188,13 +188,13 @@ async def test_a_collector_that_is_away_keeps_nobody_waiting(quick: None, monkey
     loop = asyncio.get_running_loop()
     tracing = await start(f"http://127.0.0.1:{free_port()}")
     before = SPANS_LOST.counts[LOST_WAITING]
-    began = loop.time()
+    started_at = loop.time()
     make(tracing, 5000)
     assert SPANS_LOST.counts[LOST_WAITING] - before >= 5000 - 600 - 2 * spans.BATCH_SPANS
-    assert loop.time() - began < 30, "a send that is tried for a minute is not waited for"
-    began = loop.time()
+    assert loop.time() - started_at < 30, "a send that is tried for a minute is not waited for"
+    started_at = loop.time()
     await tracing.close()
-    assert loop.time() - began < 10
+    assert loop.time() - started_at < 10
 
 
 # --- nothing is loaded unless needed -----------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Replicas:
 
     def put(self, key: int, data: bytes, everywhere: asyncio.Future[None]) -> None:
         """Send a row's bytes to all replicas, with retries for a while, and resolve the future."""
-        began, tries = self._loop.time(), 0
+        started_at, tries = self._loop.time(), 0
         self._bytes += len(data)
 
         def put() -> None:
@@ -62,7 +62,7 @@ class Replicas:
 
         def written(error: BaseException | None) -> None:
             nonlocal tries
-            if isinstance(error, Unanswered) and self._loop.time() - began < self._stall_seconds:
+            if isinstance(error, Unanswered) and self._loop.time() - started_at < self._stall_seconds:
                 tries += 1
                 self._loop.call_later(pause(tries), put)
                 return

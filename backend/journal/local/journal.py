@@ -37,21 +37,21 @@ class LocalJournal:
 
     async def refresh(self, entries: Iterable[LogEntry]) -> set[int]:
         present = set(await self._disk.run(self._disk.listdir, self._root))
-        begun = [entry for entry in entries if folder_of(entry) in present]
-        for entry in begun:
+        started = [entry for entry in entries if folder_of(entry) in present]
+        for entry in started:
             self.segments.register(entry.log_id, folder_of(entry))
-        return {entry.log_id for entry in begun}
+        return {entry.log_id for entry in started}
 
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
-        begun = await self.refresh(entries)
-        for log_id in sorted(begun - self._locks.keys()):
+        started = await self.refresh(entries)
+        for log_id in sorted(started - self._locks.keys()):
             directory = self.segments.directory(log_id)
             try:
                 self._locks[log_id] = await self._disk.run(lock_log, self._disk, directory)
             # A sealed log, whose last file another node has just removed.
             except FileNotFoundError:
-                begun.discard(log_id)
-        return begun
+                started.discard(log_id)
+        return started
 
     def release(self) -> None:
         while self._locks:

@@ -108,20 +108,20 @@ class CassandraVersions:
                     f"{self._where} is on its way back from version {stored.leaving} of its schema, which takes the "
                     f"release that knows it to end; this one knows versions up to {schema.version}"
                 )
-            await self._leave(stored.leaving, change, begun=True)
+            await self._leave(stored.leaving, change, started=True)
             stored, change = await self._read_version()
         for version, _ in list(schema.way_back(stored, to, self._where)):
             change = await self._expected(change, schema.stored(version)._replace(leaving=version + 1))
-            await self._leave(version + 1, change, begun=False)
+            await self._leave(version + 1, change, started=False)
             _, change = await self._read_version()
 
-    async def _leave(self, version: int, change: uuid.UUID | None, *, begun: bool) -> None:
+    async def _leave(self, version: int, change: uuid.UUID | None, *, started: bool) -> None:
         """Undo the step to this version, unless data would be lost; ``begun``: it may be half undone already."""
         schema = self._part.schema
         step = schema.steps[version - 1]
         assert step.back is not None
         for query in step.lost:
-            if await asyncio.to_thread(self._finds, query, begun):
+            if await asyncio.to_thread(self._finds, query, started):
                 await asyncio.to_thread(self._run, version, step.forward)
                 await self._expected(change, schema.stored(version))
                 raise would_lose(self._where, query)
@@ -132,7 +132,7 @@ class CassandraVersions:
         """Run statements of the step that leads to this version.  Blocks."""
         self._part.run(self._keyspace.connection, self._keyspace.name, version - 1, statements)
 
-    def _finds(self, query: str, begun: bool) -> bool:
+    def _finds(self, query: str, started: bool) -> bool:
         """True if a query finds a row; with ``begun`` an invalid query finds none.  Blocks."""
         statement = SimpleStatement(
             query.format(keyspace=self._keyspace.name), consistency_level=self._keyspace.connection.scope.quorum
@@ -140,7 +140,7 @@ class CassandraVersions:
         try:
             return self._keyspace.connection.session.execute(statement, timeout=_QUERY_SECONDS).one() is not None
         except Exception as error:  # the driver's errors have no common base
-            if begun and isinstance(error, InvalidRequest):
+            if started and isinstance(error, InvalidRequest):
                 return False
             raise StoreUnavailable(f"the search for data that a rollback would lose failed: {error}") from error
 
@@ -195,13 +195,13 @@ class BoundedWait:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._began = self._logged_at = time.monotonic()
+        self._started_at = self._logged_at = time.monotonic()
         log.warning("waiting for %s: run holdfast schema migrate (schema_migration = wait)", what)
 
     async def pause(self) -> None:
         """Pause before the next check.  Raises :class:`CannotOpen` when the wait has taken too long."""
         now = time.monotonic()
-        if now - self._began > WAIT_SECONDS:
+        if now - self._started_at > WAIT_SECONDS:
             raise CannotOpen(
                 f"nobody has caused {self._what} within {WAIT_SECONDS:.0f} s: run holdfast schema migrate, or set "
                 "schema_migration to start"

@@ -73,9 +73,9 @@ class Watching:
                 self._seen = self._stored["other"]
             else:
                 self._at(now + LOOK_SECONDS, "read")
-                began = self._read_began
-                if self._beaten_at is not None and began - self._beaten_at <= BEAT_SECONDS + GAP_SECONDS:
-                    self._watch.record([Heartbeat("b", 2, 1, self._seen, 0)], [2], began, self._stored["own"])
+                started_at = self._read_began
+                if self._beaten_at is not None and started_at - self._beaten_at <= BEAT_SECONDS + GAP_SECONDS:
+                    self._watch.record([Heartbeat("b", 2, 1, self._seen, 0)], [2], started_at, self._stored["own"])
                     if self._watch.dead(2):
                         return now
         return None

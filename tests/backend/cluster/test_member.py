@@ -117,15 +117,15 @@ class _Cluster(Fleet):
 
         Between two batches of moves all may be in place for a moment, so no decision may have been made meanwhile.
         """
-        began = self.loop.now
+        started_at = self.loop.now
         while True:
             self.loop.until(self.settled, seconds)
             ended, decided = self.loop.now, self.store._cluster
             self.loop.run_for(2.5)
             if self.settled() and self.store._cluster == decided:
                 break
-        assert ended - began < seconds
-        return ended - began
+        assert ended - started_at < seconds
+        return ended - started_at
 
     def store_some(self, count: int = 1) -> None:
         """Send messages to each queue, with retries until they are acknowledged."""
@@ -219,9 +219,9 @@ def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: _Clust
     victim = manager if what == "the manager" else next(name for name in three.nodes if name != manager)
     had = three.nodes[victim].owned
     three.kill(victim)
-    began = three.loop.now
+    started_at = three.loop.now
     three.loop.until(lambda: all(three.owner(shard) is not None for shard in had), 30)
-    assert three.loop.now - began < 10
+    assert three.loop.now - started_at < 10
     three.store_some()
     assert three.found() == three.stored
     three.join(victim)
@@ -230,9 +230,9 @@ def test_shards_of_a_dead_node_are_served_again_within_ten_seconds(three: _Clust
 
 
 def test_a_drained_node_is_empty_within_twenty_seconds_and_full_again_afterwards(three: _Cluster) -> None:
-    began = three.loop.now
+    started_at = three.loop.now
     assert three.run(three.members["b"].leave(20))
-    assert three.loop.now - began < 20
+    assert three.loop.now - started_at < 20
     assert not three.nodes["b"].owned
     three.wait_until_stable(30)
     three.store_some()
@@ -356,9 +356,9 @@ def test_where_nobody_is_left_to_drain_to_the_shards_stay(three: _Cluster) -> No
     for name in ("a", "b"):
         assert three.run(three.members[name].leave(20))
     three.wait_until_stable(10)
-    began = three.loop.now
+    started_at = three.loop.now
     assert not three.run(three.members["c"].leave(20))
-    assert three.loop.now - began < 1
+    assert three.loop.now - started_at < 1
     three.loop.run_for(10)
     assert three.nodes["c"].owned == set(range(SHARDS))
     assert three.found() == three.stored
@@ -574,8 +574,8 @@ def test_a_shard_between_two_living_nodes_moves(three: _Cluster) -> None:
 def test_who_comes_is_reported_before_it_serves_a_shard(three: _Cluster) -> None:
     """Otherwise callers that find nodes by the reports would be sent to an owner that they cannot find."""
     three.loop.until(lambda: len(three.registry.report.nodes) == 3, 10)
-    began = len(three.registry.reports)
-    three.loop.until(lambda: len(three.registry.reports) > began, 10)  # the next periodic report is due later
+    started_at = len(three.registry.reports)
+    three.loop.until(lambda: len(three.registry.reports) > started_at, 10)  # the next periodic report is due later
     node = three.join("d")
     three.loop.until(lambda: bool(node.owned), 20)
     assert [one.name for one in three.registry.report.nodes] == ["a", "b", "c", "d"]

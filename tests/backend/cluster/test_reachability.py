@@ -46,13 +46,13 @@ def test_a_node_is_cut_off_when_it_has_been_missed_for_a_while_and_back_when_it_
 
     def until(reached: bool, changed: bool) -> float:
         nonlocal now
-        began = now
+        started_at = now
         while (reach.cut_off == {"b"}) != changed:
             now += LOOK_SECONDS
             reach.update(beats(a=["f"], b=["f"] if reached else []), now)
             assert reach.cut_off <= {"b"}
-            assert now - began < 60
-        return now - began
+            assert now - started_at < 60
+        return now - started_at
 
     reach.update(beats(a=["f"], b=["f"]), now)
     for _ in range(2):

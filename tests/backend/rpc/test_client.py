@@ -289,9 +289,9 @@ async def test_calls_beyond_what_may_be_under_way_wait_their_turn() -> None:
     house.inside.hold = True
     calls = [asyncio.create_task(house.send("a")) for _ in range(30)]
     await until(lambda: house.inside.held)
-    began = len(house.inside.held)
-    assert began < 10
-    leaver = calls.pop(began)
+    started_at = len(house.inside.held)
+    assert started_at < 10
+    leaver = calls.pop(started_at)
     leaver.cancel()
     house.inside.hold = False
     house.inside.unblock()

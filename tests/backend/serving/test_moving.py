@@ -51,9 +51,9 @@ def test_a_shard_is_handed_over_with_everything_in_it(fleet: Fleet) -> None:
     first, second, moved, kept = two_nodes(fleet)
     claimed = fleet.receive(first, moved)  # 10 in flight, one of them deleted
     fleet.run(first.delete(moved, [claimed[0].handle]))
-    began = fleet.loop.now
+    started_at = fleet.loop.now
     hand_over(fleet, "a", "b", {SHARD})
-    assert fleet.loop.now - began < 1
+    assert fleet.loop.now - started_at < 1
     assert fleet.run(second.counters(moved)).in_flight == 9
     assert fleet.run(second.delete(moved, [one.handle for one in claimed[1:]])) == [0] * 9
     assert len(fleet.all_bodies(second, moved)) == 15

@@ -179,10 +179,10 @@ def test_no_message_expires_by_a_clock_that_is_wrong_while_the_machine_starts() 
     service.close()
     service.disk.kill()
     service.wall_offset = 20 * 365 * 86_400.0
-    began = service.loop.now
+    started_at = service.loop.now
     service.loop.call_later(60, lambda: setattr(service, "wall_offset", 0.0))
     service.start()
-    assert 60 <= service.loop.now - began < 63
+    assert 60 <= service.loop.now - started_at < 63
     assert [message.payload for message in service.receive(target)] == [b"body"]
     assert service.clock() < 1_700_000_000_000 + DAY_MS
     service.close()

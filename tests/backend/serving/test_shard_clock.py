@@ -111,8 +111,8 @@ def test_whatever_clocks_do_a_shards_time_runs_within_a_tenth() -> None:
     machines[2].wall -= 3600
     nodes = [machine.clock() for machine in machines]
     shard = ShardClock(nodes[0])
-    began, passed = shard(), 0.0
-    last, since = began, 0.0
+    started_at, passed = shard(), 0.0
+    last, since = started_at, 0.0
     for _ in range(5000):
         seconds = chance.choice((0.01, 0.3, 2.0, 30.0))
         passed += seconds
@@ -130,8 +130,8 @@ def test_whatever_clocks_do_a_shards_time_runs_within_a_tenth() -> None:
         assert last <= now
         assert 900 * since - 2 <= now - last <= 1100 * since + 2
         last, since = now, 0.0
-    assert 900 * passed <= last - began + 5000
-    assert last - began <= 1100 * passed + 5000
+    assert 900 * passed <= last - started_at + 5000
+    assert last - started_at <= 1100 * passed + 5000
 
 
 SHARD = 5

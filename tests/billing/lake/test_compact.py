@@ -160,11 +160,11 @@ def test_ended_between_any_two_steps_it_loses_nothing(
 
 
 def test_two_at_a_time_lose_nothing(lake: Lake, tmp_path: Path) -> None:
-    began = datetime.now(UTC) - timedelta(hours=30)
-    folder = began.strftime("date=%Y-%m-%d/hour=%H")
+    started_at = datetime.now(UTC) - timedelta(hours=30)
+    folder = started_at.strftime("date=%Y-%m-%d/hour=%H")
     for number in range(40):
         lake.write(folder, f"{number:032x}", table_of([record(number)]))
-        made_old(tmp_path / "usage" / folder / f"{number:032x}.parquet", began)
+        made_old(tmp_path / "usage" / folder / f"{number:032x}.parquet", started_at)
 
     def both() -> None:
         command = [sys.executable, "-m", "billing.lake.compact", str(tmp_path)]
@@ -175,7 +175,7 @@ def test_two_at_a_time_lose_nothing(lake: Lake, tmp_path: Path) -> None:
 
     both()
     for path in (tmp_path / "usage" / folder).glob("merged-*"):
-        made_old(path, began)
+        made_old(path, started_at)
     both()
     assert all(path.name.startswith("merged-") for path in (tmp_path / "usage" / folder).iterdir())
     assert sequences(tmp_path) == list(range(40))

@@ -205,9 +205,9 @@ def test_what_is_late_is_apart(lake: Lake) -> None:
     assert calls(lake) == {ONE: 0, TWO: 0}
 
 
-def publish(lake: Lake, day: date, began: datetime, records: int, calls: int) -> None:
+def publish(lake: Lake, day: date, started_at: datetime, records: int, calls: int) -> None:
     """Publish a day like the batch."""
-    tables, run = LakeTables(lake), f"{began:%Y%m%dT%H%M%S}-00000000"
+    tables, run = LakeTables(lake), f"{started_at:%Y%m%dT%H%M%S}-00000000"
     path = f"{LakeTables.folder(USAGE_HOURLY, run, day)}/part.parquet"
     row = {"account": ONE, "queue": "q", "queue_id": 1, "kind": "fifo", "action": "SendMessage", "tags": []}
     hour = datetime(day.year, day.month, day.day, tzinfo=UTC)

@@ -75,8 +75,8 @@ class Campaign:
 
     async def run(self) -> CampaignOutcome:
         """Run until the time is over or a promise was broken."""
-        began = time.monotonic()
-        end = began + self._seconds
+        started_at = time.monotonic()
+        end = started_at + self._seconds
         while self._faults and time.monotonic() < end and not self.outcome.violations:
             with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
                 server = FaultyServer(Path(folder))
@@ -87,7 +87,7 @@ class Campaign:
                 finally:
                     server.kill()
             self.outcome.rounds += 1
-            self.outcome.seconds = time.monotonic() - began
+            self.outcome.seconds = time.monotonic() - started_at
         return self.outcome
 
     async def _round(self, server: FaultyServer, end: float) -> None:

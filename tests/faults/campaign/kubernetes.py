@@ -143,7 +143,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 async def replace(pod: ProbedPod, service: ServiceBalancer | None) -> None:
     """End a pod as the chart says, start it again, and return when it is ready."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     port = int(pod.process.address.rpartition(":")[2])
     if service is not None:
         asyncio.get_running_loop().call_later(LEARNS_SECONDS, service.leave, port)
@@ -152,7 +152,7 @@ async def replace(pod: ProbedPod, service: ServiceBalancer | None) -> None:
         assert await hook.wait() == 0
     code = await asyncio.to_thread(pod.process.stop)
     assert code == 0, f"{pod.process.name} ended with {code}:\n{pod.process.log()[-3000:]}"
-    took = time.monotonic() - began
+    took = time.monotonic() - started_at
     assert took < pod.of.grace_seconds, f"{pod.process.name} would have been killed: its end took {took:.1f} s"
     pod.process.start(wait=False)
     end = time.monotonic() + READY_SECONDS

@@ -136,9 +136,9 @@ class Rig:
         await self.until(lambda: len(self.acknowledged) >= wanted, "messages are acknowledged")
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         while not condition():
-            if time.monotonic() - began > SECONDS_MOST:
+            if time.monotonic() - started_at > SECONDS_MOST:
                 raise TimeoutError(f"{SECONDS_MOST:.0f} s have passed, and not yet: {what}")
             for sender in self._senders:
                 if sender.done():

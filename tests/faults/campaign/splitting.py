@@ -68,7 +68,9 @@ class Splitter:
             try:
                 resolver = StoreResolver(metadata, partition_defaults(self._settings))
                 hands = _Hands(metadata, Splits(metadata, peer, resolver, now_ms))
-                await asyncio.gather(*(self._until(hands, name, count, self._begun) for name, count in wanted.items()))
+                await asyncio.gather(
+                    *(self._until(hands, name, count, self._started) for name, count in wanted.items())
+                )
                 await asyncio.to_thread(meanwhile)
                 await asyncio.gather(*(self._until(hands, name, count, self._ended) for name, count in wanted.items()))
             finally:
@@ -87,7 +89,7 @@ class Splitter:
                 self._waits_for[f"trouble with {name}"] = f"{error!r}"
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _begun(self, hands: _Hands, name: str, count: int) -> bool:
+    async def _started(self, hands: _Hands, name: str, count: int) -> bool:
         """Start the change, unless it is under way, also if the outcome of an earlier attempt is not known."""
         queue = await self._poll(hands, name)
         taking = open_ones(queue.partitions)

@@ -74,7 +74,7 @@ class CampaignRun(Generic[SomeForm]):
         """Inject one fault, and judge."""
         traffic, row = self._traffic, FaultResults(self.form.name, fault.name)
         await traffic.answered(CALLS_BEFORE)
-        began = time.monotonic()
+        started_at = time.monotonic()
         acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
         doing = [asyncio.create_task(asyncio.to_thread(act, self.form)) for act in acts]
         await traffic.until(lambda: all(each.done() for each in doing), f"{fault.name} is over", FAULT_SECONDS)
@@ -82,9 +82,9 @@ class CampaignRun(Generic[SomeForm]):
             await each
         await traffic.answered(CALLS_AFTER)
         ended = time.monotonic()
-        row.stall_seconds = traffic.recorder.longest_stall_seconds(began, ended)
+        row.stall_seconds = traffic.recorder.longest_stall_seconds(started_at, ended)
         if self._amid is not None:
-            traffic.unseen.append((began, ended))  # queues have several partitions
+            traffic.unseen.append((started_at, ended))  # queues have several partitions
         verdict = await traffic.verify()
         before, self._before = (
             self._before,

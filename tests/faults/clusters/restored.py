@@ -63,7 +63,7 @@ class KnownMessage:
     queue: str
     group: str = ""
     place: int = 0
-    begun: float = 0.0
+    started: float = 0.0
     sent: float = math.inf
     """Time of the send's acknowledgement."""
     id: str = ""
@@ -108,9 +108,9 @@ class TwoClusters:
         await self._place()
         async with self._load():
             await _until(self._enough, "messages were deleted from each queue")
-            began, ended = await self._back_up(meanwhile)
+            started_at, ended = await self._back_up(meanwhile)
         await asyncio.to_thread(self._lose_and_restore)
-        compare(self._known, await self._drain(), self._moved, began, ended, self.seen)
+        compare(self._known, await self._drain(), self._moved, started_at, ended, self.seen)
         return self.seen
 
     # --- the queues -----------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class TwoClusters:
 
     async def _send(self, client: Client, queue: str) -> None:
         number = next(self._names)
-        key, known = f"k{number}", KnownMessage(queue, place=number, begun=time.monotonic())
+        key, known = f"k{number}", KnownMessage(queue, place=number, started=time.monotonic())
         self._known[key] = known
         parameters = {"MessageBody": body_of(key, self._random.randrange(BODY_BYTES))}
         if queue.endswith(".fifo"):
@@ -253,13 +253,13 @@ class TwoClusters:
         """Make the backup; returns its start and end."""
         disturbing = asyncio.create_task(asyncio.to_thread(meanwhile, self.cluster))
         for _ in range(BACKUPS_MOST):
-            began, calls = time.monotonic(), self.seen.calls
+            started_at, calls = time.monotonic(), self.seen.calls
             done = await asyncio.to_thread(self.cluster.command, "backup", str(self._backups))
             ended = time.monotonic()
             if done.returncode == 0:
                 await disturbing
                 assert self.seen.calls > calls, "nobody was at work meanwhile"
-                return began, ended
+                return started_at, ended
         raise AssertionError(f"no backup in {BACKUPS_MOST} attempts: {done.stderr[-2000:]}")
 
     def _lose_and_restore(self) -> None:
@@ -309,7 +309,7 @@ def compare(
     known_of: Mapping[str, KnownMessage],
     there: Mapping[str, list[tuple[str, str]]],
     moved: tuple[str, str],
-    began: float,
+    started_at: float,
     ended: float,
     seen: Compared,
 ) -> None:
@@ -321,11 +321,11 @@ def compare(
     times = Counter(key for found in there.values() for key, _ in found)
     seen.there = times.total()
     for key, known in known_of.items():
-        if known.sent < began and known.delete_begun > ended:
+        if known.sent < started_at and known.delete_begun > ended:
             seen.had_to_be_there += 1
             if not times[key]:
                 seen.lost.append(f"{known.id} ({key}) of {known.queue} was acknowledged before, and is lost")
-        if known.deleted < began or known.begun > ended:
+        if known.deleted < started_at or known.started > ended:
             seen.had_to_be_gone += 1
             if times[key]:
                 seen.broken.append(

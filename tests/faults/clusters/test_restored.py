@@ -11,11 +11,11 @@ from bench.servers.cassandra_server import CassandraCluster
 from tests.faults.clusters.restored import MOVED_MESSAGES, Compared, KnownMessage, TwoClusters, compare
 
 KNOWN = {
-    "old": KnownMessage("q", begun=0, sent=1, id="id-old"),
-    "gone": KnownMessage("q", begun=0, sent=1, id="id-gone", delete_begun=2, deleted=3),
-    "perhaps": KnownMessage("q", begun=0, sent=1, id="id-perhaps", delete_begun=11, deleted=12),
-    "late": KnownMessage("q", begun=21, sent=22, id="id-late"),
-    "moved": KnownMessage("source", begun=0, sent=1, id="id-moved"),
+    "old": KnownMessage("q", started=0, sent=1, id="id-old"),
+    "gone": KnownMessage("q", started=0, sent=1, id="id-gone", delete_begun=2, deleted=3),
+    "perhaps": KnownMessage("q", started=0, sent=1, id="id-perhaps", delete_begun=11, deleted=12),
+    "late": KnownMessage("q", started=21, sent=22, id="id-late"),
+    "moved": KnownMessage("source", started=0, sent=1, id="id-moved"),
     "first": KnownMessage("f", "f g", 1, 0, 1, "id-first"),
     "second": KnownMessage("f", "f g", 2, 1, 2, "id-second"),
 }

@@ -137,7 +137,7 @@ def test_the_weather_is_for_the_processes_that_are_named(proxy: Proxy) -> None:
 def test_a_delay_takes_its_time(proxy: Proxy) -> None:
     proxy.delay(0.2)
     with connected(proxy) as client:
-        began = time.monotonic()
+        started_at = time.monotonic()
         client.sendall(b"hello")
         assert answers(client)
-        assert time.monotonic() - began >= 0.2
+        assert time.monotonic() - started_at >= 0.2

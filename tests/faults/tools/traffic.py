@@ -282,7 +282,7 @@ class Traffic:
             keys = [self._key(group) for _ in range(self._random.choice((1, 1, 1, 5)))]
             for key in keys:
                 self.ledger.send_begun(key, group)
-            began = time.monotonic()
+            started_at = time.monotonic()
             while not await self._send(client, ORDERS, keys, group):
                 self.counts["repeated"] += 1
             again = repeatable.pop(group, None)
@@ -293,7 +293,7 @@ class Traffic:
             ):
                 await self._send(client, ORDERS, [again[1]], group)
             if self._random.random() < 0.1:
-                repeatable[group] = (began, keys[0])
+                repeatable[group] = (started_at, keys[0])
 
     # --- consumers ----------------------------------------------------------------------------------------
 

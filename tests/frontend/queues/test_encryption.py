@@ -186,8 +186,8 @@ async def test_without_its_keys_a_receive_that_deletes_is_not_begun(
         unreadable(service, patch)
         answer = await service.json("ReceiveMessage", {"QueueUrl": url})
     assert answer.status == 503
-    begun = [name for name, _ in service.backend.calls if name == "receive"]
-    assert begun == ([] if guarantee == "at-most-once" else ["receive"])
+    started = [name for name, _ in service.backend.calls if name == "receive"]
+    assert started == ([] if guarantee == "at-most-once" else ["receive"])
     service.clock.now += 60
     assert [message["Body"] for message in await received(service, url)] == ["recognisable-body"]
 

@@ -338,10 +338,10 @@ async def test_a_long_poll_returns_with_the_first_message_of_any_partition(sprea
     for turn in range(5):
         poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20))
         await waiting(spread, 4)
-        began = time.monotonic()
+        started_at = time.monotonic()
         await send(spread.other, f"{turn}")
         assert bodies(await poll) == [f"{turn}"]
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - started_at < 5
     assert await receive(spread.one, WaitTimeSeconds=1) == []
 
 
@@ -630,11 +630,11 @@ async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_parti
     await spread.split(3)
     await spread.tended()
     await waiting(spread, 4)
-    began = time.monotonic()
+    started_at = time.monotonic()
     for place in range(4):
         await send(spread.other, f"{place}", token=f"t{place}")  # the other frontend does not know yet
     assert len(await poll) == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - started_at < 10
     assert len(await receive_all(spread.other)) == 3
 
 

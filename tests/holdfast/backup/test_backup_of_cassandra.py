@@ -404,7 +404,7 @@ class ByIds:
         self._target = target
         self.sent: list[str] = []
         """Ids of messages whose send was answered."""
-        self.begun: list[str] = []
+        self.started: list[str] = []
         """Ids of messages for which a delete was at least started."""
         self.deleted: list[str] = []
         """Ids of messages whose deletion was answered."""
@@ -427,7 +427,7 @@ class ByIds:
         node = self._service.owner(self._target.partition)
         while True:
             for message in await node.receive(self._target, Receive(1, 600)):
-                self.begun.append(message.message_id)
+                self.started.append(message.message_id)
                 await node.delete(self._target, [message.handle])
                 self.deleted.append(message.message_id)
             await asyncio.sleep(0.001)
@@ -487,7 +487,7 @@ async def test_a_service_with_two_clusters_comes_back_message_by_message(
         for cluster, (sent, deleted) in before.items():
             there = [one for one, _ in await service.drained(service.target(f"busy_{cluster}"))]
             assert len(set(there)) == len(there) <= counts[f"busy_{cluster}"]
-            assert set(sent) - set(there) <= set(busy[cluster].begun), "only what was taken may be gone"
+            assert set(sent) - set(there) <= set(busy[cluster].started), "only what was taken may be gone"
             assert not set(deleted) & set(there)
 
 

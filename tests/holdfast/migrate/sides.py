@@ -70,7 +70,7 @@ def plainly(*arguments: str) -> CommandResult:
     return CommandResult(code, out.buffer.getvalue().decode(), err.getvalue())
 
 
-def begun(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def started(server: Server, *arguments: str | Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start a command as a separate process."""
     return subprocess.Popen(
         command(server, *map(str, arguments)),

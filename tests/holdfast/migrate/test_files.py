@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from holdfast.commandline.client import RestClient
-from tests.holdfast.migrate.sides import begun, drained, essence, holdfast, send
+from tests.holdfast.migrate.sides import drained, essence, holdfast, send, started
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -297,7 +297,7 @@ def _progress(path: Path) -> list[str]:
 
 
 def _killed(target: Server, path: Path, when: Callable[[], bool]) -> None:
-    process = begun(target, "import", "file", path)
+    process = started(target, "import", "file", path)
     try:
         wait_until(lambda: when() or process.poll() is not None, "the import is under way")
         process.send_signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.commandline.client import CommandFailed
 from holdfast.migrate.target import TargetService
-from tests.holdfast.migrate.sides import CommandResult, begun, drained, essence, holdfast, plainly, send
+from tests.holdfast.migrate.sides import CommandResult, drained, essence, holdfast, plainly, send, started
 from tests.holdfast.other_sqs import ACCOUNT, KEYS, REGION, OtherSqs
 from tests.servers.server import Server, free_port
 from tests.servers.waiting import wait_until
@@ -256,7 +256,7 @@ def killed(target: Server, source: OtherSqs | Server, name: str, progress: Path,
 
     The service is suspended for a moment: messages sent then get no answer, and are stored nevertheless.
     """
-    process = begun(target, "import", "sqs", *where(source, name), *drain(progress), more=keys(source))
+    process = started(target, "import", "sqs", *where(source, name), *drain(progress), more=keys(source))
     try:
         wait_until(lambda: _here(target, name) >= when or process.poll() is not None, "some messages are here")
         os.kill(target.pid, signal.SIGSTOP)
@@ -335,7 +335,7 @@ def test_following_goes_on_until_it_is_told_to_end(strict: Server, target: Serve
     there = strict.client()
     there.create_queue(QueueName="follow")
     arguments = [*where(strict, "follow"), *drain(tmp_path), "--follow"]
-    process = begun(target, "import", "sqs", *arguments, more=keys(strict))
+    process = started(target, "import", "sqs", *arguments, more=keys(strict))
     try:
         for count in (1, 2):
             send(there, "follow", [{"MessageBody": f"{count}"}])

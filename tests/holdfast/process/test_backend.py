@@ -65,11 +65,11 @@ class Folder:
         self.running: list[_Running] = []
 
     async def start(self, *backends: BackendParameters) -> list[_Running]:
-        begun = [_Running(self.settings, backend) for backend in backends]
-        self.running += begun
-        for each in begun:
+        started = [_Running(self.settings, backend) for backend in backends]
+        self.running += started
+        for each in started:
             await each.ready()
-        return begun
+        return started
 
     async def settled(self, *running: _Running) -> None:
         async with asyncio.timeout(60):

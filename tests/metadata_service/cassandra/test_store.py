@@ -541,11 +541,11 @@ async def test_a_log_that_was_not_begun_whole_is_claimed_as_any_other(
     gate = LogGate(one, monkeypatch)
     beginning = asyncio.create_task(one.new_incarnation("a"))
     await gate.reached.wait()
-    (begun,) = await other.logs("a")
-    assert begun == LogEntry(log_id=1, node="a", incarnation=1)
-    assert (await other.poll_entries()).logs == [begun]
+    (started,) = await other.logs("a")
+    assert started == LogEntry(log_id=1, node="a", incarnation=1)
+    assert (await other.poll_entries()).logs == [started]
     successor = await other.new_incarnation("a")
-    sealed = await other.update_log(msgspec.structs.replace(begun, state="sealed", sealed_seq=0))
+    sealed = await other.update_log(msgspec.structs.replace(started, state="sealed", sealed_seq=0))
     gate.open.set()
     with pytest.raises(ConditionFailed, match="claimed before it was started"):
         await beginning
@@ -963,7 +963,7 @@ async def test_while_cassandra_hangs_each_call_says_so_in_time(
         queue = await create(store, "orders")
         node.pause()
         try:
-            began = time.monotonic()
+            started_at = time.monotonic()
             outcomes = await asyncio.gather(
                 store.get_queue(ACCOUNT, "orders"),
                 store.shards(),
@@ -971,7 +971,7 @@ async def test_while_cassandra_hangs_each_call_says_so_in_time(
                 *(create(store, f"q{number}") for number in range(30)),
                 return_exceptions=True,
             )
-            took = time.monotonic() - began
+            took = time.monotonic() - started_at
         finally:
             node.resume()
         assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)

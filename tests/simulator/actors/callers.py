@@ -139,7 +139,7 @@ class Callers:
     async def _send_again(
         self, front: Front, queue: QueueHistory, new: list[NewMessage], msgs: list[SentMessage], *, tokens: bool = True
     ) -> None:
-        world, began = self._world, self._world.loop.now
+        world, started_at = self._world, self._world.loop.now
         while True:
             self._attempt(msgs)
             try:
@@ -162,7 +162,7 @@ class Callers:
                     ids += [(over, one.group, one.token) for one in new if one.token is not None]
                 return
             await asyncio.sleep(self._random.random() * self.repeat_seconds)
-            if world.loop.now > began + REPEATS_SECONDS or world.over:
+            if world.loop.now > started_at + REPEATS_SECONDS or world.over:
                 return
             front = self._front()
 
@@ -257,7 +257,7 @@ class Callers:
         self._history.counted(queue, await front.counters(queue.arn), asked_at)
 
     async def _purge(self, front: Front, queue: QueueHistory) -> None:
-        world, began = self._world, self._world.loop.now
+        world, started_at = self._world, self._world.loop.now
         asked_at = self._history.purging(queue)
         while True:
             try:
@@ -269,7 +269,7 @@ class Callers:
                 self._history.purged(queue, asked_at)
                 return
             await asyncio.sleep(self._random.random() * self.repeat_seconds)
-            if world.loop.now > began + REPEATS_SECONDS or world.over:
+            if world.loop.now > started_at + REPEATS_SECONDS or world.over:
                 return
             front = self._front()
 

@@ -190,8 +190,8 @@ class LedgerWire:
         for one in changes:
             (space, key), record = one.place, "" if one.row is None else one.row["record"]
             if space == "logs" and key.startswith("log/"):
-                began = msgspec.json.decode(record, type=LogEntry)
-                ledger.logs.setdefault(began.log_id, began)
+                started_at = msgspec.json.decode(record, type=LogEntry)
+                ledger.logs.setdefault(started_at.log_id, started_at)
             elif space.startswith("log/"):
                 new = msgspec.json.decode(record, type=LogEntry)
                 ledger.log_changed(ledger.logs[new.log_id], new)

@@ -688,7 +688,7 @@ class Model:
 
     # --- a look at all that is stored ---
 
-    def seen(self, found: dict[bytes, list[tuple[QueueModel, int, int]]], began: int, now: int) -> None:
+    def seen(self, found: dict[bytes, list[tuple[QueueModel, int, int]]], started_at: int, now: int) -> None:
         """Nothing is under way, and this is all there is: (queue, number, time sent) of each payload.
 
         The look was taken between two times.  Nothing can be said of queues that damage has hit.
@@ -713,8 +713,8 @@ class Model:
                     self._left_rightly(msg)
                 # One that was on its way elsewhere is judged again a second later.
                 late = EXPIRY_STEP_MS + (1000 if queue.leaves else 0)
-                if began > sent + queue.retention_ms[1] + late:
-                    raise Violation(f"{msg.name} is still there {began - sent} ms after it was sent")
+                if started_at > sent + queue.retention_ms[1] + late:
+                    raise Violation(f"{msg.name} is still there {started_at - sent} ms after it was sent")
         for msg in self.messages.values():
             if not msg.may or msg.home.lossy:
                 continue

@@ -290,10 +290,10 @@ class ClusterWorld:
         self._stack.enter_context(deterministic(self.random, self.reports))
         self._stack.enter_context(self._patched())
         loop, random = self.loop, self.random
-        begun = [front.run(loop, self._begin_front(front)) for front in self.fronts]
+        started = [front.run(loop, self._begin_front(front)) for front in self.fronts]
         for name in self.nodes.names:
             self.tasks.append(loop.create_task(self.nodes.keep(name, Random(random.random()))))
-        if not self.until(lambda: all(one.done() for one in begun) and self.served_by_one(), 120):
+        if not self.until(lambda: all(one.done() for one in started) and self.served_by_one(), 120):
             raise Violation("the cluster does not begin")
 
     def end(self) -> None:

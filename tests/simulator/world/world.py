@@ -401,11 +401,11 @@ class SimWorld:
         if self.random.random() < 0.5:
             self.loop.complete(self.node.checkpoint(), 300)  # possible again, whatever became of earlier ones
         self._check_damage()
-        began = self.now()
+        started_at = self.now()
         found = self.loop.complete(self._stored(), 300)
         assert found is not None
         self.check()
-        self.model.seen(found, began, self.now())
+        self.model.seen(found, started_at, self.now())
         held = 0
         for partition in self.partitions():
             _check_fold(partition)

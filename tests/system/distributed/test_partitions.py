@@ -80,10 +80,10 @@ def long_poll(one: Any, other: Any) -> None:
             polled = pool.submit(one.receive_message, QueueUrl=url, WaitTimeSeconds=20)
             if turn:  # it waits, or is about to: in both cases it gets the message
                 wait_until(polled.running, "the poll is under way")
-            began = time.monotonic()
+            started_at = time.monotonic()
             other.send_message(QueueUrl=there, MessageBody=str(turn))
             assert [message["Body"] for message in polled.result(30)["Messages"]] == [str(turn)]
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - started_at < 10
 
 
 class _Traffic:

@@ -133,12 +133,12 @@ async def test_a_deletion_that_was_cut_off_is_finished(
     assert problem(await call(service, "POST", f"/tenants/{OTHER}/resume")) == (409, "TenantDeleted")
     with pytest.raises(ValueError, match="no tenant"):
         await service.store.put_access_key(USER)
-    began = (await call(service, "GET", f"/tenants/{OTHER}")).json["deleted"]
+    started_at = (await call(service, "GET", f"/tenants/{OTHER}")).json["deleted"]
     service.clock.now += 1000
     await finish_deletions(services)
     tenant = await service.store.get_tenant(OTHER)
     assert tenant is not None
-    assert (tenant.state, tenant.deleted_s) == ("deleted", began)
+    assert (tenant.state, tenant.deleted_s) == ("deleted", started_at)
     assert await service.store.list_queues(OTHER, limit=10) == []
 
 

@@ -29,7 +29,9 @@ from tests.simulator.world.cluster import ClusterWorld
 def read_before_it_is_fenced(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A log is read and sealed without having said before that it is being recovered."""
 
-    async def claim(entries: Any, found: Iterable[LogEntry], begun: Collection[int], mine: LogEntry) -> list[LogEntry]:
+    async def claim(
+        entries: Any, found: Iterable[LogEntry], started: Collection[int], mine: LogEntry
+    ) -> list[LogEntry]:
         return [entry for entry in found if entry.state != "sealed"]
 
     return mock.patch.multiple("backend.recovery.ownership", claim=claim)
