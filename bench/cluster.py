@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from auth.credentials import new_access_key
+from bench.servers import proc
 from bench.servers.cassandra_server import CassandraCluster, free_ports
 from bench.servers.redis_server import RedisServer
 from bench.servers.started import ServerContext
@@ -145,7 +146,7 @@ class Process:
 
     def pause(self) -> None:
         """Send SIGSTOP: it keeps its connections and does not answer."""
-        os.kill(self.pid, signal.SIGSTOP)
+        proc.pause(self.pid)
 
     def resume(self) -> None:
         """Send SIGCONT."""

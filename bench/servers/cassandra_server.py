@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
+from bench.servers import proc
 from bench.servers.started import ServerContext
 
 HERE = Path(__file__).parents[1] / "cassandra"
@@ -177,7 +178,7 @@ class CassandraNode:
 
     def pause(self) -> None:
         """Send SIGSTOP: it keeps its connections and does not answer."""
-        os.kill(self.pid, signal.SIGSTOP)
+        proc.pause(self.pid)
 
     def resume(self) -> None:
         """Send SIGCONT."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ import msgspec
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _UTIME = 11
 """Index of utime among the fields of /proc/PID/stat that follow the command's closing bracket (proc(5): field 14)."""
+_STOP_SECONDS = 30.0
 
 
 def tree(pid: int) -> list[int]:
@@ -46,6 +48,27 @@ def rss_mib(pid: int) -> float:
             if line.startswith("VmRSS:"):
                 total_kib += int(line.split()[1])
     return total_kib / 1024
+
+
+def pause(pid: int) -> None:
+    """Send SIGSTOP, and return once every thread has stopped: on a busy machine, some go on for a while.
+
+    Raises TimeoutError.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + _STOP_SECONDS
+    while running := [task for task in Path(f"/proc/{pid}/task").iterdir() if _state(task) not in ("T", "Z", "X")]:
+        if time.monotonic() > end:
+            raise TimeoutError(f"{len(running)} threads of process {pid} run {_STOP_SECONDS:g} s after SIGSTOP")
+        time.sleep(0.001)
+
+
+def _state(task: Path) -> str:
+    """State of a thread, from its ``stat``; X: it has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def child_name(pid: int) -> str:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bench.servers import proc
 from holdfast.settings import Settings, load
 from tests.faults.campaign.owners import owner_of
 from tests.faults.tools.client import Endpoint
@@ -67,8 +68,8 @@ class Form(ABC):
         """Return the backend that owns this queue, or its first partition."""
 
     def pause(self, name: str) -> None:
-        """Send SIGSTOP."""
-        os.kill(self.pid(name), signal.SIGSTOP)
+        """Send SIGSTOP, and wait until the process stands still."""
+        proc.pause(self.pid(name))
 
     def resume(self, name: str) -> None:
         """Send SIGCONT, if the process still runs."""

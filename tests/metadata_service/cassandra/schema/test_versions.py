@@ -89,7 +89,7 @@ def test_what_was_released_stays_as_it_was() -> None:
         for part in (METADATA, JOURNAL)
         for position, statement in enumerate(part.schema.steps[0].forward)
     ]
-    assert ";\n".join(asked) + ";\n" == (Path(__file__).parents[1] / "fixtures" / "cassandra-1.cql").read_text()
+    assert ";\n".join(asked) + ";\n" == (Path(__file__).parents[2] / "fixtures" / "cassandra-1.cql").read_text()
 
 
 async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, place: KeyspaceSettings) -> None:
