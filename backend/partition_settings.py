@@ -7,6 +7,7 @@ heard of a partition yet reads the queue from the metadata.
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 import msgspec
 
@@ -25,14 +26,21 @@ from metadata_service.queue_settings import (
 )
 
 
-class PartitionDefaults(msgspec.Struct, frozen=True):
+class PartitionDefaults(Protocol):
     """Settings of the service that hold for every queue."""
 
-    region: str
-    in_flight_limit: int
-    """Maximum number of messages in flight per queue."""
-    deduplication_window_seconds: int
-    send_retry_window_seconds: int
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def in_flight_limit(self) -> int:
+        """Maximum number of messages in flight per queue."""
+
+    @property
+    def deduplication_window_seconds(self) -> int: ...
+
+    @property
+    def send_retry_window_seconds(self) -> int: ...
 
 
 def partition_settings(queue: Queue, defaults: PartitionDefaults) -> dict[int, PartitionSettings]:
@@ -60,10 +68,10 @@ def routing_of(queue: Queue, partition: int) -> Routing | None:
 
 def target_for_message(queue: Queue, group: str | None) -> Target:
     """Return the target for a message from another queue: the partition of its group, or a random open one."""
-    ids = {one.slot: one.id for one in open_ones(queue.partitions)}
     if len(queue.partitions) == 1:
-        partition = queue.partitions[0].id
-    elif is_fifo(queue):
+        return target_of(queue, queue.partitions[0].id)
+    ids = {one.slot: one.id for one in open_ones(queue.partitions)}
+    if is_fifo(queue.attributes):
         partition = ids[slot_of_name(group or "", list(ids))]
     else:
         partition = random.choice(list(ids.values()))
@@ -84,7 +92,7 @@ def _shared_settings(queue: Queue, defaults: PartitionDefaults) -> PartitionSett
         version=queue.version,
         arn=str(QueueArn(defaults.region, queue.account, queue.name)),
         handle_key=queue.handle_key,
-        fifo=is_fifo(queue),
+        fifo=is_fifo(stored),
         retention_seconds=number(stored, "MessageRetentionPeriod"),
         delay_seconds=number(stored, "DelaySeconds"),
         in_flight_limit=-(-defaults.in_flight_limit // shares),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metadata_service.models import Queue
-
 MAXIMUM_DELAY = "HoldfastMaximumDelaySeconds"
 MAXIMUM_MESSAGES = "HoldfastMaximumMessages"
 MAXIMUM_BYTES = "HoldfastMaximumBytes"
@@ -41,5 +39,5 @@ def number(stored: Mapping[str, str], name: str) -> int:
     return NUMBER_DEFAULTS[name] if value is None else int(value)
 
 
-def is_fifo(queue: Queue) -> bool:
-    return queue.attributes.get("FifoQueue") == "true"
+def is_fifo(stored: Mapping[str, str]) -> bool:
+    return stored.get("FifoQueue") == "true"

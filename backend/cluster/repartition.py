@@ -17,6 +17,7 @@ from backend.api import BackendError, PartitionGone, PartitionUnknown, Peer, Set
 from backend.resolver import Resolver
 from metadata_service.clusters.partition_map import changing, drain, move, settled, split, without
 from metadata_service.models import Partition, Queue
+from metadata_service.queue_settings import is_fifo
 from metadata_service.store import ConditionFailed, QueueNotFound
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class Splits:
     async def _retire(self, queue: Queue, linger_seconds: int) -> bool:
         """Retire partitions that are empty, and remove retired ones from the map."""
         draining = [one for one in queue.partitions if one.state == "draining"]
-        if queue.attributes.get("FifoQueue") == "true":
+        if is_fifo(queue.attributes):
             linger_seconds = 0  # its successor delivers nothing while it exists
         # It must not retire before its tokens are handed over.
         awaited = {source for one in queue.partitions for source in one.awaits}

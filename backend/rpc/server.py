@@ -172,7 +172,7 @@ class BackendServer:
     def make(self) -> CallerConnection:
         return CallerConnection(self, AnswererSide(self._secret, self._name, self._binding))
 
-    def came(self, connection: CallerConnection) -> None:
+    def on_connect(self, connection: CallerConnection) -> None:
         self.connections.add(connection)
         self._empty.clear()
 
@@ -249,7 +249,7 @@ class CallerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         server, limits = self._server, self._server.limits
-        server.came(self)
+        server.on_connect(self)
         self._transport.set_write_buffer_limits(high=limits.unread_bytes)
         if server.draining or len(server.connections) > limits.connections:
             self._part("the server is leaving" if server.draining else "the server has too many connections")

@@ -47,7 +47,7 @@ class OrphanCollector:
         while left:
             for number, queue_id in list(left.items()):
                 try:
-                    await self._look_at(Target(number, queue_id))
+                    await self._check_partition(Target(number, queue_id))
                     del left[number]
                 except NotOwner:
                     del left[number]  # its next owner checks it
@@ -58,7 +58,7 @@ class OrphanCollector:
             if left:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _look_at(self, target: Target) -> None:
+    async def _check_partition(self, target: Target) -> None:
         node = self._node
         current = await node.resolver.settings(target)
         partition = node.partitions.get(target.partition)

@@ -182,11 +182,13 @@ class Keeper:
             for watched in await self._store.list_alarms(account):
                 by_queue.setdefault(watched.alarm.queue, []).append(watched)
             queues = asyncio.Semaphore(QUEUES_AT_ONCE)
-            await asyncio.gather(*(self._look_at(account, queue, some, queues) for queue, some in by_queue.items()))
+            await asyncio.gather(
+                *(self._check_alarms(account, queue, some, queues) for queue, some in by_queue.items())
+            )
             seen.update((account, queue) for queue in by_queue)
         self._before = {key: before for key, before in self._before.items() if key in seen}
 
-    async def _look_at(
+    async def _check_alarms(
         self, account: str, queue: str, some: Sequence[WatchedAlarm], at_once: asyncio.Semaphore
     ) -> None:
         async with at_once:

@@ -23,6 +23,7 @@ from metadata_service.queue_settings import (
     MAXIMUM_MESSAGES,
     NUMBER_DEFAULTS,
     PARTITIONS,
+    is_fifo,
     number,
 )
 
@@ -93,7 +94,7 @@ READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
 
 def effective(stored: Mapping[str, str], *, encryption: bool = True) -> Attributes:
     """All attributes that are set or have a default.  ``encryption``: the service encrypts messages."""
-    defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if stored.get("FifoQueue") == "true" else _DEFAULTS_ALL
+    defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if is_fifo(stored) else _DEFAULTS_ALL
     every = defaults | dict(stored)
     if not encryption:
         every["SqsManagedSseEnabled"] = "false"
@@ -156,7 +157,7 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
     if int(result.get("DelaySeconds", 0)) > number(result, MAXIMUM_DELAY):
         raise invalid_attribute_value("DelaySeconds")
     scope = result.get("DeduplicationScope", "queue")
-    if result.get("FifoQueue") == "true" and number(result, PARTITIONS) > 1 and scope != "messageGroup":
+    if is_fifo(result) and number(result, PARTITIONS) > 1 and scope != "messageGroup":
         raise invalid_attribute_value(
             PARTITIONS,
             "A FIFO queue can have several partitions only while its DeduplicationScope is messageGroup, for its "
@@ -167,7 +168,7 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
             "FifoThroughputLimit",
             "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
         )
-    if result.get("FifoQueue") == "true" and result.get(ACK_LEVEL) == "none":
+    if is_fifo(result) and result.get(ACK_LEVEL) == "none":
         raise invalid_attribute_value(
             ACK_LEVEL,
             "The value none is not allowed for a FIFO queue: a send is answered with its SequenceNumber, which has to "

@@ -274,7 +274,7 @@ class Queues:
         settings = self._services.settings
         redrive = stored.get("RedrivePolicy")
         policy = stored.get("Policy")
-        settings_by_id = partition_settings(queue, settings.partition_defaults)
+        settings_by_id = partition_settings(queue, settings)
         by_id = {
             one.id: PartitionView(one.id, one.slot, target_of(queue, one.id), settings_by_id[one.id])
             for one in queue.partitions

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from auth.limits import UNLIMITED, TenantLimits
-from backend.partition_settings import PartitionDefaults
 from frontend.sqs.protocol.limits import IN_FLIGHT_MOST
 
 
@@ -45,13 +44,3 @@ class FrontendSettings:
     max_body_bytes: int = 8 * 1024 * 1024
     r"""Maximum length of a body.  A message of 1 MiB can be six times as long in JSON (``\u0041``) and three
     times in a form (``%41``), plus its other members."""
-
-    @property
-    def partition_defaults(self) -> PartitionDefaults:
-        """Settings of partitions that hold for every queue."""
-        return PartitionDefaults(
-            region=self.region,
-            in_flight_limit=self.in_flight_limit,
-            deduplication_window_seconds=self.deduplication_window_seconds,
-            send_retry_window_seconds=self.send_retry_window_seconds,
-        )

@@ -20,7 +20,7 @@ from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import check_new_queue_name
 from metadata_service import arn
 from metadata_service.arn import QueueArn
-from metadata_service.queue_settings import MAXIMUM_DELAY, number
+from metadata_service.queue_settings import MAXIMUM_DELAY, is_fifo, number
 
 BOUND = ("RedrivePolicy", "RedriveAllowPolicy", "Policy")
 """Attributes that name other queues or accounts, in the order in which they are set: RedriveAllowPolicy comes
@@ -44,7 +44,7 @@ class Definition:
 
     @property
     def fifo(self) -> bool:
-        return self.attributes.get("FifoQueue") == "true"
+        return is_fifo(self.attributes)
 
     @property
     def dead_letter_queue(self) -> QueueArn | None:

@@ -27,7 +27,7 @@ from backend.rpc.cluster_client import ClusterBackend, nodes_of
 from backend.rpc.server import BackendServer, serve_backend
 from holdfast import __version__
 from holdfast.process.manager import Managing, rule_of
-from holdfast.process.node import meter_storage, now_ms, open_node, partition_defaults
+from holdfast.process.node import meter_storage, now_ms, open_node
 from holdfast.process.serve import freeze_heap
 from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.errors import CannotStart
@@ -192,7 +192,7 @@ async def run_backend(
         nodes = nodes_of(store, Sockets(settings.data).reach)
         elsewhere = await ClusterBackend.connect(nodes, secret=secret, name=backend.name)
         stack.push_async_callback(elsewhere.close)
-        resolver = StoreResolver(store, partition_defaults(settings))
+        resolver = StoreResolver(store, settings)
         node = await open_node(settings, store, resolver, name=backend.node, nodes=backend.nodes, elsewhere=elsewhere)
         stack.push_async_callback(node.close)
         storage = meter_storage(settings, node, store)

@@ -25,7 +25,7 @@ from backend.rpc.fleet_addresses import FleetAddresses
 from backend.serving.node_clock import SteadyClock
 from holdfast import __version__, logs
 from holdfast.process.backend import BackendRole
-from holdfast.process.node import TRIES, meter_storage, now_ms, partition_defaults
+from holdfast.process.node import TRIES, meter_storage, now_ms
 from holdfast.process.serve import Closing, freeze_heap, log, run, stop_of_signals
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.observability import Observability
@@ -90,7 +90,7 @@ async def _backend(
                 tls=tls.client,
             )
         )
-        resolver = StoreResolver(metadata, partition_defaults(settings))
+        resolver = StoreResolver(metadata, settings)
         journal = await stores.journal()
         for left in reversed(range(TRIES)):
             try:

@@ -91,7 +91,7 @@ class Embedded:
 async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> Embedded:
     """Recover the journal and start the frontend on it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
-    resolver = StoreResolver(store, frontend.partition_defaults)
+    resolver = StoreResolver(store, frontend)
     credentials = Credentials(sealed(store, keyring))
     naming = await naming_secret(credentials.store)
     node = await open_node(settings, store, resolver)

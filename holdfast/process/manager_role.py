@@ -14,7 +14,6 @@ from backend.rpc.cluster_client import ReadNodes
 from backend.rpc.cluster_router import ClusterRouter
 from holdfast import __version__, logs
 from holdfast.process.manager import Managing, rule_of
-from holdfast.process.node import partition_defaults
 from holdfast.process.serve import freeze_heap, log, run, stop_of_signals
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, peer_tls
@@ -57,7 +56,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
             tls=tls.client,
         )
         closing.push_async_callback(router.close)
-        resolver = StoreResolver(metadata, partition_defaults(settings))
+        resolver = StoreResolver(metadata, settings)
         managing = Managing(metadata, fleet, router, resolver, name, rule_of(settings))
         closing.push_async_callback(managing.close)
         await managing.start()

@@ -13,7 +13,6 @@ from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
 from backend.journal.local.segments import LogInUse
 from backend.node import Node, NodeSettings
-from backend.partition_settings import PartitionDefaults
 from backend.recovery.replay import JournalDamaged
 from backend.resolver import Resolver
 from holdfast.runtime.data_folder import NODE
@@ -103,13 +102,3 @@ def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageM
         raise CannotStart(f"storage cannot be recorded in {settings.usage_folder}: {error.strerror}") from error
     meter.run()
     return meter
-
-
-def partition_defaults(settings: Settings) -> PartitionDefaults:
-    """Return the settings of partitions that hold for every queue."""
-    return PartitionDefaults(
-        region=settings.region,
-        in_flight_limit=settings.in_flight_limit,
-        deduplication_window_seconds=settings.deduplication_window_seconds,
-        send_retry_window_seconds=settings.send_retry_window_seconds,
-    )

@@ -30,6 +30,7 @@ from metadata_service.clusters.election import Election
 from metadata_service.clusters.partition_map import NotPossible
 from metadata_service.clusters.policy import SILENT_SECONDS, Heat, NoCluster, SplitRule, decide
 from metadata_service.models import BackendCluster, ManagerEntry, Pin, Queue, cluster_of
+from metadata_service.queue_settings import is_fifo
 from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound, StoreError
 
 TICK_SECONDS = 2.0
@@ -182,7 +183,7 @@ class Manager:
         concerned = {queue_id for queue_id, rate in rates.items() if rate > hot} | self._split.keys()
         for queue_id in concerned - pinned - self._working.keys():
             queue = self._split.get(queue_id) or await self._store.get_queue_by_id(queue_id)
-            if queue is None or queue.attributes.get("FifoQueue") == "true" or not self._heard(queue):
+            if queue is None or is_fifo(queue.attributes) or not self._heard(queue):
                 continue
             if partition_map.changing(queue.partitions):
                 self._act(queue_id, None)
@@ -241,7 +242,7 @@ class Manager:
             self._act(queue.queue_id, self._evacuate if leaving else None)
 
     def _note(self, queue: Queue) -> None:
-        if len(queue.partitions) > 1 and queue.attributes.get("FifoQueue") != "true":
+        if len(queue.partitions) > 1 and not is_fifo(queue.attributes):
             self._split[queue.queue_id] = queue
         else:
             self._split.pop(queue.queue_id, None)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from metadata_service.models import Partition, Queue
+from metadata_service.queue_settings import is_fifo
 
 PARTITIONS_MOST = 64
 """Maximum number of open partitions of a queue."""
@@ -60,7 +61,7 @@ def changing(partitions: Iterable[Partition]) -> bool:
 def split(queue: Queue, ids: Sequence[int]) -> tuple[Partition, ...]:
     """The map with additional partitions in new slots.  Raises :class:`NotPossible`."""
     before = _ready(queue)
-    if queue.attributes.get("FifoQueue") == "true":
+    if is_fifo(queue.attributes):
         raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
     if len(before) + len(ids) > PARTITIONS_MOST:
         raise NotPossible(f"a queue has at most {PARTITIONS_MOST} partitions, and it would be {len(before) + len(ids)}")
@@ -79,7 +80,7 @@ def drain(queue: Queue, ids: Collection[int]) -> tuple[Partition, ...]:
     """
     before = _ready(queue)
     _check_open(before, ids)
-    if queue.attributes.get("FifoQueue") == "true":
+    if is_fifo(queue.attributes):
         raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
     if len(ids) == len(before):
         raise NotPossible("a queue cannot be without a partition that takes sends")
@@ -100,7 +101,7 @@ def move(queue: Queue, places: dict[int, int]) -> tuple[Partition, ...]:
     Raises :class:`NotPossible`.
     """
     _check_open(_ready(queue), places)
-    if queue.attributes.get("FifoQueue") == "true":
+    if is_fifo(queue.attributes):
         slots = {one.slot for one in queue.partitions if one.state == "draining"}
         if any(one.slot in slots for one in queue.partitions if one.id in places):
             raise NotPossible("a partition of the queue has not yet drained since it was moved before")
@@ -130,7 +131,7 @@ def received_from(queue: Queue) -> list[Partition]:
     In a FIFO queue the draining partition of a slot delivers its groups while there is one: messages sent to
     its successor are later in order.
     """
-    if queue.attributes.get("FifoQueue") != "true":
+    if not is_fifo(queue.attributes):
         return list(queue.partitions)
     drained = {one.slot for one in queue.partitions if one.state == "draining"}
     return [one for one in queue.partitions if one.state == "draining" or one.slot not in drained]

@@ -74,7 +74,7 @@ class World:
         clockwork = self._clockwork
         self._store = SQLiteStore(self._folder / "metadata.db")
         metadata = MetadataClient(self._store)
-        resolver = StoreResolver(self._store, self._settings.partition_defaults)
+        resolver = StoreResolver(self._store, self._settings)
         self._node = await Node.start(
             RealDisk(),
             str(self._folder / "journal"),

@@ -10,7 +10,7 @@ import pytest
 from tests.checks.sources import PACKAGES, ROOT, classes, docstrings, functions
 
 RELATIVE = re.compile(r"(What|Who|Whose|Whom|Which|Whether|How|Where|When|Of)\b")
-VAGUE = re.compile(r"_*(tell|look|settle|come|went)")
+VAGUE = re.compile(r"_*(tell|look|settle|come|came|went)(_(?!up$)\w+)?")
 GLOSSARY_TERMS_MAX = 80
 
 

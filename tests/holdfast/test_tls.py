@@ -57,7 +57,7 @@ class _Door:
         self.clients.append(RawClient(reader, writer))
         return self.clients[-1]
 
-    async def look_twice(self) -> None:
+    async def check_twice(self) -> None:
         for _ in range(2):
             await self.running.server.on_tick(0)
 
@@ -82,7 +82,7 @@ async def test_a_new_certificate_serves_new_connections(door: _Door) -> None:
     assert await answer(old) == b"ok"
     pair = make_pair()
     pair.write(door.cert, door.key)
-    await door.look_twice()
+    await door.check_twice()
     new = await door.connect(pair)
     assert new.writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == pair.der
     assert await answer(new) == b"ok"
@@ -96,7 +96,7 @@ async def test_files_that_are_being_written_are_left_alone(door: _Door, caplog: 
     door.cert.write_bytes(pair.cert)
     await door.running.server.on_tick(0)
     door.key.write_bytes(pair.key)
-    await door.look_twice()
+    await door.check_twice()
     await door.connect(pair)
     assert "not reloaded" not in caplog.text
 
@@ -110,13 +110,13 @@ async def test_a_pair_that_cannot_be_used_changes_nothing(
     else:
         (door.key if part.startswith("key") else door.cert).write_bytes(make_pair().key)
     for _ in range(3):
-        await door.look_twice()
+        await door.check_twice()
     assert await answer(await door.connect()) == b"ok"
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert f"the old one stays: certificate {door.cert} with key {door.key} cannot be used: " in record.getMessage()
     pair = make_pair()
     pair.write(door.cert, door.key)
-    await door.look_twice()
+    await door.check_twice()
     assert await answer(await door.connect(pair)) == b"ok"
 
 

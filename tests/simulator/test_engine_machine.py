@@ -397,7 +397,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(message.moving for message in self.messages.values()))
     @rule(back=st.booleans())
-    def settle_transfers(self, back: bool) -> None:
+    def finalize_transfers(self, back: bool) -> None:
         moving = [message for message in self.messages.values() if message.moving]
         kind = records.TransferBack if back else records.TransferDone
         # Also of those that were deleted on their way.

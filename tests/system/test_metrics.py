@@ -56,29 +56,31 @@ def test_calls_are_counted_by_action_and_outcome(server: Observed) -> None:
     text = scrape(server.metrics_port)
     after = samples(text)
 
-    def came(name: str, **labels: str) -> float:
+    def increase(name: str, **labels: str) -> float:
         return total(after, name, **labels) - total(before, name, **labels)
 
-    assert came("holdfast_calls_total", action="SendMessage", outcome="ok") == 7
-    assert came("holdfast_calls_total", action="SendMessage", outcome="refused") == 1
-    assert came("holdfast_calls_total", action="GetQueueUrl", outcome="refused") == 1
-    assert came("holdfast_calls_total", action="ReceiveMessage", outcome="ok") == 2
-    assert came("holdfast_calls_total", outcome="failed") == 0
-    assert came("holdfast_call_errors_total", code="QueueDoesNotExist") == 1
-    assert came("holdfast_call_seconds_count", action="SendMessage") == 8
-    assert 0 < came("holdfast_call_seconds_sum", action="SendMessage") < 8
-    polls = int(came("holdfast_long_poll_seconds_count"))
+    assert increase("holdfast_calls_total", action="SendMessage", outcome="ok") == 7
+    assert increase("holdfast_calls_total", action="SendMessage", outcome="refused") == 1
+    assert increase("holdfast_calls_total", action="GetQueueUrl", outcome="refused") == 1
+    assert increase("holdfast_calls_total", action="ReceiveMessage", outcome="ok") == 2
+    assert increase("holdfast_calls_total", outcome="failed") == 0
+    assert increase("holdfast_call_errors_total", code="QueueDoesNotExist") == 1
+    assert increase("holdfast_call_seconds_count", action="SendMessage") == 8
+    assert 0 < increase("holdfast_call_seconds_sum", action="SendMessage") < 8
+    polls = int(increase("holdfast_long_poll_seconds_count"))
     assert polls == 1
-    assert came("holdfast_call_seconds_count", action="ReceiveMessage") == 2 - polls
-    assert came("holdfast_messages") == 7
+    assert increase("holdfast_call_seconds_count", action="ReceiveMessage") == 2 - polls
+    assert increase("holdfast_messages") == 7
     assert total(after, "holdfast_messages", state="in flight") == len(received) - 1 + (8 - len(received))
-    assert came("holdfast_stored_bytes") > 0
+    assert increase("holdfast_stored_bytes") > 0
     assert 0 < total(after, "holdfast_oldest_message_seconds") < 60
     # Each of these calls was alone, so each that wrote anything had its own row and write.
-    rows = came("holdfast_journal_row_records_count")
-    assert 8 <= rows <= min(came("holdfast_journal_row_records_sum"), came("holdfast_journal_write_seconds_count"))
-    assert came("holdfast_cache_lookups_total", cache="queues", result="hit") > 0
-    assert came("holdfast_signing_key_lookups_total", result="hit") > 0
+    rows = increase("holdfast_journal_row_records_count")
+    assert (
+        8 <= rows <= min(increase("holdfast_journal_row_records_sum"), increase("holdfast_journal_write_seconds_count"))
+    )
+    assert increase("holdfast_cache_lookups_total", cache="queues", result="hit") > 0
+    assert increase("holdfast_signing_key_lookups_total", result="hit") > 0
 
 
 def test_a_node_tells_what_it_has(server: Observed) -> None:

@@ -44,6 +44,7 @@ from metadata_service.models import (
     ReportedNode,
     cluster_of,
 )
+from metadata_service.queue_settings import is_fifo
 from metadata_service.store import ClusterRegistry, ConditionFailed, QueueNotFound, StoreError
 
 PINS_MOST = 100
@@ -169,7 +170,7 @@ def create_router(services: Services) -> APIRouter:
         who.target = who.arn(who.account(account), name)
         fleet = _several(who, who.target)
         queue = await _queue(who, name, account)
-        if queue.attributes.get("FifoQueue") == "true":
+        if is_fifo(queue.attributes):
             raise Problem(409, "FixedPartitions", "The number of partitions of a FIFO queue is set when it is created.")
         return _partitions(queue, await _pin(fleet.registry, queue, given.partitions))
 

@@ -33,12 +33,13 @@ from backend.api import (
 from backend.cluster.repartition import Splits
 from backend.engine.token_slots import is_slot_of_token, slot_of_name, slot_of_token
 from backend.node import Node
-from backend.partition_settings import PartitionDefaults, settings_of_partition
+from backend.partition_settings import settings_of_partition
 from backend.rpc.client import RemoteBackend
 from backend.rpc.server import BackendServer, serve_backend
 from backend.serving import token_import
 from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.shards import shard_of
+from holdfast.settings import Settings
 from metadata_service.clusters.partition_map import NotPossible, changing, open_ones, received_from, split
 from metadata_service.models import SERIAL_BITS, Partition, Queue
 from metadata_service.store import ConditionFailed
@@ -67,7 +68,7 @@ class _Maps:
 
 
 def settings_of(queue: Queue, partition: int) -> PartitionSettings:
-    return settings_of_partition(queue, partition, PartitionDefaults("us-east-1", 120_000, 300, 60))
+    return settings_of_partition(queue, partition, Settings())
 
 
 class Everywhere:

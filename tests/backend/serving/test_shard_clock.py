@@ -294,7 +294,7 @@ def test_what_is_known_of_logs_is_kept_as_long_as_shards_name_them() -> None:
 def test_a_start_goes_on_after_the_last_row_that_its_node_wrote() -> None:
     """It continued from the last heartbeat, although later rows existed, even of later incarnations."""
 
-    def went_by(rows: dict[int, int], last_beat: Heartbeat | None) -> int:
+    def time_of_rows(rows: dict[int, int], last_beat: Heartbeat | None) -> int:
         replay = Replay({})
         for log_id, time_ms in rows.items():
             replay.apply_row(log_id, Row(1, time_ms, 0, 0, 0, 0, []), Chained({}, {}))
@@ -302,12 +302,12 @@ def test_a_start_goes_on_after_the_last_row_that_its_node_wrote() -> None:
         return time_of_node(replay, earlier, last_beat)
 
     last = msgspec.structs.replace(beat(5, 7, at(100)), incarnation=2)
-    assert went_by({}, last) == at(100)
-    assert went_by({5: at(100.7)}, last) == at(100.7)
-    assert went_by({5: at(40)}, last) == at(100)
-    assert went_by({5: at(100) + HOUR_MS}, last) == at(100), "the node's clock was stepped back after that row"
-    assert went_by({1: at(100.7)}, last) == at(100), "that was before"
-    assert went_by({5: at(100.7), 9: at(900)}, last) == at(900)
-    assert went_by({9: at(50)}, last) == at(50), "the next one started with another clock"
-    assert went_by({7: at(300), 5: at(20)}, None) == at(300), "there is no cluster"
-    assert went_by({}, None) == 0
+    assert time_of_rows({}, last) == at(100)
+    assert time_of_rows({5: at(100.7)}, last) == at(100.7)
+    assert time_of_rows({5: at(40)}, last) == at(100)
+    assert time_of_rows({5: at(100) + HOUR_MS}, last) == at(100), "the node's clock was stepped back after that row"
+    assert time_of_rows({1: at(100.7)}, last) == at(100), "that was before"
+    assert time_of_rows({5: at(100.7), 9: at(900)}, last) == at(900)
+    assert time_of_rows({9: at(50)}, last) == at(50), "the next one started with another clock"
+    assert time_of_rows({7: at(300), 5: at(20)}, None) == at(300), "there is no cluster"
+    assert time_of_rows({}, None) == 0

@@ -10,7 +10,7 @@ from backend.api import BackendError
 from backend.cluster.repartition import Splits
 from backend.resolver import StoreResolver
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
-from holdfast.process.node import now_ms, partition_defaults
+from holdfast.process.node import now_ms
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.clusters.partition_map import NotPossible, changing, open_ones
@@ -66,7 +66,7 @@ class Splitter:
             metadata, entries = await stores.metadata(), await stores.entries()
             peer = ClusterBackend.begin(nodes_of(entries), secret=cluster_secret(self._settings), name="splitter")
             try:
-                resolver = StoreResolver(metadata, partition_defaults(self._settings))
+                resolver = StoreResolver(metadata, self._settings)
                 hands = _Hands(metadata, Splits(metadata, peer, resolver, now_ms))
                 await asyncio.gather(
                     *(self._until(hands, name, count, self._started) for name, count in wanted.items())

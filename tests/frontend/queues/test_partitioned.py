@@ -48,7 +48,7 @@ class _Spread:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = SQLiteStore(folder / "metadata.sqlite")
-        self.resolver = StoreResolver(self.store, FrontendSettings(region=REGION).partition_defaults)
+        self.resolver = StoreResolver(self.store, FrontendSettings(region=REGION))
         self.node: Node
         self.one: FrontendService
         self.other: FrontendService

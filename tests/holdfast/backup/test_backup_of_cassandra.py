@@ -272,7 +272,7 @@ class _Load:
             self.deleted.append(message.payload.decode())
 
 
-def look_late(patched: pytest.MonkeyPatch, service: _Service, load: _Load) -> None:
+def delay_second_log(patched: pytest.MonkeyPatch, service: _Service, load: _Load) -> None:
     """Delay the backup's read of the second node's log until both are held, or much was sent since the first's was
     read.
 
@@ -324,7 +324,7 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         before, deleted = {name: list(sent) for name, sent in load.sent.items()}, set(load.deleted)
         monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # the machine may be busy
         with monkeypatch.context() as patched:
-            look_late(patched, service, load)
+            delay_second_log(patched, service, load)
             taken, _ = await cassandra_take.take(settings, target)
         at_its_end = {name: len(sent) for name, sent in load.sent.items()}
 

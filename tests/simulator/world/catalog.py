@@ -160,4 +160,4 @@ def queues_over(metadata: MetadataClient, backend: Peer, settings: FrontendSetti
 
 def resolver_over(store: HostQueues) -> Resolver:
     """A node's lookups of queues in the metadata."""
-    return StoreResolver(store, store.settings.partition_defaults)
+    return StoreResolver(store, store.settings)

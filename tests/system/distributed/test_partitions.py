@@ -161,7 +161,7 @@ async def split_and_drain(backend: BackendOnly, traffic: _Traffic) -> None:
     wire = await RemoteBackend.connect(Address(path=str(backend.folder / "wire.sock")), secret=SECRET.encode())
     try:
         await wire.ready(10)
-        resolver = StoreResolver(store, FrontendSettings(region=REGION).partition_defaults)
+        resolver = StoreResolver(store, FrontendSettings(region=REGION))
         splits = Splits(store, wire, resolver, lambda: int(time.time() * 1000))
 
         async def finished() -> int:

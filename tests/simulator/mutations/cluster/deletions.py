@@ -17,7 +17,7 @@ from tests.simulator.mutations.cluster.writing import not_durable
 from tests.simulator.world.cluster import ClusterWorld
 
 
-async def _looks_away(self: OrphanCollector, target: Target) -> None:
+async def _check_nothing(self: OrphanCollector, target: Target) -> None:
     """Remains of deleted queues are not searched for."""
 
 
@@ -41,11 +41,14 @@ def deletions_not_kept(world: ClusterWorld) -> Iterator[None]:
         with not_durable(self):
             await real(self, *rest)
 
-    with mock.patch.object(Incarnation, "drop", drop), mock.patch.object(OrphanCollector, "_look_at", _looks_away):
+    with (
+        mock.patch.object(Incarnation, "drop", drop),
+        mock.patch.object(OrphanCollector, "_check_partition", _check_nothing),
+    ):
         yield
 
 
 @mutation("Partitions 5", focus=focus.unreached_deleters)
 def leftovers_not_collected(world: ClusterWorld) -> AbstractContextManager[Any]:
     """A partition that was not told of its queue's deletion stays for ever."""
-    return mock.patch.object(OrphanCollector, "_look_at", _looks_away)
+    return mock.patch.object(OrphanCollector, "_check_partition", _check_nothing)
