@@ -1,10 +1,10 @@
-# The image of the service, and with --target jobs that of what makes usage and invoices of its records.
+# The image of the service, and with --target jobs that of the jobs that compute usage and invoices.
 #
 #   docker build --tag holdfast .
 #   docker run --read-only --tmpfs /tmp --volume holdfast:/var/lib/holdfast --publish 9324:9324 holdfast
 #
-# Packages are those of the lock files, each checked by its hash; what has to be compiled is published so, and no stage
-# has a compiler.  What is in the image stands in /usr/share/doc/holdfast/sbom.json (CycloneDX); Debian's packages in dpkg.
+# Packages are those of the lock files, each checked by its hash; compiled ones are published as wheels, so no stage has
+# a compiler.  /usr/share/doc/holdfast/sbom.json (CycloneDX) lists the image's contents; Debian's packages are in dpkg.
 
 ARG BASE=python:3.12-slim-bookworm
 ARG S3=yes

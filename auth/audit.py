@@ -1,6 +1,6 @@
-"""The audit log: administrative acts with actor, address and outcome.  One JSON object per line, no secrets.
+"""The audit log: administrative actions with actor, address and outcome.  One JSON object per line, no secrets.
 
-Two kinds of events are written: administrative acts, each with its own line, and refused sign-ins, of which
+Two kinds of events are written: administrative actions, each with its own line, and refused sign-ins, of which
 attackers can cause any number.  The latter are bounded: the first ones of a minute get a line each, the rest
 are counted by credential and address, and the counts are written at the end of the minute.
 
@@ -26,24 +26,24 @@ import msgspec
 Outcome = Literal["done", "refused", "failed"]
 """``refused``: nothing was changed, for a reason on the caller's side; ``failed``: on the service's side."""
 
-FILE_BYTES_MOST = 64 << 20
-FILES_MOST = 8
+FILE_BYTES_MAX = 64 << 20
+FILES_MAX = 8
 """Number of files: the current one and its predecessors, ``.1`` the latest."""
-VALUE_CHARACTERS_MOST = 512
+VALUE_CHARACTERS_MAX = 512
 SIGN_IN = "sign-in"
 """Action of a refused sign-in."""
 MINUTE_SECONDS = 60
-LINES_OF_PAIR_MOST = 5
+LINES_OF_PAIR_MAX = 5
 """Maximum number of lines per minute for refused sign-ins of one credential and address."""
-LINES_MOST = 30
+LINES_MAX = 30
 """Maximum number of lines per minute for all refused sign-ins."""
-PAIRS_MOST = 30
+PAIRS_MAX = 30
 """Maximum number of credential and address pairs counted separately per minute; the others share one count."""
 
 logger = logging.getLogger("holdfast.audit")
 
 
-class Act(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     """Content of a line, without the time."""
 
     request_id: str
@@ -60,7 +60,7 @@ class Act(msgspec.Struct, frozen=True):
     reason: str = ""
     """Reason of a refusal or failure: a code, or a short text."""
     made: str = ""
-    """Public id of a credential created by the act; left out for other acts."""
+    """Public id of a credential created by the action; left out otherwise."""
 
 
 class AuditFile:
@@ -70,11 +70,11 @@ class AuditFile:
     follow.
     """
 
-    def __init__(self, path: Path, *, bytes_most: int = FILE_BYTES_MOST, files_most: int = FILES_MOST) -> None:
+    def __init__(self, path: Path, *, bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:
         """Open or create the file.  Raises ``OSError``."""
         self.path = path
-        self._bytes_most = bytes_most
-        self._files_most = files_most
+        self._bytes_max = bytes_max
+        self._files_max = files_max
         self._file = self._open()
 
     def _open(self) -> int:
@@ -87,7 +87,7 @@ class AuditFile:
         if not self._is_in_place():
             self._follow()
         size = os.fstat(self._file).st_size
-        if size and size + len(line) > self._bytes_most:
+        if size and size + len(line) > self._bytes_max:
             self._rotate()
             size = os.fstat(self._file).st_size
         # The last line lacks its end if its process was killed, or the disk was full.
@@ -122,14 +122,14 @@ class AuditFile:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             # Open the next file before releasing this one: if that fails, nothing has changed.
-            file = self._begin_next() if self._is_in_place() else self._open()
+            file = self._start_next() if self._is_in_place() else self._open()
         finally:
             # Closing would not release the lock while a sync has the file open.
             fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
         self._file = file
 
-    def _begin_next(self) -> int:
+    def _start_next(self) -> int:
         fresh = self.path.with_name(f"{self.path.name}.new")
         file = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -141,17 +141,26 @@ class AuditFile:
         return file
 
     def _shift(self) -> None:
-        names = [self.path, *(self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self._files_most))]
+        """Give each file the name of the next older one; the current file keeps its own as well, until it is replaced.
+
+        Without a file of that name, another process could not distinguish an old generation from the current one.
+        """
+        names = [self.path.with_name(f"{self.path.name}.{n}") for n in range(1, self._files_max)]
+        if not names or not self.path.exists():
+            return
+        if names[0].exists() and os.path.samefile(self.path, names[0]):
+            return  # an earlier rotation was interrupted here
         for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
             if newer.exists():
                 os.replace(newer, older)
+        os.link(self.path, names[0])
 
     def close(self) -> None:
         os.close(self._file)
 
 
 class AuditLog:
-    """Writes acts and refused sign-ins to a file.  To be used from one event loop.
+    """Writes administrative actions and refused sign-ins to a file.  To be used from one event loop.
 
     Limits per minute apply to each process separately.
     """
@@ -170,31 +179,31 @@ class AuditLog:
         """Refused sign-ins of this minute that share one count."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def act(self, act: Act) -> None:
-        """Write an administrative act, and wait until it is on disk (or in the service's log, if that fails)."""
-        if not self._write(_facts(act)):
+    async def write(self, entry: AuditEntry) -> None:
+        """Write an entry, and wait until it is on disk (or in the service's log, if that fails)."""
+        if not self._write(_facts(entry)):
             return
         try:
             await self._file.sync()
         except OSError as error:
-            logger.error("the audit log may lose its last lines: %s", error.strerror)
+            logger.error("the audit log may have lost its last lines: %s", error.strerror)
 
-    def refused_sign_in(self, act: Act) -> None:
+    def refused_sign_in(self, entry: AuditEntry) -> None:
         """Write or count a refused sign-in.  Never waits for the disk."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MINUTE_SECONDS, self.end_minute)
-        pair = (_bounded(act.credential), _bounded(act.address))
+        pair = (_bounded(entry.credential), _bounded(entry.address))
         counts = self._counted.get(pair)
         if counts is None:
-            if len(self._counted) >= PAIRS_MOST:
+            if len(self._counted) >= PAIRS_MAX:
                 self._others += 1
                 return
             counts = self._counted[pair] = [0, 0]
         counts[0] += 1
-        if counts[1] < LINES_OF_PAIR_MOST and self._lines < LINES_MOST:
+        if counts[1] < LINES_OF_PAIR_MAX and self._lines < LINES_MAX:
             counts[1] += 1
             self._lines += 1
-            self._write(_facts(act))
+            self._write(_facts(entry))
 
     def end_minute(self) -> None:
         """Write the counts of refused sign-ins without a line, and reset them."""
@@ -211,8 +220,8 @@ class AuditLog:
 
     def _count(self, credential: str, address: str, count: int) -> None:
         reason = "further ones of this credential and address" if address else "further ones of others"
-        act = Act("", "", credential, address, SIGN_IN, "", "refused", reason)
-        self._write({**_facts(act), "count": count})
+        entry = AuditEntry("", "", credential, address, SIGN_IN, "", "refused", reason)
+        self._write({**_facts(entry), "count": count})
 
     def close(self) -> None:
         """Write pending counts, and close the file."""
@@ -224,7 +233,7 @@ class AuditLog:
         line = self._line(facts)
         try:
             if self._missing:
-                gap = Act(
+                gap = AuditEntry(
                     "", "", "", "", "audit.gap", "", "failed", "lines could not be written; see the service's log"
                 )
                 self._file.append(self._line({**_facts(gap), "count": self._missing}))
@@ -243,12 +252,12 @@ class AuditLog:
         return json.dumps({"time": stamp, **shown}, separators=(",", ":")).replace("\x7f", "\\u007f").encode()
 
 
-def _facts(act: Act) -> dict[str, Any]:
-    facts = msgspec.structs.asdict(act)
-    if not act.made:
+def _facts(entry: AuditEntry) -> dict[str, Any]:
+    facts = msgspec.structs.asdict(entry)
+    if not entry.made:
         del facts["made"]
     return facts
 
 
 def _bounded(text: str) -> str:
-    return text if len(text) <= VALUE_CHARACTERS_MOST else text[:VALUE_CHARACTERS_MOST] + "..."
+    return text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "..."

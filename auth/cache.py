@@ -1,8 +1,8 @@
 """Read-through cache of values by id, refreshed in the background while they are used.
 
-A value that is used is at most ``fresh_seconds`` old: from half of that age on, a use starts a background
-lookup; older values are not returned.  So a change in another process is seen within that time, and callers
-wait only for values that have not been used for that long.
+A returned value is at most ``fresh_seconds`` old.  From half of that age on, a use starts a background lookup.  So a
+change in another process is seen within that time, and callers wait only for values that have not been used for that
+long.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Cache(Generic[V]):
         lookups_limit: int = 8,
     ) -> None:
         """``name``: label of the cache in the metrics of hits and misses."""
-        self._places = caches.places(name)
-        self._hit = self._places.hit
+        self._indexes = caches.indexes(name)
+        self._hit = self._indexes.hit
         self._ask = look_up
         self._clock = clock
         self._known: OrderedDict[str, tuple[V, float, float]] = OrderedDict()
@@ -75,7 +75,7 @@ class Cache(Generic[V]):
         if self._unknown.get(key_id, 0.0) > self._clock():
             caches.counts[self._hit] += 1
             return None
-        caches.counts[self._places.miss] += 1
+        caches.counts[self._indexes.miss] += 1
         return await asyncio.shield(self._looking_up(key_id))
 
     def forget(self, key_id: str) -> None:
@@ -84,7 +84,7 @@ class Cache(Generic[V]):
         self._known.pop(key_id, None)
         self._unknown.pop(key_id, None)
 
-    def forget_where(self, concerns: Callable[[V], bool]) -> None:
+    def forget_all(self, concerns: Callable[[V], bool]) -> None:
         """Drop all values for which ``concerns`` is true."""
         self._changes += 1
         for key_id in [key_id for key_id, (value, _, _) in self._known.items() if concerns(value)]:

@@ -125,7 +125,7 @@ class TenantRole(msgspec.Struct, frozen=True):
     """Other accounts whose callers may assume the role."""
     trusted_subjects: tuple[str, ...] = ()
     """Subjects of the trusted OIDC issuer whose tokens may assume the role."""
-    session_seconds_most: int = 3600
+    session_seconds_max: int = 3600
     created_s: int = 0
     version: int = 1
 

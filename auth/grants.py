@@ -1,4 +1,4 @@
-"""Grants of tokens and sessions: rights derived from a key or a role, which end with it.
+"""Grants of tokens and sessions: rights derived from a key or a role.  A grant ends with its key and its role.
 
 A grant names its bearer and its maximum rights.  Its current rights are computed at each use
 (:class:`Granted`): the key that bought it and the role that it assumed must still exist, and rights removed
@@ -14,7 +14,7 @@ import msgspec
 from auth.credentials import AccessKey, ApiKey, Tenant, TenantRole
 from auth.errors import ExpiredToken, InvalidClientTokenId
 from auth.lookup import CachedKey, Credentials, not_active
-from auth.principal import EVERY_SCOPE, Principal, Role, Scope, held
+from auth.principal import EVERY_SCOPE, SCOPES, STREAM_SCOPES, Principal, Role, Scope, effective_scopes
 
 
 class NothingLeft(ValueError):
@@ -125,11 +125,13 @@ def narrowed(
     other_prefixes: tuple[str, ...],
 ) -> tuple[tuple[Scope, ...], tuple[str, ...]]:
     """Intersect scopes and prefixes.  Raises :class:`NothingLeft`."""
-    both = held(scopes) & held(other_scopes)
+    both = effective_scopes(scopes) & effective_scopes(other_scopes)
     if not both:
         raise NothingLeft("no scope is left")
     if "manage" in both:
         both -= {"monitor"}
+    if both.issuperset(SCOPES):
+        both -= frozenset(STREAM_SCOPES)
     return tuple(scope for scope in EVERY_SCOPE if scope in both), _prefixes_in_both(prefixes, other_prefixes)
 
 

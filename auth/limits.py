@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-RATE_MOST = 1_000_000
+RATE_MAX = 1_000_000
 """Maximum of calls per second and of a burst: more than a service can answer, and exact in every representation."""
-RATE_LEAST = 0.00001
+RATE_MIN = 0.00001
 """Minimum rate: about one call a day."""
-QUOTA_MOST = 2**62
+QUOTA_MAX = 2**62
 """Maximum quota that stores can represent, with room for sums."""
 
 _RATE = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,9})?)(?::([0-9]{1,7}))?\Z", re.ASCII)
 _QUOTA = re.compile(r"[0-9]{1,19}\Z", re.ASCII)
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
-_QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
+_QUOTAS = ("queues", "topics", "topic_partitions", "keys", "stored_bytes", "connections", "long_polls")
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,13 +33,13 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of calls at once, after a long enough pause."""
 
     def __post_init__(self) -> None:
-        if not _is_number(self.per_second) or not RATE_LEAST <= self.per_second <= RATE_MOST:
+        if not _is_number(self.per_second) or not RATE_MIN <= self.per_second <= RATE_MAX:
             raise ValueError(
-                f"the rate of a limit is a number of calls per second from {RATE_LEAST:.5f} to {RATE_MOST}, "
+                f"the rate of a limit is a number of calls per second from {RATE_MIN:.5f} to {RATE_MAX}, "
                 f"not {self.per_second!r}"
             )
-        if not _is_whole(self.burst) or not 1 <= self.burst <= RATE_MOST:
-            raise ValueError(f"the burst of a limit is a number of calls from 1 to {RATE_MOST}, not {self.burst!r}")
+        if not _is_whole(self.burst) or not 1 <= self.burst <= RATE_MAX:
+            raise ValueError(f"the burst of a limit is a number of calls from 1 to {RATE_MAX}, not {self.burst!r}")
 
     def __str__(self) -> str:
         """Text in the format of :func:`parse_rate`."""
@@ -60,8 +60,11 @@ def parse_rate(text: str) -> Rate:
     return Rate(per_second, int(match[2]) if match[2] else max(1, math.ceil(per_second)))
 
 
-class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Maximums for one tenant; None: no limit.  Raises ``ValueError``, which names the field."""
+class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Maximums for one tenant; None: no limit.  Raises ``ValueError``, which names the field.
+
+    Only limits that are set are stored, so that a release that does not know one can read all tenants without it.
+    """
 
     calls: Rate | None = None
     """Rate of all calls of the tenant."""
@@ -75,6 +78,10 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rate of the calls to each single queue."""
     queues: int | None = None
     """Number of queues."""
+    topics: int | None = None
+    """Number of topics."""
+    topic_partitions: int | None = None
+    """Number of partitions in all its topics together."""
     keys: int | None = None
     """Number of access keys and API keys; None: a thousand."""
     stored_bytes: int | None = None
@@ -91,7 +98,7 @@ class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"the limit {name} is a rate with a burst, not {rate!r}")
         for name in _QUOTAS:
             quota = getattr(self, name)
-            if quota is not None and not (_is_whole(quota) and 0 <= quota <= QUOTA_MOST):
+            if quota is not None and not (_is_whole(quota) and 0 <= quota <= QUOTA_MAX):
                 raise ValueError(f"the quota {name} is a whole number from 0 on, not {quota!r}")
 
 

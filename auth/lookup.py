@@ -38,7 +38,8 @@ class CachedKey(Generic[K]):
         self.usable = key.active and tenant.state == "active"
         self.expires_s = math.inf if key.expires_s is None else key.expires_s
         self.recorded_s = 0.0
-        """Time of the last use reported to :meth:`Credentials.used`, which need not get every use."""
+        """Time of the last use reported to :meth:`Credentials.used`; uses within a short time are not reported
+        again."""
 
     def refusal(self) -> AuthError:
         """Reason to refuse a caller that has proved to hold the key."""
@@ -58,9 +59,9 @@ def not_active(tenant: Tenant) -> AuthError:
 
 
 class Credentials:
-    """Cached tenants, keys and roles, each at most a second old, including the absence of one.
+    """Cached tenants, keys and roles, each at most a second old.  Their absence is cached, too.
 
-    Changes go through this class, so that this process sees them at once; other processes do within the second.
+    Changes go through this class, so that this process sees them at once; other processes see them within a second.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Credentials:
         self.roles = cache("roles", self._role)
         """Roles by ``account/name``."""
         self._recorded: dict[str, float] = {}
-        self._recorded_most = 2 * known_limit
+        self._recorded_max = 2 * known_limit
         self._uses: dict[str, int] = {}
         self._flush_due: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -177,8 +178,8 @@ class Credentials:
 
     def _forget_tenant(self, account: str) -> None:
         self.tenants.forget(account)
-        self.access_keys.forget_where(lambda known: known.key.account == account)
-        self.api_keys.forget_where(lambda known: known.key.account == account)
+        self.access_keys.forget_all(lambda known: known.key.account == account)
+        self.api_keys.forget_all(lambda known: known.key.account == account)
 
     # --- last uses ---
 
@@ -187,22 +188,22 @@ class Credentials:
         recorded = self._recorded
         if now - recorded.get(key_id, 0.0) < USE_SECONDS:
             return
-        if len(recorded) >= self._recorded_most:
+        if len(recorded) >= self._recorded_max:
             recorded.clear()
         recorded[key_id] = now
         self._uses[key_id] = int(now)
         if self._flush_due is None:
-            self._flush_due = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin_flush)
+            self._flush_due = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._start_flush)
 
     async def close(self) -> None:
         """Write last uses not written yet."""
         if self._flush_due is not None:
             self._flush_due.cancel()
-            self._begin_flush()
+            self._start_flush()
         if self._flushing is not None:
             await self._flushing
 
-    def _begin_flush(self) -> None:
+    def _start_flush(self) -> None:
         self._flush_due = None
         uses, self._uses = self._uses, {}
         self._flushing = asyncio.ensure_future(self._flush(uses, self._flushing))

@@ -9,10 +9,13 @@ import msgspec
 
 Role = Literal["operator", "admin", "user"]
 """``operator``: administers all tenants; ``admin``: administers its own tenant; ``user``: uses queues."""
-Scope = Literal["send", "receive", "manage", "monitor"]
-"""``monitor``: only reads metrics, alarms and availability; it is included in ``manage``."""
+Scope = Literal["send", "receive", "manage", "monitor", "streams:read", "streams:write", "streams:manage"]
+"""The first four are for queues, the others for topics and consumer groups.  ``monitor``: only reads metrics, alarms
+and availability; it is included in ``manage``."""
 SCOPES: tuple[Scope, ...] = ("send", "receive", "manage")
-"""All rights together: the default of a credential."""
+"""All rights together: the default of a credential.  They include :data:`STREAM_SCOPES`, which are not written out
+beside them: stored credentials have to be readable for a release that does not know these."""
+STREAM_SCOPES: tuple[Scope, ...] = ("streams:read", "streams:write", "streams:manage")
 EVERY_SCOPE: tuple[Scope, ...] = get_args(Scope)
 
 
@@ -29,9 +32,9 @@ class Principal(msgspec.Struct, frozen=True):
     """Name of the credential in the audit log: the public id of the key or token, never a secret."""
     role: Role = "user"
     scopes: tuple[Scope, ...] = SCOPES
-    """Permitted uses of the credential, whatever else allows more."""
+    """Permitted uses of the credential.  Nothing else, such as a policy, can extend them."""
     prefixes: tuple[str, ...] = ()
-    """Prefixes of the queue names that the credential may be used for; empty: all queues."""
+    """Prefixes of the names of queues, topics and groups that the credential may be used for; empty: all."""
     expires_s: int | None = None
     """Expiry of the credential, in seconds since the epoch; None: it has none of its own."""
 
@@ -55,9 +58,11 @@ class Principal(msgspec.Struct, frozen=True):
         return self.resource == "root"
 
 
-def held(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """The scopes with those that they include."""
+def effective_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """Return the scopes together with the scopes that they include."""
     found = frozenset(scopes)
+    if found.issuperset(SCOPES):
+        found |= frozenset(STREAM_SCOPES)
     return found | {"monitor"} if "manage" in found else found
 
 

@@ -13,13 +13,20 @@ Units are part of the names: ``_ms`` are milliseconds since the Unix epoch, ``_s
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
+from zlib import crc32
 
 import msgspec
 
 SHARDS = 256
 """Number of shards of a backend cluster; fixed for its lifetime."""
+
+
+def shard_of(partition: int) -> int:
+    """Return the shard that a partition hashes to; fixed for ever."""
+    return crc32(partition.to_bytes(8, "big")) % SHARDS
+
 
 WAIT_ENDS = "the wait ends"
 """Cancellation message of a receive whose caller stops waiting but still accepts messages already claimed."""
@@ -35,11 +42,11 @@ class BackendError(Exception):
 
 
 class PartitionUnknown(BackendError):
-    """This node holds no state for the partition: open it with :meth:`Backend.configure` and retry."""
+    """This node holds no state for the partition: open it with :class:`Configure` and retry."""
 
 
 class PartitionGone(BackendError):
-    """The queue was deleted, or deleted and created again: the caller's knowledge of it is outdated."""
+    """The queue was deleted, and perhaps created again: the caller's knowledge of it is outdated."""
 
 
 class SettingsStale(BackendError):
@@ -51,7 +58,7 @@ class MapStale(BackendError):
 
 
 class PartitionOpening(BackendError):
-    """The partition is still importing the tokens of other partitions whose slots it took over: retry in a moment."""
+    """The partition still imports the tokens of partitions whose slots it took over: retry in a moment."""
 
     retryable = True
 
@@ -86,10 +93,8 @@ class NotOwner(BackendError):
     retryable = True
 
     def __init__(self, shard: int, owner: str | None) -> None:
-        """Name the shard and its ``owner``: the owning node's name as far as this node knows, None if nobody owns it
-        now.
-        """
-        super().__init__(f"shard {shard} is owned by {'nobody just now' if owner is None else owner}")
+        """``owner``: name of the owning node, as far as this node knows; None: the shard has no owner now."""
+        super().__init__(f"shard {shard} has no owner now" if owner is None else f"shard {shard} is owned by {owner}")
         self.shard = shard
         self.owner = owner
 
@@ -148,7 +153,7 @@ class PartitionState(enum.IntEnum):
     DRAINING = 1
     """Accepts no more sends; receives continue until it is empty."""
     RETIRED = 2
-    """Was empty and accepts nothing any more.  It still remembers the transfers that it accepted."""
+    """It was empty and accepts nothing any more, but still remembers the transfers that it accepted."""
 
 
 class Routing(msgspec.Struct, frozen=True, array_like=True):
@@ -160,12 +165,12 @@ class Routing(msgspec.Struct, frozen=True, array_like=True):
     slots: tuple[int, ...] = (0,)
     """Slots of all partitions that accept sends."""
     state: PartitionState = PartitionState.OPEN
-    awaits: tuple[int, ...] = ()
+    pending_token_sources: tuple[int, ...] = ()
     """Partitions whose tokens this one still has to import; it accepts no send with a token until then."""
 
 
 class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
-    """Queue settings that a partition needs.  Journaled, so that a replay expires what the first run expired."""
+    """Queue settings that a partition needs.  Journaled, so that a replay expires the same messages and tokens."""
 
     partition: int
     queue_id: int
@@ -183,10 +188,10 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     """Latest purge of the queue: a partition that has not applied it applies it."""
     retry_window_seconds: int = 60
     """Time for which a retry token is remembered."""
-    messages_most: int = 0
-    """Number of stored messages, in any state, at which the queue refuses sends; 0: no limit."""
-    bytes_most: int = 0
-    """Number of stored bytes at which the queue refuses sends; 0: no limit."""
+    messages_max: int = 0
+    """Number of stored messages, in any state, from which on the queue refuses sends; 0: no limit."""
+    bytes_max: int = 0
+    """Number of stored bytes from which on the queue refuses sends; 0: no limit."""
     at_most_once: bool = False
     """A receive deletes the messages that it returns, in the same commit."""
     routing: Routing | None = None
@@ -208,7 +213,7 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
         return 0 if self.routing is None else self.routing.map_version
 
 
-# --- commands and answers ----------------------------------------------------------------------------
+# --- messages and answers ----------------------------------------------------------------------------
 
 
 class NewMessage(msgspec.Struct, array_like=True):
@@ -232,7 +237,7 @@ class NewMessage(msgspec.Struct, array_like=True):
     has since been received, deleted, purged or moved.  With another digest the send is refused.
     """
     message_id: bytes | None = None
-    """16 bytes: the id with which the caller has already answered, at :attr:`AckLevel.NONE`.  None: a new id is made.
+    """16 bytes: the id that the caller has already returned to its client, at :attr:`AckLevel.NONE`.  None: a new id.
     """
 
 
@@ -253,10 +258,10 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
     fifo: bool = False
 
 
-class Receive(msgspec.Struct, array_like=True):
-    """Claim up to ``most`` messages for ``visibility_seconds``."""
+class ReceiveOptions(msgspec.Struct, array_like=True):
+    """Options of a receive, which are the same for each partition of a queue."""
 
-    most: int
+    max_messages: int
     visibility_seconds: int
     wait_seconds: float = 0
     dead_letter: DeadLetter | None = None
@@ -297,7 +302,7 @@ class HandleOutcome(enum.IntEnum):
     """Visibility change: the claim would last more than 12 hours from its receive."""
 
 
-PEEK_BYTES_MOST = 4 << 20
+PEEK_BYTES_MAX = 4 << 20
 """Maximum bytes of messages that one peek returns; the last message may exceed it."""
 
 
@@ -443,137 +448,354 @@ class Transfer(msgspec.Struct, array_like=True):
     first_received_ms: int = 0
 
 
-class Backend(Protocol):
-    """The interface between frontend and backend.  Every answer is durable before it is given, except for sends to
-    queues that ask for less (:class:`AckLevel`).
+# --- commands ----------------------------------------------------------------------------------------
 
-    All methods raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`, :class:`MapStale`,
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Command(msgspec.Struct, Generic[Answer_co], array_like=True, gc=False):
+    """One call of a backend, with the type of its answer.
+
+    The base class is the scope: an :class:`AccountCommand` goes to every node, any other command to the partition's
+    owner.  Between processes a command is the array of its members, so a later version may append members with
+    defaults, and never removes or moves one.
+
+    Every answer is durable before it is sent, except for sends to queues with a lower :class:`AckLevel`.  All commands
+    raise :class:`PartitionUnknown`, :class:`PartitionGone`, :class:`SettingsStale`, :class:`MapStale`,
     :class:`PartitionDamaged`, :class:`NotOwner` or :class:`Unavailable` where they apply.
     """
 
-    async def configure(self, settings: PartitionSettings) -> None:
-        """Open the partition, or give it newer settings.  Older settings are ignored."""
+    KIND: ClassVar[int] = 0
+    """Number of the command in frames (:mod:`backend.rpc.wire`); 0: a base class of commands."""
+    IN_ORDER: ClassVar[bool] = False
+    """True: commands for one partition take effect in the order in which one process calls them, if they succeed."""
 
-    async def drop(self, target: Target) -> None:
-        """Forget the partition and its messages, because the queue is deleted.  Idempotent."""
+    @property
+    def partition(self) -> int:
+        """Partition that the command concerns; an account's command concerns none."""
+        raise NotImplementedError
 
-    async def purge(self, target: Target, purge_id: int) -> None:
-        """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing.
+    @property
+    def wait_time(self) -> float:
+        """Seconds for which the command may wait in the backend."""
+        return 0.0
 
-        Retry tokens stay: a send that was answered before the purge and is repeated after it stores nothing.
-        """
-
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
-        """Store messages; if refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
-        :class:`PartitionOpening` and :class:`TokenReused`.
-
-        At :attr:`AckLevel.ALL` it also raises :class:`Unavailable` when a replica is down; the messages may be stored.
-        If a crash interrupts a call before its answer, the first messages may be stored and the rest not.
-        """
-
-    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
-        """Claim messages; wait up to ``wait_seconds`` for the first one.
-
-        Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`. A caller that is
-        cancelled while it waits has claimed nothing.  With at-most-once delivery, messages are deleted when they are
-        returned, so a lost answer loses its messages.  Therefore, once the deletion is written, a cancellation has no
-        effect and the receive returns; over a connection this holds if it is cancelled with :data:`WAIT_ENDS`.
-        """
-
-    async def watch(self, target: Target, wait_seconds: float) -> bool:
-        """Return whether a receive would find a message; wait for one up to ``wait_seconds``.  Claims nothing.
-
-        The answer is a hint: another caller may claim the message first, and nothing is said about durability.
-        """
-
-    async def release(self, target: Target, handles: Sequence[str]) -> None:
-        """End claims whose messages reached no client; those receives do not count.
-
-        Handles whose claim has ended, or was replaced by another claim, are ignored.
-        """
-
-    async def delete(self, target: Target, handles: Sequence[str]) -> list[HandleOutcome]:
-        """Delete by receipt handle.  A message that is already gone is DONE."""
-
-    async def change_visibility(self, target: Target, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
-        """Set claims to last the given seconds from now; 0 ends a claim at once."""
-
-    async def counters(self, target: Target) -> Counters: ...
-
-    async def stored_bytes(self, account: str) -> int:
-        """Return the bytes of all messages in an account's queues that are open here, about half a second old.
-
-        The account's total is the sum over all nodes.
-        """
-
-    async def measures(self, target: Target) -> list[Measures]:
-        """Return the partition's statistics, as a list because a queue may have several partitions."""
-
-    async def measures_of(self, account: str, prefixes: Sequence[str], after: str, most: int) -> list[Measures]:
-        """Return statistics of partitions open here that belong to the account's first ``most`` queues by name.
-
-        Only queues after ``after`` whose names begin with one of ``prefixes`` (none: all) count.  Sorted by name.  A
-        queue's complete statistics are those of all nodes together.
-        """
-
-    async def peek(self, target: Target, most: int, after: int = 0) -> list[Peeked]:
-        """Return the first messages whose numbers are higher than ``after``, in the order stored, in any state.
-
-        Changes nothing.  Returns up to :data:`PEEK_BYTES_MOST` bytes, or a little more; empty only if there is no
-        message.
-        """
-
-    async def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
-    ) -> MoveTask:
-        """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`.
-
-        ``task_id``: the id of a task that covers several partitions; None: a new id is made.
-        """
-
-    async def list_moves(self, target: Target) -> list[MoveTask]:
-        """Return the latest tasks, newest first, at most 10."""
-
-    async def cancel_move(self, target: Target, task_id: str) -> MoveTask:
-        """Cancel a running move task.  Raises :class:`MoveTaskUnknown` unless it is running."""
+    def with_wait_time(self, seconds: float) -> Self:
+        """Return the command with another wait."""
+        return self
 
 
-class Peer(Backend, Protocol):
-    """Calls between nodes, in addition to :class:`Backend`: the destination's side of transfers between partitions.
+def answer_type(command: type[Command[Any]]) -> Any:
+    """Return the type of the answers to a command."""
+    (base,) = vars(command)["__orig_bases__"]
+    return get_args(base)[0]
 
-    Everything that the source states in these calls is durable at the source.  ``below``: all transfers with smaller
-    numbers are done and can be forgotten.
+
+class ClientCommand(Command[Answer_co]):
+    """A command that frontends may issue, as nodes may."""
+
+
+class PartitionCommand(ClientCommand[Answer_co]):
+    """A command for one partition."""
+
+    target: Target
+
+    @property
+    def partition(self) -> int:
+        return self.target.partition
+
+    def at(self, target: Target) -> Self:
+        """Return the same command for another target."""
+        return msgspec.structs.replace(self, target=target)
+
+
+class MessageCommand(PartitionCommand[Answer_co], kw_only=True):
+    """A command for messages, with a span if it is sampled.
+
+    The span is the last member of version 1.  Members that are appended later follow it, so they are keyword-only.
     """
 
-    async def take(self, target: Target, source: int, below: int, transfers: Sequence[Transfer]) -> list[int]:
-        """Accept messages from the partition ``source``.  Repeatable: a transfer accepted before is not accepted again.
+    trace: bytes | None = None
+    """The caller's span (:class:`telemetry.headers.RemoteSpan`, packed); frames omit it if it is None."""
 
-        Returns the numbers of those refused because :meth:`never` was called for them first.  Raises
-        :class:`StorageFull`; some may have been accepted then.
-        """
 
-    async def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> list[int]:
-        """Reject transfers that the source wants to take back; return the numbers not accepted, now rejected for good.
+class AccountCommand(ClientCommand[Answer_co]):
+    """A command for all queues of an account: every node is called, and their answers are merged."""
 
-        The others belong to the destination.  Repeatable.
-        """
+    account: str
 
-    async def hand_over(self, target: Target, slot: int, part: int) -> Handover:
-        """Return one part of the tokens remembered here that belong to ``slot`` in the caller's partition map.
+    def merge(self, answers: Sequence[Any]) -> Answer_co:
+        """Combine the answers of several nodes or clusters."""
+        raise NotImplementedError
 
-        From then on, no call with an older map is accepted.  Repeatable.
-        """
 
-    async def awaited(self, target: Target) -> list[int]:
-        """Return the partitions that have not yet handed over the tokens that this one waits for."""
+class PeerCommand(Command[Answer_co]):
+    """A command for one partition that only nodes issue.
 
-    async def retire(self, target: Target, linger_seconds: int) -> bool:
-        """Retire the draining partition if it was empty for ``linger_seconds`` of checks; return whether it is retired.
+    Everything in the command is durable at the caller.
+    """
 
-        A retired partition accepts nothing.  Repeatable.
-        """
+    target: Target
 
-    async def forget(self, target: Target) -> None:
-        """Drop a retired partition that its queue's map no longer contains, unless it remembers transfers that another
-        partition may still ask about.  Repeatable.
-        """
+    @property
+    def partition(self) -> int:
+        return self.target.partition
+
+
+class Configure(ClientCommand[None]):
+    """Open the partition, or give it newer settings.  Older settings are ignored."""
+
+    KIND: ClassVar[int] = 32
+    settings: PartitionSettings
+
+    @property
+    def partition(self) -> int:
+        return self.settings.partition
+
+
+class Drop(PartitionCommand[None]):
+    """Forget the partition and its messages, because the queue is deleted.  Idempotent."""
+
+    KIND: ClassVar[int] = 33
+
+
+class Purge(PartitionCommand[None]):
+    """Forget all messages, deduplication ids and claims.  A repeated ``purge_id`` does nothing.
+
+    Retry tokens stay: a send that was answered before the purge and is repeated after it stores nothing.
+    """
+
+    KIND: ClassVar[int] = 34
+    purge_id: int
+
+
+class Send(MessageCommand[list[SendResult]]):
+    """Store messages; if refused, none is stored.  Raises :class:`StorageFull`, :class:`QueueFull`,
+    :class:`PartitionOpening` and :class:`TokenReused`.
+
+    At :attr:`AckLevel.ALL` it also raises :class:`Unavailable` when a replica is down; the messages may be stored.
+    If a crash interrupts a call before its answer, the first messages may be stored and the rest not.
+    """
+
+    KIND: ClassVar[int] = 35
+    messages: Sequence[NewMessage]
+
+
+class Receive(MessageCommand[list[ReceivedMessage]]):
+    """Claim messages; wait up to ``wait_seconds`` for the first one.
+
+    Raises :class:`OverLimit` (standard queue, short poll only) and :class:`AttemptExpired`. A caller that is
+    cancelled while it waits has claimed nothing.  With at-most-once delivery, messages are deleted when they are
+    returned, so a lost answer loses its messages.  Therefore, once the deletion is written, a cancellation has no
+    effect and the receive returns; over a connection this holds if it is cancelled with :data:`WAIT_ENDS`.
+    """
+
+    KIND: ClassVar[int] = 36
+    options: ReceiveOptions
+
+    @property
+    def wait_time(self) -> float:
+        return self.options.wait_seconds
+
+    def with_wait_time(self, seconds: float) -> Self:
+        options = msgspec.structs.replace(self.options, wait_seconds=seconds)
+        return msgspec.structs.replace(self, options=options)
+
+
+class Release(PartitionCommand[None]):
+    """End claims whose messages reached no client; those receives do not count.
+
+    Handles whose claim has ended, or was replaced by another claim, are ignored.
+    """
+
+    KIND: ClassVar[int] = 37
+    handles: Sequence[str]
+
+
+class Delete(MessageCommand[list[HandleOutcome]]):
+    """Delete by receipt handle.  A message that is already gone is DONE."""
+
+    KIND: ClassVar[int] = 38
+    handles: Sequence[str]
+
+
+class ChangeVisibility(MessageCommand[list[HandleOutcome]]):
+    """Set claims to last the given seconds from now; 0 ends a claim at once."""
+
+    KIND: ClassVar[int] = 39
+    changes: Sequence[tuple[str, int]]
+
+
+class CountMessages(PartitionCommand[Counters]):
+    """Return the partition's counters."""
+
+    KIND: ClassVar[int] = 40
+
+
+class PeekMessages(PartitionCommand[list[Peeked]]):
+    """Return the first messages whose numbers are higher than ``after``, in the order stored, in any state.
+
+    Changes nothing.  Returns up to :data:`PEEK_BYTES_MAX` bytes, or a little more; empty only if there is no
+    message.
+    """
+
+    KIND: ClassVar[int] = 41
+    max_messages: int
+    after: int = 0
+
+
+class StartMove(PartitionCommand[MoveTask]):
+    """Start moving the messages of a dead-letter queue.  Raises :class:`MoveTaskRefused`."""
+
+    KIND: ClassVar[int] = 42
+    destination_arn: str | None
+    rate_per_second: int
+    task_id: str | None = None
+    """Id of a task that covers several partitions; None: a new id is made."""
+
+
+class ListMoves(PartitionCommand[list[MoveTask]]):
+    """Return the latest tasks, newest first, at most 10."""
+
+    KIND: ClassVar[int] = 43
+
+
+class CancelMove(PartitionCommand[MoveTask]):
+    """Cancel a running move task.  Raises :class:`MoveTaskUnknown` unless it is running."""
+
+    KIND: ClassVar[int] = 44
+    task_id: str
+
+
+class AccountBytes(AccountCommand[int]):
+    """Return the bytes of all messages and batches of an account that are stored in partitions open here, about half a
+    second old.
+    """
+
+    KIND: ClassVar[int] = 45
+
+    def merge(self, answers: Sequence[int]) -> int:
+        return sum(answers)
+
+
+class AcceptTransfers(PeerCommand[list[int]]):
+    """Accept messages from the partition ``source``.  Repeatable: a transfer accepted before is not accepted again.
+
+    Returns the numbers of those refused because :class:`RejectTransfers` named them first.  Raises
+    :class:`StorageFull`; some may have been accepted then.
+    """
+
+    KIND: ClassVar[int] = 46
+    source: int
+    acked_below: int
+    """All transfers with smaller numbers are done and can be forgotten."""
+    transfers: Sequence[Transfer]
+
+
+class RejectTransfers(PeerCommand[list[int]]):
+    """Reject transfers that the source wants to take back; return the numbers not accepted, now rejected for good.
+
+    The others belong to the destination.  Repeatable.
+    """
+
+    KIND: ClassVar[int] = 47
+    source: int
+    acked_below: int
+    """All transfers with smaller numbers are done and can be forgotten."""
+    numbers: Sequence[int]
+
+
+class Watch(PartitionCommand[bool]):
+    """Return whether a receive would find a message; wait for one for up to ``wait_seconds``.  Claims nothing.
+
+    The answer may be outdated at once: another caller may claim the message first.  It also does not prove durability.
+    """
+
+    KIND: ClassVar[int] = 48
+    wait_seconds: float
+
+    @property
+    def wait_time(self) -> float:
+        return self.wait_seconds
+
+    def with_wait_time(self, seconds: float) -> Self:
+        return msgspec.structs.replace(self, wait_seconds=seconds)
+
+
+class HandOverTokens(PeerCommand[Handover]):
+    """Return one part of the tokens remembered here that belong to ``slot`` in the caller's partition map.
+
+    From then on, no call with an older map is accepted.  Repeatable.
+    """
+
+    KIND: ClassVar[int] = 49
+    slot: int
+    part: int
+
+
+class PendingTokenSources(PeerCommand[list[int]]):
+    """Return the partitions that have not yet handed over the tokens that this one waits for."""
+
+    KIND: ClassVar[int] = 50
+
+
+class Retire(PeerCommand[bool]):
+    """Retire the draining partition if it was empty for ``linger_seconds`` of checks; return whether it is retired.
+
+    A retired partition accepts nothing.  Repeatable.
+    """
+
+    KIND: ClassVar[int] = 51
+    linger_seconds: int
+
+
+class Forget(PeerCommand[None]):
+    """Drop a retired partition that its queue's map no longer contains, unless it remembers transfers that another
+    partition may still need.  Repeatable.
+    """
+
+    KIND: ClassVar[int] = 52
+
+
+class QueueMeasures(PartitionCommand[list[Measures]]):
+    """Return the partition's statistics, as a list because a queue may have several partitions."""
+
+    KIND: ClassVar[int] = 53
+
+
+class AccountMeasures(AccountCommand[list[Measures]]):
+    """Return statistics of partitions that belong to the account's first ``max_queues`` queues by name.
+
+    Only queues after ``after`` whose names begin with one of ``prefixes`` (none: all) count.  Sorted by name.  A node
+    returns those of the partitions that are open there.
+    """
+
+    KIND: ClassVar[int] = 54
+    prefixes: Sequence[str]
+    after: str
+    max_queues: int
+
+    def merge(self, answers: Sequence[list[Measures]]) -> list[Measures]:
+        found = sorted((one for part in answers for one in part), key=lambda one: (one.queue, one.partition))
+        names, last = 0, None
+        for place, one in enumerate(found):
+            if one.queue != last:
+                names, last = names + 1, one.queue
+                if names > self.max_queues:
+                    return found[:place]
+        return found
+
+
+class Backend(Protocol):
+    """The interface between frontend and backend."""
+
+    def call(self, command: ClientCommand[Answer]) -> Coroutine[Any, Any, Answer]:
+        """Run a command and return its answer."""
+
+
+class Peer(Protocol):
+    """The interface between nodes: a :class:`Backend` that also runs the commands of nodes."""
+
+    def call(self, command: Command[Answer]) -> Coroutine[Any, Any, Answer]:
+        """Run a command and return its answer."""

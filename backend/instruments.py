@@ -11,21 +11,21 @@ from telemetry.metrics import BYTES, COUNTS, SECONDS, Counter, Histogram, Regist
 
 WRITES: Final = Histogram(
     "holdfast_journal_write_seconds",
-    "Time to make a row of the journal durable: its write and sync on the local disk, or until a quorum of Cassandra's "
-    "replicas has it.",
+    "Time to make a row of the journal durable: write and sync on the local disk, or write to a quorum of "
+    "Cassandra's replicas.",
     bounds=SECONDS,
 )
 FENCES: Final = Histogram(
     "holdfast_journal_fence_seconds",
-    "Time of the reads of Cassandra that say, before an answer goes out, that the log is still this node's.",
+    "Time of fence reads in Cassandra, which check before an answer that this node still owns the log.",
     bounds=SECONDS,
 )
 ROW_RECORDS: Final = Histogram(
-    "holdfast_journal_row_records", "Records of a row of the journal: what one write and sync serves.", bounds=COUNTS
+    "holdfast_journal_row_records", "Records in a row of the journal, which share a write and sync.", bounds=COUNTS
 )
 ROW_BYTES: Final = Histogram("holdfast_journal_row_bytes", "Size of the rows of the journal.", bounds=BYTES)
 FAILURES: Final = Counter(
-    "holdfast_journal_failures_total", "How often the journal could not be written, and the node started over."
+    "holdfast_journal_failures_total", "Failures to write the journal, after which the node recovered."
 )
 CHECKPOINTS: Final = Histogram(
     "holdfast_checkpoint_seconds",
@@ -33,24 +33,21 @@ CHECKPOINTS: Final = Histogram(
     bounds=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
 )
 CHECKPOINTS_FAILED: Final = Counter(
-    "holdfast_checkpoint_failures_total", "Rounds of checkpoints that failed, and are tried again."
+    "holdfast_checkpoint_failures_total", "Failed rounds of checkpoints, which are retried."
 )
 MOVES: Final = Counter(
     "holdfast_shard_moves_total",
-    "Shards that came or went: taken (from a node that has ended), received (from one that has handed them over), "
-    "handed over.",
+    "Shards gained or lost: taken (from a dead node), received (handed over by a live node), handed over.",
     labels=("how",),
-    most=3,
+    series_max=3,
 )
-SEALED: Final = Counter(
-    "holdfast_takeovers_total", "Logs of nodes that have ended, which this node has sealed so that others go on."
-)
+SEALED: Final = Counter("holdfast_takeovers_total", "Logs of dead nodes that this node has sealed.")
 REROUTED: Final = Counter(
     "holdfast_calls_rerouted_total",
-    "Calls that came to a backend which does not have the shard any more, and were made again at another.",
+    "Calls to a backend that no longer owned the shard, repeated at another one.",
 )
 for _how in ("taken", "received", "handed over"):
-    MOVES.place(_how)
+    MOVES.index(_how)
 
 
 def register(registry: Registry) -> None:

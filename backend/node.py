@@ -8,49 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from backend import instruments
-from backend.api import (
-    SHARDS,
-    Counters,
-    HandleOutcome,
-    Handover,
-    Measures,
-    MoveTask,
-    NewMessage,
-    PartitionSettings,
-    Peeked,
-    Peer,
-    Receive,
-    ReceivedMessage,
-    SendResult,
-    StorageFull,
-    Target,
-    Transfer,
-    Unavailable,
-)
+from backend.api import SHARDS, Answer, Command, Peer, StorageFull, Unavailable
+from backend.clocks.node_clock import SteadyClock
+from backend.incarnation import Incarnation
 from backend.journal.interface import Journal
 from backend.journal.local.disk import Disk
 from backend.journal.local.journal import LocalJournal
 from backend.journal.local.log import LogSettings
+from backend.lookups import Resolver, StreamResolver
 from backend.recovery.checkpointer import Checkpointer, RetainedSegments
 from backend.recovery.ownership import Ownership
 from backend.recovery.startup import start
-from backend.resolver import Resolver
 from backend.serving.background import Tasks
-from backend.serving.incarnation import Incarnation
-from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import OpenPartition
+from backend.serving.stream_partition import StreamPartition
 from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_FIRST = 0.2
-RETRY_SECONDS_MOST = 5.0
+RETRY_SECONDS_MAX = 5.0
 STEADY_SECONDS = 5.0
-"""An incarnation that lived this long was not at fault itself: the next one begins after the shortest pause."""
+"""If an incarnation ran for this long, the next one begins after the shortest pause, because the failure was not at its
+start."""
 
 
 class NodeSettings(NamedTuple):
@@ -61,7 +45,7 @@ class NodeSettings(NamedTuple):
     log: LogSettings = LogSettings()
     checkpoint_segments: int = 2
     """Number of filled segments after which a checkpoint is taken."""
-    window_bytes: int = 32 << 20
+    payload_cache_bytes: int = 32 << 20
     """Memory for payloads of messages likely to be received soon, of all queues together."""
     memory_bytes: int = 0
     """Memory for the rest of the messages' state; above it sends are refused; 0: no limit."""
@@ -84,7 +68,8 @@ class Node:
         resolver: Resolver,
         clock: SteadyClock,
         settings: NodeSettings,
-        elsewhere: Peer | None,
+        peers: Peer | None,
+        streams: StreamResolver | None,
     ) -> None:
         self._journal = journal
         """Creates the journal of one incarnation."""
@@ -92,17 +77,18 @@ class Node:
         self._resolver = resolver
         self._clock = clock
         self._settings = settings
-        self._elsewhere = elsewhere
+        self._peers = peers
+        self._streams = streams
         self._incarnation: Incarnation | None = None
         self._checkpointer: Checkpointer | None = None
         self._ownership: Ownership | None = None
         self._checkpoints: asyncio.Task[None] | None = None
-        self._letting_go: asyncio.Task[None] | None = None
+        self._release: asyncio.Task[None] | None = None
         """Task that closes the log that failed."""
         self._restart: asyncio.Task[None] | None = None
         self._pause = RETRY_SECONDS_FIRST
         """Pause before the next attempt to restart, in seconds."""
-        self._begun_at = 0.0
+        self._started_at = 0.0
         self._error = Unavailable("the node is starting")
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets an exception when the node has failed and cannot recover."""
@@ -117,12 +103,14 @@ class Node:
         *,
         clock: SteadyClock | None = None,
         settings: NodeSettings = DEFAULTS,
-        elsewhere: Peer | None = None,
+        peers: Peer | None = None,
+        streams: StreamResolver | None = None,
     ) -> Node:
         """Recover the logs of earlier incarnations under ``root``, and serve.  Raises the errors of
         :func:`startup.start`.
 
-        ``elsewhere``: the nodes that own the other shards, for transfers of messages.
+        ``peers``: the nodes that own the other shards, for transfers of messages.  ``streams``: lookups of topics, by
+        which partitions of deleted topics are found.
         """
         return await cls.start_on(
             lambda: LocalJournal(disk, root, settings.log),
@@ -130,7 +118,8 @@ class Node:
             resolver,
             clock=clock,
             settings=settings,
-            elsewhere=elsewhere,
+            peers=peers,
+            streams=streams,
         )
 
     @classmethod
@@ -142,14 +131,15 @@ class Node:
         *,
         clock: SteadyClock | None = None,
         settings: NodeSettings = DEFAULTS,
-        elsewhere: Peer | None = None,
+        peers: Peer | None = None,
+        streams: StreamResolver | None = None,
     ) -> Node:
         """Start like :meth:`start`, on any journal: ``journal`` creates one for each incarnation."""
-        node = cls(journal, entries, resolver, clock or SteadyClock(), settings, elsewhere)
-        await node._begin(node._settings.shards)
+        node = cls(journal, entries, resolver, clock or SteadyClock(), settings, peers, streams)
+        await node._start_incarnation(node._settings.shards)
         return node
 
-    async def _begin(self, given: Collection[int]) -> None:
+    async def _start_incarnation(self, given: Collection[int]) -> None:
         settings = self._settings
         journal = self._journal()
         started = await start(
@@ -166,10 +156,12 @@ class Node:
             started.log,
             started.shards,
             self._resolver,
-            settings.window_bytes,
+            settings.payload_cache_bytes,
             tasks,
+            journal.extents,
             settings.memory_bytes,
-            self._elsewhere,
+            self._peers,
+            self._streams,
         )
         self._checkpointer = Checkpointer(
             incarnation,
@@ -180,9 +172,9 @@ class Node:
         )
         self._ownership = Ownership(incarnation, started.entry, self._checkpointer, journal, self._entries)
         self._incarnation = incarnation
-        self._begun_at = asyncio.get_running_loop().time()
+        self._started_at = asyncio.get_running_loop().time()
         self._checkpoints = tasks.start(self._checkpointer.run(), "the checkpointer")
-        incarnation.begin()
+        incarnation.start()
 
     def _failed(self, error: BaseException) -> None:
         """Discard the incarnation and restart: its log cannot be written, or its memory cannot be trusted."""
@@ -191,10 +183,10 @@ class Node:
         incarnation = self._end(Unavailable("the journal has failed; the service is recovering"))
         if incarnation is not None:
             loop = asyncio.get_running_loop()
-            if loop.time() - self._begun_at >= STEADY_SECONDS:
+            if loop.time() - self._started_at >= STEADY_SECONDS:
                 self._pause = RETRY_SECONDS_FIRST
-            self._letting_go = loop.create_task(incarnation.log.close())
-            self._restart = loop.create_task(self._start_over(self._letting_go))
+            self._release = loop.create_task(incarnation.log.close())
+            self._restart = loop.create_task(self._start_over(self._release))
 
     def _end(self, error: Unavailable) -> Incarnation | None:
         incarnation, self._incarnation = self._incarnation, None
@@ -209,12 +201,12 @@ class Node:
         try:
             await asyncio.shield(releasing)
         except Exception:  # the next attempt reports what is still held
-            logger.exception("the log that has failed cannot be closed")
+            logger.exception("the failed log cannot be closed")
         while True:
             await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, RETRY_SECONDS_MOST)
+            self._pause = min(2 * self._pause, RETRY_SECONDS_MAX)
             try:
-                await self._begin(())  # the given shards are its own by now, or another node's
+                await self._start_incarnation(())  # the given shards now belong to this node, or to another one
                 logger.warning("the journal has been recovered")
                 return
             except (OSError, StoreError, StorageFull, Unavailable) as error:
@@ -250,22 +242,27 @@ class Node:
         return self._incarnation is None or not self._incarnation.shards.owned
 
     @property
-    def room(self) -> bool:
+    def accepts_sends(self) -> bool:
         """True while sends are accepted."""
         incarnation = self._incarnation
-        return incarnation is not None and incarnation.log.room() and not incarnation.memory.full
+        return incarnation is not None and incarnation.log.has_space() and not incarnation.memory.full
 
     @property
     def partitions(self) -> Mapping[int, OpenPartition]:
-        """Served partitions, by id."""
+        """Served partitions of queues, by id."""
         return {} if self._incarnation is None else self._incarnation.partitions
+
+    @property
+    def streams(self) -> Mapping[int, StreamPartition]:
+        """Served partitions of topics, and groups, by id."""
+        return {} if self._incarnation is None else self._incarnation.shards.streams
 
     @property
     def memory_share(self) -> float:
         """Used fraction of the memory for messages; 0 without a limit."""
-        if self._incarnation is None or not self._incarnation.memory.most_bytes:
+        if self._incarnation is None or not self._incarnation.memory.limit_bytes:
             return 0.0
-        return self._incarnation.memory.used_bytes / self._incarnation.memory.most_bytes
+        return self._incarnation.memory.used_bytes / self._incarnation.memory.limit_bytes
 
     @property
     def unsynced_bytes(self) -> int:
@@ -316,7 +313,7 @@ class Node:
 
         Raises :class:`Unavailable`, also if that cannot be determined now.
         """
-        await self._serving().durable()
+        await self._serving().writer.durable()
 
     def drain(self) -> None:
         """End all long polls now, with empty answers."""
@@ -335,94 +332,23 @@ class Node:
                 logger.warning("no checkpoint at the end: %s", error)
             except Exception:  # nothing is lost: the next start replays what the last checkpoint lacks
                 logger.exception("no checkpoint at the end")
-        # The restart may have begun only during that checkpoint.
-        if self._restart is not None and self._letting_go is not None:
+        # The restart may have started only during that checkpoint.
+        if self._restart is not None and self._release is not None:
             self._restart.cancel()
-            await asyncio.wait([self._restart, self._letting_go])
+            await asyncio.wait([self._restart, self._release])
         incarnation = self._end(Unavailable("the node is closed"))
         if incarnation is not None:
             await incarnation.log.close()
 
-    # --- Backend ----------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------------
 
     def _serving(self) -> Incarnation:
         if self._incarnation is None:
             raise self._error
         return self._incarnation
 
-    def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
-        return self._serving().configure(settings)
-
-    def drop(self, target: Target) -> Coroutine[Any, Any, None]:
-        return self._serving().drop(target)
-
-    def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
-        return self._serving().purge(target, purge_id)
-
-    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[SendResult]]:
-        return self._serving().send(target, messages)
-
-    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[ReceivedMessage]]:
-        return self._serving().receive(target, command)
-
-    def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:
-        return self._serving().watch(target, wait_seconds)
-
-    def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
-        return self._serving().release(target, handles)
-
-    def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
-        return self._serving().delete(target, handles)
-
-    def change_visibility(
-        self, target: Target, changes: Sequence[tuple[str, int]]
-    ) -> Coroutine[Any, Any, list[HandleOutcome]]:
-        return self._serving().change_visibility(target, changes)
-
-    def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
-        return self._serving().counters(target)
-
-    def stored_bytes(self, account: str) -> Coroutine[Any, Any, int]:
-        return self._serving().stored_bytes(account)
-
-    def measures(self, target: Target) -> Coroutine[Any, Any, list[Measures]]:
-        return self._serving().measures(target)
-
-    def measures_of(
-        self, account: str, prefixes: Sequence[str], after: str, most: int
-    ) -> Coroutine[Any, Any, list[Measures]]:
-        return self._serving().measures_of(account, prefixes, after, most)
-
-    def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._serving().peek(target, most, after)
-
-    def take(
-        self, target: Target, source: int, below: int, transfers: Sequence[Transfer]
-    ) -> Coroutine[Any, Any, list[int]]:
-        return self._serving().take(target, source, below, transfers)
-
-    def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> Coroutine[Any, Any, list[int]]:
-        return self._serving().never(target, source, below, numbers)
-
-    def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
-    ) -> Coroutine[Any, Any, MoveTask]:
-        return self._serving().start_move(target, destination_arn, rate_per_second, task_id)
-
-    def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
-        return self._serving().list_moves(target)
-
-    def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
-        return self._serving().cancel_move(target, task_id)
-
-    def hand_over(self, target: Target, slot: int, part: int) -> Coroutine[Any, Any, Handover]:
-        return self._serving().hand_over(target, slot, part)
-
-    def awaited(self, target: Target) -> Coroutine[Any, Any, list[int]]:
-        return self._serving().awaited(target)
-
-    def retire(self, target: Target, linger_seconds: int) -> Coroutine[Any, Any, bool]:
-        return self._serving().retire(target, linger_seconds)
-
-    def forget(self, target: Target) -> Coroutine[Any, Any, None]:
-        return self._serving().forget(target)
+    def call(self, command: Command[Answer]) -> Coroutine[Any, Any, Answer]:
+        incarnation = self._incarnation
+        if incarnation is None:
+            raise self._error
+        return incarnation.commands.call(command)

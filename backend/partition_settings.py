@@ -1,18 +1,21 @@
-"""Settings of a queue's partitions, computed from the queue's record.  Pure, but for the choice of a random partition.
+"""Settings of the partitions of queues and topics, computed from their records, and targets of groups.  Pure, but for
+the choice of a random partition.
 
-Frontends, nodes and managers compute them in the same way: a frontend sends them to the node, and a node that has not
-heard of a partition yet reads the queue from the metadata.
+Frontends, nodes and managers compute them in the same way: a frontend sends them to the node, and a node that does not
+know a partition yet reads the queue from the metadata.
 """
 
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 
 from backend.api import AckLevel, PartitionSettings, PartitionState, Routing, Target
 from backend.engine.token_slots import slot_of_name
+from backend.stream_api import StreamSettings
 from metadata_service.arn import QueueArn
 from metadata_service.clusters.partition_map import open_ones
 from metadata_service.models import Queue
@@ -24,6 +27,11 @@ from metadata_service.queue_settings import (
     is_fifo,
     number,
 )
+from metadata_service.stream_settings import StreamOptions, options
+from metadata_service.streams import Stream, group_id, group_partition
+
+GROUP_VERSION = 1
+"""Version of the settings of consumer groups: they are the same for all."""
 
 
 class PartitionDefaults(Protocol):
@@ -62,7 +70,7 @@ def routing_of(queue: Queue, partition: int) -> Routing | None:
     for one in queue.partitions:
         if one.id == partition:
             state = PartitionState.OPEN if one.state == "open" else PartitionState.DRAINING
-            return Routing(queue.map_version, one.slot, slots, state, one.awaits)
+            return Routing(queue.map_version, one.slot, slots, state, one.pending_token_sources)
     return Routing(queue.map_version, 0, slots, PartitionState.RETIRED)
 
 
@@ -99,8 +107,8 @@ def _shared_settings(queue: Queue, defaults: PartitionDefaults) -> PartitionSett
         token_window_seconds=defaults.deduplication_window_seconds,
         purge_id=queue.purge_id,
         retry_window_seconds=defaults.send_retry_window_seconds,
-        messages_most=-(-number(stored, MAXIMUM_MESSAGES) // shares),
-        bytes_most=-(-number(stored, MAXIMUM_BYTES) // shares),
+        messages_max=-(-number(stored, MAXIMUM_MESSAGES) // shares),
+        bytes_max=-(-number(stored, MAXIMUM_BYTES) // shares),
         at_most_once=stored.get(DELIVERY_GUARANTEE) == "at-most-once",
         ack_level=AckLevel[stored.get(ACK_LEVEL, "quorum").upper()],
     )
@@ -108,3 +116,41 @@ def _shared_settings(queue: Queue, defaults: PartitionDefaults) -> PartitionSett
 
 def _of_partition(shared: PartitionSettings, queue: Queue, partition: int) -> PartitionSettings:
     return msgspec.structs.replace(shared, partition=partition, routing=routing_of(queue, partition))
+
+
+# --- topics ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _options(settings: tuple[tuple[str, str], ...]) -> StreamOptions:
+    return options(dict(settings))
+
+
+def options_of(stream: Stream) -> StreamOptions:
+    """Settings of a topic that have an effect."""
+    return _options(tuple(stream.settings.items()))
+
+
+def settings_of_stream_partition(stream: Stream, number_in_stream: int) -> StreamSettings:
+    """Return the settings of a topic's partition, by its number in the topic."""
+    chosen = options_of(stream)
+    return StreamSettings(
+        partition=stream.partition_ids[number_in_stream],
+        stream_id=stream.stream_id,
+        version=stream.version,
+        account=stream.account,
+        topic=stream.name,
+        topic_id=stream.topic_id,
+        number=number_in_stream,
+        retention_ms=chosen.retention_ms,
+        retention_bytes=chosen.retention_bytes,
+        has_retention=chosen.has_retention,
+        append_time=chosen.append_time,
+        batch_bytes_max=chosen.batch_bytes_max,
+        ack_level=AckLevel[chosen.ack_level.upper()],
+    )
+
+
+def target_of_group(account: str, name: str, cluster: int) -> Target:
+    """Return the target of calls for a consumer group, which is in this backend cluster."""
+    return Target(group_partition(account, name, cluster), group_id(account, name), GROUP_VERSION)

@@ -1,27 +1,21 @@
-"""Metadata lookups of a node: settings of partitions, and targets of messages for other queues."""
+"""Metadata lookups of a node, by reads of the store."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from backend.api import PartitionSettings, Target
-from backend.partition_settings import PartitionDefaults, settings_of_partition, target_for_message
+from backend.partition_settings import (
+    PartitionDefaults,
+    settings_of_partition,
+    settings_of_stream_partition,
+    target_for_message,
+)
+from backend.stream_api import StreamSettings
 from metadata_service import arn as arns
 from metadata_service.models import Queue
 from metadata_service.store import QueueNotFound
-
-
-class Resolver(Protocol):
-    """Metadata lookups of a node."""
-
-    async def settings(self, target: Target) -> PartitionSettings | None:
-        """Return the settings of a queue's partition; None: the queue is deleted for good.
-
-        A partition that no longer belongs to the queue gets settings with the state RETIRED.
-        """
-
-    async def target(self, arn: str, group: str | None = None) -> Target | None:
-        """Return the target for a message to this queue, of this group if it has one; None: there is no such queue."""
+from metadata_service.streams import Stream
 
 
 class QueueReader(Protocol):
@@ -33,7 +27,10 @@ class QueueReader(Protocol):
 
 
 class StoreResolver:
-    """Implements :class:`Resolver` by reading the store, uncached: a node's decisions cannot be undone."""
+    """Implements :class:`backend.lookups.Resolver` by reading the store, uncached.
+
+    A node's decisions cannot be undone.
+    """
 
     def __init__(self, store: QueueReader, defaults: PartitionDefaults) -> None:
         self._store = store
@@ -52,3 +49,22 @@ class StoreResolver:
         except QueueNotFound:
             return None
         return target_for_message(queue, group)
+
+
+class StreamReader(Protocol):
+    """The read of :class:`metadata_service.store.StreamStore` that a resolver needs."""
+
+    async def get_stream_by_id(self, stream_id: int) -> Stream | None: ...
+
+
+class StoreStreamResolver:
+    """Implements :class:`backend.lookups.StreamResolver` by reading the store, uncached."""
+
+    def __init__(self, store: StreamReader) -> None:
+        self._store = store
+
+    async def stream_settings(self, target: Target) -> StreamSettings | None:
+        stream = await self._store.get_stream_by_id(target.queue_id)
+        if stream is None or target.partition not in stream.partition_ids:
+            return None
+        return settings_of_stream_partition(stream, stream.partition_ids.index(target.partition))

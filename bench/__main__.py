@@ -12,19 +12,24 @@ from pathlib import Path
 
 import uvloop
 
+from bench.machine import MachineInfo, machine
+from bench.peers.kafka_servers import HoldfastStreams, Kafka, KafkaUnsynced
 from bench.peers.peers import JetStream, RabbitMq
 from bench.plan import FULL, QUICK, BenchPlan
 from bench.report import FORMAT, BenchReport, Book, table, verdicts, write
 from bench.run import BenchRun
 from bench.scenarios import SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
-from bench.servers import proc
 from bench.servers.cluster_server import HoldfastCluster
 from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, ServerProcess, missing
 from bench.targets import targets
 
 SERVERS: dict[str, type[ServerProcess]] = {
-    each.name: each for each in (Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream, HoldfastCluster)
+    each.name: each
+    for each in (
+        *(Nothing, Asgi, Holdfast, ElasticMq, RabbitMq, JetStream, HoldfastCluster),
+        *(HoldfastStreams, Kafka, KafkaUnsynced),
+    )
 }
 RESULTS = Path(__file__).parent / "results"
 
@@ -40,7 +45,7 @@ def main() -> int:
     ]
     _allow_many_files()
     WORK.mkdir(parents=True, exist_ok=True)
-    facts = proc.machine(WORK)
+    facts = machine(WORK)
     book = Book()
     run = BenchRun(plan, book)
     names = _available(options.server, chosen, book)
@@ -134,7 +139,7 @@ async def _measure(run: BenchRun, scenario: Scenario, server: ServerProcess) -> 
     await scenario.measure(run, server)
 
 
-def _report(plan: BenchPlan, facts: proc.MachineInfo, book: Book, names: list[str]) -> BenchReport:
+def _report(plan: BenchPlan, facts: MachineInfo, book: Book, names: list[str]) -> BenchReport:
     held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
     return BenchReport(
         format=FORMAT,
@@ -150,8 +155,8 @@ def _report(plan: BenchPlan, facts: proc.MachineInfo, book: Book, names: list[st
 
 def _allow_many_files() -> None:
     """Raise the limit on descriptors for thousands of connections, here and in the servers, which inherit it."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
 
 
 if __name__ == "__main__":

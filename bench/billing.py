@@ -19,28 +19,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import parquet
-
-from bench.servers import proc
+from bench.machine import machine
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, PublishedDay
-from billing.metering.usage import COUNTS
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY
 from billing.pricing.rated import Rated
+from tests.servers import proc
+from tests.spark_analytics.lake_sums import days, sums_of_raw, sums_of_tables
 
 CORES: Final = 2
 HEAP: Final = "3g"
 MEMORY_MIB: Final = 4096
 DAILY_SECONDS: Final = 600
 MIB: Final = 1 << 20
-LOOK_SECONDS: Final = 0.2
-IDS: Final = ["node", "boot", "sequence", "slot"]
+POLL_SECONDS: Final = 0.2
 PRICES: Final = "billing/pricing/prices.example.yaml"
 
 
@@ -69,7 +65,7 @@ def ran(*arguments: str) -> Ran:
             with suppress(FileNotFoundError, ProcessLookupError):
                 cpu_s.append(proc.cpu_seconds(process.pid))
                 rss_mib.append(proc.rss_mib(process.pid))
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -82,45 +78,6 @@ def ran(*arguments: str) -> Ran:
     if process.returncode:
         raise RuntimeError(f"{' '.join(arguments)} ended with {process.returncode}")
     return Ran(seconds, max(cpu_s), max(rss_mib))
-
-
-def sums_of_raw(lake: Lake) -> tuple[int, int, dict[str, int], int]:
-    """Return records, repeated ones, the sum of each count, and byte-milliseconds: by pyarrow, hour by hour."""
-    count = repeated = byte_milliseconds = 0
-    sums = dict.fromkeys(COUNTS, 0)
-    for folder in sorted({path.rpartition("/")[0] for path in lake.paths("usage")}):
-        hour = _together(lake, folder, [*IDS, *COUNTS])
-        once = hour.group_by(IDS).aggregate([(name, "max") for name in COUNTS])
-        count += len(once)
-        repeated += len(hour) - len(once)
-        for name in COUNTS:
-            sums[name] += pc.sum(once[f"{name}_max"]).as_py() or 0
-    for folder in sorted({path.rpartition("/")[0] for path in lake.paths("storage")}):
-        hour = _together(lake, folder, ["byte_milliseconds"])
-        byte_milliseconds += pc.sum(hour["byte_milliseconds"].cast(pa.decimal128(38, 0))).as_py()
-    return count, repeated, sums, int(byte_milliseconds)
-
-
-def _together(lake: Lake, folder: str, columns: list[str]) -> pa.Table:
-    files = [Path(lake.root) / path for path in lake.paths(folder)]
-    return pa.concat_tables([parquet.ParquetFile(file).read(columns=columns) for file in files])
-
-
-def sums_of_tables(lake: Lake, first: date, last: date) -> tuple[int, int, dict[str, int], int]:
-    """Return the same sums, from the tables' rows and the counts of records read in their pointers."""
-    tables = LakeTables(lake)
-    count = sum(day.read.records for day in days(lake, USAGE_HOURLY))
-    repeated = sum(day.read.repeated for day in days(lake, USAGE_HOURLY))
-    usage = tables.read(USAGE_HOURLY, first, last, columns=COUNTS)
-    storage = tables.read(STORAGE_HOURLY, first, last, columns=["byte_milliseconds"])
-    sums = {name: pc.sum(usage[name]).as_py() or 0 for name in COUNTS}
-    return count, repeated, sums, int(pc.sum(storage["byte_milliseconds"]).as_py())
-
-
-def days(lake: Lake, name: str) -> list[PublishedDay]:
-    """Return the pointers of all published days."""
-    tables = LakeTables(lake)
-    return [found for found in (tables.day(name, day) for day in tables.days(name)) if found is not None]
 
 
 def units_rated(lake: Lake, month: Month) -> tuple[int, tuple[int, int, int]]:
@@ -145,7 +102,7 @@ class BillingResult(NamedTuple):
     rows: int
     """Rows of both tables."""
     tables_mib: float
-    made_up: Ran
+    generated: Ran
     batch: Ran
     again: Ran
     """The batch after late records had arrived."""
@@ -159,7 +116,7 @@ def measure(folder: Path, records: int, month: Month) -> BillingResult:
     shutil.rmtree(folder, ignore_errors=True)
     lake = Lake(str(folder))
     of = ["--lake", str(folder), "--month", str(month)]
-    made_up = ran("generate", *of, "--records", str(records), "--part", "punctual")
+    generated = ran("generate", *of, "--records", str(records), "--part", "punctual")
     batch = ran("batch", *of)
     ran("generate", *of, "--records", str(records), "--part", "late")
     again = ran("batch", *of)
@@ -184,7 +141,7 @@ def measure(folder: Path, records: int, month: Month) -> BillingResult:
         raw_mib=sum(file.size_bytes for kind in ("usage", "storage") for file in lake.files(kind)) / MIB,
         rows=sum(day.rows for day in usage + storage),
         tables_mib=sum(file.size_bytes for file in lake.files("tables") if file.path in published) / MIB,
-        made_up=made_up,
+        generated=generated,
         batch=batch,
         again=again,
         rated=rated,
@@ -198,13 +155,13 @@ def table(measured: Sequence[BillingResult]) -> str:
         "records of calls, and of storage",
         "the lake, MiB",
         "tables: rows, MiB",
-        "made up, s",
+        "generation, s",
         "**batch, s**",
         "its CPU, s",
         "records a second",
         "CPU s a million",
         "memory, MiB",
-        "again when late ones came, s",
+        "batch after late records, s",
         "**rating, s**",
         "its CPU, s",
         "its lines",
@@ -215,7 +172,7 @@ def table(measured: Sequence[BillingResult]) -> str:
             f"{one.records / 1e6:g} and {one.stored / 1e6:.2f} million",
             f"{one.raw_mib:,.0f}",
             f"{one.rows / 1e6:.2f} million, {one.tables_mib:,.0f}",
-            f"{one.made_up.seconds:,.0f}",
+            f"{one.generated.seconds:,.0f}",
             f"**{one.batch.seconds:,.0f}**",
             f"{one.batch.cpu_s:,.0f}",
             f"{(one.records + one.stored) / one.batch.seconds:,.0f}",
@@ -318,12 +275,14 @@ def main() -> int:
         nargs="+",
         default=[5, 15, 50],
         metavar="N",
-        help="of records of calls, for each size; the fixed part of the time is known from two sizes on",
+        help="millions of records of calls, one number for each size; two sizes show the fixed part of the time",
     )
     parser.add_argument("--month", type=Month.parse, default=Month(2026, 10), help="(default: %(default)s)")
-    parser.add_argument("--folder", type=Path, default=Path(".cache/billing"), help="for the lakes (%(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".cache/billing"), help="folder of the lakes (default: %(default)s)"
+    )
     options = parser.parse_args()
-    facts = proc.machine(Path("."))
+    facts = machine(Path("."))
     measured: list[BillingResult] = []
     for millions in options.millions:
         folder = options.folder / f"{millions:g}"
@@ -335,7 +294,7 @@ def main() -> int:
         days_of_month = (options.month.next.first - options.month.first).days
         print(f"{fixed_and_growing(found)}\n\n{sizing(measured, found['batch, CPU s'], days_of_month)}\n")
     else:
-        print("The fixed part of the time is known from two sizes on: give --millions two or more numbers.\n")
+        print("The fixed part of the time needs two sizes: give --millions two or more numbers.\n")
     print(facts)
     return 0
 

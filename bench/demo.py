@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from bench.cluster import ClusterFailed, LocalCluster
 from bench.load import LoadAnswer, LoadError, parse_answer
-from bench.servers.cassandra_server import CassandraFailed, CassandraMissing
-from bench.signing import RequestSigner, SigningCredentials
 from holdfast.runtime.stores import Stores
+from tests.servers.cassandra_server import CassandraFailed, CassandraMissing
+from tests.servers.local_cluster import ClusterFailed, LocalCluster
+from tests.servers.signing import RequestSigner, SigningCredentials
 
 QUEUES = 24
 SENDERS = 6
@@ -30,8 +30,8 @@ RECEIVERS = 12
 WAVE = 3
 """Backends that are added, or removed, together."""
 CALL_SECONDS = 60.0
-BALANCED_SECONDS_MOST = 180.0
-DRAIN_SECONDS_MOST = 120.0
+BALANCED_SECONDS_MAX = 180.0
+DRAIN_SECONDS_MAX = 120.0
 PAUSE_SECONDS = 0.05
 """Pause before a refused call, or one whose connection was lost, is repeated."""
 COLUMNS = ("seconds", "moved", "least", "max/mean", "calls", "held up", "longest")
@@ -39,12 +39,12 @@ WIDTHS = (8, 7, 7, 10, 8, 9, 9)
 HELD_SECONDS = 1.0
 """Duration, without a long poll's wait, above which a call counts as held up."""
 EXPLANATION = f"""
-Each line is an act: backends come or go while clients send and receive.
+Each line is a step: backends are added or removed while clients send and receive.
   seconds    until every backend has its share of the 256 shards again
   moved      shards that went to another backend
-  least      shards that had to move, at least: what those that went had, or what those that came have to get
+  least      shards that had to move, at least: those of the removed backends, or those for the added ones
   max/mean   shards of the backend with the most, divided by the mean: 1.00 is even
-  calls      of the clients meanwhile
+  calls      of the clients in this time
   held up    calls that took longer than {HELD_SECONDS:g} s, long polls' waiting not counted
   longest    the longest of these calls; after it, refusals that clients met and tried again
 """
@@ -155,7 +155,7 @@ class DemoClients:
         await asyncio.gather(*self._tasks[:SENDERS])
         self._check_received()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS_MOST):
+            async with asyncio.timeout(DRAIN_SECONDS_MAX):
                 await self._all_received.wait()
         for task in self._tasks:
             task.cancel()
@@ -215,9 +215,9 @@ class ShardOwners(NamedTuple):
 class Demo:
     """The acts of the demonstration."""
 
-    def __init__(self, cluster: LocalCluster, rate: float, told: Callable[[str], None]) -> None:
+    def __init__(self, cluster: LocalCluster, rate: float, report: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._told = told
+        self._report = report
         self._load = DemoClients(cluster, rate)
         self._stores = Stores(cluster.settings())
 
@@ -231,8 +231,8 @@ class Demo:
     async def _run(self) -> bool:
         before = await self._balanced(3)
         await self._load.start()
-        self._told(EXPLANATION)
-        self._told(" " * 22 + "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, WIDTHS, strict=True)))
+        self._report(EXPLANATION)
+        self._report(" " * 22 + "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, WIDTHS, strict=True)))
         await asyncio.sleep(5)
         self._line("3, at rest", 5, before, before, 3)
         for number in range(3 + WAVE, 12 + 1, WAVE):
@@ -242,7 +242,7 @@ class Demo:
         drained = await self._load.stop()
         lost = len(self._load.acknowledged - self._load.received.keys())
         twice = sum(count - 1 for count in self._load.received.values())
-        self._told(
+        self._report(
             f"\n{result(len(self._load.acknowledged), lost, twice)}  The last came {drained:.1f} s after its send."
         )
         return not lost and not twice
@@ -271,23 +271,23 @@ class Demo:
         gone = sum(count for node, count in before.counts.items() if node not in after.counts)
         come = sum(count for node, count in after.counts.items() if node not in before.counts)
         errors = ", ".join(f"{count} x {code}" for code, count in noticed.errors.items())
-        self._told(
+        self._report(
             f"{name:<22}{seconds:>8.1f}{after.moved(before):>7}{max(gone, come):>7}{after.balance(nodes):>10.2f}"
             f"{noticed.calls:>8}{noticed.held:>9}{noticed.longest_seconds:>8.2f}s {errors}"
         )
 
     async def _balanced(self, nodes: int) -> ShardOwners:
         """Wait until ``nodes`` backends have all shards, each its share."""
-        deadline = time.monotonic() + BALANCED_SECONDS_MOST
+        deadline = time.monotonic() + BALANCED_SECONDS_MAX
         while True:
-            reports = await (await self._stores.metadata()).cluster_reports()
+            reports = await (await self._stores.metadata()).clusters.cluster_reports()
             if reports and not reports[0].moving and not reports[0].unassigned:
                 spread = await self._spread()
                 live = sum(node.live for node in reports[0].nodes)
                 if live == len(spread.counts) == nodes and spread.balance(nodes) < 1.25:
                     return spread
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"the shards are not balanced after {BALANCED_SECONDS_MOST:.0f} s: {reports}")
+                raise ClusterFailed(f"the shards are not balanced after {BALANCED_SECONDS_MAX:.0f} s: {reports}")
             await asyncio.sleep(0.2)
 
     async def _spread(self) -> ShardOwners:
@@ -309,14 +309,14 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=60.0, help="messages a second (60)")
     options = parser.parse_args()
 
-    def told(text: str) -> None:
+    def report(text: str) -> None:
         print(text, flush=True)
 
     try:
         cluster = LocalCluster(cassandra=options.cassandra, metadata=1, backends=3, frontends=2, managers=0)
         with contextlib.closing(cluster):
-            cluster.start(told)
-            return 0 if asyncio.run(Demo(cluster, options.rate, told).run()) else 1
+            cluster.start(report)
+            return 0 if asyncio.run(Demo(cluster, options.rate, report).run()) else 1
     except (CassandraMissing, CassandraFailed, ClusterFailed) as error:
         print(error, file=sys.stderr)
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from bench.load import BenchJobFailed, Call, Job, Jobs, LoadAnswer
-from bench.signing import RequestSigner
+from tests.servers.signing import RequestSigner
 
 BODY_BYTES = 256
 BATCH = 10

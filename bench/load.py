@@ -76,7 +76,7 @@ class Window:
         self.first_error = ""
         self.generator_cpu_s = 0.0
         self.samples: dict[str, Samples] = {}
-        self._cpu_began = time.process_time()
+        self._cpu_started = time.process_time()
 
     def record(self, action: str, since: float, now: float, answer: LoadAnswer) -> None:
         self.calls += 1
@@ -94,7 +94,7 @@ class Window:
 
     def close(self) -> None:
         self.seconds = time.perf_counter() - self.started_at
-        self.generator_cpu_s = time.process_time() - self._cpu_began
+        self.generator_cpu_s = time.process_time() - self._cpu_started
 
     def latencies(self) -> array[float]:
         """Return all latencies, sorted."""
@@ -189,7 +189,7 @@ class LoadConnection(asyncio.Protocol):
         """Record the answer of the call in progress, and continue its job."""
         job = self._job
         if job is None:
-            self._load.broken(LoadError(f"an answer that nobody asked for: {answer.body[:200]!r}"))
+            self._load.broken(LoadError(f"an answer without a call: {answer.body[:200]!r}"))
             return
         window = self._load.window
         window.record(self._action, self._since, time.perf_counter(), answer)
@@ -278,14 +278,14 @@ class LoadGenerator:
     async def drain(self, jobs: Jobs) -> Window:
         """Run jobs until there are none left; the window covers all of it."""
         window = self.window = Window()
-        self.begin(jobs)
+        self.start(jobs)
         await self._until_quiet()
         window.close()
         return window
 
     async def closed(self, jobs: Jobs, warm_up_s: float, measure_s: float, mark: Mark) -> Window:
         """Run jobs on every connection as fast as they are answered."""
-        self.begin(jobs)
+        self.start(jobs)
         await self._for(warm_up_s)
         window = await self.measure(measure_s, mark)
         await self._end()
@@ -293,7 +293,7 @@ class LoadGenerator:
 
     async def window_of(self, jobs: Jobs, warm_up_s: float, measure_s: float, mark: Mark) -> Window:
         """Run jobs like :meth:`closed`, if the last answers may never arrive: closing the connections ends them."""
-        self.begin(jobs)
+        self.start(jobs)
         await self._for(warm_up_s)
         return await self.measure(measure_s, mark)
 
@@ -313,7 +313,7 @@ class LoadGenerator:
             self._paced = False
         return window
 
-    def begin(self, jobs: Jobs) -> None:
+    def start(self, jobs: Jobs) -> None:
         """Run jobs on every free connection from now on, until there are none."""
         self._jobs = jobs
         waiting, self._free = self._free, []

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from bench.load import Window, quantile
-from bench.servers.proc import MachineInfo
+from bench.machine import MachineInfo
 
 FORMAT = 1
 """Format version of the JSON files; raised when a meaning changes."""

@@ -46,8 +46,8 @@ def _ratio(above: str, below: str, above_server: str = "holdfast", below_server:
 
 
 def _guards(book: Book) -> float | None:
-    added, least = book.figure("send-guarded", "added to a SendMessage", "holdfast"), book.row("trivial", "uvicorn")
-    return added / least.cpu_us_per_call if added is not None and least else None
+    added, baseline = book.figure("send-guarded", "added to a SendMessage", "holdfast"), book.row("trivial", "uvicorn")
+    return added / baseline.cpu_us_per_call if added is not None and baseline else None
 
 
 def _backlog(kind: str, depths: tuple[int, ...], bytes_a_message: int) -> list[PerformanceTarget]:
@@ -91,6 +91,37 @@ def _takeover(scenario: str, server: str, leaving: str, journal: str) -> list[Pe
             _figure(scenario, "longest wait at a hand-over", server),
         ),
         PerformanceTarget(f"a whole node is ({journal})", 20, False, "s", _figure(scenario, leaving, server)),
+    ]
+
+
+def _streams() -> list[PerformanceTarget]:
+    def cpu(scenario: str) -> Take:
+        def take(book: Book) -> float | None:
+            row = book.row(scenario, "holdfast-streams")
+            return row.cpu_us_per_message if row else None
+
+        return take
+
+    return [
+        PerformanceTarget("Produce, batches of 100 × 256 B, CPU a record", 3, False, "µs", cpu("produce 100")),
+        PerformanceTarget("Fetch at the head, CPU a record", 1.5, False, "µs", cpu("fetch head")),
+        PerformanceTarget(
+            "Fetch of all records from the start, against the head",
+            1.5,
+            False,
+            "times",
+            _ratio("fetch start", "fetch head", "holdfast-streams", "holdfast-streams"),
+        ),
+        *(
+            PerformanceTarget(
+                f"Produce, batches of {records}, Kafka's CPU over Holdfast's (both sync)",
+                1,
+                True,
+                "times",
+                _ratio(f"produce {records}", f"produce {records}", "kafka", "holdfast-streams"),
+            )
+            for records in (1, 100, 1_000)
+        ),
     ]
 
 
@@ -234,4 +265,5 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
         ),
         *_takeover("takeover-backends", "holdfast", "a node leaves, and is back", "local journals"),
         *_takeover("takeover-cluster", "cluster", "a node leaves", "Cassandra"),
+        *_streams(),
     ]

@@ -16,10 +16,11 @@ import signal
 import sys
 from pathlib import Path
 
-from bench.cluster import REGION, ClusterFailed, LocalCluster, Process
-from bench.servers.cassandra_server import CassandraFailed, CassandraMissing, CassandraNode
-from bench.servers.redis_server import RedisServer
 from holdfast.runtime.root_tenant import shell_lines
+from tests.servers.cassandra_server import CassandraFailed, CassandraMissing, CassandraNode
+from tests.servers.local_cluster import ClusterFailed, LocalCluster, Process
+from tests.servers.redis_server import RedisServer
+from tests.servers.server import REGION
 
 COMMANDS = "start, stop, kill, pause, resume NAME; add (a backend); status; usage; quit"
 _ACTS = ("start", "stop", "kill", "pause", "resume")

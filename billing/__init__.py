@@ -6,7 +6,7 @@ lake.
 * :mod:`billing.metering.storage`: records of the bytes that queues store.
 * :mod:`billing.metering.storage_file`: spool files of those records.
 * :mod:`billing.metering.meter`: the counters of one process, one buffer for each minute.
-* :mod:`billing.metering.where`: the lake's URL, passed to processes in their environment.
+* :mod:`billing.metering.lake_variable`: the lake's URL, passed to processes in their environment.
 * :mod:`billing.lake.lake`: the usage lake: Parquet files under ``date=/hour=``, in a folder or an object store.
 * :mod:`billing.lake.upload`: upload of finished spool files to the lake.
 * :mod:`billing.lake.tables`: hourly tables that the batch (``spark_analytics.batch``) computes from the records.

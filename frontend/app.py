@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from frontend.request.call import Scope
-from frontend.request.long_polls import AsgiReceive
+from frontend import sts
+from frontend.http.asgi import AsgiReceive, AsgiSend, Scope
+from frontend.request.context import Context
+from frontend.request.pipeline import Pipeline
 from frontend.rest import app
-from frontend.rest.authentication import PREFIX, AdminDoor
+from frontend.rest.endpoint import PREFIX, RestEndpoint
+from frontend.rest.resources.routers import create_routers
 from frontend.services import Services
-from frontend.sqs.endpoint import AsgiSend, SqsEndpoint
+from frontend.sqs.actions.queues import auto_create_queue
+from frontend.sqs.endpoint import SqsEndpoint
+from frontend.sqs.operations import OPERATIONS
 
-SETTLE_SECONDS = 10.0
+DRAIN_SECONDS = 10.0
 """Time limit for sends that were answered before the backend has answered."""
 
 
@@ -25,9 +30,11 @@ class FrontendApp:
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.sqs = SqsEndpoint(services)
-        self.rest = app.create_rest(services, self.sqs.context)
-        self.admin = AdminDoor(services, self.sqs, self.rest)
+        self.context = Context(services)
+        self.pipeline = Pipeline(self.context, OPERATIONS, auto_create_queue)
+        self.sqs = SqsEndpoint(self.pipeline, sts.Sts(self.pipeline))
+        self.rest = app.create_rest(services, create_routers(self.context))
+        self.v1 = RestEndpoint(self.pipeline, self.rest)
 
     def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
         """Return the coroutine of the responsible part; awaiting it here would cost each call another coroutine."""
@@ -35,18 +42,18 @@ class FrontendApp:
             return self.rest(scope, receive, send)
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            return self.admin(scope, receive, send)
+            return self.v1(scope, receive, send)
         if path in app.PATHS and scope["method"] in ("GET", "HEAD"):
             return self.rest(scope, receive, send)
         return self.sqs(scope, receive, send)
 
-    def begin_drain(self) -> None:
+    def start_drain(self) -> None:
         """Start draining: waiting receives answer now, and readiness ends.  May be called more than once."""
         self.services.polls.drain()
 
     async def drain(self) -> None:
         """Wait for unacknowledged sends after the last call, for a limited time."""
-        await self.sqs.context.unacknowledged.drain(SETTLE_SECONDS)
+        await self.context.unacknowledged.drain(DRAIN_SECONDS)
 
 
 def create_app(services: Services) -> FrontendApp:

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from backend.api import Backend, Measures
+from backend.api import AccountMeasures, Backend, Measures
 from frontend.queues.attributes import STORED_BYTES
 from telemetry.metrics import Family, Series
 
 KEPT_SECONDS: Final = 10.0
 """Time for which a page is cached."""
 PAGES_KEPT: Final = 64
-QUEUES_MOST: Final = 10_000
+QUEUES_MAX: Final = 10_000
 """Maximum number of queues on one page: some 10 MB."""
 
 Unit = Literal["Count", "Seconds", "Bytes"]
@@ -64,14 +64,14 @@ METRICS: Final = (
         "ApproximateNumberOfMessagesDelayed",
         "Count",
         "holdfast_queue_messages_delayed",
-        "Messages that cannot be received yet, for they are delayed.",
+        "Messages that cannot be received yet because they are delayed.",
         lambda one, _: one.delayed,
     ),
     Metric(
         "ApproximateAgeOfOldestMessage",
         "Seconds",
         "holdfast_queue_oldest_message_age_seconds",
-        "Age of the first message that is there, in whatever state.",
+        "Age of the oldest message, in any state.",
         _age_seconds,
         together=max,
     ),
@@ -79,14 +79,14 @@ METRICS: Final = (
         STORED_BYTES,
         "Bytes",
         "holdfast_queue_stored_bytes",
-        "Bytes of all messages, as they are stored.",
+        "Stored bytes of all messages.",
         lambda one, _: one.stored_bytes,
     ),
     Metric(
         "NumberOfMessagesSent",
         "Count",
         "holdfast_queue_messages_sent_total",
-        "Messages that were sent to the queue; none that came from another queue.",
+        "Messages sent to the queue, without those moved from another queue.",
         lambda one, _: one.sent,
         counts=True,
     ),
@@ -94,7 +94,7 @@ METRICS: Final = (
         "SentMessageSize",
         "Bytes",
         "holdfast_queue_sent_message_bytes_total",
-        "Bytes of the messages that were sent, as they are stored.",
+        "Stored bytes of the messages sent.",
         lambda one, _: one.sent_bytes,
         counts=True,
     ),
@@ -102,7 +102,7 @@ METRICS: Final = (
         "NumberOfMessagesReceived",
         "Count",
         "holdfast_queue_messages_received_total",
-        "Messages that receives were answered with.",
+        "Messages returned by receives.",
         lambda one, _: one.received,
         counts=True,
     ),
@@ -110,7 +110,7 @@ METRICS: Final = (
         "NumberOfEmptyReceives",
         "Count",
         "holdfast_queue_empty_receives_total",
-        "Receives that were answered with no message.",
+        "Receives that returned no message.",
         lambda one, _: one.empty_receives,
         counts=True,
     ),
@@ -118,7 +118,7 @@ METRICS: Final = (
         "NumberOfMessagesDeleted",
         "Count",
         "holdfast_queue_messages_deleted_total",
-        "Messages that were deleted by their receipt handles.",
+        "Messages deleted by receipt handle.",
         lambda one, _: one.deleted,
         counts=True,
     ),
@@ -126,7 +126,7 @@ METRICS: Final = (
         "NumberOfDeduplicatedSentMessages",
         "Count",
         "holdfast_queue_deduplicated_sent_messages_total",
-        "Messages that were sent again, and not stored again.",
+        "Repeated sends that were not stored again.",
         lambda one, _: one.deduplicated,
         counts=True,
     ),
@@ -141,14 +141,14 @@ METRICS: Final = (
         "ApproximateNumberOfNoisyGroups",
         "Count",
         "holdfast_queue_noisy_groups",
-        "Fair queues: message groups that come last, for they have more than their share.",
+        "Fair queues: message groups with more than their share, which are delivered last.",
         lambda one, _: one.noisy_groups,
     ),
     Metric(
         "ApproximateNumberOfMessagesVisibleInQuietGroups",
         "Count",
         "holdfast_queue_messages_visible_in_quiet_groups",
-        "Fair queues: messages that can be received, of all other groups.",
+        "Fair queues: messages of all other groups that can be received.",
         lambda one, _: one.visible_quiet,
     ),
 )
@@ -171,18 +171,18 @@ class QueueMetrics:
         self._now_ms = now_ms
         self._pages: dict[tuple[object, ...], tuple[float, asyncio.Task[bytes]]] = {}
 
-    async def page(self, account: str, prefixes: Sequence[str], most: int) -> bytes:
-        """Page of the account's first ``most`` queues by name, of those that begin with one of ``prefixes``.
+    async def page(self, account: str, prefixes: Sequence[str], queues_max: int) -> bytes:
+        """Page of the account's first ``queues_max`` queues by name, of those that begin with one of ``prefixes``.
 
         Raises :class:`~backend.api.BackendError`.
         """
         if not prefixes:  # the caller may see no queues
-            return await asyncio.to_thread(_page, [], most, 0)
+            return await asyncio.to_thread(_page, [], queues_max, 0)
         now = asyncio.get_running_loop().time()
-        key = (account, *prefixes, most)
+        key = (account, *prefixes, queues_max)
         known = self._pages.get(key)
         if known is None or known[0] <= now:
-            made = asyncio.create_task(self._make(account, [one for one in prefixes if one], most), name="a page")
+            made = asyncio.create_task(self._make(account, [one for one in prefixes if one], queues_max), name="a page")
             made.add_done_callback(lambda made: made.cancelled() or made.exception())  # there may be no waiter left
             known = now + KEPT_SECONDS, made
             self._pages = {one: page for one, page in self._pages.items() if page[0] > now}
@@ -196,26 +196,26 @@ class QueueMetrics:
                 del self._pages[key]
             raise
 
-    async def _make(self, account: str, prefixes: Sequence[str], most: int) -> bytes:
-        measures = await self._backend.measures_of(account, prefixes, "", most + 1)
-        return await asyncio.to_thread(_page, measures, most, self._now_ms())
+    async def _make(self, account: str, prefixes: Sequence[str], queues_max: int) -> bytes:
+        measures = await self._backend.call(AccountMeasures(account, prefixes, "", queues_max + 1))
+        return await asyncio.to_thread(_page, measures, queues_max, self._now_ms())
 
 
-def _page(measures: Sequence[Measures], most: int, now_ms: int) -> bytes:
+def _page(measures: Sequence[Measures], queues_max: int, now_ms: int) -> bytes:
     from telemetry.prometheus import text
 
     by_queue: dict[str, list[Measures]] = {}
     for one in measures:
         by_queue.setdefault(one.queue, []).append(one)
     names = list(by_queue)
-    families = [_family(metric, {name: by_queue[name] for name in names[:most]}, now_ms) for metric in METRICS]
+    families = [_family(metric, {name: by_queue[name] for name in names[:queues_max]}, now_ms) for metric in METRICS]
     truncated = Family(
         TRUNCATED,
         "gauge",
-        "1: there are more queues than this answer has; ask for those of a prefix, or for more.",
+        "1: the answer does not include all queues; request a prefix, or a higher limit.",
         (),
         (),
-        (Series((), float(len(names) > most)),),
+        (Series((), float(len(names) > queues_max)),),
     )
     return text([*families, truncated])
 

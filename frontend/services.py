@@ -17,23 +17,24 @@ from backend.api import Backend
 from billing.lake.uploader import UsageUploader
 from billing.metering.meter import Meter
 from billing.reports.reader import Reader
-from frontend.request.bodies import Room
-from frontend.request.long_polls import LongPolls
-from frontend.request.settings import FrontendSettings
+from frontend.http.bodies import Room
+from frontend.http.long_polls import LongPolls
+from frontend.settings import FrontendSettings
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.models import ClusterReport
 from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.cached_streams import StreamClient
 from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
     from auth.tokens.oidc import Oidc
     from frontend.alarms.alarms import Alarms
-    from frontend.rest.document_jobs import Documents
+    from frontend.document_jobs import Documents
     from telemetry.spans import Tracing
 
 
 class AlarmEvaluator(Protocol):
-    """Evaluates alarms (:class:`frontend.alarms.keeper.Keeper`)."""
+    """Evaluates alarms (:class:`frontend.alarm_keeper.Keeper`)."""
 
     def start(self) -> None: ...
 
@@ -50,6 +51,8 @@ class Services:
     backend: Backend
     clock: Callable[[], float] = time.time
     """Seconds since the epoch: for signatures, and for the times of queues."""
+    streams: StreamClient | None = None
+    """Streams (topics); None: there are none."""
     polls: LongPolls = field(default_factory=LongPolls)
     serving: Callable[[], bool] = lambda: True
     """Function that returns True while the backend takes calls."""

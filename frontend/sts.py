@@ -26,12 +26,10 @@ from auth.errors import AuthError, ExpiredToken, InvalidClientTokenId, IssuerUnr
 from auth.grants import Grant, NothingLeft, narrowed
 from auth.lookup import CachedKey
 from auth.principal import Principal, Scope
-from auth.tokens.sessions import SECONDS_LEAST, SECONDS_MOST, Session
-from frontend.request.authenticator import Authenticator, Caller, Outside, Presented
-from frontend.request.call import Call
-from frontend.request.throttle import Throttle
-from frontend.services import Services
-from frontend.sqs.audited_actions import AuditedActions
+from auth.tokens.sessions import SECONDS_MAX, SECONDS_MIN, Session
+from frontend.bearers import Caller, Outside
+from frontend.request.pipeline import Pipeline
+from frontend.request.request import Call, ClientRequest
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
 from frontend.sqs.protocol.query import Parameters
 from telemetry.texts import shown
@@ -64,15 +62,13 @@ T = TypeVar("T")
 class Sts:
     """Answers the calls of version 2011-06-15."""
 
-    def __init__(self, services: Services, acts: AuditedActions, throttle: Throttle) -> None:
-        self._services = services
-        self._acts = acts
-        self._throttle = throttle
-        self._authenticated = Authenticator(services, "sts")
+    version = VERSION
 
-    async def answer(
-        self, request: Presented, parameters: Parameters, body: bytes, call_of: Callable[[Caller], Call]
-    ) -> bytes:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._services = pipeline.services
+
+    async def answer(self, request: ClientRequest, parameters: Parameters, body: bytes) -> bytes:
         """Answer a call in XML; a started session is in the audit log by then.
 
         Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and the store's errors.
@@ -81,20 +77,29 @@ class Sts:
             raise SqsError(REQUEST_TOO_LARGE)
         action = parameters.get("Action")
         if action == "AssumeRoleWithWebIdentity":
-            call, result = await self._assume_with_web_identity(request, parameters, call_of)
+            call, result = await self._assume_with_web_identity(request, parameters)
         else:
-            caller = await self._authenticated(request, body)
-            call = call_of(caller)
+            caller = await self._pipeline.authenticate(request, body, "sts")
+            call = self._pipeline.call_of(request, caller)
             result = await self._limited(call, lambda: self._carry_out(action, caller, call, parameters))
         return (
             f'<{action}Response xmlns="{NAMESPACE}"><{action}Result>{result}</{action}Result>'
             f"<ResponseMetadata><RequestId>{call.request_id}</RequestId></ResponseMetadata></{action}Response>"
         ).encode()
 
+    def write_error(self, error: SqsError, request_id: str) -> bytes:
+        """Encode an error in STS's format."""
+        kind = error.kind
+        fault = "Sender" if kind.sender_fault else "Receiver"
+        return (
+            f'<ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.query_code}</Code>'
+            f"<Message>{escape(error.message)}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
+        ).encode()
+
     async def _limited(self, call: Call, act: Callable[[], Awaitable[T]]) -> T:
         """Run ``act`` within the limits of the call's tenant: it counts as managing."""
         try:
-            return await self._throttle.limited(call, "manage", act)
+            return await self._pipeline.limited(call, "manage", act)
         except SqsError as error:
             if error.kind is not REQUEST_THROTTLED:
                 raise
@@ -123,29 +128,29 @@ class Sts:
         except NothingLeft as error:
             text = f"The role {role.arn} and the key that assumes it have no right in common: {error}."
             raise SqsError(ACCESS_DENIED, text) from AuthError()
-        session, token = await self._begin(role, session_name, seconds, scopes, prefixes, principal)
-        await self._acts.write(call, "sts:AssumeRole", session.grant.arn, made=session.access_key_id)
+        session, token = await self._start_session(role, session_name, seconds, scopes, prefixes, principal)
+        await self._pipeline.audit.done(call, "sts:AssumeRole", session.grant.arn, made=session.access_key_id)
         return _credentials(session, token) + _assumed(session)
 
-    async def _assume_with_web_identity(
-        self, request: Presented, parameters: Parameters, call_of: Callable[[Caller], Call]
-    ) -> tuple[Call, str]:
+    async def _assume_with_web_identity(self, request: ClientRequest, parameters: Parameters) -> tuple[Call, str]:
         account, name, session_name, seconds = _asked(parameters)
         presented = parameters.get("WebIdentityToken")
         if not presented:
             raise SqsError(VALIDATION_ERROR, "The request must contain the parameter WebIdentityToken.")
         subject = await self._subject(presented)
-        request.who = subject.credential
+        request.credential = subject.credential
         credentials = self._services.credentials
         role, tenant = await credentials.find_role(account, name), await credentials.tenants.find(account)
         trusted = role is not None and subject.subject in role.trusted_subjects
         if role is None or not trusted or tenant is None or tenant.state != "active":
             raise _denied(subject.credential, "AssumeRoleWithWebIdentity", account, name) from AuthError()
-        call = call_of(Outside(Principal(account, "", "", subject.credential), tenant))
+        outside = Outside(Principal(account, "", "", subject.credential), tenant)
+        call = self._pipeline.call_of(request, outside)
         session, token = await self._limited(
-            call, lambda: self._begin(role, session_name, seconds, role.scopes, role.prefixes, None)
+            call, lambda: self._start_session(role, session_name, seconds, role.scopes, role.prefixes, None)
         )
-        await self._acts.write(call, "sts:AssumeRoleWithWebIdentity", session.grant.arn, made=session.access_key_id)
+        audit, arn = self._pipeline.audit, session.grant.arn
+        await audit.done(call, "sts:AssumeRoleWithWebIdentity", arn, made=session.access_key_id)
         return call, (
             _credentials(session, token)
             + _assumed(session)
@@ -167,7 +172,7 @@ class Sts:
         except IssuerUnreachable as error:
             raise SqsError(IDP_COMMUNICATION_ERROR, "The keys of the trusted issuer cannot be fetched now.") from error
 
-    async def _begin(
+    async def _start_session(
         self,
         role: TenantRole,
         session_name: str,
@@ -176,13 +181,13 @@ class Sts:
         prefixes: tuple[str, ...],
         base: Principal | None,
     ) -> tuple[Session, str]:
-        most = min(role.session_seconds_most, SECONDS_MOST)
+        seconds_max = min(role.session_seconds_max, SECONDS_MAX)
         if seconds is None:
-            seconds = min(_DEFAULT_SECONDS, most)
-        if not SECONDS_LEAST <= seconds <= most:
+            seconds = min(_DEFAULT_SECONDS, seconds_max)
+        if not SECONDS_MIN <= seconds <= seconds_max:
             raise SqsError(
                 VALIDATION_ERROR,
-                f"DurationSeconds is {SECONDS_LEAST} to {most} for the role {role.arn}, not {seconds}.",
+                f"DurationSeconds is {SECONDS_MIN} to {seconds_max} for the role {role.arn}, not {seconds}.",
             )
         grant = Grant(
             account=role.account,
@@ -197,17 +202,7 @@ class Sts:
             assumed=f"{role.account}/{role.name}",
             role_id=role.role_id,
         )
-        return await self._services.sessions.begin(grant)
-
-
-def write_error(error: SqsError, request_id: str) -> bytes:
-    """Encode an error in STS's format."""
-    kind = error.kind
-    fault = "Sender" if kind.sender_fault else "Receiver"
-    return (
-        f'<ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{kind.query_code}</Code>'
-        f"<Message>{escape(error.message)}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
-    ).encode()
+        return await self._services.sessions.start(grant)
 
 
 def _asked(parameters: Parameters) -> tuple[str, str, str, int | None]:

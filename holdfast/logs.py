@@ -69,11 +69,11 @@ def set_up(settings: Settings, role: Role, process: str = "") -> None:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    log.critical("an error that nobody caught ends the process", exc_info=(kind, error, trace))
+    log.critical("an unhandled error ends the process", exc_info=(kind, error, trace))
 
 
 def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
-    log.error("an error that nobody caught ends a thread", exc_info=arguments.exc_value)
+    log.error("an unhandled error ends a thread", exc_info=arguments.exc_value)
 
 
 def say(text: str) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -22,9 +23,9 @@ from auth.credentials import check_access_key, check_account
 from auth.encryption.master_keys import MasterKeysUnusable, keys_of_setting
 from auth.limits import parse_limits
 from backend.rpc.address import Address
-from holdfast.http.proxies import parse_networks
-from metadata_service.nodes.ring import ViewInvalid, parse_members
-from metadata_service.nodes.signing import SECRET_BYTES_LEAST
+from holdfast.networks import parse_networks
+from metadata_service.nodes.ring import parse_members
+from metadata_service.nodes.signing import SECRET_BYTES_MIN
 from ratelimit.address import check_redis, check_url
 
 if TYPE_CHECKING:
@@ -44,6 +45,61 @@ class SettingsError(Exception):
     """A setting that cannot be used.  The text names it and its source."""
 
 
+class Check(NamedTuple):
+    """Validator of one setting, declared beside its description; not run for None."""
+
+    run: Callable[[Any], object]
+    """Function that raises :class:`SettingsError`, or ``ValueError`` with a text to which the name is added."""
+
+
+def _check_external_url(url: str) -> None:
+    if not re.fullmatch(r"https?://[^/?#\s]+", url):
+        raise SettingsError(f"external_url has to be like https://queue.example.com, not {url!r}")
+
+
+def _check_trace_endpoint(url: str) -> None:
+    if url and not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", url):
+        raise SettingsError(
+            "trace_endpoint has to be like http://collector:4318, without a user, a password or a query"
+        )
+
+
+def _check_otlp_endpoint(url: str) -> None:
+    if url and not re.fullmatch(r"https?://[^/?#@\s]+/?", url):
+        raise SettingsError(f"otlp_endpoint has to be like http://127.0.0.1:4318, not {url!r}")
+
+
+def _check_partition_rate(rate: int) -> None:
+    if 0 < rate < 1000:
+        raise SettingsError(f"partition_rate has to be 1000 or more, or 0 for none, not {rate}")
+
+
+def _check_address(text: str) -> None:
+    if text:
+        Address.parse(text)
+
+
+def _check_host_and_port(name: str, text: str) -> None:
+    if text and Address.parse(text).path:
+        raise SettingsError(f"{name} has to be host:port, not {text!r}")
+
+
+def _check_cluster_secret(secret: str) -> None:
+    _check_secret(secret.encode(), "cluster_secret")
+
+
+def _check_secret(secret: bytes, what: str) -> None:
+    if len(secret) < SECRET_BYTES_MIN:
+        raise SettingsError(f"{what} has {len(secret)} bytes; it takes at least {SECRET_BYTES_MIN}")
+
+
+def _check_master_key(keys: str) -> None:
+    try:
+        keys_of_setting(keys)
+    except MasterKeysUnusable as error:
+        raise SettingsError(str(error)) from None
+
+
 class DeclaredQueue(Struct, frozen=True, forbid_unknown_fields=True):
     """A queue that is created, or updated to these attributes and tags, at each start."""
 
@@ -53,12 +109,41 @@ class DeclaredQueue(Struct, frozen=True, forbid_unknown_fields=True):
     tags: dict[str, str] = {}
 
 
+def _check_queues(queues: tuple[DeclaredQueue, ...]) -> None:
+    names = [queue.name for queue in queues]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"queue {name!r} is declared twice")
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """All settings, with their defaults.  Units are part of the names."""
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 9324
-    data: Annotated[Path, Meta(description="folder of everything that is kept; nobody else may read it")] = Path("data")
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0: any free port")] = 9324
+    data: Annotated[Path, Meta(description="folder of all stored data, readable only by its owner")] = Path("data")
+    kafka_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="port on which Kafka's clients are served, usually 9092; 0: none",
+        ),
+    ] = 0
+    kafka_address: Annotated[
+        str,
+        Meta(
+            description="address that Kafka's clients connect to for everything, `host:port`, the same for all "
+            "frontends; default: `host` and `kafka_port`"
+        ),
+        Check(partial(_check_host_and_port, "kafka_address")),
+    ] = ""
+    kafka_auto_create_topics: Annotated[
+        bool, Meta(description="whether a Kafka client that names a topic which does not exist may create it by that")
+    ] = False
+    kafka_partitions: Annotated[
+        int, Meta(ge=1, le=1000, description="partitions of a new topic whose creator does not say how many")
+    ] = 1
     frontends: Annotated[
         int,
         Meta(
@@ -72,70 +157,77 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=64,
-            description="backend processes that share the queues, behind `frontends`, of which there is at least one "
-            "then; 0: one, where there are frontends",
+            description="backend processes that share the queues, behind at least one frontend; 0: one if "
+            "`frontends` is set",
         ),
     ] = 0
-    region: Annotated[
-        str, Meta(pattern=r"^[a-z0-9-]{1,64}$", description="region in ARNs, and the one that signatures are made for")
-    ] = "us-east-1"
-    account: Annotated[str, Meta(description="the root tenant's account, 12 digits")] = "000000000000"
+    region: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,64}$", description="region in ARNs and in signatures")] = (
+        "us-east-1"
+    )
+    account: Annotated[str, Meta(description="account of the root tenant, 12 digits"), Check(check_account)] = (
+        "000000000000"
+    )
     tls_cert: Annotated[
         Path | None, Meta(description="certificate chain (PEM); with `tls_key` the service speaks HTTPS")
     ] = None
     tls_key: Annotated[Path | None, Meta(description="the certificate's private key (PEM)")] = None
     external_url: Annotated[
         str | None,
-        Meta(description="beginning of queue URLs, such as `https://queue.example.com`; without it the request's Host"),
+        Meta(description="base of queue URLs, such as `https://queue.example.com`; default: the request's Host"),
+        Check(_check_external_url),
     ] = None
     root_access_key_id: Annotated[
-        str | None, Meta(description="the root tenant's access key; without it the first start makes one")
+        str | None, Meta(description="access key id of the root tenant; default: the first start creates one")
     ] = None
-    root_secret_access_key: Annotated[str | None, Meta(description="the secret of `root_access_key_id`")] = None
+    root_secret_access_key: Annotated[str | None, Meta(description="secret of `root_access_key_id`")] = None
     encryption: Annotated[
         Literal["on", "off"],
         Meta(
-            description="whether messages are stored encrypted; secrets always are, what was encrypted stays readable"
+            description="whether messages are encrypted at rest; secrets always are, and encrypted messages "
+            "stay readable"
         ),
     ] = "on"
     keyring_file: Annotated[
         Path | None,
         Meta(
-            description="file of the master keys; without it `keyring.toml` in the data folder, better kept elsewhere"
+            description="file of the master keys, best kept apart from the data; default: `keyring.toml` in "
+            "the data folder"
         ),
     ] = None
     master_key: Annotated[
         str | None,
-        Meta(description="master key (base64 of 32 bytes), instead of or before the file's; older ones after commas"),
+        Meta(
+            description="master key (base64 of 32 bytes), instead of or in addition to the file; older keys "
+            "follow, separated by commas"
+        ),
+        Check(_check_master_key),
     ] = None
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="the least that is worth a line in the log")
+        Literal["debug", "info", "warning", "error"], Meta(description="lowest level that is logged")
     ] = "info"
     log_format: Annotated[
         Literal["text", "json"],
-        Meta(description="what a line of the log is: text for people, or a JSON object for what collects logs"),
+        Meta(description="format of log lines: text for people, or JSON objects for log collectors"),
     ] = "text"
     trace_endpoint: Annotated[
         str,
-        Meta(
-            description="collector that traces are sent to by OTLP over HTTP, such as `http://collector:4318`; without "
-            "it there are none"
-        ),
+        Meta(description="collector for traces (OTLP over HTTP), such as `http://collector:4318`; default: no traces"),
+        Check(_check_trace_endpoint),
     ] = ""
     trace_ratio: Annotated[
         float,
-        Meta(ge=0, le=1, description="part of the calls that leave a trace, of those whose caller leaves that open"),
+        Meta(ge=0, le=1, description="fraction of calls that are traced, if the caller's headers do not decide it"),
     ] = 0.001
     trace_messages: Annotated[
         bool,
         Meta(
-            description="whether a message that has no AWSTraceHeader gets one from the `X-Amzn-Trace-Id` or the "
-            "`traceparent` of the call that sends it"
+            description="whether a message without an AWSTraceHeader gets one from the `X-Amzn-Trace-Id` or "
+            "`traceparent` header of its send"
         ),
     ] = True
     audit_file: Annotated[
         Path | None,
-        Meta(description="file of the audit log, rotated at 64 MiB; without it `audit.jsonl` in the data folder"),
+        Meta(description="file of the audit log, rotated at 64 MiB; default: `audit.jsonl` in the data folder"),
     ] = None
     usage: Annotated[
         Literal["on", "off"],
@@ -143,44 +235,45 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = "off"
     usage_lake: Annotated[
         str | None,
-        Meta(description="folder or URL (`s3://`, `gs://`) of the usage lake; without it `lake` in the data folder"),
+        Meta(description="folder or URL (`s3://`, `gs://`) of the usage lake; default: `lake` in the data folder"),
     ] = None
     usage_upload_seconds: Annotated[
-        int, Meta(ge=1, le=86_400, description="about how often what was recorded is brought to the lake")
+        int, Meta(ge=1, le=86_400, description="approximate interval of uploads of usage records to the lake")
     ] = 300
     oidc_issuer: Annotated[
         str | None, Meta(description="OIDC issuer whose tokens are trusted, such as `https://login.example.com`")
     ] = None
-    oidc_audience: Annotated[str | None, Meta(description="audience that its tokens must be made for")] = None
+    oidc_audience: Annotated[str | None, Meta(description="audience that its tokens must name")] = None
     oidc_jwks_url: Annotated[
-        str | None, Meta(description="where its keys are; without it, where its discovery document says")
+        str | None, Meta(description="URL of its keys; default: the one in its discovery document")
     ] = None
     oidc_account_claim: Annotated[str, Meta(description="claim that names the tenant's account")] = "holdfast_account"
     oidc_role_claim: Annotated[
-        str | None, Meta(description="claim that names the role; without it everybody is a user")
+        str | None, Meta(description="claim that names the role; default: every caller is a user")
     ] = None
     oidc_scopes_claim: Annotated[
-        str | None, Meta(description="claim that names the scopes; without it everybody has all")
+        str | None, Meta(description="claim that names the scopes; default: every caller has all scopes")
     ] = None
     queue_name_hold_seconds: Annotated[
-        Seconds, Meta(description="how long the name of a deleted queue stays taken (SQS: 60)")
+        Seconds, Meta(description="time until the name of a deleted queue can be used again (SQS: 60)")
     ] = 60
     purge_interval_seconds: Annotated[
-        Seconds, Meta(description="least time between two purges of a queue (SQS: 60)")
+        Seconds, Meta(description="minimum time between two purges of a queue (SQS: 60)")
     ] = 60
     deduplication_window_seconds: Annotated[
-        int, Meta(ge=1, le=86_400, description="how long a FIFO queue knows a deduplication id (SQS: 300)")
+        int, Meta(ge=1, le=86_400, description="time for which a FIFO queue remembers a deduplication id (SQS: 300)")
     ] = 300
     send_retry_window_seconds: Annotated[
         int,
         Meta(
             ge=0,
             le=900,
-            description="how long a send that a client repeats with the same token is not stored again; 0: not at all",
+            description="time for which a send repeated with the same token is not stored again; 0: every "
+            "send is stored",
         ),
     ] = 60
     in_flight_limit: Annotated[
-        int, Meta(ge=1, le=10_000_000, description="most messages of a queue in flight at once (SQS: 120000)")
+        int, Meta(ge=1, le=10_000_000, description="maximum number of messages of a queue in flight (SQS: 120000)")
     ] = 120_000
     auto_create_queues: Annotated[
         bool, Meta(description="whether sending to a queue that does not exist creates it")
@@ -191,20 +284,26 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_limits: Annotated[
         str,
         Meta(
-            description="limits of tenants that have none of their own, such as `calls=1000:5000 queues=500`; "
-            "without it none"
+            description="limits of tenants without limits of their own, such as `calls=1000:5000 queues=500`; "
+            "default: none"
         ),
+        Check(parse_limits),
     ] = ""
     rate_limit_storage: Annotated[
         str,
         Meta(
-            description="where rates are counted: `memory://`, or for several processes a Redis, "
+            description="storage of rate counters: `memory://`, or for several processes a Redis, "
             "`redis://host:port/database`, `rediss://…` or `unix:///path`"
         ),
+        Check(check_url),
     ] = "memory://"
     rate_limit_processes: Annotated[
         int,
-        Meta(ge=1, le=10_000, description="processes that share the Redis, as long as it has not told the number"),
+        Meta(
+            ge=1,
+            le=10_000,
+            description="number of processes that share the Redis, used until the Redis reports the number",
+        ),
     ] = 1
     metadata_nodes: Annotated[
         str,
@@ -212,135 +311,156 @@ class Settings(Struct, frozen=True, kw_only=True):
             description="all metadata nodes, separated by commas, such as "
             "`m1=http://10.0.0.1:9401,m2=http://10.0.0.2:9401`; after an address `;zone=NAME`, `;weight=2`"
         ),
+        Check(parse_members),
     ] = ""
     metadata_nodes_version: Annotated[
         int,
-        Meta(ge=1, description="to be raised with each change of `metadata_nodes`: the list with the highest holds"),
+        Meta(
+            ge=1,
+            description="version of `metadata_nodes`; raise it with each change, the list with the highest "
+            "version wins",
+        ),
     ] = 1
     metadata_node: Annotated[
-        str | None, Meta(description="which of `metadata_nodes` this process is; it listens on that port")
+        str | None, Meta(description="name of this process in `metadata_nodes`; it listens on that port")
     ] = None
     metadata_full_copy: Annotated[
         bool, Meta(description="whether every metadata node keeps all queues in memory, for small installations")
     ] = False
-    metadata_hints: Annotated[
+    metadata_invalidation: Annotated[
         str | None,
         Meta(
-            description="a Redis by which metadata nodes tell of changed queues at once, written as in "
-            "`rate_limit_storage`; without it caches learn of them later"
+            description="Redis through which metadata nodes announce changed queues at once, in the format of "
+            "`rate_limit_storage`; default: caches notice changes later"
         ),
+        Check(check_redis),
     ] = None
     cluster: Annotated[
         str,
         Meta(
             pattern="^[a-z][a-z0-9-]{0,31}$",
-            description="name of the backend cluster that this process belongs to: small letters, digits and -",
+            description="name of the backend cluster of this process: lower-case letters, digits and -",
         ),
     ] = "local"
     cassandra: Annotated[
         str,
         Meta(
-            description="Cassandra nodes to begin with, separated by commas: what the data folder would hold is kept "
-            "there"
+            description="Cassandra nodes to connect to first, separated by commas; Cassandra then replaces "
+            "the data folder"
         ),
     ] = ""
     cassandra_port: Annotated[int, Meta(ge=1, le=65535, description="port of every Cassandra node")] = 9042
-    cassandra_keyspace: Annotated[str, Meta(description="keyspace of the metadata; made if it is missing")] = "holdfast"
+    cassandra_keyspace: Annotated[str, Meta(description="keyspace of the metadata; created if it is missing")] = (
+        "holdfast"
+    )
     cassandra_cluster_keyspace: Annotated[
         str,
         Meta(
-            description="keyspace of the backend cluster's entries and journal, made if it is missing; without it "
-            "`cassandra_keyspace`, `_` and the cluster's name"
+            description="keyspace of the backend cluster's entries and journal, created if it is missing; "
+            "default: `cassandra_keyspace`, `_` and the cluster's name"
         ),
     ] = ""
     cassandra_replication: Annotated[
-        str, Meta(description="replicas in each data centre, for a keyspace that has to be made")
+        str, Meta(description="replicas in each data centre, for a keyspace that is created")
     ] = "datacenter1=3"
     cassandra_scope: Annotated[
         str,
-        Meta(description="data centre whose quorum decides, fixed when the tables are made; without it that of all"),
+        Meta(
+            description="data centre whose quorum decides, fixed when the tables are created; default: the "
+            "quorum of all"
+        ),
     ] = ""
     cassandra_datacenter: Annotated[
-        str, Meta(description="data centre whose nodes are asked; without it `cassandra_scope`, or any")
+        str, Meta(description="data centre whose nodes are queried; default: `cassandra_scope`, or any")
     ] = ""
     cassandra_user: Annotated[str, Meta(description="user of Cassandra")] = ""
     cassandra_password: Annotated[str, Meta(description="password of `cassandra_user`")] = ""
     cassandra_tls_ca: Annotated[
         Path | None,
         Meta(
-            description="certificates (PEM) that Cassandra's are checked with: with it connections to Cassandra are "
-            "encrypted; the certificate of each node has to name its IP address"
+            description="CA certificates (PEM) for Cassandra; if set, connections to Cassandra are encrypted, "
+            "and each node's certificate has to name its IP address"
         ),
     ] = None
     cassandra_tls_cert: Annotated[
-        Path | None, Meta(description="certificate chain (PEM) that Cassandra is shown, if it asks for one")
+        Path | None, Meta(description="client certificate chain (PEM) for Cassandra, if it requires one")
     ] = None
     cassandra_tls_key: Annotated[Path | None, Meta(description="private key (PEM) of `cassandra_tls_cert`")] = None
     cassandra_strict: Annotated[
-        bool, Meta(description="whether a Cassandra is refused that may lose what it has acknowledged")
+        bool, Meta(description="whether to refuse a Cassandra that may lose acknowledged writes")
     ] = False
     schema_migration: Annotated[
         Literal["start", "wait"],
         Meta(
-            description="what a process does that finds an older schema in Cassandra, or none: `start`, it brings it "
-            "to its version; `wait`, it waits until `holdfast schema migrate` has"
+            description="action if the schema in Cassandra is older or missing: `start`: the process migrates "
+            "it; `wait`: it waits for `holdfast schema migrate`"
         ),
     ] = "start"
     backend_node: Annotated[
         Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None,
-        Meta(description="name of a backend among those of its cluster; it keeps the name when it starts again"),
+        Meta(description="name of a backend in its cluster; it has to keep the name when it restarts"),
     ] = None
     listen: Annotated[
-        str, Meta(description="where a backend listens for frontends and other nodes: `host:port` or `unix:/path`")
+        str,
+        Meta(
+            description="address on which a backend listens for frontends and other nodes: `host:port` or `unix:/path`"
+        ),
+        Check(_check_address),
     ] = ""
     advertise: Annotated[
         str,
-        Meta(description="`host:port` by which others reach a backend, where that is not what it listens on"),
+        Meta(description="`host:port` by which others reach a backend, if it differs from `listen`"),
+        Check(_check_address),
     ] = ""
     health_listen: Annotated[
         str,
         Meta(
-            description="`host:port` where the process answers health checks (`GET /health/live`, `/health/ready`) and "
-            "Prometheus (`GET /metrics`), in plain HTTP; without it nowhere",
+            description="`host:port` for health checks (`GET /health/live`, `/health/ready`) and Prometheus "
+            "(`GET /metrics`), in plain HTTP; default: not served",
         ),
+        Check(partial(_check_host_and_port, "health_listen")),
     ] = ""
     otlp_endpoint: Annotated[
         str,
         Meta(
-            description="URL of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`: "
-            "metrics are sent there; without it nowhere"
+            description="URL of an OpenTelemetry collector for metrics (OTLP over HTTP), such as "
+            "`http://127.0.0.1:4318`; default: metrics are not sent"
         ),
+        Check(_check_otlp_endpoint),
     ] = ""
     otlp_metrics_seconds: Annotated[
-        int, Meta(ge=1, le=3600, description="how often metrics are sent to `otlp_endpoint`")
+        int, Meta(ge=1, le=3600, description="interval at which metrics are sent to `otlp_endpoint`")
     ] = 60
     partition_rate: Annotated[
         int,
         Meta(
             ge=0,
-            description="messages a second, sent and received together, that a partition of a standard queue bears; "
-            "the manager splits queues that have more; 1000 at least, or 0: only an operator splits queues",
+            description="messages a second, sent plus received, above which the manager splits a partition of "
+            "a standard queue; at least 1000, or 0: only an operator splits queues",
         ),
+        Check(_check_partition_rate),
     ] = 5000
     cluster_tls_ca: Annotated[
         Path | None,
         Meta(
-            description="authority (PEM) that has signed the certificates of all processes of the cluster: with it "
-            "they speak TLS with each other, and each has to show such a certificate"
+            description="CA certificate (PEM) for the certificates of all processes of the cluster; if set, "
+            "they use mutual TLS with each other"
         ),
     ] = None
     cluster_tls_cert: Annotated[
-        Path | None, Meta(description="certificate (PEM) that this process shows to the others of the cluster")
+        Path | None, Meta(description="certificate (PEM) of this process for the others of the cluster")
     ] = None
     cluster_tls_key: Annotated[Path | None, Meta(description="private key (PEM) of `cluster_tls_cert`")] = None
     cluster_secret: Annotated[
         str | None,
         Meta(
-            description="what the processes of a cluster know each other by: 16 characters or more that nobody guesses"
+            description="shared secret by which the processes of a cluster authenticate each other: at least "
+            "16 characters, hard to guess"
         ),
+        Check(_check_cluster_secret),
     ] = None
     cluster_secret_file: Annotated[
-        Path | None, Meta(description="file that holds the `cluster_secret`, in place of it")
+        Path | None, Meta(description="file that contains the `cluster_secret`, instead of the setting")
     ] = None
     segment_bytes: Annotated[
         int, Meta(ge=1 << 21, le=1 << 27, description="size of a segment of the journal, preallocated on disk")
@@ -349,61 +469,69 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="bytes of memory for what is kept of messages beside their bodies, some 40 for each message: "
-            "beyond, no more messages are taken; 0: no limit",
+            description="bytes of memory for message state other than bodies, some 40 for each message; above "
+            "it sends are refused; 0: no limit",
         ),
     ] = 0
     alarms: Annotated[
         Literal["on", "off"],
-        Meta(description="`off`: tenants cannot set alarms on their queues, and those that there are do not ring"),
+        Meta(description="`off`: tenants cannot set alarms on their queues, and existing alarms do not fire"),
     ] = "on"
     alarm_seconds: Annotated[
-        float, Meta(ge=1, le=60, description="how often alarms on queues are looked at, in seconds")
+        float, Meta(ge=1, le=60, description="interval at which alarms on queues are evaluated, in seconds")
     ] = 60
     webhook_networks: Annotated[
         str,
         Meta(
-            description="addresses and networks, separated by commas, in which webhooks of tenants' alarms may be "
-            "though they are not public, with or without TLS; all others are called at public addresses only, by https"
+            description="private addresses and networks, separated by commas, in which webhooks of tenants' "
+            "alarms are allowed, with or without TLS; all other webhooks need a public address "
+            "and https"
         ),
+        Check(parse_networks),
     ] = ""
     availability_objective: Annotated[
         float,
-        Meta(ge=0, lt=100, description="percent: what `holdfast availability` holds a tenant's month against"),
+        Meta(
+            ge=0,
+            lt=100,
+            description="availability objective of a tenant's month for `holdfast availability`, in percent",
+        ),
     ] = 99.9
     trusted_proxies: Annotated[
         str,
         Meta(
-            description="addresses and networks, separated by commas, of proxies whose word is taken on the client's "
-            "address and on HTTPS; of nobody else is it taken"
+            description="addresses and networks, separated by commas, of proxies whose headers are trusted "
+            "for the client's address and for HTTPS"
         ),
+        Check(parse_networks),
     ] = ""
     forwarded_header: Annotated[
         Literal["x-forwarded-for", "forwarded"],
-        Meta(description="what these proxies write: `x-forwarded-for` with `x-forwarded-proto`, or `forwarded`"),
+        Meta(description="headers that these proxies set: `x-forwarded-for` with `x-forwarded-proto`, or `forwarded`"),
     ] = "x-forwarded-for"
     connections_limit: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="most connections at once; more are answered 503")
+        int, Meta(ge=1, le=1_000_000, description="maximum number of connections; further ones are answered 503")
     ] = 10_000
     connections_per_client_limit: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         Meta(
-            description="most connections at once from one address (of IPv6: one /64 network) that is no trusted "
-            "proxy; without it no limit",
+            description="maximum number of connections from one address (of IPv6: one /64 network) that is no "
+            "trusted proxy; default: no limit",
         ),
     ] = None
     request_read_seconds: Annotated[
-        float, Meta(gt=0, le=3600, description="a request has to arrive whole within this time")
+        float, Meta(gt=0, le=3600, description="time within which a request has to arrive completely")
     ] = 30
     idle_seconds: Annotated[
-        float, Meta(gt=0, le=86_400, description="a connection without a request is closed after this time")
+        float, Meta(gt=0, le=86_400, description="time after which a connection without a request is closed")
     ] = 300
     drain_seconds: Annotated[
-        float, Meta(ge=0, le=3600, description="at the end, calls under way get at most this time")
+        float, Meta(ge=0, le=3600, description="maximum time for calls in progress at shutdown")
     ] = 30
     queues: Annotated[
         tuple[DeclaredQueue, ...],
-        Meta(description="queues to create, or to bring to these attributes and tags, at each start (file only)"),
+        Meta(description="queues that are created, or updated to these attributes and tags, at each start (file only)"),
+        Check(_check_queues),
     ] = ()
 
     def __repr__(self) -> str:
@@ -447,7 +575,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 CLUSTER_TLS = ("cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
-_SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_hints", "cassandra_password")
+_SECRET = ("root_secret_access_key", "master_key", "cluster_secret", "metadata_invalidation", "cassandra_password")
 """Settings whose values no error repeats."""
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
 
@@ -480,7 +608,7 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], P
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in _FIELDS or name == "queues" or variable != PREFIX + name.upper():
-            raise SettingsError(f"{variable} in the environment is no setting of Holdfast")
+            raise SettingsError(f"{variable} in the environment is not a setting of Holdfast")
         values[name] = _convert(name, value, variable)
     config = environment.get(CONFIG_VARIABLE)
     return values, Path(config) if config else None
@@ -493,7 +621,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the settings file {path} is no TOML: {error}") from error
+        raise SettingsError(f"the settings file {path} is not TOML: {error}") from error
     unknown = sorted(content.keys() - _FIELDS.keys())
     if unknown:
         raise SettingsError(f"unknown in the settings file {path}: {', '.join(unknown)}")
@@ -501,10 +629,10 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 _WANTED = {
-    "Expected `int`": "it is a whole number",
-    "Expected `int | null`": "it is a whole number",
-    "Expected `float`": "it is a number",
-    "Expected `bool`": "it is true or false",
+    "Expected `int`": "it has to be a whole number",
+    "Expected `int | null`": "it has to be a whole number",
+    "Expected `float`": "it has to be a number",
+    "Expected `bool`": "it has to be true or false",
 }
 
 
@@ -528,60 +656,18 @@ def _path(type_: type, value: Any) -> Any:
 
 
 def _check(settings: Settings) -> None:
-    """Check rules that concern several settings."""
-    try:
-        check_account(settings.account)
-    except ValueError as error:
-        raise SettingsError(f"account: {error}") from None
-    for setting, check in (("default_limits", parse_limits), ("rate_limit_storage", check_url)):
-        try:
-            check(getattr(settings, setting))
-        except ValueError as error:
-            raise SettingsError(f"{setting}: {error}") from None
-    if settings.external_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", settings.external_url):
-        raise SettingsError(f"external_url has to be like https://queue.example.com, not {settings.external_url!r}")
-    if settings.trace_endpoint and not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", settings.trace_endpoint):
-        raise SettingsError(
-            "trace_endpoint has to be like http://collector:4318, without a user, a password or a query"
-        )
-    if 0 < settings.partition_rate < 1000:
-        raise SettingsError(f"partition_rate has to be 1000 or more, or 0 for none, not {settings.partition_rate}")
-    try:
-        parse_members(settings.metadata_nodes)
-    except ViewInvalid as error:
-        raise SettingsError(f"metadata_nodes: {error}") from None
-    if settings.metadata_hints is not None:
-        try:
-            check_redis(settings.metadata_hints)
-        except ValueError as error:
-            raise SettingsError(f"metadata_hints: {error}") from None
-    if settings.cluster_secret is not None:
-        if settings.cluster_secret_file is not None:
-            raise SettingsError("cluster_secret and cluster_secret_file cannot both be given")
-        _check_cluster_secret(settings.cluster_secret.encode(), "cluster_secret")
-    for setting in ("trusted_proxies", "webhook_networks"):
-        try:
-            parse_networks(getattr(settings, setting))
-        except ValueError as error:
-            raise SettingsError(f"{setting}: {error}") from None
-    for setting in ("listen", "advertise"):
-        text = getattr(settings, setting)
-        try:
-            Address.parse(text) if text else None
-        except ValueError as error:
-            raise SettingsError(f"{setting}: {error}") from None
-    if settings.health_listen:
-        try:
-            path = Address.parse(settings.health_listen).path
-        except ValueError as error:
-            raise SettingsError(f"health_listen: {error}") from None
-        if path:
-            raise SettingsError(f"health_listen has to be host:port, not {settings.health_listen!r}")
-    if settings.otlp_endpoint and not re.fullmatch(r"https?://[^/?#@\s]+/?", settings.otlp_endpoint):
-        raise SettingsError(f"otlp_endpoint has to be like http://127.0.0.1:4318, not {settings.otlp_endpoint!r}")
+    """Check each setting, then the rules that concern several."""
+    for name, field in _FIELDS.items():
+        value = getattr(settings, name)
+        if value is not None:
+            _check_one(name, value, field.type)
+    if settings.cluster_secret is not None and settings.cluster_secret_file is not None:
+        raise SettingsError("cluster_secret and cluster_secret_file cannot both be given")
     given = [name for name in CLUSTER_TLS if getattr(settings, name) is not None]
     if given and len(given) < len(CLUSTER_TLS):
-        raise SettingsError(f"{', '.join(CLUSTER_TLS)} can only be given together, and here is only {', '.join(given)}")
+        raise SettingsError(
+            f"{', '.join(CLUSTER_TLS)} can only be given together, but only {', '.join(given)} is given"
+        )
     for one, other in (
         ("tls_cert", "tls_key"),
         ("root_access_key_id", "root_secret_access_key"),
@@ -602,19 +688,19 @@ def _check(settings: Settings) -> None:
         raise SettingsError(f"oidc_issuer: {error}") from None
     if settings.cassandra_tls_cert is not None and settings.cassandra_tls_ca is None:
         raise SettingsError("cassandra_tls_cert needs cassandra_tls_ca: without it connections are not encrypted")
-    if settings.master_key is not None:
-        try:
-            keys_of_setting(settings.master_key)
-        except MasterKeysUnusable as error:
-            raise SettingsError(str(error)) from None
-    names = [queue.name for queue in settings.queues]
-    for name in names:
-        if names.count(name) > 1:
-            raise SettingsError(f"queue {name!r} is declared twice")
+
+
+def _check_one(name: str, value: Any, type_: Any) -> None:
+    for check in type_.__metadata__:
+        if isinstance(check, Check):
+            try:
+                check.run(value)
+            except ValueError as error:
+                raise SettingsError(f"{name}: {error}") from None
 
 
 def is_distributed(settings: Settings) -> bool:
-    """Return whether data are stored elsewhere than in the data folder."""
+    """Return whether data are stored outside the data folder."""
     return bool(settings.cassandra or settings.metadata_nodes)
 
 
@@ -629,16 +715,11 @@ def cluster_secret(settings: Settings) -> bytes:
         secret = file.read_bytes().strip()
     except OSError as error:
         raise SettingsError(f"cluster_secret_file {file} cannot be read: {error.strerror}") from error
-    _check_cluster_secret(secret, f"the secret in {file}")
+    _check_secret(secret, f"the secret in {file}")
     return secret
 
 
-def _check_cluster_secret(secret: bytes, what: str) -> None:
-    if len(secret) < SECRET_BYTES_LEAST:
-        raise SettingsError(f"{what} has {len(secret)} bytes; it takes at least {SECRET_BYTES_LEAST}")
-
-
-# --- what is told about them -------------------------------------------------------------------------
+# --- their documentation -----------------------------------------------------------------------------
 
 
 class Described(Struct, frozen=True):
@@ -669,7 +750,7 @@ def describe_one(name: str) -> Described:
 
 
 def _description(type_: Any) -> str:
-    texts = [meta.description for meta in type_.__metadata__ if meta.description]
+    texts = [meta.description for meta in type_.__metadata__ if isinstance(meta, Meta) and meta.description]
     assert len(texts) == 1, "each setting has one description"
     return str(texts[0])
 

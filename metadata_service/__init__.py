@@ -1,2 +1,1 @@
-"""The record of what exists and where it lives: queues, logs, shards, tenants and access keys, behind one store
-interface."""
+"""Storage of metadata behind one interface: queues, logs, shards, tenants and access keys."""

@@ -69,7 +69,7 @@ class AlarmStatus(msgspec.Struct, frozen=True):
     """Time since when the metric is not known; 0: it is known."""
     waiting: tuple[Notification, ...] = ()
     """Notifications not delivered to the webhook yet, oldest first."""
-    told_s: int = 0
+    delivered_s: int = msgspec.field(default=0, name="told_s")
     """Time of the last successful delivery."""
     trouble: str = ""
     """Error of the last delivery attempt; empty if it succeeded."""

@@ -1,4 +1,4 @@
-"""Jobs that make documents of invoices: the record of them, which all frontends share.
+"""Jobs that create documents of invoices: their record, which all frontends share.
 
 All jobs that an account has requested are in one record, which is replaced as a whole by a conditional write on its
 version.  So the limits on jobs hold, and each document is made once, even if several frontends receive requests at the
@@ -22,11 +22,11 @@ class DocumentError(msgspec.Struct, frozen=True):
     code: str
     """Error code of one word, for programs."""
     detail: str
-    """Sentence for people: the cause and what to do."""
+    """Sentence for users: the cause and what to do."""
 
 
 class DocumentJob(msgspec.Struct, frozen=True):
-    """A job that makes one requested document."""
+    """A job that creates one requested document."""
 
     job_id: str
     """Random hexadecimal string."""

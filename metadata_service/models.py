@@ -16,7 +16,8 @@ import msgspec
 
 LOG_ID_LIMIT = 1 << 20
 """Exclusive upper limit of log ids: a position in a log stores the log's id in 20 bits."""
-CLUSTERS_MOST = 1 << 12
+CLUSTER_BITS = 12
+CLUSTERS_MAX = 1 << CLUSTER_BITS
 """Exclusive upper limit of backend cluster numbers."""
 SERIAL_BITS = 40
 """Bits of a partition id's serial number; the bits above it are the number of its cluster."""
@@ -30,14 +31,14 @@ ClusterState = Literal["serving", "retiring"]
 
 def partition_id(cluster: int, serial: int) -> int:
     """Compose the id of the ``serial``-th partition created in a backend cluster."""
-    assert 0 <= cluster < CLUSTERS_MOST
+    assert 0 <= cluster < CLUSTERS_MAX
     assert 0 < serial < 1 << SERIAL_BITS
     return cluster << SERIAL_BITS | serial
 
 
 def cluster_of(partition: int) -> int:
     """Number of the backend cluster that holds the partition for all its life."""
-    return partition >> SERIAL_BITS
+    return partition >> SERIAL_BITS & CLUSTERS_MAX - 1  # above: bits of a consumer group's id
 
 
 def partition_counter(cluster: int) -> str:
@@ -50,12 +51,12 @@ class Partition(msgspec.Struct, frozen=True, array_like=True):
 
     id: int
     cluster: str = FIRST_CLUSTER
-    """Unused: earlier versions wrote it before clusters had numbers."""
+    """Reserved element of the stored array: the id contains the cluster."""
     state: PartitionState = "open"
     """State; a ``draining`` partition gets no sends, and is removed when it is empty."""
     slot: int = 0
     """Slot of the partition.  A send's token or message group selects the slot; each slot has one open partition."""
-    awaits: tuple[int, ...] = ()
+    pending_token_sources: tuple[int, ...] = ()
     """Partitions whose tokens must be handed over before this one accepts a send with a token."""
 
 
@@ -86,28 +87,35 @@ class Queue(msgspec.Struct, frozen=True):
     """Ids of the queue's most recently removed partitions."""
 
 
-def new_queue(
-    queue_id: int,
-    partition_ids: Iterable[int],
-    account: str,
-    name: str,
-    attributes: Mapping[str, str],
-    tags: Mapping[str, str],
-    now_ms: int,
-) -> Queue:
-    """Build a new queue with these partitions and a random handle key."""
-    return Queue(
-        queue_id=queue_id,
-        account=account,
-        name=name,
-        version=1,
-        attributes=dict(attributes),
-        tags=dict(tags),
-        created_s=now_ms // 1000,
-        modified_s=now_ms // 1000,
-        partitions=tuple(Partition(number, slot=slot) for slot, number in enumerate(partition_ids)),
-        handle_key=secrets.token_bytes(16),
-    )
+class NewQueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A queue to be created."""
+
+    account: str
+    name: str
+    attributes: dict[str, str]
+    tags: dict[str, str]
+    now_ms: int
+    hold_seconds: float
+    """Time for which the name of a deleted queue cannot be used."""
+    queues_max: int | None = msgspec.field(default=None, name="queues_most")
+    """Maximum number of queues of the account; None: no limit."""
+    clusters: tuple[int, ...] = (0,)
+    """Backend cluster of each partition."""
+
+    def made(self, queue_id: int, partition_ids: Iterable[int]) -> Queue:
+        """Build the queue, with these partitions and a random handle key."""
+        return Queue(
+            queue_id=queue_id,
+            account=self.account,
+            name=self.name,
+            version=1,
+            attributes=self.attributes,
+            tags=self.tags,
+            created_s=self.now_ms // 1000,
+            modified_s=self.now_ms // 1000,
+            partitions=tuple(Partition(number, slot=slot) for slot, number in enumerate(partition_ids)),
+            handle_key=secrets.token_bytes(16),
+        )
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -149,8 +157,7 @@ class BusyPartition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """Heartbeat of a backend node's incarnation.  It only serves failure detection: no decision about data
-    depends on it."""
+    """Heartbeat of a backend node's incarnation, for failure detection only: no decision about data depends on it."""
 
     node: str
     log_id: int
@@ -168,15 +175,13 @@ class Heartbeat(msgspec.Struct, frozen=True):
     busy: tuple[BusyPartition, ...] = ()
     """The node's busiest partitions."""
     shard_time_ms: int = 0
-    """Time that the node goes by: the cluster's, as far as it knows; 0: a program that does not report it."""
+    """Time that the node uses: the cluster's time, as far as known; 0: not reported."""
     leads: tuple[tuple[int, int], ...] = ()
     """(shard, milliseconds) of shards whose time is so far ahead of the node's."""
     callers: tuple[int, ...] = ()
     """Callers connected to the node (:func:`backend.cluster.reachability.sample`)."""
     release: str = ""
-    """Holdfast release of the node; empty: a release that does not report it."""
-    can_be_held: bool = False
-    """True if the node delays its answers while its log is held (:attr:`LogEntry.held`); earlier programs do not."""
+    """Holdfast release of the node; empty: not reported."""
 
 
 class BackupPin(msgspec.Struct, frozen=True, array_like=True):
@@ -257,10 +262,10 @@ class ReportedNode(msgspec.Struct, frozen=True):
     storage: float = 0.0
     """Used part of the scarcer of disk and memory for messages."""
     draining: bool = False
-    cut_off: bool = False
+    unreachable: bool = msgspec.field(default=False, name="cut_off")
     """True if most callers of the cluster are not connected to the node."""
     release: str = ""
-    """Holdfast release of the node; empty: a release that does not report it."""
+    """Holdfast release of the node; empty: not reported."""
     gone: bool = False
     """True if the node is dead and its log sealed: it has no shards any more, provided there is another node."""
     taken_over_ms: int = 0
@@ -301,14 +306,14 @@ class ManagerDecision(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True, array_like=True):
-    """Number of partitions of a queue, set by an operator."""
+    """A number of partitions that an operator has set for a queue."""
 
     queue_id: int
     partitions: int
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True):
-    """A process that is, was or stands by to become the out-cluster manager."""
+    """A process that is, was or may become the out-cluster manager."""
 
     name: str
     start: str
@@ -355,8 +360,8 @@ def check_cluster_name(name: str) -> str:
     return name
 
 
-class PieceRef(msgspec.Struct, frozen=True, array_like=True):
-    """Location of a checkpoint piece, and the CRC of its bytes."""
+class ChunkRef(msgspec.Struct, frozen=True, array_like=True):
+    """Location of a checkpoint chunk, and the CRC of its bytes."""
 
     log_id: int
     file: int
@@ -374,9 +379,9 @@ class StoppedPartition(msgspec.Struct, frozen=True, array_like=True):
 
     partition: int
     queue_id: int
-    """Queue of the partition; 0: not known."""
-    checkpoint: PieceRef | None
-    """Its own piece in the last checkpoint that contained it."""
+    """Queue of the partition; 0: not known, or the partition is not a queue's."""
+    checkpoint: ChunkRef | None
+    """Its own chunk in the last checkpoint that contained it."""
     chain: tuple[tuple[int, int, int], ...]
     """Ownerships to be folded on top of that, as in :attr:`ShardEntry.chain`."""
     live: tuple[tuple[int, int], ...]
@@ -389,7 +394,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
     shard: int
     owner_log: int
     epoch: int
-    checkpoint: PieceRef | None = None
+    checkpoint: ChunkRef | None = None
     checkpoint_log: int = 0
     checkpoint_seq: int = 0
     """Sequence number in ``checkpoint_log``: the checkpoint contains everything up to this row."""
@@ -418,7 +423,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
 
     def mentions(self) -> set[int]:
         """All logs that this entry refers to."""
-        pieces = (self.checkpoint, *(one.checkpoint for one in self.stopped))
+        refs = (self.checkpoint, *(one.checkpoint for one in self.stopped))
         marked = {int(mark[4:].partition(":")[0]) for mark in self.accepted if mark.startswith("row ")}
         return {
             self.owner_log,
@@ -427,7 +432,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
             *marked,
             *(log_id for log_id, _ in self.segments()),
             *(log_id for log_id, _ in self.files or ()),
-            *(piece.log_id for piece in pieces if piece is not None),
+            *(ref.log_id for ref in refs if ref is not None),
         }
 
     def segments(self) -> set[tuple[int, int]]:

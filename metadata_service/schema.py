@@ -1,17 +1,17 @@
 """Schema versions of stored data: the programs that may use it, and the steps between versions.
 
-A schema is a list of steps; the number of steps that stored data has taken is its *version*.  A program knows
-the steps that existed when it was built.  Beside the version the *oldest* version is stored whose programs can
-use the data as it is, so that a program can decide without knowing the later steps:
+A schema is a list of steps; the number of steps that stored data has taken is its *version*.  A program knows the steps
+that existed when it was built.  Beside the version, the data has *oldest*: the oldest version whose programs can use it
+as it is.  So a program can decide without knowing later steps:
 
 * the stored version is known to the program: it runs the missing steps, and continues;
 * the stored version is newer, and ``oldest`` is known to the program: it continues, and changes nothing;
 * ``oldest`` is newer than the program: it refuses (:meth:`Schema.check`).
 
 So a step *expands*: it adds what the previous release neither reads nor has to write, and does not change
-``oldest``. Then both releases work side by side, whichever ran the step, and going back to the previous release
-needs no rollback.  A step that removes something, or that every program has to write, *contracts*: it comes a
-release later, when no program needs what is removed, and raises ``oldest`` (:attr:`Step.oldest`).
+``oldest``.  Then both releases work side by side, whichever ran the step, and going back to the previous release needs
+no rollback.  A step that removes something, or that every program has to write, *contracts*: it follows a release
+later, when no program needs what is removed, and raises ``oldest`` (:attr:`Step.oldest`).
 
 A released step is never changed; later changes are steps of their own, at the end.
 """
@@ -27,8 +27,8 @@ RESTORING: Final = 1_000_000
 """Value of ``oldest`` during a restore: higher than any program's version, also of earlier releases."""
 
 RESTORE_AGAIN: Final = (
-    "if holdfast restore runs, wait for it; else repeat that command, which goes on, or drop the keyspace and restore "
-    "into another"
+    "if holdfast restore is running, wait for it; otherwise repeat that command, which continues, or drop the "
+    "keyspace and restore into another"
 )
 """Advice for a store whose restore did not finish."""
 
@@ -56,11 +56,11 @@ class SchemaState(NamedTuple):
     """Version; 0: nothing is stored."""
     oldest: int
     leaving: int = 0
-    """A rollback from this version has begun and was not seen to end; 0: none."""
+    """A rollback from this version was started and not seen to end; 0: none."""
 
     @property
     def restoring(self) -> bool:
-        """True while a restore has begun and not ended."""
+        """True while a restore was started and not ended."""
         return self.oldest == RESTORING
 
 
@@ -93,17 +93,18 @@ class Schema:
         """Raise :class:`CannotOpen`, unless this program may use the data stored ``where``, after the missing
         steps."""
         if stored.restoring:
-            raise CannotOpen(f"{where} was not restored to its end: {RESTORE_AGAIN}")
+            raise CannotOpen(f"{where} has an incomplete restore: {RESTORE_AGAIN}")
         if stored.oldest > self.version:
             raise CannotOpen(
-                f"{where} was written by a newer Holdfast: its schema has version {stored.version}, which takes a "
-                f"program that knows version {stored.oldest}, and this one knows versions up to {self.version}. Start "
+                f"{where} was written by a newer Holdfast: its schema has version {stored.version}, which needs "
+                f"a program that knows version {stored.oldest}, and this one knows versions up to "
+                f"{self.version}. Start "
                 "the newer release, or go one step back with it: holdfast schema rollback"
             )
         if 0 < stored.leaving <= self.version:
             raise CannotOpen(
-                f"{where} is on its way back from version {stored.leaving} of its schema to {stored.version}, which "
-                "was begun and has not ended: run holdfast schema rollback again, or start the release before"
+                f"{where} has an incomplete rollback from version {stored.leaving} of its schema to "
+                f"{stored.version}: run holdfast schema rollback again, or start the previous release"
             )
 
     def way_back(self, stored: SchemaState, to: int | None, where: str) -> Iterator[tuple[int, Step]]:
@@ -120,16 +121,18 @@ class Schema:
         target = self.version - 1 if to is None else to
         if target < self.first:
             raise CannotRollBack(
-                f"nothing leads back from version {self.version} of the schema to {target}: the first release had "
-                f"version {self.first}, and so it is to be used"
+                f"version {self.version} of the schema cannot be rolled back to {target}: the first release had "
+                f"version {self.first}"
             )
         if target > stored.version:
-            raise CannotRollBack(f"{where} has version {stored.version} of its schema: nothing leads back to {target}")
+            raise CannotRollBack(
+                f"{where} has version {stored.version} of its schema, which cannot be rolled back to {target}"
+            )
         numbers = range(stored.version, target, -1)
         if final := [number for number in numbers if self.steps[number - 1].back is None]:
             raise CannotRollBack(
-                f"nothing leads back from version {final[0]} of the schema: restore a backup of {where} that was made "
-                "before, with the release that made it"
+                f"version {final[0]} of the schema cannot be rolled back: restore an earlier backup of {where}, "
+                "with the release that made it"
             )
         return ((number - 1, self.steps[number - 1]) for number in numbers)
 
@@ -137,6 +140,6 @@ class Schema:
 def would_lose(where: str, query: str) -> CannotRollBack:
     """Error for a query of :attr:`Step.lost` that has found a row."""
     return CannotRollBack(
-        f"{where} has something that only the newer release knows, and the step back would lose it: nothing was "
-        f"changed. What is in the way is found by: {query}"
+        f"{where} has data that only the newer release understands, and the rollback would lose it: nothing was "
+        f"changed. To find it: {query}"
     )

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from auth.encryption.data_keys import DataKeyStore
-from auth.encryption.encrypted_store import SealableStore
 from auth.encryption.named_keys import NamedKeyStore
-from auth.store import Conflict
+from auth.store import Conflict, CredentialStore
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.documents import DocumentJobs
 from metadata_service.models import (
@@ -23,10 +22,12 @@ from metadata_service.models import (
     Heartbeat,
     LogEntry,
     ManagerEntry,
+    NewQueue,
     Partition,
     Queue,
     ShardEntry,
 )
+from metadata_service.streams import NewStream, Stream
 
 
 class StoreError(Exception):
@@ -65,6 +66,22 @@ class PurgeInProgress(StoreError):
         self.seconds_left = seconds_left
 
 
+class StreamNotFound(StoreError):
+    """The stream does not exist."""
+
+
+class StreamExists(StoreError):
+    """The account has a stream of this name: ``stream``."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(f"topic {stream.name!r} exists")
+        self.stream = stream
+
+
+class TooManyStreams(StoreError):
+    """The account has reached its maximum number of streams, or of partitions in them."""
+
+
 class ConditionFailed(StoreError, Conflict):
     """The stored record has another version than the caller expects: read again and decide again."""
 
@@ -76,23 +93,11 @@ class StoreUnavailable(StoreError):
 class QueueStore(Protocol):
     """Queues.  Names are unique in an account."""
 
-    async def create_queue(
-        self,
-        account: str,
-        name: str,
-        attributes: Mapping[str, str],
-        tags: Mapping[str, str],
-        *,
-        now_ms: int,
-        hold_seconds: float,
-        queues_most: int | None = None,
-        clusters: Sequence[int] = (0,),
-    ) -> Queue:
-        """Create a queue with a new id, a new handle key, and one partition for each entry of ``clusters``, in
-        that backend cluster.
+    async def create_queue(self, new: NewQueue) -> Queue:
+        """Create a queue with a new id, a new handle key, and one partition for each of ``new.clusters``.
 
-        Raises :class:`QueueExists`, :class:`QueueDeletedRecently` within ``hold_seconds`` of a deletion, and
-        :class:`TooManyQueues` if the account has ``queues_most`` already (None: no limit).
+        Raises :class:`QueueExists`, :class:`QueueDeletedRecently` within ``new.hold_seconds`` of a deletion, and
+        :class:`TooManyQueues` if the account has ``new.queues_max`` already.
         """
 
     async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
@@ -142,20 +147,86 @@ class QueueStore(Protocol):
         """Names of the account's queues whose RedrivePolicy names ``dlq_arn``, paged as in :meth:`list_queues`."""
 
 
+class StreamStore(Protocol):
+    """Streams (topics of Kafka's protocol).  Names are unique in an account, apart from those of queues."""
+
+    async def create_stream(self, new: NewStream) -> Stream:
+        """Create a stream with a new id and one partition for each of ``new.clusters``.
+
+        Raises ``ValueError`` for a name or a number of partitions that no stream can have, :class:`StreamExists`, and
+        :class:`TooManyStreams` beyond ``new.streams_max`` or ``new.partitions_max``.
+        """
+
+    async def get_stream(self, account: str, name: str) -> Stream:
+        """Read a stream.  Raises :class:`StreamNotFound`."""
+
+    async def get_stream_by_id(self, stream_id: int) -> Stream | None:
+        """Read a stream; None: it was deleted, or never existed."""
+
+    async def list_streams(self, account: str, *, after: str = "", limit: int) -> list[Stream]:
+        """At most ``limit`` streams whose names are greater than ``after``, in code point order of the names.
+
+        The cost depends only on ``limit``.
+        """
+
+    async def update_stream(
+        self,
+        stream_id: int,
+        version: int,
+        *,
+        now_ms: int,
+        settings: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Stream:
+        """Replace all settings, all tags; None leaves them unchanged.
+
+        Raises :class:`StreamNotFound`, and :class:`ConditionFailed` unless the stream still has ``version``.
+        """
+
+    async def add_partitions(
+        self, stream_id: int, version: int, clusters: Sequence[int], *, partitions_max: int | None = None
+    ) -> Stream:
+        """Add a new partition in each of these backend clusters, behind those that the stream has.
+
+        ``partitions_max``: maximum number of partitions of all streams of the account together; None: no limit.
+
+        Raises ``ValueError`` beyond :data:`~metadata_service.streams.PARTITIONS_MAX`, :class:`TooManyStreams`, and the
+        errors of :meth:`update_stream`.
+        """
+
+    async def delete_stream(self, stream_id: int) -> Stream:
+        """Delete a stream and return its last state.  Its name is free at once.  Raises :class:`StreamNotFound`."""
+
+    async def group_cluster(self, account: str, proposed: int | None) -> int | None:
+        """Backend cluster of the account's consumer groups: the first one that was ever proposed; None: none was.
+
+        It is part of :func:`~metadata_service.streams.group_partition`, and so it never changes.
+        """
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        """Allocate ``count`` consecutive ids of idempotent producers, and return the first.
+
+        No id is ever allocated twice, for whatever account.
+        """
+
+
 class QueueChanges(NamedTuple):
-    """Changes of queues since an earlier poll."""
+    """Changes of queues and streams since an earlier poll."""
 
     last: int
     """Number of the latest change, to be passed to the next poll."""
     names: list[tuple[str, str]] | None
-    """Account and name of each changed or deleted queue, possibly repeated; None: too many changes."""
+    """Account and name of each changed or deleted queue or stream, possibly repeated; None: too many changes."""
 
 
 class ChangeStore(Protocol):
     """Change feed of a store that several processes have open."""
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
-        """Queues changed or deleted after the change ``after``; None: only the starting point."""
+        """Queues and streams changed or deleted after the change ``after``; None: only the starting point.
+
+        It is not said which of them a name is: an account may have one of each.
+        """
 
 
 class Entries(NamedTuple):
@@ -298,10 +369,10 @@ class AlarmStore(Protocol):
 
 
 class DocumentStore(Protocol):
-    """Jobs that make documents of invoices."""
+    """Jobs that create documents of invoices."""
 
     async def document_jobs(self, account: str) -> DocumentJobs:
-        """The jobs that the account has asked for; a record of version 0 if it never asked for any."""
+        """Return the jobs that the account has requested; a record of version 0 if there never were any."""
 
     async def update_document_jobs(self, jobs: DocumentJobs) -> DocumentJobs:
         """Store the record if the stored one has its version (0: if there is none); returns it with the new version.
@@ -313,19 +384,38 @@ class DocumentStore(Protocol):
         """Delete the record, if there is one.  Repeatable."""
 
 
-class MetadataStore(
-    QueueStore,
-    ChangeStore,
-    EntryStore,
-    ClusterRegistry,
-    AlarmStore,
-    DocumentStore,
-    SealableStore,
-    DataKeyStore,
-    NamedKeyStore,
-    Protocol,
-):
-    """The complete metadata of a service."""
+class MetadataStore(Protocol):
+    """The complete metadata of a service, by subject."""
+
+    @property
+    def queues(self) -> QueueStore: ...
+
+    @property
+    def streams(self) -> StreamStore: ...
+
+    @property
+    def changes(self) -> ChangeStore: ...
+
+    @property
+    def entries(self) -> EntryStore: ...
+
+    @property
+    def clusters(self) -> ClusterRegistry: ...
+
+    @property
+    def alarms(self) -> AlarmStore: ...
+
+    @property
+    def documents(self) -> DocumentStore: ...
+
+    @property
+    def credentials(self) -> CredentialStore: ...
+
+    @property
+    def data_keys(self) -> DataKeyStore: ...
+
+    @property
+    def named_keys(self) -> NamedKeyStore: ...
 
     async def close(self) -> None:
         """Finish pending operations and release all resources.  May be called more than once."""

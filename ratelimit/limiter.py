@@ -12,7 +12,7 @@ M = TypeVar("M", bound=BucketMeter)
 
 
 class BaseLimiter(Generic[M]):
-    """Meters by key, and the step that admits a call by all of its meters or none."""
+    """Meters by key.  A call is admitted by all of its meters or by none."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -21,9 +21,8 @@ class BaseLimiter(Generic[M]):
         """Unused meters, removed once they have drained."""
 
     def meter(self, key: str, per_second: float, burst: float) -> M:
-        """The meter of this key, set to these numbers; the level of its bucket stays.
-
-        The caller may keep it, and has to ask for it again when the numbers change.
+        """Return the meter of this key, with this rate and burst; its bucket keeps its level.  The caller may keep the
+        meter until the numbers change.
         """
         meter = self._meters.get(key)
         if meter is None:
@@ -35,7 +34,7 @@ class BaseLimiter(Generic[M]):
 
     def admit_now(self, meters: Sequence[M], cost: float = 1.0) -> float | None:
         """Admit a call without waiting.  0: it is admitted and counted.  Above 0: it is refused, not counted,
-        and may be retried after so many seconds (infinity: its cost exceeds a burst).  None: ask :meth:`admit`,
+        and may be retried after this many seconds (infinity: its cost exceeds a burst).  None: ask :meth:`admit`,
         which may wait."""
         now = self._clock()
         runs_low = False
@@ -75,10 +74,10 @@ class BaseLimiter(Generic[M]):
                 del self._meters[key]
 
     async def start(self) -> None:
-        """Start, before the first call."""
+        """Start the limiter, before the first call."""
 
     async def close(self) -> None:
-        """Stop, after the last call."""
+        """Stop the limiter, after the last call."""
 
     def _make(self, key: str, per_second: float, burst: float) -> M:
         raise NotImplementedError

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 SLACK = 1e-6
-"""Tolerance in calls: rounding errors of many small drains must not refuse a call that is exactly on time."""
+"""Tolerance in calls, so that rounding errors of many small drains do not refuse a call that is exactly on time."""
 
 
 class BucketMeter:

@@ -16,14 +16,14 @@ local answer, levels, short = {}, {}, false
 for i, key in ipairs(KEYS) do
     local at = (i - 1) * 5
     local rate, burst = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-    local least, back = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+    local want_min, back = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
     local state = redis.call('HMGET', key, 'level', 'at')
     local level = tonumber(state[1] or '0')
     local passed = now - tonumber(state[2] or now)
     if passed > 0 then level = level - passed * rate / 1000000 end
     level = math.max(0, level - back)
     levels[i] = level
-    local over = level + least - burst
+    local over = level + want_min - burst
     local wait = 0
     if over > 0.000001 then
         wait = over / rate
@@ -47,7 +47,7 @@ end
 return answer
 """
 """Keys: the buckets.  Arguments for each: rate, burst, and :class:`BucketRequest`'s last three.  The result has three
-texts for each: calls granted, seconds until ``least`` would fit, level."""
+texts for each: calls granted, seconds until ``want_min`` would fit, level."""
 
 
 class BucketRequest(NamedTuple):
@@ -59,7 +59,7 @@ class BucketRequest(NamedTuple):
     burst: float
     want: float
     """Maximum number of tokens to draw, limited by the room; 0 draws nothing."""
-    least: float
+    want_min: float
     """Minimum number of tokens: if one of the buckets has no room for it, none grants any."""
     back: float = 0.0
     """Unused tokens drawn before, returned first."""
@@ -70,7 +70,7 @@ class BucketGrant(NamedTuple):
 
     granted: float
     wait_s: float
-    """Seconds until ``least`` would fit; 0 if it does."""
+    """Seconds until ``want_min`` would fit; 0 if it does."""
     level: float
 
 

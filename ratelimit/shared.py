@@ -9,8 +9,7 @@ expired.  Unspent tokens are returned with the next draw.
 Accuracy: tokens of a lease are charged when they are drawn, so the rate holds over any time that is long
 against a lease; a burst can exceed the bucket by the tokens that processes hold in leases.
 
-A refusal is remembered for as long as Redis predicted, so a caller beyond its limit costs no round trips
-either.
+A refusal is cached for the time that Redis returned, so a caller above its limit costs no round trips.
 
 When Redis cannot be reached, each process continues with its own buckets, at its share of the rates: divided by
 the number of processes seen there recently.  The failure is detected by a call that waits at most
@@ -44,16 +43,17 @@ TIMEOUT_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
 PROBE_SECONDS = 0.5
 """Interval of probes while Redis is down."""
-HOLD_SECONDS_MOST = 0.01
-"""Minimum time before a refused draw is repeated, so that a full bucket is not asked for each single token."""
+HOLD_SECONDS_MAX = 0.01
+"""Minimum time before a refused draw is repeated, so that a full bucket does not cause a draw for each token."""
 MEMBER_BEATS = 4
 """Number of missed heartbeats after which a process no longer counts."""
 COUNTS_KEPT = 16
-"""Number of heartbeats whose maximum process count applies: a flushed Redis does not know the others at first."""
-ASKS_MOST = 32
+"""Number of heartbeats whose maximum process count applies, because a flushed Redis at first knows only some
+processes."""
+ASKS_MAX = 32
 """Maximum number of concurrent draws, each on its own connection."""
-ROUNDS_MOST = 16
-"""Maximum number of draws that one call waits for, while others take the drawn tokens."""
+ROUNDS_MAX = 16
+"""Maximum number of draws that one call waits for, because other calls may take the drawn tokens."""
 
 _log = logging.getLogger("holdfast.limits")
 
@@ -61,14 +61,14 @@ _log = logging.getLogger("holdfast.limits")
 class SharedMeter(BucketMeter):
     """A lease, or while Redis is down a bucket with this process's share."""
 
-    __slots__ = ("flight", "full_burst", "full_rate", "most", "refused_until", "spare", "waiting", "want")
+    __slots__ = ("flight", "full_burst", "full_rate", "lease_max", "own_bucket", "refused_until", "waiting", "want")
 
     def __init__(self, key: str, rate: float, burst: float, now: float) -> None:
         super().__init__(key, 0.0, 0.0, now)
         self.burst = 0.0
         self.full_rate = rate
         self.full_burst = burst
-        self.most = 1.0
+        self.lease_max = 1.0
         """Maximum number of tokens of a lease."""
         self.want = 1.0
         """Number of tokens to request next."""
@@ -77,7 +77,7 @@ class SharedMeter(BucketMeter):
         self.refused_until = now
         self.flight: asyncio.Future[None] | None = None
         """The draw in progress."""
-        self.spare = (0.0, now)
+        self.own_bucket = (0.0, now)
         """Level and time of the process's own bucket when it was last used."""
         self.until = now
 
@@ -107,7 +107,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         self._redis = bridge.get_connection()
         self._script = self._redis.register_script(SCRIPT.encode())
         self._prefixed = bridge.prefixed_key
-        self._asks = asyncio.Semaphore(ASKS_MOST)
+        self._asks = asyncio.Semaphore(ASKS_MAX)
         self._lease_seconds = lease_seconds
         self._timeout_seconds = timeout_seconds
         self._heartbeat_seconds = heartbeat_seconds
@@ -144,11 +144,11 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
                 async with asyncio.timeout(self._timeout_seconds):
                     await self._redis.zrem(self._prefixed("members"), self._member)
             except (RedisError, OSError, TimeoutError):
-                pass  # the others notice the missing heartbeats
+                pass  # the other processes notice the missing heartbeats
         await self._redis.aclose()
 
     async def admit(self, meters: Sequence[SharedMeter], cost: float = 1.0) -> float:
-        for _ in range(ROUNDS_MOST):
+        for _ in range(ROUNDS_MAX):
             answer = self.admit_now(meters, cost)
             if answer is not None:
                 return answer
@@ -173,10 +173,10 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
 
     def _set(self, meter: SharedMeter, per_second: float, burst: float) -> None:
         meter.full_rate, meter.full_burst = per_second, burst
-        meter.most = max(1.0, min(per_second * self._lease_seconds, burst / 2))
-        if meter.most < 2:
-            meter.most = 1.0
-        meter.want = min(meter.want, meter.most)
+        meter.lease_max = max(1.0, min(per_second * self._lease_seconds, burst / 2))
+        if meter.lease_max < 2:
+            meter.lease_max = 1.0
+        meter.want = min(meter.want, meter.lease_max)
         if not self.up:
             self._to_share(meter)
 
@@ -204,7 +204,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         if meter.rate:
             own.level = meter.level_at(now)
         else:
-            level, at = meter.spare
+            level, at = meter.own_bucket
             own.level = max(0.0, level - (now - at) * own.rate)
         meter.rate, meter.burst, meter.level, meter.at = own.rate, own.burst, own.level, now
         meter.until = meter.low = float("inf")
@@ -212,7 +212,7 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
     def _to_lease(self, meter: SharedMeter) -> None:
         """Switch to leases, without any tokens yet."""
         now = self._clock()
-        meter.spare = (meter.level_at(now), now)
+        meter.own_bucket = (meter.level_at(now), now)
         meter.rate, meter.burst, meter.level, meter.at = 0.0, 0.0, 0.0, now
         meter.until = meter.refused_until = now
         meter.want = 1.0
@@ -225,23 +225,23 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
         if meter.flight is None and self._clock() >= meter.refused_until:
             self._draw([meter], 0.0)
 
-    def _draw(self, meters: Sequence[SharedMeter], least: float) -> asyncio.Future[None]:
-        """Draw for these meters, all or none; with ``least`` 0 add to the remaining lease."""
+    def _draw(self, meters: Sequence[SharedMeter], want_min: float) -> asyncio.Future[None]:
+        """Draw for these meters, all or none; with ``want_min`` 0 add to the remaining lease."""
         now = self._clock()
         orders = []
         for meter in meters:
             left = max(0.0, meter.burst - meter.level)
-            if least:
+            if want_min:
                 if now < meter.until:
-                    meter.want = min(meter.most, 2 * meter.want)
+                    meter.want = min(meter.lease_max, 2 * meter.want)
                 elif meter.burst:
-                    meter.want = min(meter.most, max(1.0, meter.level))
+                    meter.want = min(meter.lease_max, max(1.0, meter.level))
                 meter.level = meter.burst = 0.0
-                want, back = max(least, meter.want, meter.waiting), left
+                want, back = max(want_min, meter.want, meter.waiting), left
             else:
-                meter.want = min(meter.most, 2 * meter.want)
-                want, back = min(meter.want, meter.most - left), 0.0
-            orders.append(BucketRequest(meter.key, meter.full_rate, meter.full_burst, want, least, back))
+                meter.want = min(meter.lease_max, 2 * meter.want)
+                want, back = min(meter.want, meter.lease_max - left), 0.0
+            orders.append(BucketRequest(meter.key, meter.full_rate, meter.full_burst, want, want_min, back))
         flight = asyncio.ensure_future(self._fetch(meters, orders))
         self._flights.add(flight)
         flight.add_done_callback(self._flights.discard)
@@ -269,10 +269,10 @@ class SharedLimiter(BaseLimiter[SharedMeter]):
             meter.burst, meter.level, meter.at = left + grant.granted, 0.0, now
             meter.until = now + self._lease_seconds
             # A draw granted less than requested emptied the bucket: another one at once would get nothing.
-            enough = meter.most > 1 and grant.granted >= order.want - SLACK
+            enough = meter.lease_max > 1 and grant.granted >= order.want - SLACK
             meter.low = meter.burst / 2 if enough else float("inf")
-        if grant.wait_s or (not order.least and grant.granted < order.want - SLACK):
-            hold = min(HOLD_SECONDS_MOST, meter.full_burst / meter.full_rate / 4)
+        if grant.wait_s or (not order.want_min and grant.granted < order.want - SLACK):
+            hold = min(HOLD_SECONDS_MAX, meter.full_burst / meter.full_rate / 4)
             meter.refused_until = now + max(grant.wait_s, hold)
 
     async def _ask(self, orders: Sequence[BucketRequest]) -> list[BucketGrant]:

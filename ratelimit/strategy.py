@@ -92,7 +92,7 @@ class _MemoryBuckets:
             now_ns = int(now * _NANO)
             drained_ns = max(now_ns, self._storage.storage.get(order.key, 0))
             level = (drained_ns - now_ns) / _NANO * order.rate
-            over = level + order.least - order.burst
+            over = level + order.want_min - order.burst
             if over > SLACK:
                 return BucketGrant(0.0, over / order.rate, level)
             if order.want:
@@ -120,9 +120,9 @@ class _RedisBuckets:
         return grants(self._script(keys=[self._storage.prefixed_key(order.key)], args=arguments([order])))[0]
 
 
-def _order(item: RateLimitItem, identifiers: tuple[str, ...], want: float, least: float) -> BucketRequest:
+def _order(item: RateLimitItem, identifiers: tuple[str, ...], want: float, want_min: float) -> BucketRequest:
     burst = item.burst if isinstance(item, LeakyBucketItem) else item.amount
-    return BucketRequest(_key(item, identifiers), item.amount / item.get_expiry(), burst, want, least)
+    return BucketRequest(_key(item, identifiers), item.amount / item.get_expiry(), burst, want, want_min)
 
 
 def _key(item: RateLimitItem, identifiers: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Spark's jobs over the usage lake: what usage and invoices are made of.
+"""Spark jobs over the usage lake, which compute usage and invoices.
 
 ``python -m spark_analytics JOB --lake URL …`` runs one, with Spark on this machine; ``spark-submit`` runs the same on a
 cluster.  See :mod:`spark_analytics.__main__` for what a job is.

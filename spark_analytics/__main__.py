@@ -1,13 +1,13 @@
 """``python -m spark_analytics JOB …``, or ``spark-submit …/spark_analytics/__main__.py JOB …``: runs one of the jobs.
 
-Instead of a job there may be what Spark calls its own image with in Kubernetes (:mod:`spark_analytics.pod`).
+Instead of a job, the arguments can be those of Spark's own image in Kubernetes (:mod:`spark_analytics.pod`).
 
-``JOB … then JOB …`` runs one after the other with one Spark, and ends with the first that does not succeed.
+``JOB … then JOB …`` runs jobs in sequence in one Spark session, and stops at the first that fails.
 
 A job is a module with ``HELP``, ``arguments(parser)``, which adds its own options, and ``run(options, lake)``, which
-does it, shows how far it is, and returns the exit status.  It raises :class:`ValueError` for options that do not fit
-together.  If it ends by itself it has ``STEP``, its name as people are shown it, and ``input_bytes(options, lake)``,
-the size of what it will read, which says before Spark starts whether it is small (:mod:`spark_analytics.input_size`).
+runs it, shows its progress, and returns the exit status.  It raises :class:`ValueError` for inconsistent options.  A
+job that ends by itself also has ``STEP``, its display name, and ``input_bytes(options, lake)``, the size of its input,
+which determines before Spark starts whether the input is small (:mod:`spark_analytics.input_size`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final
 
 try:
     from billing.lake.lake import Lake, LakeUnavailable
-    from billing.lake.tables import Outrun
-    from billing.metering.where import LAKE_VARIABLE, lake_told
+    from billing.lake.snapshot import Outrun
+    from billing.metering.lake_variable import LAKE_VARIABLE, lake_from_environment
     from spark_analytics import pod
     from spark_analytics.progress import print_step
-    from spark_analytics.session import SPARK_ERRORS, JobFailed, said, session
+    from spark_analytics.session import SPARK_ERRORS, JobFailed, error_text, session
 except ModuleNotFoundError as missing:
     sys.exit(f"the package {missing.name} is not installed here: pip install 'holdfast[spark]'")
 
@@ -38,7 +38,7 @@ JOBS: Final = {
 
 THEN: Final = "then"
 _FOR_ALL: Final = ("lake", "master", "memory")
-"""Options that are said once for all jobs."""
+"""Options that are given once for all jobs."""
 
 
 def main(given: list[str]) -> int:
@@ -53,10 +53,10 @@ def main(given: list[str]) -> int:
     for_all.add_argument(
         "--lake",
         metavar="URL",
-        help=f"the usage lake, or its folder (default: {LAKE_VARIABLE} in the environment, which is the place of a URL "
-        "with keys in it: command lines are for everybody to read)",
+        help=f"the usage lake, or its folder (default: {LAKE_VARIABLE} in the environment; use that for a URL "
+        "with keys, because all users can read command lines)",
     )
-    for_all.add_argument("--master", help="Spark's (default: spark-submit's, or else all cores of this machine)")
+    for_all.add_argument("--master", help="Spark master (default: spark-submit's, or else all cores of this machine)")
     for_all.add_argument(
         "--memory", metavar="4g", help="for Spark in this process (default: spark-submit's or Spark's)"
     )
@@ -68,10 +68,10 @@ def main(given: list[str]) -> int:
     for name in _FOR_ALL:
         values = {value for one in asked if (value := getattr(one, name)) is not None}
         if len(values) > 1:
-            parser.error(f"--{name} is the same for all jobs: say it once")
+            parser.error(f"--{name} is the same for all jobs: give it once")
         for one in asked:
             setattr(one, name, next(iter(values), None))
-    url = asked[0].lake or lake_told()
+    url = asked[0].lake or lake_from_environment()
     if url is None:
         parser.error(f"name the lake with --lake, or set {LAKE_VARIABLE}")
     try:
@@ -84,7 +84,7 @@ def main(given: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     except SPARK_ERRORS as error:
-        print(said(error), file=sys.stderr)
+        print(error_text(error), file=sys.stderr)
         return 1
 
 
@@ -100,7 +100,7 @@ def _jobs(given: list[str]) -> list[list[str]]:
 
 
 def _run(asked: list[argparse.Namespace], lake: Lake) -> int:
-    """Run jobs, with what is read by all of them as the size of each; returns the first status other than 0."""
+    """Run jobs, each with the settings for the input of all of them together; returns the first status other than 0."""
     jobs: list[Any] = [import_module(JOBS[one.job]) for one in asked]
     for one, job in zip(asked, jobs, strict=True):
         if len(asked) > 1 and not hasattr(job, "STEP"):

@@ -1,17 +1,17 @@
-"""Analytics of a month: what its usage tells, for operators and tenants (:mod:`billing.reports.analysis`).
+"""Analytics of a month's usage, for operators and tenants (:mod:`billing.reports.analysis`).
 
-Made from the tables of the batch, and hot partitions from the records of storage.  Spark brings each question down to
-the few lines of each account that are told; the texts and the forecast are made of those.
+The source is the batch's tables, and for hot partitions the records of storage.  Spark reduces each question to a few
+lines for each account; texts and forecast are computed from those.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +22,11 @@ from billing.lake.lake import Lake
 from billing.lake.months import Month
 from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.pricing.estimate import Prices
-from billing.pricing.forecast import DAYS_MOST, METHOD, Outlook, outlook, since_first_use
-from billing.pricing.plans import Meter
+from billing.pricing.forecast import DAYS_MAX, METHOD, Outlook, outlook, since_first_use
+from billing.pricing.plans import STORAGE_METERS, Meter
 from billing.reports.analysis import (
-    DEPTHS_MOST,
-    LINES_MOST,
+    DEPTHS_MAX,
+    LINES_MAX,
     Analysis,
     BusyQueue,
     Depth,
@@ -45,16 +45,17 @@ from spark_analytics.period import month_of
 from spark_analytics.session import in_one_partition, read_files, session
 
 STEP: Final = "analysis"
-HELP: Final = "say what a month's usage tells: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
+HELP: Final = "analyse a month's usage: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
 
 HOT_TIMES: Final = 2.0
-"""A partition is hot from so many times its even part of the queue."""
+"""A partition that stores at least this multiple of its even share of a queue is hot."""
 THROTTLED_SHARE: Final = 0.01
 NOISY_SHARE: Final = 0.2
-"""Share of the whole from which on one tenant's load is felt by the others."""
+"""A tenant with at least this share of all calls affects the others."""
 
-_SENDS: Final = ["SendMessage", "SendMessageBatch"]
+_SENDS: Final = ["SendMessage", "SendMessageBatch", "Produce"]
 _RECEIVE: Final = "ReceiveMessage"
+_RECEIVES: Final = [_RECEIVE, "Fetch"]
 
 
 # --- from tables to a few lines -----------------------------------------------------------------------------
@@ -68,7 +69,7 @@ def busiest(usage: DataFrame) -> DataFrame:
         .agg(
             F.sum("calls").alias("calls"),
             _sum_of("messages", F.col("action").isin(_SENDS)).alias("messages_sent"),
-            _sum_of("messages", F.col("action") == _RECEIVE).alias("messages_received"),
+            _sum_of("messages", F.col("action").isin(_RECEIVES)).alias("messages_received"),
             *(F.sum(name).alias(name) for name in ("throttled", "bytes_in", "bytes_out")),
         )
         .withColumn("share", F.try_divide(F.col("calls"), F.sum("calls").over(Window.partitionBy("account"))))
@@ -78,11 +79,11 @@ def busiest(usage: DataFrame) -> DataFrame:
 
 
 def empty_receives(usage: DataFrame) -> DataFrame:
-    """Queues by what their receives find, those with the most empty ones of each account."""
+    """Empty receives by queue: for each account, the queues with the most."""
     sums = (
         usage.where(F.col("action") == _RECEIVE)
         .groupBy("account", "queue")
-        .agg(F.sum("calls").alias("receives"), F.coalesce(F.sum("empty"), F.lit(0)).alias("empty"))
+        .agg(F.sum("calls").alias("receives"), F.sum("empty").alias("empty"))
         .where("empty > 0")
         .withColumn("ratio", F.col("empty") / F.col("receives"))
     )
@@ -90,28 +91,28 @@ def empty_receives(usage: DataFrame) -> DataFrame:
 
 
 def depths(storage: DataFrame) -> DataFrame:
-    """Queues' depth and age day by day: those of each account that had the oldest messages."""
+    """Depth and age by queue and day: for each account, the queues with the oldest messages."""
     days = (
         storage.groupBy("account", "queue", F.to_date("hour").alias("day"))
-        .agg(F.max("messages_most").alias("messages"), F.max("oldest_age_ms_most").alias("oldest_age_ms"))
+        .agg(F.max("messages_max").alias("messages"), F.max("oldest_age_ms_max").alias("oldest_age_ms"))
         .where("messages > 0")
     )
     queues = days.groupBy("account", "queue").agg(
-        F.max("messages").alias("messages_most"),
-        F.max("oldest_age_ms").alias("oldest_age_ms_most"),
+        F.max("messages").alias("messages_max"),
+        F.max("oldest_age_ms").alias("oldest_age_ms_max"),
         F.sort_array(F.collect_list(F.struct("day", "messages", "oldest_age_ms"))).alias("days"),
     )
-    return _first(queues, F.col("oldest_age_ms_most"), DEPTHS_MOST)
+    return _first(queues, F.col("oldest_age_ms_max"), DEPTHS_MAX)
 
 
 def hot_partitions(stored: DataFrame) -> DataFrame:
-    """Partitions that store much more than their part of a queue, of :func:`spark_analytics.records.storage`."""
+    """Partitions that store much more than their share of a queue, from :func:`spark_analytics.records.storage`."""
     queue = Window.partitionBy("account", "queue_id")
     sums = (
         stored.groupBy("account", "queue", "queue_id", "partition")
         .agg(
             F.sum(F.col("byte_milliseconds").cast("decimal(38,0)")).alias("stored"),
-            F.max("messages_most").alias("messages_most"),
+            F.max("messages_max").alias("messages_max"),
         )
         .withColumn("partitions", F.count(F.lit(1)).over(queue))
         .withColumn("share", F.try_divide(F.col("stored"), F.sum("stored").over(queue)).cast("double"))
@@ -122,7 +123,7 @@ def hot_partitions(stored: DataFrame) -> DataFrame:
 
 
 def noisy(usage: DataFrame) -> DataFrame:
-    """Every account by what it takes."""
+    """Load by account."""
     throttled = F.sum("throttled")
     return (
         usage.groupBy("account")
@@ -139,17 +140,25 @@ def noisy(usage: DataFrame) -> DataFrame:
 
 def daily(usage: DataFrame, storage: DataFrame) -> DataFrame:
     """Quantity of each meter that each account used, by day."""
-    meter = F.when(F.col("kind").isin("fifo", "fair"), F.concat(F.lit("requests_"), "kind")).otherwise(
+    is_stream = F.col("kind") == "stream"
+    meter = F.when(F.col("kind").isin("fifo", "fair", "stream"), F.concat(F.lit("requests_"), "kind")).otherwise(
         "requests_standard"
     )
+    bytes_out = F.when(is_stream, "stream_bytes_out").otherwise("bytes_out")
+    stored_as = F.when(is_stream, "stream_storage").otherwise("storage")
     day = F.to_date("hour").alias("day")
     amount = F.col("amount").cast("decimal(38,0)")
     requests = usage.select("account", day, meter.alias("meter"), F.col("chunks").alias("amount"))
-    sent = usage.select("account", day, F.lit("bytes_out").alias("meter"), F.col("bytes_out").alias("amount"))
-    stored = storage.select("account", day, F.lit("storage").alias("meter"), F.col("byte_milliseconds").alias("amount"))
-    parts = [part.select("account", "day", "meter", amount.alias("amount")) for part in (requests, sent, stored)]
+    sent = usage.select("account", day, bytes_out.alias("meter"), F.col("bytes_out").alias("amount"))
+    produced = usage.where(is_stream).select(
+        "account", day, F.lit("stream_bytes_in").alias("meter"), F.col("bytes_in").alias("amount")
+    )
+    stored = storage.select("account", day, stored_as.alias("meter"), F.col("byte_milliseconds").alias("amount"))
+    parts = [
+        part.select("account", "day", "meter", amount.alias("amount")) for part in (requests, sent, produced, stored)
+    ]
     return (
-        in_one_partition(parts[0].unionByName(parts[1]).unionByName(parts[2]))
+        in_one_partition(reduce(DataFrame.unionByName, parts))
         .groupBy("account", "meter", "day")
         .agg(F.sum("amount").alias("amount"))
     )
@@ -159,30 +168,33 @@ def _sum_of(name: str, which: Column) -> Column:
     return F.coalesce(F.sum(F.when(which, F.col(name))), F.lit(0))
 
 
-def _first(lines: DataFrame, by: Column, most: int = LINES_MOST) -> DataFrame:
-    """The first lines of each account, and all of them in that order."""
+def _first(lines: DataFrame, by: Column, lines_max: int = LINES_MAX) -> DataFrame:
+    """The first lines of each account, in order."""
     rank = F.row_number().over(Window.partitionBy("account").orderBy(by.desc(), "queue"))
     return (
-        lines.withColumn("rank", rank).where(F.col("rank") <= most).drop("rank").orderBy(by.desc(), "account", "queue")
+        lines.withColumn("rank", rank)
+        .where(F.col("rank") <= lines_max)
+        .drop("rank")
+        .orderBy(by.desc(), "account", "queue")
     )
 
 
-# --- from lines to what is said -----------------------------------------------------------------------------
+# --- advice -------------------------------------------------------------------------------------------------
 
 
 def advice_on_noise(calls: int, throttled: int, share: float) -> str:
     """Recommended action for a tenant, as a sentence; empty if there is none."""
-    said = []
+    sentences = []
     if throttled >= THROTTLED_SHARE * calls and throttled:
-        said.append(
-            f"{throttled:,} of {calls:,} calls were over a limit: let its clients back off and send in batches of 10, "
-            "or raise its limits"
+        sentences.append(
+            f"{throttled:,} of {calls:,} calls were over a limit: its clients should back off and send in "
+            "batches of 10; or raise its limits"
         )
     if share >= NOISY_SHARE:
-        said.append(
-            f"it makes {share:.0%} of all calls: see that its limits are below what the service can carry beside it"
+        sentences.append(
+            f"it makes {share:.0%} of all calls: set its limits so that the service has capacity for others"
         )
-    return "; ".join(said) + "." if said else ""
+    return "; ".join(sentences) + "." if sentences else ""
 
 
 Series = Mapping[str, Mapping[Meter, Mapping[date, int]]]
@@ -190,7 +202,7 @@ Series = Mapping[str, Mapping[Meter, Mapping[date, int]]]
 
 
 def series_of(rows: Iterable[Mapping[str, Any]], days: list[date]) -> Series:
-    """The rows of :func:`daily`, with a zero on each of these days on which nothing was used."""
+    """The rows of :func:`daily`, with a zero for each of these days without usage."""
     found: defaultdict[str, dict[Meter, dict[date, int]]] = defaultdict(dict)
     for row in rows:
         of_meter = found[row["account"]].setdefault(row["meter"], dict.fromkeys(days, 0))
@@ -202,7 +214,7 @@ def series_of(rows: Iterable[Mapping[str, Any]], days: list[date]) -> Series:
 def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forecast]:
     """Forecast of each account."""
     first, last = month.first, month.next.first - timedelta(1)
-    said = []
+    result = []
     for account, meters in sorted(series.items()):
         found: dict[Meter, Outlook] = {}
         used = since_first_use(meters)
@@ -211,15 +223,14 @@ def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forec
             if seen is not None:
                 found[meter] = seen
         requests = [of for meter, of in used.items() if meter.startswith("requests")]
-        together = (
-            outlook({day: sum(of[day] for of in requests) for day in requests[0]}, first, last) if requests else None
-        )
+        stored = [of for meter, of in used.items() if meter in STORAGE_METERS]
+        sent = [of for meter, of in used.items() if meter in ("bytes_out", "stream_bytes_out")]
         measured: list[tuple[Measure, Outlook | None]] = [
-            ("requests", together),
-            ("byte_milliseconds", found.get("storage")),
-            ("bytes_out", found.get("bytes_out")),
+            ("requests", _together(requests, first, last)),
+            ("byte_milliseconds", _together(stored, first, last)),
+            ("bytes_out", _together(sent, first, last)),
         ]
-        said += [Forecast(account, measure, *of) for measure, of in measured if of is not None]
+        result += [Forecast(account, measure, *of) for measure, of in measured if of is not None]
         if prices is not None and found:
             bills = [
                 prices.cost(account, month, {meter: int(of[at]) for meter, of in found.items()})
@@ -227,12 +238,17 @@ def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forec
             ]
             days_seen = max(of.days for of in found.values())
             so_far, low, likely, high = bills
-            said.append(Forecast(account, "bill", so_far, low, likely, high, days_seen, prices.currency(account)))
-    return said
+            result.append(Forecast(account, "bill", so_far, low, likely, high, days_seen, prices.currency(account)))
+    return result
+
+
+def _together(meters: Sequence[Mapping[date, int]], first: date, last: date) -> Outlook | None:
+    """Outlook of the sum of several meters; None: there are none, or too few days."""
+    return outlook({day: sum(of[day] for of in meters) for day in meters[0]}, first, last) if meters else None
 
 
 def waste(series: Series, month: Month, account: str, queue: str, empty: int, prices: Prices) -> Decimal:
-    """Cost of empty receives: the amount by which the account's bill so far would be less without them."""
+    """Cost of empty receives: the amount that they add to the account's bill so far."""
     units: dict[Meter, int] = {
         meter: sum(amount for day, amount in days.items() if day >= month.first)
         for meter, days in series.get(account, {}).items()
@@ -246,17 +262,17 @@ def waste(series: Series, month: Month, account: str, queue: str, empty: int, pr
 
 
 def analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices: Prices | None = None) -> Analysis:
-    """Days of a month that the batch has done, without the current day.
+    """Days of a month that the batch has summed up, without the current day.
 
     Raises :class:`~billing.lake.lake.LakeUnavailable` and :class:`~billing.pricing.plans.NoPrice`.
     """
     find = partial(records.files, lake, records.STORAGE_FOLDER, month.first, month.next.first - timedelta(1))
-    return records.of_what_stays(lambda found: _analyse(spark, lake, month, now, prices), find(), find)
+    return records.retry_if_compacted(lambda found: _analyse(spark, lake, month, now, prices), find(), find)
 
 
 def _analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, prices: Prices | None) -> Analysis:
     first, last = month.first, month.next.first - timedelta(1)
-    before = first - timedelta(DAYS_MOST)
+    before = first - timedelta(DAYS_MAX)
     over = [day for day in LakeTables(lake).days(USAGE_HOURLY) if before <= day <= last and day < now.date()]
     calls = published(spark, lake, USAGE_HOURLY, before, last).where(F.to_date("hour").isin(over))
     storage = published(spark, lake, STORAGE_HOURLY, before, last).where(F.to_date("hour").isin(over))
@@ -284,8 +300,8 @@ def _analyse(spark: SparkSession, lake: Lake, month: Month, now: datetime, price
                 Depth(
                     row["account"],
                     row["queue"],
-                    row["messages_most"],
-                    row["oldest_age_ms_most"],
+                    row["messages_max"],
+                    row["oldest_age_ms_max"],
                     *([point[name] for point in row["days"]] for name in ("day", "messages", "oldest_age_ms")),
                 )
                 for row in depths(stored).collect()
@@ -322,16 +338,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--month", type=month_of, required=True, metavar="2026-11", help="a month; or this, or last (UTC)"
     )
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for what is said of money")
-    parser.add_argument("--accounts", type=Path, metavar="FILE", help="who has which plan, where there are several")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for costs")
+    parser.add_argument(
+        "--accounts", type=Path, metavar="FILE", help="file that assigns plans to accounts, if there are several"
+    )
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of what is read, as it is now.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
+    """Current size of the input.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     month: Month = options.month
     first, last = month.first, month.next.first - timedelta(1)
     tables = LakeTables(lake)
-    return bytes_of_tables(tables, days_of(first - timedelta(DAYS_MOST), last)) + bytes_of_storage(
+    return bytes_of_tables(tables, days_of(first - timedelta(DAYS_MAX), last)) + bytes_of_storage(
         tables, days_of(first, last)
     )
 
@@ -344,6 +362,6 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     )
     made = analyse(spark, lake, month, datetime.now(UTC), prices)
     lake.write_bytes(path_of(str(month)), encode(made))
-    days = f"{len(made.days)} days that are over, up to {made.days[-1]}" if made.days else "no day that is over"
+    days = f"{len(made.days)} complete days, up to {made.days[-1]}" if made.days else "no complete day"
     print(f"{path_of(str(month))}: {days}; {len(made.noisy)} accounts used something on them")
     return 0

@@ -1,9 +1,9 @@
-"""The batch: the tables of hours of a period, made of its records, day by day.
+"""The batch: sums up the records of a period in hourly tables, day by day.
 
-A day for which nothing new has come stays as it is, and it is written down that nothing had come by then; one for which
-late records have come is made anew, whole.  Each day is published when it is done (:mod:`billing.lake.tables`), so a
-batch may be killed at any moment, and run again.  The days of a small input are made by one query for each table, as
-planning a query takes longer than the work of a small day.
+A day without new records stays unchanged, and the time of this check is recorded; a day with late records is computed
+again completely.  Each day is published when it is done (:mod:`billing.lake.tables`), so a batch can be killed at any
+moment and run again.  The days of a small input are computed by one query for each table, because planning a query
+takes longer than a small day.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from billing.lake.compact import PREFIX
 from billing.lake.lake import Lake, LakeFile
+from billing.lake.snapshot import new_run
 from billing.lake.tables import (
     SCHEMAS,
     STORAGE_HOURLY,
@@ -35,7 +36,6 @@ from billing.lake.tables import (
     LakeTables,
     PublishedDay,
     days_of,
-    new_run,
 )
 from billing.metering.usage import COUNTS
 from billing.pricing.billing_days import days_to_sum_up
@@ -48,12 +48,12 @@ from spark_analytics.session import SPARK_ERRORS, JobFailed, session, url_of
 from spark_analytics.usage import storage_hourly, usage_hourly
 
 STEP: Final = "batch"
-HELP: Final = "make usage by tenant, queue, tag, action and hour out of the records of a period"
+HELP: Final = "sum up the records of a period by tenant, queue, tag, action and hour"
 
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})/", re.ASCII)
 _ACCOUNT = re.compile(r"\d{12}\Z", re.ASCII)
 FORMAT: Final = 1
-"""Version of the computation: days that were made with another one are made anew."""
+"""Version of the computation: days that were computed with another one are computed again."""
 
 
 class _Source(NamedTuple):
@@ -81,35 +81,35 @@ class Done(NamedTuple):
     name: str
     day: date
     published: PublishedDay
-    made: bool
-    """Else nothing new had come, and it is as it was."""
+    computed: bool
+    """False: there were no new records, and the day is unchanged."""
     seconds: float
 
 
 class Listed(NamedTuple):
-    """State of a day of a table in the lake before it is made."""
+    """State of a day of a table in the lake before it is computed."""
 
     there: PublishedDay | None
     """The published day, if there is one."""
     found: Sequence[LakeFile]
     """Its records."""
-    made: bool
-    """It is to be made; else nothing new has come."""
+    computed: bool
+    """True if it has to be computed; False: no new records."""
 
 
 class Work(NamedTuple):
     """Work of a batch, listed once."""
 
     at: datetime
-    """All that had come by then is listed."""
+    """Time up to which all records are listed."""
     account: str | None
     again: bool
     days: Mapping[Step, Listed]
-    """In the order in which they are made."""
+    """Days in the order of computation."""
 
     def sizes(self) -> dict[Step, int]:
-        """The bytes to read for each day of each table; 0 where nothing has come, or nothing new."""
-        return {step: bytes_of_files(listed.found) if listed.made else 0 for step, listed in self.days.items()}
+        """Bytes to read for each day of each table; 0: no new records."""
+        return {step: bytes_of_files(listed.found) if listed.computed else 0 for step, listed in self.days.items()}
 
 
 def batch(
@@ -121,11 +121,11 @@ def batch(
     account: str | None = None,
     again: bool = False,
     small: bool = False,
-    told: Callable[[Done], object] = lambda done: None,
+    report: Callable[[Done], object] = lambda done: None,
 ) -> list[Done]:
-    """Make the tables of these days (UTC), both included, of :func:`work_of`, as :func:`make_days` does."""
+    """Compute the tables of these days (UTC), both included, from :func:`work_of`, as :func:`make_days` does."""
     return make_days(
-        spark, lake, work_of(lake, days_of(first, last), account=account, again=again), small=small, told=told
+        spark, lake, work_of(lake, days_of(first, last), account=account, again=again), small=small, report=report
     )
 
 
@@ -135,13 +135,13 @@ def make_days(
     work: Work,
     *,
     small: bool = False,
-    told: Callable[[Done], object] = lambda done: None,
+    report: Callable[[Done], object] = lambda done: None,
 ) -> list[Done]:
-    """Make the tables of days and publish them; ``told`` of each day of each table.
+    """Compute and publish the tables of days; ``report`` is called for each day of each table.
 
-    ``small``: the days of a table are made by one query.  Raises :class:`JobFailed`,
-    :class:`billing.lake.tables.Outrun` and
-    :class:`billing.lake.lake.LakeUnavailable`; what was published before stays.
+    ``small``: one query computes all days of a table.  Raises :class:`JobFailed`,
+    :class:`billing.lake.snapshot.Outrun` and
+    :class:`billing.lake.lake.LakeUnavailable`; days that are already published stay published.
     """
     tables = LakeTables(lake)
     run = new_run(work.at)
@@ -155,26 +155,26 @@ def make_days(
     for (name, day), listed in work.days.items():
         started = time.monotonic()
         rows = together.get((name, day))
-        if rows is None and tables.day(name, day) != listed.there:  # another batch was here since it was listed
+        if rows is None and tables.day(name, day) != listed.there:  # another batch has published it since it was listed
             listed = _listed(lake, name, day, work.account, work.again)
-        there, found, made = listed
-        if there is None or made:
+        there, found, computed = listed
+        if there is None or computed:
             if rows is not None:
                 fresh = _store(lake, name, day, run, work.at, found, rows)
             else:
-                beside = None if work.account is None else there
-                make = partial(_make, spark, lake, name, day, run, work.at, beside, work.account)
+                others = None if work.account is None else there
+                make = partial(_make, spark, lake, name, day, run, work.at, others, work.account)
                 find = partial(records.files, lake, _SOURCES[name].folder, day, day)
-                fresh = records.of_what_stays(make, found, find)
+                fresh = records.retry_if_compacted(make, found, find)
             tables.publish(name, day, fresh, over=there, durable=rows is not None)
             there = fresh
-        elif there.read_at.date() <= day:  # it was not over then, and may be now
+        elif there.read.at.date() <= day:  # the day was not over then, and may be now
             still = msgspec.structs.replace(there, read=msgspec.structs.replace(there.read, at=work.at))
             tables.publish(name, day, still, over=there)
             there = still
-        done = Done(name, day, there, made, time.monotonic() - started)
+        done = Done(name, day, there, computed, time.monotonic() - started)
         all_done.append(done)
-        told(done)
+        report(done)
     return all_done
 
 
@@ -185,39 +185,40 @@ def _make(
     day: date,
     run: str,
     at: datetime,
-    beside: PublishedDay | None,
+    others: PublishedDay | None,
     account: str | None,
     found: Sequence[LakeFile],
 ) -> PublishedDay:
-    """A day of a table, written: all of it, or one tenant's rows ``beside`` those of the others that are published."""
+    """Write a day of a table: all of it, or one tenant's new rows and the published rows of the ``others``."""
     source = _SOURCES[name]
     if not found:
         return PublishedDay(run, (), 0, dict.fromkeys(source.sums, "0"), DayInput(0, 0, 0, digest_of(found), at))
-    raw = records.read(spark, lake, found, source.schema, None if beside is None else account)
+    raw = records.read(spark, lake, found, source.schema, None if others is None else account)
     rows = source.hourly(source.once(raw))
-    if beside is not None and beside.files:
-        others = spark.read.parquet(*(url_of(lake, path) for path in beside.files))
-        rows = rows.unionByName(others.where(F.col("account") != account), allowMissingColumns=True)
+    if others is not None and others.files:
+        published = spark.read.parquet(*(url_of(lake, path) for path in others.files))
+        rows = rows.unionByName(published.where(F.col("account") != account), allowMissingColumns=True)
     seen = Observation()
     observed = rows.observe(seen, F.count_if(F.to_date("hour") != F.lit(day)).alias("astray"), *_counts_of(name))
     _in_order(observed, name).write.parquet(url_of(lake, LakeTables.folder(name, run, day)), mode="overwrite")
     if seen.get["astray"]:
         raise JobFailed(
-            f"{seen.get['astray']} rows of {name} are of other days than {day}: files in {source.folder}/date={day} "
-            "have records of minutes that are not of that day; move them to the folders of their hours, and run this "
-            "again"
+            f"{seen.get['astray']} rows of {name} belong to other days than {day}: files in {source.folder}/date={day} "
+            "have records of other days; move them to the folders of their hours, and run this again"
         )
-    return _written(lake, name, day, run, at, found, seen.get, beside)
+    return _written(lake, name, day, run, at, found, seen.get, others)
 
 
 def _rows_together(spark: SparkSession, lake: Lake, name: str, work: Work) -> dict[Step, pa.Table]:
-    """The rows of the days of a table that are to be made, by one query, with the columns ``records`` and ``copies``.
+    """Compute all days of a table that have new records in one query; the rows also have ``records`` and ``copies``.
 
-    None if that cannot be done: then a file was removed or is damaged, or has records of another day, and each day is
-    made alone.
+    Empty if a file was removed, is damaged, or has records of another day: then each day is computed by a query of its
+    own.
     """
     source = _SOURCES[name]
-    days = {day: listed.found for (of, day), listed in work.days.items() if of == name and listed.made and listed.found}
+    days = {
+        day: listed.found for (of, day), listed in work.days.items() if of == name and listed.computed and listed.found
+    }
     if not days:
         return {}
     files = [file for of_day in days.values() for file in of_day]
@@ -238,7 +239,7 @@ def _rows_together(spark: SparkSession, lake: Lake, name: str, work: Work) -> di
 def _store(
     lake: Lake, name: str, day: date, run: str, at: datetime, found: Sequence[LakeFile], rows: pa.Table
 ) -> PublishedDay:
-    """A day of a table, written: one of those of :func:`_rows_together`."""
+    """Write a day of a table that :func:`_rows_together` computed."""
     lake.write_table(f"{LakeTables.folder(name, run, day)}/part-0.parquet", rows.select(SCHEMAS[name].names))
     counts = {column: pc.sum(rows[column]).as_py() for column in ("records", "copies", *_SOURCES[name].sums)}
     return _written(lake, name, day, run, at, found, {"rows": rows.num_rows, **counts}, None)
@@ -253,7 +254,7 @@ def _counts_of(name: str) -> list[Column]:
 
 
 def _in_order(rows: DataFrame, name: str, *more: str) -> DataFrame:
-    """The columns of a table, and ``more``, and its rows as they are stored."""
+    """Select a table's columns and ``more``, and sort the rows as they are stored."""
     return rows.select(*SCHEMAS[name].names, *more).sortWithinPartitions("account", "queue", "hour")
 
 
@@ -265,24 +266,24 @@ def _written(
     at: datetime,
     found: Sequence[LakeFile],
     counts: Mapping[str, Any],
-    beside: PublishedDay | None,
+    others: PublishedDay | None,
 ) -> PublishedDay:
-    """A day that a run has written, by what its rows come to (:func:`_counts_of`)."""
-    if beside is None:
+    """A day that a run has written, with the sums of its rows (:func:`_counts_of`)."""
+    if others is None:
         count, copies = counts["records"] or 0, counts["copies"] or 0
         read = DayInput(len(found), count, copies - count, digest_of(found), at)
-    else:  # late records of the others are still to be read
-        read = msgspec.structs.replace(beside.read, at=beside.read_at)
+    else:  # the late records of other tenants have not been read yet
+        read = others.read
     sums = {column: str(int(counts[column] or 0)) for column in _SOURCES[name].sums}
     return PublishedDay(run, tuple(lake.paths(LakeTables.folder(name, run, day))), counts["rows"], sums, read)
 
 
 def digest_of(found: Sequence[LakeFile]) -> str:
-    """Digest of the names and sizes of the files that a day was made of."""
-    told = sha256(str(FORMAT).encode())
+    """Digest of the names and sizes of a day's input files."""
+    digest = sha256(str(FORMAT).encode())
     for file in found:
-        told.update(f"\n{file.path} {file.size_bytes}".encode())
-    return told.hexdigest()[:32]
+        digest.update(f"\n{file.path} {file.size_bytes}".encode())
+    return digest.hexdigest()[:32]
 
 
 Records = Mapping[str, Mapping[date, Sequence[LakeFile]]]
@@ -301,7 +302,7 @@ def all_records(lake: Lake) -> Records:
 
 
 def late_days(listed: Records, before: date, since: datetime) -> list[date]:
-    """The days before one for which files have come since a time, other than those that were made of them."""
+    """Earlier days with files that arrived after a time and that are not in their tables."""
     return sorted(
         {
             day
@@ -327,9 +328,9 @@ def work_of(
 ) -> Work:
     """Work of :func:`make_days` for these days.
 
-    ``account``: make only this tenant's rows anew.  Those of the others stay as they are published, and a day that was
-    never published is made of all.  ``again``: also days for which nothing new has come.  ``listed``: all records,
-    which were listed after the time ``at``; else those of the days are, now.
+    ``account``: compute only this tenant's rows.  The published rows of the others stay; a day that was never published
+    is computed for all tenants.  ``again``: also compute days without new records.  ``listed``: all records, listed
+    after the time ``at``; None: list those of the days now.
 
     Raises :class:`billing.lake.lake.LakeUnavailable`.
     """
@@ -353,7 +354,7 @@ def _listed(
 
 
 class _Progress:
-    """Prints a line for each day of a table when it is done, with the time that the rest will take."""
+    """Prints a line for each finished day of a table, with the estimated remaining time."""
 
     def __init__(self, work: Mapping[Step, int]) -> None:
         self._steps = len(work)
@@ -363,7 +364,7 @@ class _Progress:
     def __call__(self, done: Done) -> None:
         self._done += 1
         self._estimate.add((done.name, done.day), done.seconds)
-        if not done.made:
+        if not done.computed:
             became = "nothing new"
         elif not done.published.read.files:
             became = "no records"
@@ -376,10 +377,10 @@ class _Progress:
         print(f"{done.day} {done.name}: {became} ({self._done} of {self._steps}{rest})", flush=True)
 
 
-def beside(options: argparse.Namespace, lake: Lake, first: date, last: date) -> list[date]:
-    """The days outside the period that its months need as they are billed, in the time zones of plans.
+def days_of_plans(options: argparse.Namespace, lake: Lake, first: date, last: date) -> list[date]:
+    """Find the days outside the period that its months need, because months begin in the time zones of plans.
 
-    Of ``--month`` it is that month; of ``--days``, the last month and this one, which are what a clock rates.  Raises
+    With ``--month``, its month; with ``--days``, the last month and this one, because a scheduler rates these.  Raises
     :class:`ValueError` and :class:`billing.lake.lake.LakeUnavailable`.
     """
     if options.plan is None:
@@ -401,33 +402,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plan",
         type=Path,
         metavar="FILE",
-        help="the price book: also the days that the month, or the last one and this one with --days, need beside "
-        "those of UTC in the time zones of its plans",
+        help="the price book: also sum up the days that the time zones of its plans need for the month (with "
+        "--days: for the last month and this one)",
     )
-    parser.add_argument("--accounts", type=Path, metavar="FILE", help="with --plan: who has which plan")
-    parser.add_argument("--account", metavar="ID", help="make only this tenant's usage anew (default: everybody's)")
-    parser.add_argument("--again", action="store_true", help="also days for which nothing new has come")
+    parser.add_argument(
+        "--accounts", type=Path, metavar="FILE", help="with --plan: file that assigns plans to accounts"
+    )
+    parser.add_argument("--account", metavar="ID", help="only this tenant's usage (default: all tenants')")
+    parser.add_argument("--again", action="store_true", help="also days without new records")
 
 
 def _span(options: argparse.Namespace) -> tuple[date, date]:
-    """The first day and the last one, as far as they have begun.  Raises :class:`ValueError`."""
+    """First and last day of the period, up to today.  Raises :class:`ValueError`."""
     first, last = period_of(options)
     last = min(last, datetime.now(UTC).date())
     if last < first:
-        raise ValueError(f"{first} has not begun yet")
+        raise ValueError(f"{first} has not started yet")
     return first, last
 
 
 def _work(options: argparse.Namespace, lake: Lake) -> Work:
-    """Work that the options ask for, listed once.
+    """Work requested by the options, listed once.
 
     Raises :class:`ValueError` and :class:`billing.lake.lake.LakeUnavailable`.
     """
     at = datetime.now(UTC)
     first, last = _span(options)
-    others = {*beside(options, lake, first, last)}
+    others = {*days_of_plans(options, lake, first, last)}
     listed = None
-    if options.days is not None:  # what comes for an earlier day is picked up, too
+    if options.days is not None:  # also days before the period that got late records
         listed = all_records(lake)
         others |= {*late_days(listed, first, datetime(first.year, first.month, first.day, tzinfo=UTC))}
     days = [*sorted(others), *days_of(first, last)]
@@ -435,7 +438,7 @@ def _work(options: argparse.Namespace, lake: Lake) -> Work:
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of the records that are read; what is listed for it stays in the options.
+    """Size of the records to read; keeps the listed files in ``options.work``.
 
     Raises :class:`ValueError` and :class:`billing.lake.lake.LakeUnavailable`.
     """
@@ -445,18 +448,18 @@ def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
 
 def run(options: argparse.Namespace, lake: Lake) -> int:
     if options.account is not None and not _ACCOUNT.match(options.account):
-        raise ValueError(f"{options.account!r} is no account: it has 12 digits")
+        raise ValueError(f"{options.account!r} is not an account: it has 12 digits")
     work: Work = getattr(options, "work", None) or _work(options, lake)
     spark = session(
         "holdfast batch", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
     )
     started = time.monotonic()
-    done = make_days(spark, lake, work, small=is_small(options.input_bytes), told=_Progress(work.sizes()))
-    made = [one.published for one in done if one.made]
+    done = make_days(spark, lake, work, small=is_small(options.input_bytes), report=_Progress(work.sizes()))
+    made = [one.published for one in done if one.computed]
     if not made:
-        print("nothing new has come")
+        print("no new records")
         return 0
     count = sum(one.read.records for one in made)
     seconds = time.monotonic() - started
-    print(f"{len(made)} of {len(done)} made: {count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")
+    print(f"{len(made)} of {len(done)} computed: {count:,} records in {seconds:.1f} s, {count / seconds:,.0f} a second")
     return 0

@@ -1,8 +1,8 @@
-"""A month of records that nobody's service has counted: for measuring, and for trying things out.
+"""Synthetic records of a month, for measurements and tests.
 
-Made by Spark itself, and the same for the same seed, however many cores make it.  A few of the queues have most of the
-calls (the busiest hundredth about a fifth), and most are idle most of the time.  Some records are in the lake twice,
-and those of some hours of some nodes are late: they can be made later, when a batch has been there already.
+Spark generates them, identically for the same seed, whatever the number of cores.  A few of the queues have most of the
+calls (the busiest hundredth about a fifth), and most are idle most of the time.  Some records are stored twice, and
+those of some hours of some nodes are late: they can be written later, after a batch has run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HELP: Final = "fill an empty lake with records of a period, made up, for trying 
 NODES: Final = 20
 RECORDS_OF_A_BUFFER: Final = 1000
 RECORDS_OF_A_FILE: Final = 200_000
-"""At most, about; an hour has a file of its own at least."""
+"""Approximate maximum; each hour has at least one file."""
 LATE_DAYS: Final = 10
-"""On one of so many days, from the first, some records are late."""
+"""Interval of days with late records, from the first day."""
 SKEW: Final = 3.0
 """A queue's share of the calls falls with its place among all, to the power of 1 / SKEW - 1."""
 
@@ -44,9 +44,9 @@ class GeneratorParameters(NamedTuple):
     queues: int = 100_000
     seed: int = 1
     repeated: float = 0.005
-    """The share of records that are there twice."""
+    """Fraction of records that are stored twice."""
     late: float = 0.01
-    """The share of the hours of nodes whose records are late, on the days on which some are."""
+    """Fraction of nodes' hours with late records, on days with late records."""
 
     @property
     def minutes(self) -> int:
@@ -54,12 +54,12 @@ class GeneratorParameters(NamedTuple):
 
     @property
     def changing(self) -> int:
-        """Queues that store something else each minute."""
+        """Number of queues whose storage changes each minute."""
         return max(1, self.records // (20 * self.minutes))
 
     @property
     def keeping(self) -> int:
-        """Queues with a backlog that nobody touches."""
+        """Number of queues with a constant backlog."""
         return max(1, self.records * 60 // (20 * self.minutes))
 
 
@@ -145,7 +145,7 @@ def storage(spark: SparkSession, month: GeneratorParameters) -> DataFrame:
         _time(month, F.col("at")).alias("minute"),
         (place + 1).alias("partition"),
         (F.col("messages") * (200 + chance.of(4000, 12, place)) * 60_000 * F.col("minutes")).alias("byte_milliseconds"),
-        (F.col("messages") + F.when(F.col("minutes") == 1, 20).otherwise(0)).alias("messages_most"),
+        (F.col("messages") + F.when(F.col("minutes") == 1, 20).otherwise(0)).alias("messages_max"),
         F.least(F.col("messages"), F.lit(10)).alias("in_flight"),
         F.lit(0).alias("delayed"),
         ((F.col("at") + F.col("minutes")) * 60_000).alias("oldest_age_ms"),
@@ -157,7 +157,7 @@ def storage(spark: SparkSession, month: GeneratorParameters) -> DataFrame:
 
 
 def generate(spark: SparkSession, lake: Lake, month: GeneratorParameters, part: Part = "all") -> None:
-    """Bring the month to the lake: all of it, or first what is ``punctual``, and ``late`` what comes later.
+    """Write the month to the lake: all of it, or first the ``punctual`` records, and ``late`` the others.
 
     Raises :class:`JobFailed` if the lake has records already, which would be counted with these.
     """
@@ -181,7 +181,7 @@ def _bring(found: DataFrame, lake: Lake, folder: str) -> None:
 
 
 class _Chance:
-    """Numbers that look drawn, and are the same each time: of what they are for, and of whatever they are given."""
+    """Pseudorandom numbers that are the same each time, derived from their purpose and arguments."""
 
     def __init__(self, seed: int) -> None:
         self._seed = F.lit(seed)
@@ -200,7 +200,7 @@ class _Chance:
 
 
 def _queue(month: GeneratorParameters, chance: _Chance, place: Column, is_send: Column) -> list[Column]:
-    """The columns that are a queue's, by its place among all."""
+    """Columns of a queue, by its place among all."""
     tenant = _floor(F.pow(chance.share(30, place), F.lit(2.0)) * month.tenants)
     flavour = chance.of(10, 31, place)
     kind = F.when(flavour < 2, "fifo").when((flavour < 3) & is_send, "fair").otherwise("standard")
@@ -244,7 +244,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--part",
         choices=["all", "punctual", "late"],
         default="all",
-        help="of the month: late is what comes after a batch has been there (default: %(default)s)",
+        help="of the month: records are late if they arrive after a batch of their day (default: %(default)s)",
     )
 
 

@@ -23,7 +23,7 @@ INTERPRETED_BYTES: Final = 4 * MIB
 PARTITION_BYTES: Final = MIB
 """Compressed input of one partition of a shuffle: at least, as adaptive execution joins small ones."""
 PARTITIONS_MAX: Final = 200
-"""Spark's own number, for whatever is larger."""
+"""Spark's default number, for larger inputs."""
 FOOTER_BYTES: Final = 5 * 1024
 """Part of a Parquet file, about, that describes its columns, however few records it has."""
 RECORD_BYTES: Final = 25
@@ -46,16 +46,16 @@ _OTHERWISE: Final[Mapping[str, str]] = {
 }
 SMALL_MASTER: Final = "local[2]"
 SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""For a process that ends before the second compiler has paid for itself."""
+"""JVM options for a process that ends before the second compiler pays off."""
 
 
 def is_small(input_bytes: int | None) -> TypeGuard[int]:
-    """``None``: a size that nobody knows."""
+    """``None``: unknown size."""
     return input_bytes is not None and input_bytes <= SMALL_BYTES
 
 
 def shuffle_partitions(input_bytes: int) -> int:
-    """The most partitions of a shuffle."""
+    """Maximum number of partitions of a shuffle."""
     if input_bytes <= SMALL_BYTES:
         return 1
     return min(-(-input_bytes // PARTITION_BYTES), PARTITIONS_MAX)
@@ -76,7 +76,7 @@ def bytes_of_files(files: Iterable[LakeFile]) -> int:
 
 
 def rows_of_tables(tables: LakeTables, days: Iterable[date]) -> int:
-    """Rows of these days of all tables, as far as they are published.  Raises
+    """Published rows of these days of all tables.  Raises
     :class:`billing.lake.lake.LakeUnavailable`."""
     found = [tables.day(name, day) for day in days for name in TABLES]
     return sum(day.rows for day in found if day is not None)
@@ -88,6 +88,6 @@ def bytes_of_tables(tables: LakeTables, days: Iterable[date]) -> int:
 
 
 def bytes_of_storage(tables: LakeTables, days: Iterable[date]) -> int:
-    """The records of storage that these days were made of.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
+    """The records of storage that these days were computed from.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     found = [tables.day(STORAGE_HOURLY, day) for day in days]
     return RECORD_BYTES * sum(day.read.records for day in found if day is not None)

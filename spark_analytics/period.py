@@ -1,4 +1,4 @@
-"""The period that a job is about, as its arguments say it, and the prices that some jobs are given."""
+"""The period and the prices in a job's arguments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from billing.lake.months import Month
 from billing.pricing.plans import Customers, PriceBook, load_book, load_customers
 
-DAYS_MOST = 3660
-"""Ten years: more is a slip."""
+DAYS_MAX = 3660
+"""Ten years; a larger number is a mistake."""
 
 
 def add_period(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +18,15 @@ def add_period(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--day", type=_day, metavar="2026-11-21", help="a day, UTC")
     which.add_argument("--month", type=_month, metavar="2026-11", help="a month, UTC")
-    which.add_argument("--from", type=_day, metavar="2026-11-21", dest="first", help="with --to: any period, UTC")
+    which.add_argument(
+        "--from", type=_day, metavar="2026-11-21", dest="first", help="first day of a period, UTC; with --to"
+    )
     which.add_argument(
         "--days",
         type=_count,
         metavar="35",
-        help="so many days up to today, UTC, for what runs by a clock: the batch makes earlier ones, too, for which "
-        "something came in these",
+        help="number of days up to today, UTC, for scheduled jobs: the batch also sums up earlier days with "
+        "records that arrived in these",
     )
     parser.add_argument("--to", type=_day, metavar="2026-11-30", dest="last", help="its last day (default: one day)")
 
@@ -50,11 +52,11 @@ def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no day: write it like 2026-11-21") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day, such as 2026-11-21") from None
 
 
 def month_of(text: str) -> Month:
-    """A month as an option names it: ``2026-11``, or, for what runs by a clock, ``this`` or ``last`` (UTC)."""
+    """Parse a month: ``2026-11``, or, for scheduled jobs, ``this`` or ``last`` (UTC)."""
     today = datetime.now(UTC).date()
     this = Month(today.year, today.month)
     if text in ("this", "last"):
@@ -62,7 +64,7 @@ def month_of(text: str) -> Month:
     try:
         return Month.parse(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no month: write it like {this}, or this, or last") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a month: write it like {this}, or this, or last") from None
 
 
 def load_prices(plan: Path, accounts: Path | None) -> tuple[PriceBook, Customers]:
@@ -75,8 +77,8 @@ def load_prices(plan: Path, accounts: Path | None) -> tuple[PriceBook, Customers
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= DAYS_MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days: 1 to {DAYS_MOST}")
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= DAYS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days, 1 to {DAYS_MAX}")
     return int(text)
 
 

@@ -1,8 +1,8 @@
-"""Entry point of the image of the jobs where Spark runs its driver and its executors in pods of their own.
+"""Entry point of the image of the jobs if Spark runs its driver and executors in separate pods.
 
-``spark-submit`` makes the driver's pod, and the driver those of its executors.  Their first argument says which one it
-is; the rest is in further arguments and in variables (Spark's own image does the same: ``entrypoint.sh`` in its
-``resource-managers/kubernetes``).  The driver runs one of the jobs, as :data:`MAIN` says.
+``spark-submit`` creates the driver's pod, and the driver those of its executors.  Their first argument names the role;
+further arguments and variables have the rest (Spark's own image does the same: ``entrypoint.sh`` in its
+``resource-managers/kubernetes``).  The driver runs one of the jobs, by :data:`MAIN`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPTION: Final = "SPARK_JAVA_OPT_"
 
 
 class MissingVariable(Exception):
-    """One that Spark sets in its pods; the text names it."""
+    """A variable that Spark sets in its pods is missing; the text names it."""
 
 
 def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]:
@@ -32,7 +32,7 @@ def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]
 
     def value(name: str) -> str:
         if name not in variables:
-            raise MissingVariable(f"{arguments[0]} is what Spark starts in Kubernetes, and {name} is not set")
+            raise MissingVariable(f"{arguments[0]} is the entry point of Spark on Kubernetes, but {name} is not set")
         return variables[name]
 
     home = Path(variables.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -46,7 +46,7 @@ def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]
         *(variables.get("SPARK_CONF_DIR"), variables.get("SPARK_CLASSPATH"), f"{home}/jars/*"),
         *(variables.get("SPARK_EXTRA_CLASSPATH"), variables.get("SPARK_DIST_CLASSPATH")),
     )
-    told = {
+    options = {
         "--driver-url": "SPARK_DRIVER_URL",
         "--executor-id": "SPARK_EXECUTOR_ID",
         "--cores": "SPARK_EXECUTOR_CORES",
@@ -58,12 +58,12 @@ def command(arguments: Sequence[str], variables: Mapping[str, str]) -> list[str]
     return [
         *(java, *(variables[f"{_OPTION}{number}"] for number in numbers), f"-Xms{memory}", f"-Xmx{memory}"),
         *("-cp", ":".join(one for one in found if one), _BACKEND),
-        *(argument for option, name in told.items() for argument in (option, value(name))),
+        *(argument for option, name in options.items() for argument in (option, value(name))),
     ]
 
 
 def become(arguments: Sequence[str]) -> None:
-    """Take the place of this process: signals are then the driver's or executor's.  Raises :class:`MissingVariable`."""
+    """Replace this process, so that the driver or executor gets its signals.  Raises :class:`MissingVariable`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = command(arguments, os.environ)
     os.execvp(wanted[0], wanted)

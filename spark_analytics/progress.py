@@ -1,9 +1,8 @@
-"""The lines that say what is waited for: a step of several, and each day of the batch, with an estimate of the
-remaining time.
+"""Progress output: a line for each step, and for each day of the batch, with an estimate of the remaining time.
 
-The estimate is made of the work that remains, which is listed before the first day is begun: days for which nothing
-has come, or nothing new, take next to no time, and the time of the others is a fixed part and one that grows with the
-bytes to read.  Both are fitted to the last days of the same table, because Spark is slower at first than later.
+The estimate is computed from the remaining work, which is listed before the first day: days without new records take
+almost no time, and the others a fixed time plus a time proportional to the bytes to read.  Both are fitted to the last
+days of the same table, because Spark is slower at the beginning.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Step = tuple[str, date]
 """A day of a table."""
 
 _FITTED_MAX: Final = 12
-"""Days of a table, the last ones, to which its times are fitted."""
+"""Number of a table's last days from which its speed is estimated."""
 
 
 @contextmanager
@@ -38,23 +37,23 @@ class _Sample(NamedTuple):
 
 
 class Estimate:
-    """The remaining time of a batch, corrected with each step that is done."""
+    """Estimate of a batch's remaining time, corrected with each finished step."""
 
     def __init__(self, work: Mapping[Step, int]) -> None:
-        """``work``: the bytes that each step will read; 0: there is nothing to read, or nothing new."""
+        """``work``: bytes that each step will read; 0: there are no records, or no new ones."""
         self._left = dict(work)
         self._samples: dict[str, list[_Sample]] = {}
         self._skipped: list[float] = []
 
     def add(self, step: Step, seconds: float) -> None:
-        """Record what a step took."""
+        """Record the time of a step."""
         if read_bytes := self._left.pop(step, 0):
             self._samples.setdefault(step[0], []).append(_Sample(read_bytes, seconds))
         else:
             self._skipped.append(seconds)
 
     def remaining_seconds(self) -> float | None:
-        """The time that all steps take which are not done; None: nothing is known about it, or none are left."""
+        """Estimated time of the remaining steps; None: unknown, or none are left."""
         if not self._left:
             return None
         skipped = median(self._skipped) if self._skipped else 0.0
@@ -74,7 +73,7 @@ class Estimate:
         return total
 
     def _samples_for(self, name: str) -> Sequence[_Sample]:
-        """Those of the table; of all tables while it has none but its first, which has to start Spark."""
+        """Samples of the table; of all tables while it has only its first one, which includes the start of Spark."""
         own = self._samples.get(name, [])
         if len(own) > 1:
             return own[1:][-_FITTED_MAX:]

@@ -1,14 +1,14 @@
-"""Quality checks: what a month comes to at each stage, and whether the differences are those that were promised.
+"""Quality checks: a month's totals at each stage, and whether their differences are within the promises.
 
-The stages are *answered* (what clients counted, if somebody knows it), the *lake* (its records, one for each id), the
-*tables* of the batch, what was *rated* of them, and the *invoices*.  The promise between each two:
+The stages are *answered* (the clients' counts, if known), the *lake* (its records, one for each id), the *tables* of
+the batch, the *rated* usage, and the *invoices*.  The promise between consecutive stages:
 
-* answered ≤ lake ≤ answered + in doubt, for each account; in doubt are only calls that were under way when a process
-  was killed, and without a kill there are none;
+* answered ≤ lake ≤ answered + in doubt, for each account; only calls in progress when a process was killed are in
+  doubt, and without a kill there are none;
 * lake = tables = rated = invoices, for each account, exactly.
 
-A stage that was made before there was more to read is *behind*, which is no breach: it is said what to run.  A stage
-that has read the same and comes to something else is a breach.
+A stage that was computed before new records arrived is *behind*, which is no breach: the report names the command to
+run.  A stage that was computed from the same records with another result is a breach.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ from spark_analytics.period import month_of
 from spark_analytics.session import session
 
 STEP: Final = "checks"
-HELP: Final = "compare what a month comes to at each stage, from what was answered to the invoices; a breach fails"
+HELP: Final = "compare a month's totals at each stage, from answered calls to invoices; fails on a breach"
 
 STORED: Final = "byte_milliseconds"
-_RATED: Final = ("chunks", "bytes_out", STORED)
-_TOLD_MOST: Final = 20
-"""Accounts that are told of each difference."""
+PRODUCED: Final = "produced_bytes"
+"""Part of ``bytes_in`` that is of streams, and so has a price."""
+_RATED: Final = ("chunks", "bytes_out", PRODUCED, STORED)
+_LISTED_MAX: Final = 20
+"""Maximum number of accounts that are printed for each difference."""
 
 Sums = Mapping[str, Mapping[str, int]]
-"""By account: what each count comes to."""
+"""Sums of counts, by account."""
 Verdict = Literal["equal", "within", "behind", "breach"]
 
 
@@ -58,11 +60,11 @@ class ClientCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: int
     """Answered with success."""
     in_doubt: int = 0
-    """Calls that they had no answer to."""
+    """Calls without an answer."""
 
 
 class Difference(NamedTuple):
-    """Two stages do not come to the same for an account."""
+    """Two stages differ for an account."""
 
     account: str
     name: str
@@ -100,13 +102,13 @@ def compare_answered(answered: Mapping[str, ClientCounts], lake: Sums) -> StageC
         advice = []
         if short:
             advice.append(
-                "calls were answered that are not in the lake: see that `holdfast serve` runs on each machine that "
-                "answered, so that what waits in its usage folder is brought to the lake, and check again; if nothing "
-                "waits, they are lost"
+                "answered calls are not in the lake: run `holdfast serve` on each machine that answered, so "
+                "that it uploads its usage folder, and check again; if nothing waits for upload, they are lost"
             )
         if more:
             advice.append(
-                "more calls are in the lake than were answered or in doubt: see who else calls with these accounts"
+                "the lake has more calls than were answered or in doubt: find out which other clients use these "
+                "accounts"
             )
         return StageComparison(between, "breach", short + more, "; ".join(advice) + ".")
     return StageComparison(between, "within" if within else "equal", within, "")
@@ -117,7 +119,8 @@ def compare(
 ) -> StageComparison:
     """Compare the sums of two stages.
 
-    ``same_read``: the later one was made of all that is in the earlier one now.  ``run``: what makes it anew.
+    ``same_read``: the later one was computed from everything that is now in the earlier one.  ``run``: command that
+    recomputes it.
     """
     differences = [
         Difference(account, name, left, right)
@@ -128,13 +131,13 @@ def compare(
     if not differences:
         return StageComparison(between, "equal", [], "")
     if not same_read:
-        return StageComparison(between, "behind", differences, f"there is more since: {run}.")
+        return StageComparison(between, "behind", differences, f"records arrived since: {run}.")
     return StageComparison(
         between,
         "breach",
         differences,
-        f"they were made of the same and have to be equal: close no month with them, {run} and check again; "
-        "if it stays so, it is an error of Holdfast: please report it with this output.",
+        f"they were computed from the same records and must be equal: do not close the month, {run} and check "
+        "again; if they still differ, this is a bug in Holdfast: please report it with this output.",
     )
 
 
@@ -142,7 +145,7 @@ def total(sums: Sums, name: str) -> int:
     return sum(counts.get(name, 0) for counts in sums.values())
 
 
-# --- what the stages come to --------------------------------------------------------------------------------
+# --- totals of the stages -----------------------------------------------------------------------------------
 
 
 def in_lake(spark: SparkSession, lake: Lake, first: date, last: date) -> Sums:
@@ -171,13 +174,15 @@ def billable(spark: SparkSession, lake: Lake, rated: RatedMonth) -> Sums:
         usage, storage = (
             published(spark, lake, table, starts.date(), last).where(hours) for table in (USAGE_HOURLY, STORAGE_HOURLY)
         )
-        sums = _together(_by_account(usage, COUNTS), _by_account(storage, [STORED]))
+        produced = F.when(F.col("kind") == "stream", F.col("bytes_in")).otherwise(0)
+        counted = usage.withColumn(PRODUCED, produced)
+        sums = _together(_by_account(counted, (*COUNTS, PRODUCED)), _by_account(storage, [STORED]))
         found |= {account: dict(counts) for account, counts in sums.items() if rating.edges(account) == (starts, ends)}
     return found
 
 
 def _edges(rating: Rating) -> set[tuple[datetime, datetime]]:
-    """All times from which to which the month is somebody's."""
+    """All periods that are the month in some account's plan."""
     return {rating.edges(account) for account in (EVERYBODY_ELSE, *rating.customers.named, *rating.begins)}
 
 
@@ -192,7 +197,13 @@ def of_lines(lines: pa.Table) -> Sums:
     return found
 
 
-_COUNT_OF: Final = {"storage": STORED, "bytes_out": "bytes_out"}
+_COUNT_OF: Final = {
+    "storage": STORED,
+    "stream_storage": STORED,
+    "bytes_out": "bytes_out",
+    "stream_bytes_out": "bytes_out",
+    "stream_bytes_in": PRODUCED,
+}
 
 
 def _by_account(rows: DataFrame, names: Iterable[str]) -> DataFrame:
@@ -210,7 +221,7 @@ def _together(usage: DataFrame, storage: DataFrame) -> Sums:
 
 
 def _behind(lake: Lake, tables: LakeTables, days: Iterable[date]) -> list[date]:
-    """The days (UTC) whose tables were not made of all files that there are now."""
+    """Days (UTC) whose tables do not include all current files."""
     found = []
     for day in days:
         for name, folder in _FOLDERS.items():
@@ -240,7 +251,7 @@ def check(
     def find() -> list[LakeFile]:
         return [file for folder in _FOLDERS.values() for file in records.files(lake, folder, days[0], days[-1])]
 
-    return records.of_what_stays(lambda found: _check(spark, lake, month, answered), find(), find)
+    return records.retry_if_compacted(lambda found: _check(spark, lake, month, answered), find(), find)
 
 
 def _days(lake: Lake, month: Month) -> list[date]:
@@ -262,7 +273,7 @@ def _check(
         stages["answered"] = {account: {"calls": known.calls} for account, known in answered.items()}
     compared = []
     for since, until in spans:
-        # What the tables have read is looked at first: what comes meanwhile is then in the lake, and they are behind.
+        # The tables' inputs are read first: records that arrive meanwhile are then missing in them, not in the lake.
         behind = _behind(lake, tables, days_of(since, until))
         compared.append((behind, in_tables(spark, lake, since, until), in_lake(spark, lake, since, until)))
     _, stages["tables"], stages["lake"] = compared[0]
@@ -305,7 +316,7 @@ def _check(
 
 
 def report(month: Month, stages: Mapping[str, Sums], findings: Iterable[StageComparison]) -> str:
-    """For people."""
+    """Format the results for people."""
     names = ("calls", "chunks", "messages", "bytes_out", STORED)
     rows: list[tuple[str, ...]] = [("stage", *names)]
     for stage in ("answered", "lake", "tables", "rated", "invoices"):
@@ -313,30 +324,30 @@ def report(month: Month, stages: Mapping[str, Sums], findings: Iterable[StageCom
             known = {name for counts in stages[stage].values() for name in counts}
             rows.append((stage, *(f"{total(stages[stage], name):,}" if name in known else "-" for name in names)))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    said = [f"Month {month}, UTC", ""]
-    said += [
+    lines = [f"Month {month}, UTC", ""]
+    lines += [
         "  ".join(
             [row[0].ljust(widths[0]), *(one.rjust(width) for one, width in zip(row[1:], widths[1:], strict=True))]
         )
         for row in rows
     ]
     for found in findings:
-        said += ["", f"{found.between}: {_SAID[found.verdict]}"]
-        said += [
+        lines += ["", f"{found.between}: {_VERDICTS[found.verdict]}"]
+        lines += [
             f"  account {one.account}: {one.name} {one.before:,} and {one.after:,} ({one.after - one.before:+,})"
-            for one in found.differences[:_TOLD_MOST]
+            for one in found.differences[:_LISTED_MAX]
         ]
-        if len(found.differences) > _TOLD_MOST:
-            said.append(f"  and {len(found.differences) - _TOLD_MOST} more")
+        if len(found.differences) > _LISTED_MAX:
+            lines.append(f"  and {len(found.differences) - _LISTED_MAX} more")
         if found.advice:
-            said.append(f"  {found.advice[0].upper()}{found.advice[1:]}")
-    return "\n".join(said)
+            lines.append(f"  {found.advice[0].upper()}{found.advice[1:]}")
+    return "\n".join(lines)
 
 
-_SAID: Final[Mapping[Verdict, str]] = {
+_VERDICTS: Final[Mapping[Verdict, str]] = {
     "equal": "equal, exactly",
-    "within": "within the promise: what is in doubt may be counted",
-    "behind": "the later one is behind",
+    "within": "within the promise: calls in doubt may be counted",
+    "behind": "the later one is out of date",
     "breach": "THE PROMISE IS BROKEN",
 }
 
@@ -352,7 +363,7 @@ def load_answered(path: Path) -> dict[str, ClientCounts]:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise ValueError(
-            f'{path} is not what clients counted, {{"000000000001": {{"calls": 120, "in_doubt": 2}}}}: {error}'
+            f'{path} does not hold counts of clients, {{"000000000001": {{"calls": 120, "in_doubt": 2}}}}: {error}'
         ) from None
 
 
@@ -360,11 +371,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--month", type=month_of, required=True, metavar="2026-11", help="a month; or this, or last (UTC)"
     )
-    parser.add_argument("--answered", type=Path, metavar="FILE", help="what clients counted, JSON, where it is known")
+    parser.add_argument("--answered", type=Path, metavar="FILE", help="the clients' counts (JSON), if known")
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of what is read, as it is now.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
+    """Current size of the input.  Raises :class:`billing.lake.lake.LakeUnavailable`."""
     days = _days(lake, options.month)
     files = (file for folder in _FOLDERS.values() for file in records.files(lake, folder, days[0], days[-1]))
     return bytes_of_files(files) + bytes_of_tables(LakeTables(lake), days)

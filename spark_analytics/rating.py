@@ -1,11 +1,11 @@
-"""The rating: from a month's tables of hours to what each queue's usage costs, tier by tier.
+"""The rating: prices a month's hourly tables, for each queue and tier.
 
-A unit's tier is its place in the order in which its account used the meter in the month: by hours, and within an hour
-by queue, its id and its tags.  To know the tiers only the sums of hours are put in order, one number for each account,
-meter and hour.  They say that most hours are in one tier as a whole, whoever used what in them; only in the few hours
-in which a tier ends, a handful for each account, are queues put in order as well.
+A unit's tier depends on its place in the order in which its account used the meter in the month: by hours, and within
+an hour by queue, its id and its tags.  To determine the tiers, only the sums of hours are ordered, one number for each
+account, meter and hour.  They show that most hours are completely in one tier; queues are ordered only in the few hours
+in which a tier ends, a handful for each account.
 
-Money is :class:`DecimalType` throughout; what a line costs is what :func:`billing.pricing.money.line_amount` says.
+Money is :class:`DecimalType` throughout; :func:`billing.pricing.money.line_amount` computes the amount of a line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from pyspark.sql.types import (
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
-from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, new_run
+from billing.lake.snapshot import new_run
+from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
 from billing.pricing.billing_days import (
     EVERYBODY_ELSE,
     TABLES,
@@ -58,7 +59,7 @@ from spark_analytics.period import load_prices, month_of
 from spark_analytics.session import JobFailed, frame_of, in_one_partition, read_files, session, write_files
 
 STEP: Final = "rating"
-HELP: Final = "what the usage of a month costs: for each queue and set of tags, tier by tier"
+HELP: Final = "price a month's usage: for each queue and set of tags, tier by tier"
 
 _UNITS: Final = DecimalType(38, 0)
 _AMOUNT: Final = DecimalType(38, 15)
@@ -98,46 +99,55 @@ _HOURLY: Final = [
     StructField("hour", TimestampType()),
 ]
 SCHEMAS: Final = {
-    USAGE_HOURLY: StructType([*_HOURLY, StructField("chunks", LongType()), StructField("bytes_out", LongType())]),
+    USAGE_HOURLY: StructType(
+        [*_HOURLY, *(StructField(name, LongType()) for name in ("chunks", "bytes_in", "bytes_out"))]
+    ),
     STORAGE_HOURLY: StructType([*_HOURLY, StructField("byte_milliseconds", DecimalType(38, 0))]),
 }
 """Columns that are read of the hourly tables."""
 _OF: Final = ("queue", "queue_id", "tags")
 _PLACED: Final = ("account", "plan", "segment", "meter", "tier")
 _BROADCAST_ROWS: Final = 1_000_000
-"""So many spans of hours are given to each executor; more are shuffled."""
+"""Maximum number of spans of hours that are broadcast to each executor; more are shuffled."""
 
 
 def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
-    """The tables of hours as units of meters: ``account``, ``hour``, ``queue``, ``queue_id``, ``tags``, ``meter``,
+    """Convert hourly tables to units of meters: ``account``, ``hour``, ``queue``, ``queue_id``, ``tags``, ``meter``,
     ``units``."""
     kind = F.col("kind")
+    is_stream = kind == "stream"
     requests = (
-        F.when(kind == "fifo", "requests_fifo").when(kind == "fair", "requests_fair").otherwise("requests_standard")
+        F.when(kind == "fifo", "requests_fifo")
+        .when(kind == "fair", "requests_fair")
+        .when(is_stream, "requests_stream")
+        .otherwise("requests_standard")
     )
+    bytes_out = F.when(is_stream, "stream_bytes_out").otherwise("bytes_out")
     measured = F.array(
         F.struct(requests.alias("meter"), F.col("chunks").alias("units")),
-        F.struct(F.lit("bytes_out").alias("meter"), F.col("bytes_out").alias("units")),
+        F.struct(bytes_out.alias("meter"), F.col("bytes_out").alias("units")),
     )
+    produced = F.array(F.struct(F.lit("stream_bytes_in").alias("meter"), F.col("bytes_in").alias("units")))
+    measured = F.when(is_stream, F.concat(measured, produced)).otherwise(measured)
+    stored = F.when(is_stream, "stream_storage").otherwise("storage")
     named = ("account", "hour", "queue", "queue_id", "tags")
     of_calls = calls.select(*named, F.inline(measured))
-    of_storage = storage.select(*named, F.lit("storage").alias("meter"), F.col("byte_milliseconds").alias("units"))
+    of_storage = storage.select(*named, stored.alias("meter"), F.col("byte_milliseconds").alias("units"))
     units = of_calls.withColumn("units", F.col("units").cast(_UNITS)).unionByName(of_storage)
     return in_one_partition(units).where(F.col("units") > 0)
 
 
 class Rates(NamedTuple):
-    """By what a month is rated."""
+    """Inputs of a month's rating."""
 
     month: Month
     book: PriceBook
     customers: Customers
     begins: Mapping[str, datetime] = MappingProxyType({})
-    """The beginnings of accounts' months that do not begin with their plan's
-    (:func:`billing.pricing.billing_days.begins`)."""
+    """Starts of accounts' months that differ from their plan's (:func:`billing.pricing.billing_days.begins`)."""
 
     def days(self) -> list[date]:
-        """The days (UTC) that have the month's hours."""
+        """Days (UTC) that the month needs."""
         return days_needed(self.month, self.book, self.customers, self.begins)
 
     def ends(self) -> datetime:
@@ -146,9 +156,9 @@ class Rates(NamedTuple):
 
 
 def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
-    """A row for each tier of each meter in each part of the month, of the plans that somebody has.
+    """Make a row for each tier of each meter in each part of the month, for the plans that accounts have.
 
-    ``opens``: when the plan's month does.  The first part ``starts`` with the first account's.  Raises
+    ``opens``: start of the plan's month.  The first part ``starts`` when the first account's month does.  Raises
     :class:`billing.pricing.plans.NoPrice`.
     """
     rows = []
@@ -159,7 +169,7 @@ def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
         for number, segment in enumerate(plan.segments(month)):
             starts = segment.starts if number else min([segment.starts, *by.begins.values()])
             for meter in METERS:
-                for tier_number, tier in enumerate(segment.version.prices[meter], 1):
+                for tier_number, tier in enumerate(segment.version.tiers(meter), 1):
                     rows.append(
                         (
                             name,
@@ -176,14 +186,14 @@ def rates_of(spark: SparkSession, by: Rates) -> DataFrame:
                             tier.ends,
                             tier.price,
                             Decimal(plan.units_per(meter, month)),
-                            segment.version.discounts[meter],
+                            segment.version.discount(meter),
                         )
                     )
     return frame_of(spark, rows, _RATES)
 
 
 def named_of(spark: SparkSession, by: Rates) -> DataFrame:
-    """The accounts that have a plan or a discount of their own, or whose month begins when their plan's does not."""
+    """Make a row for each account with its own plan or discount, or a month that does not start with its plan's."""
     rows = []
     for account in sorted({*by.customers.named, *by.begins} - {EVERYBODY_ELSE}):
         customer = by.customers.of(account)
@@ -192,13 +202,13 @@ def named_of(spark: SparkSession, by: Rates) -> DataFrame:
 
 
 def _begins(by: Rates) -> Column:
-    """Time at which an account's month opens, for rows with the columns of :func:`named_of` (null without one) and
-    the plan's ``opens``."""
+    """Start of an account's month, for rows with the columns of :func:`named_of` (null without one) and the plan's
+    ``opens``."""
     return F.coalesce("begins", F.lit(by.begins.get(EVERYBODY_ELSE)).cast("timestamp"), "opens")
 
 
 def hours_in_order(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rates) -> DataFrame:
-    """The sums of hours with the tiers in which they are: a row for each tier that an hour touches.
+    """Sum up hours and assign them to tiers: a row for each tier that an hour touches.
 
     ``before``: the account's units of this meter in the month before this hour.  ``whole``: all of the hour is in this
     tier.  Hours outside the account's month are left out.
@@ -227,10 +237,10 @@ def hours_in_order(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rat
 
 
 def placed(units: DataFrame, hours: DataFrame, spans_are_few: bool) -> DataFrame:
-    """All units in their tiers: :data:`_PLACED`, :data:`_OF` (tags as JSON) and ``units``.
+    """Assign all units to tiers: :data:`_PLACED`, :data:`_OF` (tags as JSON) and ``units``.
 
-    ``hours``: of :func:`hours_in_order`.  ``spans_are_few``: they are sent to where the units are, instead of shuffling
-    these.
+    ``hours``: the result of :func:`hours_in_order`.  ``spans_are_few``: they are broadcast to the executors, so that
+    the units need no shuffle.
     """
     spans = spans_of(hours)
     in_spans = units.join(F.broadcast(spans) if spans_are_few else spans, ["account", "meter"]).where(
@@ -257,20 +267,20 @@ def placed(units: DataFrame, hours: DataFrame, spans_are_few: bool) -> DataFrame
 
 
 def _tags_json() -> Column:
-    """Tags as JSON, by name: maps are no keys."""
+    """Tags as JSON, sorted by name, because maps cannot be grouped."""
     by_name = F.map_from_entries(F.array_sort(F.map_entries("tags")))
     return F.when(F.size("tags") == 0, "{}").otherwise(F.to_json(by_name))
 
 
 def spans_of(hours: DataFrame) -> DataFrame:
-    """From which hour to which an account's usage of a meter is in one tier, as a whole."""
+    """Spans of hours in which all of an account's usage of a meter is in one tier."""
     return (
         hours.where("whole").groupBy(*_PLACED).agg(F.min("hour").alias("first_hour"), F.max("hour").alias("last_hour"))
     )
 
 
 def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rates) -> DataFrame:
-    """The lines, as :data:`billing.pricing.charges.RATED`, of the units of :func:`placed`."""
+    """Make lines, as :data:`billing.pricing.charges.RATED`, from the units of :func:`placed`."""
     priced = rates.drop("from_units", "to_units")
     summed = units.groupBy(*_PLACED, *_OF).agg(F.sum("units").cast(_UNITS).alias("units"))
     lines = (
@@ -295,10 +305,10 @@ def lines_of(units: DataFrame, rates: DataFrame, named: DataFrame, by: Rates) ->
 
 
 def _micros_of(cost: Column, per: Column) -> Column:
-    """A whole number of millionths, divided by a whole number: rounded half up at the 15th place.
+    """Divide a whole number of millionths by a whole number, rounded half up at the 15th place.
 
-    Spark's own division of decimals this wide keeps six places.  So it is divided as on paper: first what goes in
-    whole, and then what is left, moved by nine places.
+    Spark's own division of such wide decimals keeps six places.  So this divides in two steps: the whole part, and then
+    the remainder, shifted by nine places.
     """
     per = per.cast(DecimalType(24, 0))
     rest = (cost % per).cast(DecimalType(24, 0))
@@ -314,9 +324,9 @@ def _micros_of(cost: Column, per: Column) -> Column:
 
 
 def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
-    """Rate a month anew, out of the tables as they are, and let it count.
+    """Rate a month from the current tables, and publish the rating.
 
-    Raises :class:`billing.pricing.plans.NoPrice`, :class:`billing.lake.tables.Outrun`,
+    Raises :class:`billing.pricing.plans.NoPrice`, :class:`billing.lake.snapshot.Outrun`,
     :class:`billing.pricing.rated.FewerHours` and
     :class:`billing.lake.lake.LakeUnavailable`.
     """
@@ -334,7 +344,9 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
     units = units_of(_table(spark, lake, USAGE_HOURLY, by), _table(spark, lake, STORAGE_HOURLY, by))
     hours = hours_in_order(units, rates, named, by).persist()
     try:
-        few = 2 * rows_of_tables(LakeTables(lake), by.days()) <= _BROADCAST_ROWS  # a row is units of two meters at most
+        few = (
+            2 * rows_of_tables(LakeTables(lake), by.days()) <= _BROADCAST_ROWS
+        )  # a row has units of at most two meters: nothing is produced and fetched by one action
         few = few or spans_of(hours).count() <= _BROADCAST_ROWS
         lines = lines_of(placed(units, hours, few), rates, named, by)
         seen = Observation()
@@ -351,7 +363,7 @@ def rate(spark: SparkSession, lake: Lake, by: Rates) -> Rating:
 
 
 def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetime]:
-    """The runs of the batch whose tables are there, by table and day, and until when they have all usage."""
+    """Runs of the batch that are published, by table and day, and the time up to which they have all usage."""
     tables = LakeTables(lake)
     read: dict[str, dict[str, str]] = {}
     covers = by.ends()
@@ -363,13 +375,13 @@ def published(lake: Lake, by: Rates) -> tuple[dict[str, dict[str, str]], datetim
                 covers = min(covers, datetime(day.year, day.month, day.day, tzinfo=UTC))
                 continue
             runs[str(day)] = there.run
-            if there.read_at.date() <= day:
-                covers = min(covers, there.read_at)
+            if there.read.at.date() <= day:
+                covers = min(covers, there.read.at)
     return read, covers
 
 
 def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
-    """The rows of the month's published days."""
+    """Read the month's published days of a table."""
     days = by.days()
     files = LakeTables(lake).files(name, days[0], days[-1])
     schema = SCHEMAS[name]
@@ -379,9 +391,9 @@ def _table(spark: SparkSession, lake: Lake, name: str, by: Rates) -> DataFrame:
 
 
 def to_rate(lake: Lake, by: Rates) -> list[Rates]:
-    """Months to rate: the month, and those before it that are closed and for which late usage has come.
+    """Months to rate: the month, and earlier closed ones with late usage.
 
-    A month that is closed is rated by the prices of when it was closed, and again if somebody has rated it by others.
+    A closed month is rated by the prices of its closing, and again if it was rated by other prices since.
     """
     rated = Rated(lake)
     closings = Invoices(lake).closed()
@@ -401,7 +413,7 @@ def to_rate(lake: Lake, by: Rates) -> list[Rates]:
 
 
 def _after(closings: Mapping[Month, Closed], by: Rates) -> Rates:
-    """With when it begins after the month before, if that is closed."""
+    """Add the starts of accounts' months after the month before, if that is closed."""
     return by._replace(begins=begins(by.month, by.book, by.customers, closings.get(by.month.previous)))
 
 
@@ -411,12 +423,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--plan", required=True, type=Path, metavar="FILE", help="the price book, a YAML file")
     parser.add_argument(
-        "--accounts", type=Path, metavar="FILE", help="who has which plan (default: everybody the book's only plan)"
+        "--accounts",
+        type=Path,
+        metavar="FILE",
+        help="file that assigns plans to accounts (default: the book's only plan for all)",
     )
 
 
 def input_bytes(options: argparse.Namespace, lake: Lake) -> int:
-    """The size of what is read, as it is now.
+    """Current size of the input.
 
     Raises :class:`ValueError` for prices that cannot be read, and :class:`billing.lake.lake.LakeUnavailable`.
     """
@@ -430,7 +445,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
     asked = Rates(options.period, book, customers)
     months = to_rate(lake, asked)
     if not months:
-        print(f"{asked.month} is closed, and no usage has come for it since it was rated")
+        print(f"{asked.month} is closed, and no usage was recorded for it since it was rated")
         return 0
     spark = session(
         "holdfast rating", lake, master=options.master, memory=options.memory, input_bytes=options.input_bytes
@@ -441,7 +456,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
             rating = rate(spark, lake, by)
         except FewerHours as error:
             raise JobFailed(str(error)) from None
-        why = "" if by.book is book else " again, by the prices of when it was closed, as usage has come since"
+        why = "" if by.book is book else " again, by the prices of its closing, because of late usage"
         print(
             f"{by.month} rated{why}: {rating.lines:,} lines in {time.monotonic() - started:.1f} s, "
             f"of all usage before {rating.covers:%Y-%m-%d %H:%M} UTC",
@@ -450,7 +465,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         skipped = rating.skipped()
         if skipped:
             print(
-                f"{by.month} is rated without {days_in_words(skipped)}, which is not summed up: run "
+                f"{by.month} is rated without {days_in_words(skipped)}, not summed up yet: run "
                 f"`{batch_command(skipped)}`, and rate it again",
                 file=sys.stderr,
             )

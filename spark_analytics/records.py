@@ -1,10 +1,10 @@
-"""The records of a period as DataFrames, each of them once.
+"""The records of a period as DataFrames, without duplicates.
 
-What is asked for is read by the folders of its days (UTC), and nothing else of the lake is looked at.  The files are
-listed once, at the beginning: what comes later is not in the DataFrame, however often it is computed.
+Only the folders of the requested days (UTC) are read.  The files are listed once, at the beginning: files that arrive
+later are not in the DataFrame, however often it is computed.
 
-Records of the same hour of the same queue are brought together (one shuffle; none of one partition), so that taking
-each once, and summing up by any columns that include ``account``, ``queue_id`` and ``hour``, needs no other.
+One shuffle (none for one partition) groups the records of the same hour and queue, so that deduplication, and sums by
+any columns that include ``account``, ``queue_id`` and ``hour``, need no other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STORAGE: Final = StructType(
         _TAGS,
         StructField("byte_milliseconds", LongType()),
         StructField("messages", LongType()),
-        StructField("messages_most", LongType()),
+        StructField("messages_max", LongType()),
         StructField("in_flight", LongType()),
         StructField("delayed", LongType()),
         StructField("oldest_age_ms", LongType()),
@@ -86,11 +86,10 @@ def files(lake: Lake, folder: str, first: date, last: date) -> list[LakeFile]:
     return [file for day in days_of(first, last) for file in lake.files(f"{folder}/date={day}")]
 
 
-def of_what_stays(
+def retry_if_compacted(
     make: Callable[[Sequence[LakeFile]], _T], found: Sequence[LakeFile], find: Callable[[], Sequence[LakeFile]]
 ) -> _T:
-    """Call ``make`` with these files; again, with the result of ``find``, if files were compacted and removed
-    while they were read."""
+    """Call ``make`` with these files; again with the result of ``find`` if files were compacted meanwhile."""
     while True:
         try:
             return make(found)
@@ -103,29 +102,31 @@ def of_what_stays(
 def read(
     spark: SparkSession, lake: Lake, found: Sequence[LakeFile], schema: StructType, account: str | None = None
 ) -> DataFrame:
-    """All that is in these files, of one account or all; a record as often as it is there."""
+    """Read these files, for one account or all; repeated records are included."""
     raw = read_files(spark, lake, [file.path for file in found], schema) if found else frame_of(spark, [], schema)
     return raw if account is None else raw.where(F.col("account") == account)
 
 
 def read_with_day(spark: SparkSession, lake: Lake, found: Sequence[LakeFile], schema: StructType) -> DataFrame:
-    """All that is in these files, at least one, with the ``day`` (UTC) that their folder names."""
+    """Read these files, at least one, with the ``day`` (UTC) of their folder."""
     rows = read_files(spark, lake, [file.path for file in found], schema, path_as="path")
     return rows.withColumn("day", F.to_date(F.regexp_extract("path", r"/date=([0-9-]+)/hour=", 1))).drop("path")
 
 
 def usage_once(raw: DataFrame) -> DataFrame:
-    """Records of calls, each once, with its ``hour`` and how many ``copies`` there were.
+    """Remove repeated records of calls; adds each record's ``hour`` and its number of ``copies``.
 
-    Records with the same id are the same in every column, so they are told apart by all columns.
+    Records with the same id are the same in every column, so all columns distinguish them.
     """
     return _together(raw).groupBy(*raw.columns, "hour").agg(F.count(F.lit(1)).alias("copies"))
 
 
 def storage_once(raw: DataFrame) -> DataFrame:
-    """Records of storage with their ``hour``, and which of them ``counts``: of several for the same minute of a
-    partition the one of the latest owner, and of its the latest.  ``last``: it is the last that counts of its partition
-    in the hour."""
+    """Add the ``hour`` to records of storage, and mark those that ``counts``.
+
+    Of several records for the same minute of a partition, the latest one of the latest owner counts.  ``last``: the
+    last counting record of a partition in the hour.
+    """
     in_order = Window.partitionBy("account", "queue_id", "hour", "partition").orderBy("minute", "epoch", "sequence")
     following = F.lead("minute").over(in_order)
     return (

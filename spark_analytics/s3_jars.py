@@ -1,7 +1,7 @@
-"""``python -m spark_analytics.s3_jars``: puts what Spark needs for ``s3://`` among its own files, once.
+"""``python -m spark_analytics.s3_jars``: adds the packages for ``s3://`` to Spark's files, once.
 
-That is Hadoop's S3A, of the version of the Hadoop that comes with PySpark, and what it needs: about 700 MB, from
-Maven's central repository.  Where it is not, Spark fetches it when a job begins.
+These are Hadoop's S3A, in the version of PySpark's Hadoop, and its dependencies: about 700 MB, from Maven Central.
+Without them Spark fetches them when a job starts.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ JARS: Final = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
 
 
 def package() -> str:
-    """S3A, as Maven calls it."""
+    """Maven coordinates of S3A."""
     (jar,) = JARS.glob("hadoop-client-api-*.jar")
     return f"org.apache.hadoop:hadoop-aws:{jar.stem.rpartition('-')[2]}"
 
 
-def there(jars: Path = JARS) -> bool:
-    """True if Spark has it."""
+def are_installed(jars: Path = JARS) -> bool:
+    """Return whether Spark has the packages."""
     return any(jars.glob("hadoop-aws-*.jar"))
 
 
 def cache() -> str:
-    """Folder of the fetched jars: below ``HOME``, by which Java itself does not go."""
+    """Folder of the fetched jars, below ``HOME``; Java itself would ignore that variable."""
     return os.path.expanduser("~/.ivy2")
 
 
 def add(fetched: Path, jars: Path = JARS) -> list[str]:
-    """Put what was fetched, ``GROUP_NAME-VERSION.jar``, among Spark's files; the one by which it is known comes last.
+    """Copy the fetched files, ``GROUP_NAME-VERSION.jar``, to Spark's; returns their names.
 
-    Raises :class:`OSError`.
+    S3A's own jar is copied last, because :func:`are_installed` checks for it.  Raises :class:`OSError`.
     """
     names = {jar.name.partition("_")[2]: jar for jar in fetched.glob("*.jar")}
     in_order = sorted(names, key=lambda name: (name.startswith("hadoop-aws-"), name))
@@ -51,17 +51,17 @@ def add(fetched: Path, jars: Path = JARS) -> list[str]:
 
 
 def main() -> int:
-    if there():
-        print(f"{package()} is among {JARS} already")
+    if are_installed():
+        print(f"{package()} is already among {JARS}")
         return 0
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks for this machine's name, if it has one
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves this machine's name, which may fail
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         settings = {"spark.jars.packages": package(), "spark.jars.ivy": folder, "spark.ui.enabled": "false"}
         try:
             SparkSession.builder.master("local[1]").config(map={**settings}).getOrCreate().stop()
             added = add(Path(folder, "jars"))
         except PySparkRuntimeError:
-            print(f"{package()} was not fetched; why is said above", file=sys.stderr)
+            print(f"{package()} was not fetched; the reason is above", file=sys.stderr)
             return 1
         except OSError as error:
             print(f"{error.filename} cannot be written: {error.strerror}", file=sys.stderr)

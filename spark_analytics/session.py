@@ -1,4 +1,4 @@
-"""Spark, as the jobs need it, wherever it runs; and the lake's places as Spark calls them."""
+"""Spark sessions for the jobs, and the lake's paths in Spark's form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ALWAYS: Final = {
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # of files that are listed already
     "spark.hadoop.fs.permissions.umask-mode": "077",  # what the lake has is its owner's alone, as all other data
-    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # a pointer says what is whole
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # a pointer names the complete files
 }
 _ON_THIS_MACHINE: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -63,12 +63,12 @@ def session(
     partitions: int | None = None,
     input_bytes: int | None = None,
 ) -> SparkSession:
-    """Spark, which can read and write this lake; the session of this process, if it has one already.
+    """Return this process's Spark session, which can read and write the lake; start it if necessary.
 
-    ``master`` and ``memory`` (of the driver, such as ``4g``) are those of ``spark-submit`` where it has started this
-    process, else the cores of this machine and Spark's own default.  ``partitions``: of a shuffle, at most; Spark takes
-    fewer where there is little to shuffle.  ``input_bytes``: what there is to read, compressed, from which settings
-    follow (:mod:`spark_analytics.input_size`); None: it is not known.  Raises :class:`JobFailed` if it does not start.
+    ``master`` and ``memory`` (of the driver, such as ``4g``) default to those of ``spark-submit`` if it started this
+    process, else to the cores of this machine and Spark's own default.  ``partitions``: maximum of a shuffle; Spark
+    joins small ones.  ``input_bytes``: compressed size of the input, which determines other settings
+    (:mod:`spark_analytics.input_size`); None: not known.  Raises :class:`JobFailed` if Spark does not start.
     """
     settings: dict[str, bool | float | int | str | None] = {**_ALWAYS, **settings_for(input_bytes)}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -80,15 +80,15 @@ def session(
         settings["spark.master"] = master
     if master is not None and master.startswith("local"):
         settings |= _ON_THIS_MACHINE
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns that it has looked for another
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns about its choice of an address
     if memory is not None:
         settings["spark.driver.memory"] = memory
     if partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
-    if lake is not None and lake.url.startswith("s3://") and not submitted and not s3_jars.there():
+    if lake is not None and lake.url.startswith("s3://") and not submitted and not s3_jars.are_installed():
         settings |= {"spark.jars.packages": s3_jars.package(), "spark.jars.ivy": s3_jars.cache()}
     try:
-        previous = os.umask(0o077)  # Spark's process inherits it, and makes local folders by it
+        previous = os.umask(0o077)  # Spark's process inherits it for the local folders that it creates
         try:
             with nullcontext() if SparkSession.getActiveSession() else print_step("starting Spark"):
                 spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
@@ -98,13 +98,13 @@ def session(
         if "JAVA_GATEWAY_EXITED" not in str(error):
             raise
         raise JobFailed(
-            "Spark did not start; why is said above. It needs Java 17 or newer "
-            "(Debian, Ubuntu: sudo apt-get install default-jre-headless), and for s3:// what "
+            "Spark did not start; the reason is above. It needs Java 17 or newer "
+            "(Debian, Ubuntu: sudo apt-get install default-jre-headless), and for s3:// the packages that "
             "`python -m spark_analytics.s3_jars` fetches"
         ) from None
     if lake is not None:
         for key, value in s3a_settings(lake.url).items():
-            spark.conf.set(key, value)  # not at the start: those are seen in the list of processes
+            spark.conf.set(key, value)  # set later, because the list of processes shows settings of the start
     return spark
 
 
@@ -114,23 +114,24 @@ def is_one_partition(spark: SparkSession) -> bool:
 
 
 def in_one_partition(rows: DataFrame) -> DataFrame:
-    """The rows as one partition where a shuffle makes one, so that what follows shuffles nothing."""
+    """Return a small input's rows as one partition, so that no later step shuffles them."""
     return rows.coalesce(1) if is_one_partition(rows.sparkSession) else rows
 
 
 def read_files(
     spark: SparkSession, lake: Lake, paths: Sequence[str], schema: StructType, path_as: str | None = None
 ) -> DataFrame:
-    """The rows of Parquet files in the lake, at least one; ``path_as``: with a column that ends with a file's path.
+    """Read Parquet files of the lake, at least one; ``path_as``: name of a column whose values end with a file's path.
 
-    The few rows of a small input are read here and part of the plan, as Spark takes several milliseconds for each file.
+    The driver reads the few rows of a small input and puts them into the plan, because Spark takes several milliseconds
+    for each file.
     """
     if is_one_partition(spark):
         given = StructType([*schema, StructField(path_as, StringType())]) if path_as else schema
         try:
             rows = lake.rows(paths, to_arrow_schema(schema, timezone="UTC"), path_as=path_as)
         except (FileNotFoundError, LakeUnavailable):
-            pass  # Spark says the same when it reads them
+            pass  # Spark raises the error when it reads them
         else:
             if rows.nbytes <= _PLAN_BYTES_MAX:
                 return in_one_partition(spark.createDataFrame(rows.combine_chunks(), given))
@@ -139,7 +140,7 @@ def read_files(
 
 
 def write_files(rows: DataFrame, lake: Lake, folder: str) -> None:
-    """Write rows as Parquet files: those of one partition as one file, without Spark's folders of attempts."""
+    """Write rows as Parquet files.  The driver writes a single partition, without Spark's temporary folders."""
     if is_one_partition(rows.sparkSession):
         lake.write_table(f"{folder}/part-0.parquet", rows.toArrow())
     else:
@@ -147,7 +148,7 @@ def write_files(rows: DataFrame, lake: Lake, folder: str) -> None:
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType) -> DataFrame:
-    """A few rows, which are part of the plan: no task and no Python worker reads them, and none need no join."""
+    """Make a frame of a few rows.  They are part of the plan, so no task and no Python worker reads them."""
     columns = zip(*rows, strict=True) if rows else [() for _ in schema.fields]
     types = to_arrow_schema(schema, timezone="UTC")
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, types, strict=True)]
@@ -155,7 +156,7 @@ def frame_of(spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructT
 
 
 def url_of(lake: Lake, path: str) -> str:
-    """A place in the lake as Spark calls it."""
+    """URL by which Spark reads a path of the lake."""
     parts = urlsplit(lake.url if "://" in lake.url else f"file://{lake.root}")
     scheme = "s3a" if parts.scheme == "s3" else parts.scheme
     where = parts.netloc if lake.root.startswith("/") else ""  # else the root begins with the bucket
@@ -163,7 +164,7 @@ def url_of(lake: Lake, path: str) -> str:
 
 
 def s3a_settings(url: str) -> dict[str, str]:
-    """Settings with which Hadoop's S3A reaches the bucket that pyarrow reaches by this URL; empty for others."""
+    """Settings of Hadoop's S3A for the bucket of a pyarrow URL; empty for other URLs."""
     parts = urlsplit(url)
     if parts.scheme != "s3":
         return {}
@@ -183,7 +184,7 @@ def s3a_settings(url: str) -> dict[str, str]:
     return settings
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Message of one of :data:`SPARK_ERRORS`, without its Java stack trace."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.getMessage())

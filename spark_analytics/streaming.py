@@ -1,18 +1,18 @@
-"""The stream: records as they arrive, folded into the live tables (:mod:`billing.lake.live`), and alerts of budgets.
+"""The stream: folds read_stream records into the live tables (:mod:`billing.lake.live`), and sends budget alerts.
 
-Two rules decide what a record that arrives is:
+Two rules classify an read_stream record:
 
-* It is *late* if it arrived (the time of its file) more than ``late_after`` past its minute, or claims a minute that
-  has not come yet.  Late records are counted by account and day, in a table of their own, and in nothing else: the
-  batch, which reads all of a day's files, has them.
-* One that is not late counts once.  Spark keeps the ids of what arrived within a watermark that is longer than
-  ``late_after``: whatever repeats a record that was counted arrived in that time, or is late itself.  So the state is
-  bounded by the records of some hours, whatever the month has, and no repetition is ever counted.
+* It is *late* if it arrived (the time of its file) more than ``late_after`` past its minute, or if its minute is in the
+  future.  Late records are counted only by account and day, in a table of their own: the batch, which reads all of a
+  day's files, adds them to the other tables.
+* A record that is not late counts once.  Spark keeps the ids of records that arrived within a watermark longer than
+  ``late_after``: a repeat of a counted record arrived in that time, or is late itself.  So the state is bounded by the
+  records of some hours, whatever the size of the month, and no repeat is ever counted.
 
-Spark's checkpoint says which files are which batch, and a batch that is done again has the same records; the live
-tables take each batch once.  So after ``kill -9`` at any moment the numbers are what they would have been.
+Spark's checkpoint assigns files to batches, and a repeated batch has the same records; the live tables accept each
+batch once.  So ``kill -9`` at any moment does not change the numbers.
 
-Files that the compaction has merged (``merged-…``) have records that arrived before, and are passed over.
+Files of the compaction (``merged-…``) contain records that arrived before, and are skipped.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from billing.lake import live
 from billing.lake.compact import PREFIX
 from billing.lake.lake import Lake, LakeUnavailable
-from billing.lake.live import DAYS, LATE, MINUTES, BillingFold, WrongCheckpoint
+from billing.lake.live import DAYS, LATE, MINUTES, BillingFold, StoredMeter, WrongCheckpoint
 from billing.lake.months import Month
+from billing.lake.snapshot import Outrun
 from billing.metering.usage import COUNTS
 from billing.pricing import budgets as budgeting
 from billing.pricing.budgets import Budget, Lines, Measured, Receiver, Webhook, load_budgets
@@ -51,28 +52,28 @@ from spark_analytics.session import session, url_of
 
 logger = logging.getLogger("holdfast.usage")
 
-HELP: Final = "keep the month so far and the last minutes as records arrive, and tell who passes a budget"
+HELP: Final = "keep live tables of the month so far and the last minutes, and send budget alerts"
 
 NAME: Final = "holdfast-stream"
 CHECKPOINT: Final = "live/_checkpoint"
-"""In the lake, unless another place is given."""
+"""Default location of the checkpoint, in the lake."""
 LATE_AFTER_SECONDS: Final = 7200
 AHEAD_SECONDS: Final = 300
-"""A clock that is further ahead of the lake's is wrong."""
+"""Maximum lead of a clock over the lake's; a larger one means a wrong clock."""
 MARGIN_SECONDS: Final = 3600
-"""Files may be seen in another order than that of their times, by so much."""
-FILES_MOST: Final = 2000
-"""In one batch, unless it is said otherwise."""
+"""Tolerance for files that are listed in another order than that of their times."""
+FILES_MAX: Final = 2000
+"""Default maximum number of files in one batch."""
 UNMERGED: Final = f"[!{PREFIX[0]}]*"
-"""Files as they were sealed: their names are hexadecimal."""
-LOOK_SECONDS: Final = 5
+"""Files as they were uploaded: their names are hexadecimal."""
+POLL_SECONDS: Final = 5
 """Interval at which the stream polls for new records, and the job checks that the stream still runs."""
-LOOK_AGAIN_SECONDS: Final = 60.0
-"""Interval at which alerts are handled when there is nothing new: a receiver may answer again, a batch may be done."""
+ALERT_POLL_SECONDS: Final = 60.0
+"""Interval at which alerts are handled without new records: a receiver may answer again, or a batch may be done."""
 
 WEBHOOK_VARIABLE: Final = "HOLDFAST_ALERT_WEBHOOK"
 PARTITIONS: Final = 8
-"""Default time for which ids are kept."""
+"""Default number of partitions of the kept ids."""
 
 _STATE: Final = "spark.sql.streaming.stateStore"
 _SETTINGS: Final = {
@@ -83,12 +84,12 @@ _SETTINGS: Final = {
 _ID: Final = ["node", "boot", "sequence", "slot"]
 
 
-def arriving(spark: SparkSession, lake: Lake, files_most: int) -> DataFrame:
-    """The records as a stream, each with when it ``arrived``; of so many files in a batch, at most."""
+def read_stream(spark: SparkSession, lake: Lake, files_max: int) -> DataFrame:
+    """Read the records as a stream, with the time when each ``arrived``; a batch has at most ``files_max`` files."""
     return (
         spark.readStream.schema(records.USAGE)
         .option("pathGlobFilter", UNMERGED)
-        .option("maxFilesPerTrigger", files_most)
+        .option("maxFilesPerTrigger", files_max)
         .option("ignoreMissingFiles", True)  # merged meanwhile: the batch has them
         .parquet(url_of(lake, records.USAGE_FOLDER))
         .select(*records.USAGE.names, F.col("_metadata.file_modification_time").alias("arrived"))
@@ -96,7 +97,7 @@ def arriving(spark: SparkSession, lake: Lake, files_most: int) -> DataFrame:
 
 
 def once(arrived: DataFrame, late_after_seconds: int) -> DataFrame:
-    """Each record that is not late, once."""
+    """Remove repetitions of records that are not late."""
     horizon = late_after_seconds + AHEAD_SECONDS + MARGIN_SECONDS
     return arrived.withWatermark("arrived", f"{horizon} seconds").dropDuplicatesWithinWatermark(_ID)
 
@@ -108,7 +109,7 @@ def is_late(late_after_seconds: int) -> Column:
 
 
 def fold_of(batch: DataFrame, late_after_seconds: int) -> BillingFold:
-    """Rows that a batch adds to the live tables: sums, as many as there are tenants, actions and busy queues."""
+    """Compute the sums that a batch adds to the live tables, for each tenant, action and busy queue."""
     late = is_late(late_after_seconds)
     sums = (
         batch.groupBy(late.alias("late"), F.to_date("minute").alias("date"), "account", "kind", "action")
@@ -120,7 +121,7 @@ def fold_of(batch: DataFrame, late_after_seconds: int) -> BillingFold:
     if newest is None:
         minutes = MINUTES.empty_table()
     else:
-        since = newest - timedelta(minutes=live.MINUTES_MOST)
+        since = newest - timedelta(minutes=live.MINUTES_MAX)
         recent = batch.where(~late & (F.col("minute") > F.lit(since)))
         minutes = recent.groupBy("minute", "account", "queue", "action").agg(*_sums()).toArrow()
     missed_by_account = missed.group_by(["date", "account"]).aggregate(
@@ -151,21 +152,21 @@ class BatchFolder:
         self._late_after_seconds = late_after_seconds
         self._clock = clock
         self.failed: Exception | None = None
-        """Why the query ended."""
+        """Error that ended the query."""
         self.folded = False
-        """There is something new."""
+        """True if a batch was folded in since the last check of budgets."""
         self.records = 0
-        """That were folded in since the start, late ones too."""
+        """Number of records folded in since the start, including late ones."""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         (stream,) = (query.id for query in self._spark.streams.active if query.name == NAME)
-        batch = batch.persist()  # else each sum would go through the state again
+        batch = batch.persist()  # else each sum would read the state again
         try:
             more = fold_of(batch, self._late_after_seconds)
             if live.fold(self._lake, stream, number, more, self._clock()):
                 self.records += more.records()
             self.folded = True
-        except (LakeUnavailable, WrongCheckpoint) as error:
+        except (LakeUnavailable, Outrun, WrongCheckpoint) as error:
             self.failed = error
             raise
         finally:
@@ -180,17 +181,18 @@ def start(
     late_after_seconds: int,
     every_seconds: int | None,
     *,
-    files_most: int = FILES_MOST,
+    files_max: int = FILES_MAX,
     partitions: int = PARTITIONS,
 ) -> StreamingQuery:
-    """Begin, or go on where the checkpoint says.  ``every_seconds``: a batch so often; None: what there is, and end.
+    """Start the query at its checkpoint, or from the beginning without one.
 
-    ``partitions``: of the ids that are kept; a checkpoint stays with those of its beginning.
+    ``every_seconds``: interval of batches; None: process the existing files and end.  ``partitions``: number of
+    partitions of the kept ids, which a checkpoint fixes when it is created.
     """
     for name, value in (_SETTINGS | {"spark.sql.shuffle.partitions": str(partitions)}).items():
         spark.conf.set(name, value)
     writer = (
-        once(arriving(spark, lake, files_most), late_after_seconds)
+        once(read_stream(spark, lake, files_max), late_after_seconds)
         .writeStream.queryName(NAME)
         .option("checkpointLocation", checkpoint)
         .foreachBatch(folder)
@@ -204,14 +206,14 @@ def start(
 
 
 def used(
-    month_to_date: pa.Table, month: Month, prices: Prices | None, stored: Mapping[str, int]
+    month_to_date: pa.Table, month: Month, prices: Prices | None, stored: Mapping[str, Mapping[StoredMeter, int]]
 ) -> dict[str, dict[Measured, Decimal]]:
     """Usage of each account, by meter; ``cost`` only with prices.
 
-    ``stored``: byte-milliseconds by account, which cost something, too.
+    ``stored``: byte-milliseconds by account and meter; they count towards ``cost``.
     """
     accounts: dict[str, dict[Measured, Decimal]] = {}
-    units: dict[str, dict[Meter, int]] = {account: {"storage": amount} for account, amount in stored.items()}
+    units: dict[str, dict[Meter, int]] = {account: dict(of.items()) for account, of in stored.items()}
     for row in month_to_date.to_pylist():
         amounts = accounts.setdefault(
             row["account"], {"requests": Decimal(0), "messages": Decimal(0), "bytes_out": Decimal(0)}
@@ -223,7 +225,11 @@ def used(
             of = units.setdefault(row["account"], {})
             meter = METER_OF[row["kind"]]
             of[meter] = of.get(meter, 0) + row["chunks"]
-            of["bytes_out"] = of.get("bytes_out", 0) + row["bytes_out"]
+            is_stream = row["kind"] == "stream"
+            out: Meter = "stream_bytes_out" if is_stream else "bytes_out"
+            of[out] = of.get(out, 0) + row["bytes_out"]
+            if is_stream:
+                of["stream_bytes_in"] = of.get("stream_bytes_in", 0) + row["bytes_in"]
     if prices is not None:
         for account, of in units.items():
             accounts.setdefault(account, {})["cost"] = prices.cost(account, month, of)
@@ -231,7 +237,7 @@ def used(
 
 
 class BudgetWatch:
-    """Looks whether budgets are passed, and tells."""
+    """Checks whether budgets are passed, and sends alerts."""
 
     def __init__(self, lake: Lake, budgets: list[Budget], receivers: list[Receiver], prices: Prices | None) -> None:
         self._lake = lake
@@ -257,38 +263,48 @@ class BudgetWatch:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="take what there is, and end (default: go on for ever)")
-    parser.add_argument("--every", type=_number, default=30, metavar="SECONDS", help="a batch so often (default: 30)")
+    parser.add_argument(
+        "--once", action="store_true", help="process the existing files, and end (default: run until stopped)"
+    )
+    parser.add_argument(
+        "--every", type=_number, default=30, metavar="SECONDS", help="interval of batches (default: 30)"
+    )
     parser.add_argument(
         "--late-after",
         type=_number,
         default=LATE_AFTER_SECONDS,
         metavar="SECONDS",
-        help="what arrives so long after its minute is left to the batch (default: 7200)",
+        help="records that arrive later than this after their minute are left to the batch (default: 7200)",
     )
     parser.add_argument(
-        "--files", type=_number, default=FILES_MOST, metavar="N", help="files in one batch, at most (default: 2000)"
+        "--files",
+        type=_number,
+        default=FILES_MAX,
+        metavar="N",
+        help="maximum number of files in one batch (default: 2000)",
     )
     parser.add_argument(
         "--partitions",
         type=_number,
         default=PARTITIONS,
         metavar="N",
-        help="of what is kept to know repetitions; cannot be changed later (default: 8)",
+        help="partitions of the deduplication state; cannot be changed later (default: 8)",
     )
     parser.add_argument(
-        "--checkpoint", metavar="URL", help=f"where the stream keeps how far it is (default: {CHECKPOINT} in the lake)"
+        "--checkpoint", metavar="URL", help=f"location of the stream's checkpoint (default: {CHECKPOINT} in the lake)"
     )
     parser.add_argument("--budgets", type=Path, metavar="FILE", help="budgets of tenants (YAML)")
     parser.add_argument(
         "--webhook",
         metavar="URL",
-        help=f"is sent each alert by POST, as JSON (default: {WEBHOOK_VARIABLE} in the environment, which is the place "
-        "of a URL with a secret in it)",
+        help=f"URL to POST each alert to, as JSON (default: {WEBHOOK_VARIABLE} in the environment; use that for "
+        "a URL with a secret)",
     )
-    parser.add_argument("--alerts", type=Path, metavar="FILE", help="gets each alert as a line of JSON")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for budgets of money")
-    parser.add_argument("--accounts", type=Path, metavar="FILE", help="who has which plan, where there are several")
+    parser.add_argument("--alerts", type=Path, metavar="FILE", help="file to append each alert to, as a line of JSON")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="the price book, for budgets of cost")
+    parser.add_argument(
+        "--accounts", type=Path, metavar="FILE", help="file that assigns plans to accounts, if there are several"
+    )
 
 
 def run(options: argparse.Namespace, lake: Lake) -> int:
@@ -297,7 +313,7 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         if options.once:
             print("there are no records in the lake yet")
             return 0
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     spark = session("holdfast stream", lake, master=options.master, memory=options.memory)
     checkpoint = options.checkpoint or url_of(lake, CHECKPOINT)
     folder = BatchFolder(spark, lake, options.late_after, _now)
@@ -309,13 +325,13 @@ def run(options: argparse.Namespace, lake: Lake) -> int:
         folder,
         options.late_after,
         every,
-        files_most=options.files,
+        files_max=options.files,
         partitions=options.partitions,
     )
     try:
-        status = _follow(query, folder, watch)
+        status = _run_until_end(query, folder, watch)
         if options.once and status == 0:
-            print(f"{live.NOW}: {folder.records:,} records more, each counted once")
+            print(f"{live.NOW}: {folder.records:,} more records, each counted once")
         return status
     except KeyboardInterrupt:
         return 0
@@ -346,49 +362,49 @@ def webhook_of(options: argparse.Namespace, variables: Mapping[str, str]) -> str
     return options.webhook or variables.get(WEBHOOK_VARIABLE) or None
 
 
-def _follow(query: StreamingQuery, folder: BatchFolder, watch: BudgetWatch) -> int:
-    """Until the query ends: look after alerts, and say what Spark itself has passed over."""
-    told = -1
-    looked = -math.inf
+def _run_until_end(query: StreamingQuery, folder: BatchFolder, watch: BudgetWatch) -> int:
+    """Evaluate budgets and log records that Spark has skipped, until the query ends."""
+    examined = -1
+    checked_at = -math.inf
     ended = False
     while not ended:
         try:
-            ended = bool(query.awaitTermination(LOOK_SECONDS))
+            ended = bool(query.awaitTermination(POLL_SECONDS))
         except StreamingQueryException as error:
             print(folder.failed or error, file=sys.stderr)
             return 1
-        told = _passed_over(query, told)
-        if not (ended or folder.folded or time.monotonic() - looked > LOOK_AGAIN_SECONDS):
+        examined = _log_skipped(query, examined)
+        if not (ended or folder.folded or time.monotonic() - checked_at > ALERT_POLL_SECONDS):
             continue
         folder.folded = False
-        looked = time.monotonic()
+        checked_at = time.monotonic()
         try:
             watch.check(_now())
         except (LakeUnavailable, NoPrice) as error:
-            logger.error("budgets cannot be looked at now: %s", error)
+            logger.error("budgets cannot be evaluated now: %s", error)
             if ended:
                 return 1
     return 0
 
 
-def _passed_over(query: StreamingQuery, told: int) -> int:
-    """Log what Spark's own watermark has passed over since batch ``told``; returns the last batch that it looked at."""
+def _log_skipped(query: StreamingQuery, examined: int) -> int:
+    """Log records that Spark's own watermark has skipped since batch ``examined``; returns the last batch examined."""
     for progress in query.recentProgress:
-        if progress.batchId > told:
-            told = progress.batchId
+        if progress.batchId > examined:
+            examined = progress.batchId
             dropped = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
             if dropped:
                 logger.error(
-                    "%d records are left to the batch: their files were seen more than %d s after newer ones",
+                    "%d records are left to the batch: their files were found more than %d s after newer ones",
                     dropped,
                     MARGIN_SECONDS,
                 )
-    return told
+    return examined
 
 
 def _number(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 

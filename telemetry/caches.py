@@ -10,7 +10,7 @@ LOOKUPS: Final = Counter(
     "holdfast_cache_lookups_total",
     "Cache lookups, by cache and result: hit, or miss (the value had to be fetched).",
     labels=("cache", "result"),
-    most=32,
+    series_max=32,
 )
 counts: Final = LOOKUPS.counts
 
@@ -22,6 +22,6 @@ class CounterIndexes(NamedTuple):
     miss: int
 
 
-def places(cache: str) -> CounterIndexes:
+def indexes(cache: str) -> CounterIndexes:
     """Indexes for the caches with this name."""
-    return CounterIndexes(LOOKUPS.place(cache, "hit"), LOOKUPS.place(cache, "miss"))
+    return CounterIndexes(LOOKUPS.index(cache, "hit"), LOOKUPS.index(cache, "miss"))

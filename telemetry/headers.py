@@ -14,16 +14,16 @@ TRACEPARENT: Final = b"traceparent"
 TRACESTATE: Final = b"tracestate"
 XRAY: Final = b"x-amzn-trace-id"
 
-STATE_BYTES_MOST: Final = 512
+STATE_BYTES_MAX: Final = 512
 """Maximum length of a ``tracestate``; longer ones are dropped, which the standard allows from this length on."""
-STATE_MEMBERS_MOST: Final = 32
-XRAY_BYTES_MOST: Final = 512
-PACKED_BYTES_LEAST: Final = 25
+STATE_MEMBERS_MAX: Final = 32
+XRAY_BYTES_MAX: Final = 512
+PACKED_BYTES_MIN: Final = 25
 
 _parent = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x00-\xff]*)?").fullmatch
 _KEY = rb"[a-z0-9][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13}"
 _member = re.compile(rb"(%b)=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]" % _KEY).fullmatch
-_xray = re.compile(rb"[\x21-\x7e ]{1,%d}" % XRAY_BYTES_MOST).fullmatch
+_xray = re.compile(rb"[\x21-\x7e ]{1,%d}" % XRAY_BYTES_MAX).fullmatch
 _root = re.compile(rb"1-([0-9a-fA-F]{8})-([0-9a-fA-F]{24})").fullmatch
 _segment = re.compile(rb"[0-9a-fA-F]{16}").fullmatch
 
@@ -59,7 +59,7 @@ class RemoteSpan(NamedTuple):
 
 def unpack(packed: bytes) -> RemoteSpan | None:
     """Decode the result of :meth:`RemoteSpan.pack`; None if malformed."""
-    if len(packed) < PACKED_BYTES_LEAST:
+    if len(packed) < PACKED_BYTES_MIN:
         return None
     trace_id, span_id = int.from_bytes(packed[:16], "big"), int.from_bytes(packed[16:24], "big")
     if not trace_id or not span_id:
@@ -81,12 +81,12 @@ def read_parent(value: bytes) -> RemoteSpan | None:
 
 def read_state(value: bytes) -> str:
     """Parse a ``tracestate``; empty if it is malformed."""
-    if len(value) > STATE_BYTES_MOST:
+    if len(value) > STATE_BYTES_MAX:
         return ""
     members = [member for each in value.split(b",") if (member := each.strip(b" \t"))]
     found = [_member(member) for member in members]
     keys = {one[1] for one in found if one is not None}
-    if len(members) > STATE_MEMBERS_MOST or len(keys) != len(members):
+    if len(members) > STATE_MEMBERS_MAX or len(keys) != len(members):
         return ""
     return b",".join(members).decode("ascii")
 

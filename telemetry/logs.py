@@ -66,7 +66,7 @@ class JsonLines(logging.Formatter):
 
     def __init__(self, role: str, process: str, pid: int) -> None:
         super().__init__()
-        self._told_of_process = {"role": role, "process": process, "pid": pid}
+        self._process_fields = {"role": role, "process": process, "pid": pid}
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -75,7 +75,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": message_of(record),
-            **self._told_of_process,
+            **self._process_fields,
         }
         call = calls.current.get()
         if call is not None and call[0] is not None:

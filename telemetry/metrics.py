@@ -1,10 +1,10 @@
 """Instruments: counters and measurements within one process.
 
 An instrument is declared once, as a constant of the module that uses it.  It holds plain lists of numbers, and
-each series has an index in them that its owner looks up once and keeps::
+each series has an index in them, which its user computes once::
 
-    REFUSED = Counter("holdfast_logins_refused_total", "Logins that were refused.", labels=("reason",), most=16)
-    expired = REFUSED.place("expired")
+    REFUSED = Counter("holdfast_logins_refused_total", "Logins that were refused.", labels=("reason",), series_max=16)
+    expired = REFUSED.index("expired")
     ...
     REFUSED.counts[expired] += 1          # some 30 ns; REFUSED.add("expired") where that does not matter
 
@@ -15,10 +15,10 @@ each series has an index in them that its owner looks up once and keeps::
     OPEN.read_by(lambda: len(registry.connections))
 
 The code that composes a process registers its instruments in a :class:`Registry`; exporters read that on
-request (:mod:`telemetry.prometheus`, :mod:`telemetry.otlp`).  So counting costs an addition, and everything
-else is done only when read.
+request (:mod:`telemetry.prometheus`, :mod:`telemetry.otlp`).  So a count costs one addition; the rest is done only when
+the value is read.
 
-The number of series is bounded: an instrument with labels has at most ``most``, and further ones are counted
+The number of series is bounded: an instrument with labels has at most ``series_max``, and further ones are counted
 together, with ``other`` for every label.  Values chosen by clients (queues, accounts, ids) must not be labels.
 
 Everything here is for the thread of the event loop.
@@ -59,8 +59,7 @@ class Series(NamedTuple):
     value: float
     """Value; for a histogram the sum of the observations."""
     buckets: tuple[int, ...] = ()
-    """Observations per bucket of a histogram: within each bound and above the one before; the last has those
-    beyond all."""
+    """Observations per bucket of a histogram: each bucket ends at its bound; the last one has no bound."""
 
 
 class Family(NamedTuple):
@@ -80,31 +79,31 @@ class Counter:
 
     kind: Final = "counter"
 
-    def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), most: int = 1) -> None:
-        """``most``: maximum number of series, besides the one that collects surplus ones."""
-        _check(name, help, labels, most)
+    def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), series_max: int = 1) -> None:
+        """``series_max``: maximum number of series, besides the one that collects surplus ones."""
+        _check(name, help, labels, series_max)
         if not name.endswith("_total"):
             raise ValueError(f"the name of a counter ends with _total, not {name!r}")
         self.name, self.help, self.labels = name, help, tuple(labels)
         self.counts: list[int] = []
         """Counts by index of the series."""
-        self._places = _Places(self.labels, most)
+        self._indexes = _SeriesIndexes(self.labels, series_max)
         if not labels:
-            self.place()
+            self.index()
 
-    def place(self, *values: str) -> int:
+    def index(self, *values: str) -> int:
         """Index in :attr:`counts` of the series with these label values."""
-        place = self._places.of(values)
-        if place == len(self.counts):
+        index = self._indexes.of(values)
+        if index == len(self.counts):
             self.counts.append(0)
-        return place
+        return index
 
     def add(self, *values: str, count: int = 1) -> None:
-        self.counts[self.place(*values)] += count
+        self.counts[self.index(*values)] += count
 
     def read(self) -> Family:
         counts = self.counts
-        series = tuple(Series(values, counts[place]) for values, place in self._places.known())
+        series = tuple(Series(values, counts[index]) for values, index in self._indexes.known())
         return Family(self.name, self.kind, self.help, self.labels, (), series)
 
 
@@ -114,10 +113,10 @@ class Histogram:
     kind: Final = "histogram"
 
     def __init__(
-        self, name: str, help: str, *, bounds: Sequence[float], labels: Sequence[str] = (), most: int = 1
+        self, name: str, help: str, *, bounds: Sequence[float], labels: Sequence[str] = (), series_max: int = 1
     ) -> None:
-        """``bounds``: upper bound of each bucket; ``most`` as in :class:`Counter`."""
-        _check(name, help, labels, most)
+        """``bounds``: upper bound of each bucket; ``series_max`` as in :class:`Counter`."""
+        _check(name, help, labels, series_max)
         if not bounds or list(bounds) != sorted(set(bounds)):
             raise ValueError(f"the bounds of {name} have to rise")
         self.name, self.help, self.labels = name, help, tuple(labels)
@@ -127,28 +126,28 @@ class Histogram:
         self.sums: list[float] = []
         """Sums by index of the series."""
         self.width = len(self.bounds) + 1
-        self._places = _Places(self.labels, most)
+        self._indexes = _SeriesIndexes(self.labels, series_max)
         if not labels:
-            self.place()
+            self.index()
 
-    def place(self, *values: str) -> int:
+    def index(self, *values: str) -> int:
         """Index of the series with these label values."""
-        place = self._places.of(values)
-        if place == len(self.sums):
+        index = self._indexes.of(values)
+        if index == len(self.sums):
             self.sums.append(0.0)
             self.counts += [0] * self.width
-        return place
+        return index
 
-    def observe(self, value: float, place: int = 0) -> None:
+    def observe(self, value: float, index: int = 0) -> None:
         """Count a value, in the series at this index."""
-        self.counts[place * self.width + bisect_left(self.bounds, value)] += 1
-        self.sums[place] += value
+        self.counts[index * self.width + bisect_left(self.bounds, value)] += 1
+        self.sums[index] += value
 
     def read(self) -> Family:
         counts, sums, width = self.counts, self.sums, self.width
         series = tuple(
-            Series(values, sums[place], tuple(counts[place * width : (place + 1) * width]))
-            for values, place in self._places.known()
+            Series(values, sums[index], tuple(counts[index * width : (index + 1) * width]))
+            for values, index in self._indexes.known()
         )
         return Family(self.name, self.kind, self.help, self.labels, self.bounds, series)
 
@@ -158,17 +157,17 @@ class _Asked:
 
     kind: Kind
 
-    def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), most: int = 1) -> None:
-        """``most``: maximum number of series shown."""
-        _check(name, help, labels, most)
+    def __init__(self, name: str, help: str, *, labels: Sequence[str] = (), series_max: int = 1) -> None:
+        """``series_max``: maximum number of series shown."""
+        _check(name, help, labels, series_max)
         if name.endswith("_total") != (self.kind == "counter"):
             raise ValueError(f"the name of a counter ends with _total, and no other, not {name!r}")
-        self.name, self.help, self.labels, self.most = name, help, tuple(labels), most
+        self.name, self.help, self.labels, self.series_max = name, help, tuple(labels), series_max
         self._ask: Callable[[], float | Readings | None] | None = None
 
     def read_by(self, ask: Callable[[], float | Readings | None]) -> None:
-        """Set the function to read by: it returns a number, or with labels numbers by label values; None: not
-        known now."""
+        """Set the function that reads the value: it returns a number, or with labels a number for each set of label
+        values; None: not known now."""
         self._ask = ask
 
     def read(self) -> Family:
@@ -180,7 +179,7 @@ class _Asked:
         else:
             readings = {(): found}
         assert all(len(values) == len(self.labels) for values in readings), self.name
-        series = tuple(Series(values, float(value)) for values, value in list(readings.items())[: self.most])
+        series = tuple(Series(values, float(value)) for values, value in list(readings.items())[: self.series_max])
         return Family(self.name, self.kind, self.help, self.labels, (), series)
 
 
@@ -191,7 +190,7 @@ class Gauge(_Asked):
 
 
 class Total(_Asked):
-    """A total since the process began that is counted elsewhere and sampled when it is read."""
+    """A total since the start of the process, counted by other code and sampled when it is read."""
 
     kind = "counter"
 
@@ -221,12 +220,12 @@ class Registry:
         ask: Callable[[], float | Readings | None],
         *,
         labels: Sequence[str] = (),
-        most: int = 1,
+        series_max: int = 1,
     ) -> None:
         """Declare and register an instrument for this process's own objects: a :class:`Total` or, by its name,
         a :class:`Gauge`."""
         kind = Total if name.endswith("_total") else Gauge
-        instrument = kind(name, help, labels=labels, most=most)
+        instrument = kind(name, help, labels=labels, series_max=series_max)
         instrument.read_by(ask)
         self.add(instrument)
 
@@ -274,37 +273,37 @@ def joined(parts: Iterable[tuple[str, Sequence[Family]]], label: str) -> list[Fa
     return [families[name] for name in sorted(families)]
 
 
-class _Places:
+class _SeriesIndexes:
     """Indexes of series, by label values."""
 
-    def __init__(self, labels: Labels, most: int) -> None:
+    def __init__(self, labels: Labels, series_max: int) -> None:
         self._count = len(labels)
-        self._most = most
+        self._max = series_max
         self._of: dict[Labels, int] = {}
         self._other: int | None = None
 
     def of(self, values: Labels) -> int:
-        place = self._of.get(values)
-        if place is not None:
-            return place
+        index = self._of.get(values)
+        if index is not None:
+            return index
         assert len(values) == self._count
-        if len(self._of) - (self._other is not None) >= self._most:
+        if len(self._of) - (self._other is not None) >= self._max:
             if self._other is None:
                 self._other = self._of.setdefault((OTHER,) * self._count, len(self._of))
             return self._other
-        self._of[values] = place = len(self._of)
-        return place
+        self._of[values] = index = len(self._of)
+        return index
 
     def known(self) -> list[tuple[Labels, int]]:
         return list(self._of.items())
 
 
-def _check(name: str, help: str, labels: Sequence[str], most: int) -> None:
+def _check(name: str, help: str, labels: Sequence[str], series_max: int) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an instrument: holdfast_, small letters, digits and _")
     if not help.endswith("."):
         raise ValueError(f"the help of {name} has to be a sentence")
     if len(set(labels)) != len(labels) or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError(f"{name} cannot have the labels {', '.join(labels)}")
-    if most < 1:
+    if series_max < 1:
         raise ValueError(f"{name} has to have a series")

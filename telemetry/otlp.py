@@ -1,8 +1,8 @@
 """Periodic export of instruments to an OpenTelemetry collector, by OTLP over HTTP.
 
 OpenTelemetry's own exporter encodes and sends; it gets the values read here, because its SDK has no histogram
-that is only sampled when read.  It works in its own thread, and is loaded there: a process that exports nothing
-never has it in memory.
+that is only sampled when read.  It runs in a thread of its own and is loaded there, so a process that exports nothing
+does not load it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATH: Final = "/v1/metrics"
 
 
 class Pusher:
-    """Exports a registry at an interval, from :meth:`start` to :meth:`close`, which exports once more."""
+    """Exports a registry at an interval, from :meth:`start` to :meth:`close`, which does a last export."""
 
     def __init__(self, registry: Registry, endpoint: str, seconds: float, about: Mapping[str, str]) -> None:
         """``endpoint``: the collector's URL, without a path; ``about``: attributes of the process, such as
@@ -41,7 +41,7 @@ class Pusher:
         self._url = endpoint.rstrip("/") + PATH
         self._seconds = seconds
         self._about = dict(about)
-        self._began_ns = time.time_ns()
+        self._started_ns = time.time_ns()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics by OTLP", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -74,8 +74,8 @@ class Pusher:
         try:
             reading = asyncio.run_coroutine_threadsafe(self._registry.read(), self._loop)
             families = reading.result(READ_SECONDS)
-            sent = exporter.export(data(families, resource, self._began_ns)) is MetricExportResult.SUCCESS
-            why = "it was refused, or not answered"
+            sent = exporter.export(data(families, resource, self._started_ns)) is MetricExportResult.SUCCESS
+            why = "refused, or no answer"
         except Exception as error:  # no error may end the thread: the next attempt may succeed
             sent, why = False, str(error) or type(error).__name__
         if sent and self._failing:
@@ -85,18 +85,18 @@ class Pusher:
         self._failing = not sent
 
 
-def data(families: Sequence[Family], resource: Resource, began_ns: int) -> MetricsData:
-    """Convert families to the SDK's form.  ``began_ns``: start of counting."""
+def data(families: Sequence[Family], resource: Resource, started_ns: int) -> MetricsData:
+    """Convert families to the SDK's form.  ``started_ns``: start of counting."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     now_ns = time.time_ns()
-    metrics = [_metric(family, began_ns, now_ns) for family in families if family.series]
+    metrics = [_metric(family, started_ns, now_ns) for family in families if family.series]
     scope = ScopeMetrics(InstrumentationScope("holdfast"), metrics, "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
+def _metric(family: Family, started_ns: int, now_ns: int) -> Metric:
     from opentelemetry.sdk.metrics.export import (
         AggregationTemporality,
         Gauge,
@@ -111,7 +111,7 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
         observed = [
             HistogramDataPoint(
                 attributes=dict(zip(family.labels, one.labels, strict=True)),
-                start_time_unix_nano=began_ns,
+                start_time_unix_nano=started_ns,
                 time_unix_nano=now_ns,
                 count=sum(one.buckets),
                 sum=one.value,
@@ -126,7 +126,7 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
             family.name, family.help, _unit(family.name), Histogram(observed, AggregationTemporality.CUMULATIVE)
         )
     points = [
-        NumberDataPoint(dict(zip(family.labels, one.labels, strict=True)), began_ns, now_ns, one.value)
+        NumberDataPoint(dict(zip(family.labels, one.labels, strict=True)), started_ns, now_ns, one.value)
         for one in family.series
     ]
     if family.kind == "counter":

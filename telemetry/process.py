@@ -12,10 +12,10 @@ from typing import Final
 
 from telemetry.metrics import Histogram, Readings, Registry
 
-LOOK_SECONDS: Final = 0.5
+SAMPLE_SECONDS: Final = 0.5
 LAG: Final = Histogram(
     "holdfast_loop_lag_seconds",
-    "Lag of the event loop at a timer that fires twice a second: the time that calls wait for their turn.",
+    "Delay of an event-loop timer that fires twice a second: the time for which calls wait for the loop.",
     bounds=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
 )
 
@@ -46,8 +46,8 @@ def register(registry: Registry, version: str, role: str) -> None:
 async def watch_lag() -> None:
     """Observe the loop's lag, until cancelled."""
     while True:
-        due = time.monotonic() + LOOK_SECONDS
-        await asyncio.sleep(LOOK_SECONDS)
+        due = time.monotonic() + SAMPLE_SECONDS
+        await asyncio.sleep(SAMPLE_SECONDS)
         LAG.observe(max(0.0, time.monotonic() - due))
 
 

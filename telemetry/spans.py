@@ -37,11 +37,11 @@ from opentelemetry.util.types import AttributeValue
 
 from telemetry import headers
 from telemetry.headers import RemoteSpan
-from telemetry.trace_metrics import CALLS_PASSED_OVER, CALLS_PER_SECOND_MOST, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
+from telemetry.trace_metrics import CALLS_PER_SECOND_MAX, CALLS_SKIPPED, LOST_UNDELIVERED, LOST_WAITING, SPANS_LOST
 
 logger = logging.getLogger("holdfast.telemetry")
 
-QUEUE_SPANS_MOST: Final = 4096
+QUEUE_SPANS_MAX: Final = 4096
 BATCH_SPANS: Final = 512
 CLOSE_SECONDS: Final = 3.0
 """Maximum time for which an ending process waits for the delivery of its last spans."""
@@ -129,19 +129,19 @@ class Tracing:
         """Create the span of a client's call with these headers, if it is sampled.  Its name is set at its end."""
         sampler = self.sampler
         if headers.TRACEPARENT not in call and headers.XRAY not in call:
-            # The common case: the caller does not ask for a trace, and the call is not sampled.
+            # The common case: the caller requests no trace, and the call is not sampled.
             if sampler.left > 1:
                 sampler.left -= 1
                 return None
-            sampler.passes_over()
+            sampler.skips()
             place = None
         else:
             place = headers.read(call)
             wanted = None if place is None else place.sampled
-            if wanted is False or (wanted is None and sampler.passes_over()):
+            if wanted is False or (wanted is None and sampler.skips()):
                 return None
         if not sampler.has_room(time.monotonic()):
-            CALLS_PASSED_OVER.counts[0] += 1
+            CALLS_SKIPPED.counts[0] += 1
             return None
         return self._start("", SpanKind.SERVER, place)
 
@@ -175,7 +175,7 @@ class Tracing:
             except RuntimeError:
                 pass  # the loop did not wait for it, and is closed
 
-        # not a thread of the loop's pool, for which the loop waits at the end without limit
+        # not a thread of the loop's pool: the loop waits for those without limit when it closes
         threading.Thread(target=close, name="the last spans", daemon=True).start()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -185,7 +185,7 @@ class Tracing:
 
 
 class Sampler:
-    """Sampling of calls whose callers leave it open, and a limit for all."""
+    """Sampling of calls whose headers do not decide it, and the limit for all calls."""
 
     def __init__(self, ratio: float, chance: random.Random | None = None) -> None:
         """``ratio``: sampled part of the calls, from 0 to 1; each call is decided independently."""
@@ -204,7 +204,7 @@ class Sampler:
             return math.inf
         return 1 + math.floor(math.log(1 - self._chance.random()) / math.log1p(-self._ratio))
 
-    def passes_over(self) -> bool:
+    def skips(self) -> bool:
         """Count a call; True if it is not sampled."""
         self.left -= 1
         if self.left > 0:
@@ -217,7 +217,7 @@ class Sampler:
         if int(now) != self._second:
             self._second, self._started = int(now), 0
         self._started += 1
-        return self._started <= CALLS_PER_SECOND_MOST
+        return self._started <= CALLS_PER_SECOND_MAX
 
 
 class _Queue(SpanProcessor):
@@ -228,13 +228,13 @@ class _Queue(SpanProcessor):
         self._lock = threading.Lock()
         self._batches = BatchSpanProcessor(
             _Delivery(exporter, endpoint, self._taken),
-            max_queue_size=QUEUE_SPANS_MOST,
+            max_queue_size=QUEUE_SPANS_MAX,
             max_export_batch_size=BATCH_SPANS,
         )
 
     def on_end(self, span: ReadableSpan) -> None:
         with self._lock:
-            full = self._waiting >= QUEUE_SPANS_MOST
+            full = self._waiting >= QUEUE_SPANS_MAX
             self._waiting += not full
         if full:
             SPANS_LOST.counts[LOST_WAITING] += 1

@@ -1,9 +1,9 @@
 """Traces: sampling of calls, and the current span.
 
-A call is *sampled* or leaves nothing.  The caller's headers decide (:mod:`telemetry.headers`), as long as callers do
-not ask for more than a limit (:mod:`telemetry.trace_metrics`); otherwise calls are sampled at random at a ratio.  A
-call that is not sampled costs two header lookups and a comparison; spans are created, and OpenTelemetry loaded, only
-for sampled calls (:mod:`telemetry.spans`, which is not imported unless a collector is configured).
+Only *sampled* calls leave spans.  The caller's headers decide (:mod:`telemetry.headers`), within a limit per process
+(:mod:`telemetry.trace_metrics`); without such headers, calls are sampled at random at a ratio.  A call that is not
+sampled costs two header lookups and a comparison; spans are created, and OpenTelemetry loaded, only for sampled calls
+(:mod:`telemetry.spans`, which is not imported unless a collector is configured).
 
 The current span is passed on implicitly: to the call's tasks by :data:`current`, to other processes and to
 messages packed (:meth:`telemetry.headers.RemoteSpan.pack`).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from telemetry.spans import Span, Tracing
 
 current: Final[ContextVar[Span | None]] = ContextVar("holdfast_span", default=None)
-"""The current span; it may have ended, in background work of a call."""
+"""The current span; it may have ended if this is background work of a call."""
 
 
 async def start(endpoint: str, ratio: float, about: dict[str, str]) -> Tracing:
@@ -30,9 +30,9 @@ async def start(endpoint: str, ratio: float, about: dict[str, str]) -> Tracing:
     thread.  The collector need not be running.
     """
 
-    def begin() -> Tracing:
+    def start() -> Tracing:
         from telemetry.spans import Tracing
 
         return Tracing(endpoint, ratio, about)
 
-    return await asyncio.to_thread(begin)
+    return await asyncio.to_thread(start)

@@ -1,18 +1,21 @@
 """Fixtures and settings of all tests."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from bench.servers.cassandra_server import QUICK_START, CassandraCluster
-from bench.servers.redis_server import RedisServer
+from metadata_service.sqlite.store import SQLiteStore
+from tests.closing import closing
+from tests.runner import durations
 from tests.runner.schedule import Sharing, of_files
+from tests.servers.cassandra_server import QUICK_START, CassandraCluster
+from tests.servers.redis_server import RedisServer
+from tests.servers.server import show_log_on_failure
 
 # Spark's jobs in the tests last seconds, so optimizing compilation would not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*QUICK_START, "-XX:+UseSerialGC")))
@@ -25,6 +28,18 @@ settings.load_profile("holdfast")
 def pytest_xdist_make_scheduler(config: pytest.Config) -> Sharing | None:
     """Make the scheduler for ``--dist loadfile``."""
     return of_files(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    durations.mark_long(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    show_log_on_failure(item, report)
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +77,10 @@ def redis_server() -> Iterator[RedisServer]:
 def keyspace() -> str:
     """Name of a keyspace that does not exist yet."""
     return f"test_{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
+    """Metadata in a new file."""
+    async with closing(SQLiteStore(tmp_path / "metadata.sqlite")) as made:
+        yield made

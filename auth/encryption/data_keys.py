@@ -8,8 +8,8 @@ A ciphertext has this form::
 and its associated data are its tenant and its use, so that it decrypts only there.  The first byte cannot begin
 a msgpack array, and so distinguishes it from a message stored before encryption.
 
-**Uses of a key.**  With random nonces a key may encrypt at most 2^32 times.  Uses are reserved in the store
-before they are made, so a crash can only make the count too high; after 2^31 of them a new key takes over.
+**Uses of a key.**  With random nonces a key may encrypt at most 2^32 times.  Uses are reserved in the store before they
+are made, so a crash can only make the count too high; after 2^31 uses a new key is created.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from auth.encryption.master_keys import NONCE_BYTES, KeyringError, MasterKeys, WrapBroken
 
-SEALS_MOST = 1 << 31
+ENCRYPTIONS_MAX = 1 << 31
 """Maximum number of uses of one data key; half of what NIST SP 800-38D allows with random nonces."""
-SEALS_RESERVED = 1 << 20
+ENCRYPTIONS_RESERVED = 1 << 20
 """Number of uses reserved at once: at 20,000 messages per second they last 52 seconds."""
 
 FORMAT = 1
@@ -41,7 +41,7 @@ OVERHEAD_BYTES = _BODY_AT + _TAG_BYTES
 """Number of bytes that encryption adds."""
 
 
-class SealBroken(KeyringError):
+class DecryptionFailed(KeyringError):
     """A ciphertext was not made here for this tenant and this use, or was changed."""
 
 
@@ -149,43 +149,43 @@ class TenantKeys:
         """Add a key for decryption."""
         self._ciphers[key_id] = AESGCM(data_key)
 
-    def use(self, key_id: int, seals: int) -> None:
-        """Encrypt with an added key from now on, ``seals`` more times."""
-        self.left = self.left + seals if key_id == self.current else seals
+    def use(self, key_id: int, count: int) -> None:
+        """Encrypt with an added key from now on, ``count`` more times."""
+        self.left = self.left + count if key_id == self.current else count
         self.current = key_id
         self._encrypt = self._ciphers[key_id].encrypt
         self._head = _HEAD.pack(FORMAT, key_id)
 
-    def seal(self, plain: bytes, what: bytes = MESSAGE) -> bytes:
+    def encrypt(self, plain: bytes, what: bytes = MESSAGE) -> bytes:
         """Encrypt ``plain``, bound to the tenant and to its purpose ``what``."""
         left = self.left
-        assert left > 0, "seals are reserved before they are made"
+        assert left > 0, "encryptions are reserved before they are made"
         self.left = left - 1
         nonce = _nonces.next()
         bound = self._bound_message if what is MESSAGE else self._bound + what
         return self._head + nonce + self._encrypt(nonce, plain, bound)
 
-    def open(self, sealed: bytes, what: bytes = MESSAGE) -> bytes:
-        """Decrypt.  Raises :class:`SealBroken`, and :class:`DataKeyMissing` if the key was not added."""
-        if len(sealed) < OVERHEAD_BYTES or sealed[0] != FORMAT:
-            raise SealBroken(f"of account {self.account}: it is not in the format of encrypted data")
-        key_id = _HEAD.unpack_from(sealed)[1]
+    def decrypt(self, encrypted: bytes, what: bytes = MESSAGE) -> bytes:
+        """Decrypt.  Raises :class:`DecryptionFailed`, and :class:`DataKeyMissing` if the key was not added."""
+        if len(encrypted) < OVERHEAD_BYTES or encrypted[0] != FORMAT:
+            raise DecryptionFailed(f"of account {self.account}: it is not in the format of encrypted data")
+        key_id = _HEAD.unpack_from(encrypted)[1]
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             raise DataKeyMissing(self.account, key_id)
         try:
-            return cipher.decrypt(sealed[_HEAD_BYTES:_BODY_AT], sealed[_BODY_AT:], self._bound + what)
+            return cipher.decrypt(encrypted[_HEAD_BYTES:_BODY_AT], encrypted[_BODY_AT:], self._bound + what)
         except InvalidTag:
-            raise SealBroken(
+            raise DecryptionFailed(
                 f"of account {self.account}, data key {key_id}: it was changed after it was encrypted"
             ) from None
 
 
-def data_key_id(sealed: bytes) -> int:
-    """Id of the data key that encrypted this.  Raises :class:`SealBroken` if it is malformed."""
-    if len(sealed) < OVERHEAD_BYTES or sealed[0] != FORMAT:
-        raise SealBroken("it is not in the format of encrypted data")
-    key_id: int = _HEAD.unpack_from(sealed)[1]
+def data_key_id(encrypted: bytes) -> int:
+    """Id of the data key that encrypted this.  Raises :class:`DecryptionFailed` if it is malformed."""
+    if len(encrypted) < OVERHEAD_BYTES or encrypted[0] != FORMAT:
+        raise DecryptionFailed("it is not in the format of encrypted data")
+    key_id: int = _HEAD.unpack_from(encrypted)[1]
     return key_id
 
 

@@ -1,8 +1,8 @@
 """The keyring: each tenant's data keys, and the named keys of its queues.
 
-**Lifetime of a key.**  As long as its tenant: a message can be moved again and again, so only reading
-everything could prove that a key is no longer needed.  A key takes about 200 bytes.  A named key ends earlier
-if it is destroyed (:mod:`auth.encryption.named_keys`).
+**Lifetime of a key.**  A key lives as long as its tenant: a message can be moved any number of times, so only a read of
+all messages could prove that a key is no longer needed.  A key takes about 200 bytes.  A named key ends earlier if it
+is destroyed (:mod:`auth.encryption.named_keys`).
 
 Everything runs on one event loop: there must be no await between :meth:`Keyring.cached` and the encryptions
 that it promises.
@@ -18,9 +18,9 @@ from typing import Protocol
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from auth.encryption.data_keys import (
+    ENCRYPTIONS_MAX,
+    ENCRYPTIONS_RESERVED,
     MESSAGE,
-    SEALS_MOST,
-    SEALS_RESERVED,
     DataKey,
     DataKeyMissing,
     DataKeyStore,
@@ -31,7 +31,7 @@ from auth.encryption.data_keys import (
 from auth.encryption.master_keys import KeyringError, MasterKeyMissing, MasterKeys, WrapBroken
 from auth.encryption.named_keys import NamedKeys, NamedKeyStore
 
-TENANTS_MOST = 10_000
+TENANTS_MAX = 10_000
 """Maximum number of tenants with keys in memory, at 3 KB each."""
 _TOGETHER = 256
 """Number of data keys rewrapped concurrently, so that a store can write them together."""
@@ -49,8 +49,14 @@ class MissingMasterKeys(KeyringError):
         self.missing = missing
 
 
-class KeyringStore(DataKeyStore, NamedKeyStore, Protocol):
+class KeyringStore(Protocol):
     """A store of all data keys."""
+
+    @property
+    def data_keys(self) -> DataKeyStore: ...
+
+    @property
+    def named_keys(self) -> NamedKeyStore: ...
 
 
 class Keyring:
@@ -63,47 +69,47 @@ class Keyring:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        seals_reserved: int = SEALS_RESERVED,
-        seals_most: int = SEALS_MOST,
-        tenants_most: int = TENANTS_MOST,
+        encryptions_reserved: int = ENCRYPTIONS_RESERVED,
+        encryptions_max: int = ENCRYPTIONS_MAX,
+        tenants_max: int = TENANTS_MAX,
     ) -> None:
-        assert seals_reserved <= seals_most < 1 << 32
+        assert encryptions_reserved <= encryptions_max < 1 << 32
         self.masters = masters
         self._store = store
         self._clock = clock
-        self._seals_reserved = seals_reserved
-        self._seals_most = seals_most
-        self._tenants_most = tenants_most
+        self._encryptions_reserved = encryptions_reserved
+        self._encryptions_max = encryptions_max
+        self._tenants_max = tenants_max
         self._tenants: dict[str, TenantKeys] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self.named = NamedKeys(
-            store,
+            store.named_keys,
             masters,
-            store.new_data_key_id,
+            store.data_keys.new_data_key_id,
             clock=clock,
             monotonic=monotonic,
-            seals_reserved=seals_reserved,
-            seals_max=seals_most,
+            encryptions_reserved=encryptions_reserved,
+            encryptions_max=encryptions_max,
         )
 
     # --- encryption and decryption ---
 
-    def cached(self, account: str, seals: int = 1) -> TenantKeys | None:
-        """The tenant's keys if they are cached with ``seals`` reserved uses left; None: ask :meth:`ready`."""
+    def cached(self, account: str, count: int = 1) -> TenantKeys | None:
+        """The tenant's keys if they are cached with ``count`` reserved uses left; None: ask :meth:`ready`."""
         keys = self._tenants.get(account)
-        return keys if keys is not None and keys.left >= seals else None
+        return keys if keys is not None and keys.left >= count else None
 
     def knows(self, account: str) -> bool:
         """True if the tenant's keys have been loaded; other processes may have created further ones since."""
         return account in self._tenants
 
-    async def ready(self, account: str, seals: int = 1) -> TenantKeys:
-        """Return the tenant's keys with ``seals`` reserved uses, valid until the caller's next await.
+    async def ready(self, account: str, count: int = 1) -> TenantKeys:
+        """Return the tenant's keys with ``count`` reserved uses, valid until the caller's next await.
 
         The first use creates the tenant's first key.  Raises :class:`KeyringError` and the store's errors.
         """
-        assert seals <= self._seals_reserved
-        while (keys := self.cached(account, seals)) is None:
+        assert count <= self._encryptions_reserved
+        while (keys := self.cached(account, count)) is None:
             task = self._under_way.get(account)
             if task is None:
                 task = asyncio.ensure_future(self._prepare(account))
@@ -112,7 +118,7 @@ class Keyring:
             await asyncio.shield(task)
         return keys
 
-    async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
+    async def decrypt(self, account: str, encrypted: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
         """Decrypt as :meth:`TenantKeys.open` does, also with keys created by other processes and the tenant's
         named keys.
 
@@ -122,31 +128,31 @@ class Keyring:
         keys = self._tenants.get(account)
         if keys is not None:
             try:
-                return keys.open(sealed, what)
+                return keys.decrypt(encrypted, what)
             except DataKeyMissing:
                 pass
-        if not self.named.has(account, sealed):
+        if not self.named.has(account, encrypted):
             keys = await self._load(account)
-            if data_key_id(sealed) in keys:
-                return keys.open(sealed, what)
-        return await self.named.open(account, sealed, what, stale=stale)
+            if data_key_id(encrypted) in keys:
+                return keys.decrypt(encrypted, what)
+        return await self.named.decrypt(account, encrypted, what, stale=stale)
 
     async def _prepare(self, account: str) -> None:
         """Reserve further uses, with a new key if there is none or the newest is used up."""
         keys = self._tenants.get(account)
         if keys is None:
             keys = await self._load(account)
-        key_id = keys.newest
-        if not key_id or not await self._store.reserve_seals(key_id, self._seals_reserved, self._seals_most):
+        key_id, reserve = keys.newest, self._store.data_keys.reserve_seals
+        if not key_id or not await reserve(key_id, self._encryptions_reserved, self._encryptions_max):
             key_id = await self._make_key(keys)
-            if not await self._store.reserve_seals(key_id, self._seals_reserved, self._seals_most):
+            if not await reserve(key_id, self._encryptions_reserved, self._encryptions_max):
                 raise KeyringError(f"the new data key {key_id} of account {account} was deleted meanwhile")
-        keys.use(key_id, self._seals_reserved)
+        keys.use(key_id, self._encryptions_reserved)
         self._remember(keys)
 
     async def _load(self, account: str) -> TenantKeys:
         """Load the tenant's keys with all that are stored."""
-        stored = await self._store.data_keys(account)
+        stored = await self._store.data_keys.data_keys(account)
         keys = self._tenants.get(account)
         if keys is None:
             keys = TenantKeys(account)
@@ -158,16 +164,16 @@ class Keyring:
         return keys
 
     def _remember(self, keys: TenantKeys) -> None:
-        """Cache the keys in place of any cached before, whose reserved uses are lost."""
+        """Cache the keys and replace any cached before; the reserved uses of those are lost."""
         self._tenants[keys.account] = keys
-        while len(self._tenants) > self._tenants_most:
+        while len(self._tenants) > self._tenants_max:
             del self._tenants[next(iter(self._tenants))]
 
     async def _make_key(self, keys: TenantKeys) -> int:
         data_key = AESGCM.generate_key(256)
-        key_id = await self._store.new_data_key_id()
+        key_id = await self._store.data_keys.new_data_key_id()
         bare = DataKey(keys.account, key_id, self.masters.primary, b"", int(self._clock()))
-        await self._store.add_data_key(await wrap(self.masters, bare, data_key))
+        await self._store.data_keys.add_data_key(await wrap(self.masters, bare, data_key))
         keys.add(key_id, data_key)
         return key_id
 
@@ -182,8 +188,8 @@ class Keyring:
         """
         stale: list[tuple[DataKey, bytes]] = []
         missing: dict[str, set[str]] = {}
-        keys = await self._store.data_keys()
-        named = await self._store.named_keys()
+        keys = await self._store.data_keys.data_keys()
+        named = await self._store.named_keys.named_keys()
         own = {key.key_id for key in keys}
         for key in [*keys, *(version for record in named for version in record.versions if version.wrapped)]:
             try:
@@ -207,7 +213,7 @@ class Keyring:
         return len(stale) + sum([await self.named.rewrap(record) for record in named])
 
     async def _rewrap(self, key: DataKey, data_key: bytes) -> None:
-        if not await self._store.rewrap_data_key(await wrap(self.masters, key, data_key), key.master_id):
+        if not await self._store.data_keys.rewrap_data_key(await wrap(self.masters, key, data_key), key.master_id):
             raise KeyringError(f"data key {key.key_id} of account {key.account} was changed meanwhile: try again")
 
     async def renew(self, account: str) -> int:
@@ -228,6 +234,6 @@ class Keyring:
             await asyncio.wait([task])
         self._tenants.pop(account, None)
         try:
-            return await self._store.destroy_data_keys(account)
+            return await self._store.data_keys.destroy_data_keys(account)
         finally:
             self.named.forget_account(account)

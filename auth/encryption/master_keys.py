@@ -2,8 +2,7 @@
 
 A keyring uses only the interface :class:`MasterKeys`, so that a key management service can implement it: its
 calls are asynchronous, and its keys never leave it.  :class:`LocalMasterKeys` are keys held by this process,
-from a file or a setting.  A key's id is computed from the key, so a wrong key cannot be taken for the right
-one.
+from a file or a setting.  A key's id is computed from the key, so a wrong key is recognized.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 
 _HEADER = """\
-# The master keys of a Holdfast.  Without the keys in this file nothing that the service has stored can be read:
-# keep a copy of it apart from the data folder and its backups, and show it to nobody.
+# The master keys of a Holdfast.  Without the keys in this file the stored data of the service cannot be read:
+# keep a copy of it apart from the data folder and its backups, and keep it secret.
 """
 
 
@@ -43,7 +42,7 @@ class MasterKeyMissing(KeyringError):
     """A data key is wrapped with the master key ``master_id``, which is missing."""
 
     def __init__(self, master_id: str) -> None:
-        super().__init__(f"the master key {master_id} is not here")
+        super().__init__(f"the master key {master_id} is missing here")
         self.master_id = master_id
 
 
@@ -121,7 +120,7 @@ def read_file(path: Path) -> list[bytes]:
     try:
         with path.open("rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & stat.S_IRWXO:
-                raise MasterKeysUnusable(f"everybody may read or write the keyring file {path}: chmod 600 {path}")
+                raise MasterKeysUnusable(f"other users may read or write the keyring file {path}: chmod 600 {path}")
             content = tomllib.load(file)
         return _keys_of(content)
     except FileNotFoundError:
@@ -160,7 +159,7 @@ def write_file(path: Path, keys: Iterable[bytes]) -> None:
 def _keys_of(content: dict[str, Any]) -> list[bytes]:
     primary, keys = content.get("primary"), content.get("keys")
     if not isinstance(keys, dict) or primary not in list(keys) or content.keys() != {"primary", "keys"}:
-        raise ValueError("it has to have `primary` and the table `keys`, in which the primary is")
+        raise ValueError("it has to have `primary` and the table `keys` with the primary key")
     read = {name: _key(value) for name, value in keys.items()}
     for name, key in read.items():
         if master_key_id(key) != name:

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from auth.cache import Cache
 from auth.encryption.data_keys import (
+    ENCRYPTIONS_MAX,
+    ENCRYPTIONS_RESERVED,
     MESSAGE,
-    SEALS_MOST,
-    SEALS_RESERVED,
     DataKey,
     DataKeyMissing,
     TenantKeys,
@@ -78,7 +78,7 @@ class NamedKey(msgspec.Struct, frozen=True):
     versions: tuple[DataKey, ...]
     """Versions, oldest first, with ascending ids; without their wrapped bytes if the key was destroyed."""
     created_s: int
-    seals: int = 0
+    encryptions: int = msgspec.field(default=0, name="seals")
     """Number of reserved uses of the newest version."""
     destroyed_s: int | None = None
     """Time of destruction in seconds since the epoch; None: the key is in use."""
@@ -150,48 +150,48 @@ class NamedKeys:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        seals_reserved: int = SEALS_RESERVED,
-        seals_max: int = SEALS_MOST,
+        encryptions_reserved: int = ENCRYPTIONS_RESERVED,
+        encryptions_max: int = ENCRYPTIONS_MAX,
     ) -> None:
         """``new_key_id`` allocates ids of data keys; ``clock`` is in seconds since the epoch."""
         self._store = store
         self._masters = masters
         self._new_key_id = new_key_id
         self._clock = clock
-        self._seals_reserved = seals_reserved
-        self._seals_max = seals_max
+        self._encryptions_reserved = encryptions_reserved
+        self._encryptions_max = encryptions_max
         self._cache = Cache(self._look_up, name="named_keys", clock=monotonic, known_limit=_KNOWN_MAX)
-        """Cached keys by place, which is account/name."""
+        """Cached keys by account/name."""
         self._unwrapped: OrderedDict[str, TenantKeys] = OrderedDict()
-        """Unwrapped keys by place; used only through the cache, which decides if they are valid."""
+        """Unwrapped keys by account/name; used only through the cache, which decides if they are valid."""
         self._places: OrderedDict[int, str] = OrderedDict()
-        """Place of the key, by the id of a version."""
+        """Account/name of the key, by the id of a version."""
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     # --- encrypting and decrypting ---
 
-    def cached(self, account: str, name: str, seals: int = 1) -> TenantKeys | None:
-        """The key if it is cached with ``seals`` reserved uses left; None: ask :meth:`ready`."""
+    def cached(self, account: str, name: str, count: int = 1) -> TenantKeys | None:
+        """The key if it is cached with ``count`` reserved uses left; None: ask :meth:`ready`."""
         known = self._cache.cached(_place(account, name))
-        if known is None or known.keys is None or known.keys.left < seals:
+        if known is None or known.keys is None or known.keys.left < count:
             return None
         return known.keys
 
-    async def ready(self, account: str, name: str, seals: int = 1) -> TenantKeys:
-        """Return the key with ``seals`` reserved uses, valid until the caller's next await; creates it at the
+    async def ready(self, account: str, name: str, count: int = 1) -> TenantKeys:
+        """Return the key with ``count`` reserved uses, valid until the caller's next await; creates it at the
         first use.
 
         Raises :class:`DataKeyDestroyed`, :class:`TooManyNamedKeys`, other :class:`KeyringError` and the store's
         errors.
         """
-        assert seals <= self._seals_reserved
+        assert count <= self._encryptions_reserved
         place = _place(account, name)
         while True:
             known = await self._cache.find(place)
             if known is not None:
                 if known.keys is None:
                     raise DataKeyDestroyed(account, name)
-                if known.keys.left >= seals:
+                if known.keys.left >= count:
                     return known.keys
             task = self._under_way.get(place)
             if task is None:
@@ -207,23 +207,23 @@ class NamedKeys:
         if known is not None and known.keys is None:
             raise DataKeyDestroyed(account, name)
 
-    def has(self, account: str, sealed: bytes) -> bool:
+    def has(self, account: str, encrypted: bytes) -> bool:
         """True if a remembered version of one of the account's named keys encrypted this."""
-        return self._places.get(data_key_id(sealed), "").startswith(f"{account}/")
+        return self._places.get(data_key_id(encrypted), "").startswith(f"{account}/")
 
-    async def open(self, account: str, sealed: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
+    async def decrypt(self, account: str, encrypted: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
         """Decrypt a ciphertext of one of the account's named keys.
 
         ``stale``: if the store is unavailable, use cached keys of any age.
 
-        Raises :class:`DataKeyDestroyed`, :class:`~auth.encryption.data_keys.SealBroken`,
+        Raises :class:`DataKeyDestroyed`, :class:`~auth.encryption.data_keys.DecryptionFailed`,
         :class:`~auth.encryption.data_keys.DataKeyMissing` (no named key encrypted it) and the store's errors.
         """
-        key_id = data_key_id(sealed)
-        if not self.has(account, sealed):
+        key_id = data_key_id(encrypted)
+        if not self.has(account, encrypted):
             for record in await self._store.named_keys(account):
                 self._remember(record)
-            if not self.has(account, sealed):
+            if not self.has(account, encrypted):
                 raise DataKeyMissing(account, key_id)
         place = self._places[key_id]
         for _ in range(2):
@@ -233,11 +233,11 @@ class NamedKeys:
                 keys = self._unwrapped.get(place)
                 if not stale or keys is None or key_id not in keys:
                     raise
-                return keys.open(sealed, what)
+                return keys.decrypt(encrypted, what)
             if known is not None and known.keys is None:
                 raise DataKeyDestroyed(account, known.record.name)
             if known is not None and known.keys is not None and key_id in known.keys:
-                return known.keys.open(sealed, what)
+                return known.keys.decrypt(encrypted, what)
             self._cache.forget(place)  # cached before this version was created
         raise DataKeyMissing(account, key_id)
 
@@ -256,9 +256,9 @@ class NamedKeys:
         for left in reversed(range(_TRIES)):
             record = await self._stored(account, name)
             if len(record.versions) >= VERSIONS_MAX:
-                raise TooManyNamedKeys(f"the data key {name} has {VERSIONS_MAX} versions, and can have no more")
+                raise TooManyNamedKeys(f"the data key {name} has {VERSIONS_MAX} versions, and cannot have more")
             try:
-                record = await self._add_version(record, seals=0)
+                record = await self._add_version(record, encryptions=0)
             except Conflict:
                 if not left:
                     raise
@@ -347,10 +347,12 @@ class NamedKeys:
                     record = await self._create(account, name)
                 elif record.destroyed_s is not None:
                     break
-                elif record.seals + self._seals_reserved > self._seals_max:
-                    record = await self._add_version(record, seals=self._seals_reserved)
+                elif record.encryptions + self._encryptions_reserved > self._encryptions_max:
+                    record = await self._add_version(record, encryptions=self._encryptions_reserved)
                 else:
-                    reserved = msgspec.structs.replace(record, seals=record.seals + self._seals_reserved)
+                    reserved = msgspec.structs.replace(
+                        record, encryptions=record.encryptions + self._encryptions_reserved
+                    )
                     record = await self._store.update_named_key(reserved)
             except Conflict:
                 if not left:
@@ -358,24 +360,24 @@ class NamedKeys:
                 continue
             keys = (await self._known(record)).keys
             if keys is not None:
-                keys.use(record.versions[-1].key_id, self._seals_reserved)
+                keys.use(record.versions[-1].key_id, self._encryptions_reserved)
             break
         self._cache.forget(_place(account, name))
 
     async def _create(self, account: str, name: str) -> NamedKey:
         if len(await self._store.named_keys(account)) >= NAMED_KEYS_MAX:
-            raise TooManyNamedKeys(f"the account {account} has {NAMED_KEYS_MAX} named data keys, and can have no more")
+            raise TooManyNamedKeys(f"the account {account} has {NAMED_KEYS_MAX} named data keys, and cannot have more")
         first = await self._new_version(account)
         try:
             return await self._store.create_named_key(
-                NamedKey(account, name, (first,), first.created_s, seals=self._seals_reserved)
+                NamedKey(account, name, (first,), first.created_s, encryptions=self._encryptions_reserved)
             )
         except ValueError as error:
-            raise KeyringError(f"no data key can be made: {error}") from error
+            raise KeyringError(f"no data key can be created: {error}") from error
 
-    async def _add_version(self, record: NamedKey, *, seals: int) -> NamedKey:
+    async def _add_version(self, record: NamedKey, *, encryptions: int) -> NamedKey:
         version = await self._new_version(record.account)
-        newer = msgspec.structs.replace(record, versions=(*record.versions, version), seals=seals)
+        newer = msgspec.structs.replace(record, versions=(*record.versions, version), encryptions=encryptions)
         return await self._store.update_named_key(newer)
 
     async def _new_version(self, account: str) -> DataKey:

@@ -100,23 +100,23 @@ def _is_at(text: str, part: str, place: int) -> bool:
 
 def _place_of(text: str, part: str, start: int) -> int:
     """First position from ``start`` on where the part of a pattern matches the text; -1: none."""
-    places = _places_of_letters(text)
+    positions = _positions_of_letters(text)
     found = (1 << max(0, len(text) - len(part) + 1)) - 1 >> start << start
     for number, letter in enumerate(part):
         if letter != "?":
-            found &= places.get(letter, 0) >> number
+            found &= positions.get(letter, 0) >> number
             if not found:
                 return -1
     return (found & -found).bit_length() - 1
 
 
 @lru_cache(maxsize=16)
-def _places_of_letters(text: str) -> dict[str, int]:
+def _positions_of_letters(text: str) -> dict[str, int]:
     """Positions of each letter in the text, as the bits of an integer."""
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for number, letter in enumerate(text):
-        places[letter] = places.get(letter, 0) | 1 << number
-    return places
+        positions[letter] = positions.get(letter, 0) | 1 << number
+    return positions
 
 
 def arn_glob(pattern: str) -> Matcher:

@@ -1,8 +1,8 @@
 """Policies of queues: documents in IAM's policy language, compiled once and then evaluated in microseconds.
 
 A policy's result is :attr:`Decision.DENIED` when a matching statement denies, whatever others allow;
-:attr:`Decision.ALLOWED` when one allows; otherwise :attr:`Decision.SILENT`.  Access without an "allowed" is
-decided elsewhere.
+:attr:`Decision.ALLOWED` when one allows; otherwise :attr:`Decision.SILENT`.  The caller of :meth:`Policy.decide`
+handles SILENT.
 
 Every accepted policy can be evaluated; others are refused when the policy is set (:class:`PolicyError`):
 unknown elements and operators, unknown kinds of principals, malformed ARNs of principals, actions of another
@@ -10,10 +10,10 @@ service, policy variables.  Two elements are accepted although they never match 
 policies contain them: principals of AWS's services (``{"Service": …}``), and condition keys that a request does
 not have.
 
-Choices where the language leaves one:
+Choices that the language leaves open:
 
 * An account, by its number or its ``root`` ARN, stands for every principal of the account.  A role stands for
-  all its sessions.  ``*`` stands for everybody, including unsigned requests.
+  all its sessions.  ``*`` stands for all callers, including unsigned requests.
 * ``NotPrincipal`` excludes exactly those that it names.
 * Batch calls are governed by their single action: ``SendMessage`` also allows ``SendMessageBatch``.  A
   statement with only batch actions would never match, and is refused.
@@ -164,16 +164,16 @@ class _Statement:
 class Policy:
     """A compiled policy."""
 
-    __slots__ = ("_statements", "denies", "principals_most", "public", "statements")
+    __slots__ = ("_statements", "denies", "principals_max", "public", "statements")
 
     def __init__(self, statements: list[_Statement]) -> None:
         self._statements = statements
         self.denies = any(statement.denies for statement in statements)
-        """True if it can deny, which also binds callers that need no permission."""
+        """True if the policy can deny, which also applies to callers that need no permission."""
         self.public = any(not statement.denies and statement.principals.public for statement in statements)
-        """True if it can allow unsigned requests."""
+        """True if the policy can allow unsigned requests."""
         self.statements = len(statements)
-        self.principals_most = max((statement.principals.count for statement in statements), default=0)
+        self.principals_max = max((statement.principals.count for statement in statements), default=0)
 
     def decide(self, who: Principal | None, action: str, resource: str, facts: Facts) -> Decision:
         """Evaluate a request.  ``who`` is None for an unsigned one; ``action`` is the plain name of a governed
@@ -194,7 +194,7 @@ class Policy:
         return decision
 
 
-NOBODY = Policy([])
+NO_STATEMENTS = Policy([])
 """A policy without any statement."""
 
 

@@ -9,8 +9,8 @@ Decisions where AWS's documents leave a choice, or where its services differ:
 * **Payload hash.**  The hash in the canonical request is always that of the body that arrived.  A header
   ``x-amz-content-sha256`` is signed like any ``x-amz-`` header but never replaces it, so ``UNSIGNED-PAYLOAD``
   (an S3 feature) fails as a signature that does not match.
-* **Scope.**  Date, region, service and terminator must be right; a region other than the service's own is
-  refused as in AWS, with a text that names the right one.
+* **Scope.**  Date, region, service and terminator must be right; another region is refused as in AWS, with a text that
+  names the right one.
 * **Signed headers.**  ``host`` and every ``x-amz-`` header that was sent must be signed.
 * **Query strings.**  Clients disagree on the canonical form of an odd query string.  Two forms are accepted:
   each part decoded and encoded again (the specification), and the parts as they were sent (botocore with a
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ALGORITHM = "AWS4-HMAC-SHA256"
 WINDOW_SECONDS = 15 * 60
 """Maximum difference between the clocks of client and server."""
-PRESIGNED_SECONDS_MOST = 7 * 24 * 3600
+PRESIGNED_SECONDS_MAX = 7 * 24 * 3600
 QUERY_PARAMETERS_MAX = 1_000
 """Maximum number of parameters in the query string of a signed request."""
 KEY_ID_LENGTH_MAX = 128
@@ -62,8 +62,8 @@ SIGNED_HEADERS_MAX = 200
 _TERMINATOR = "aws4_request"
 _PARTS_MAX = 10
 """Maximum number of parts parsed of an Authorization header, which has three."""
-_SCHEMES_MOST = 4096
-_SCHEME_BYTES_MOST = 1024
+_SCHEMES_MAX = 4096
+_SCHEME_BYTES_MAX = 1024
 _DATE = re.compile(r"\d{8}T\d{6}Z\Z", re.ASCII)
 _PLAIN_PATH = re.compile(rb"(?:/[A-Za-z0-9_\-~][A-Za-z0-9_.\-~]*)+\Z")
 _BLOCK_BYTES = 64
@@ -177,8 +177,8 @@ class Verifier:
         scheme = self._schemes.get(common) if usual else None
         if scheme is None:
             scheme, signature = _parse_authorization(authorization)
-            if usual and len(common) <= _SCHEME_BYTES_MOST:
-                if len(self._schemes) >= _SCHEMES_MOST:
+            if usual and len(common) <= _SCHEME_BYTES_MAX:
+                if len(self._schemes) >= _SCHEMES_MAX:
                     self._schemes.clear()
                 self._schemes[common] = scheme
         names = scheme.names
@@ -223,7 +223,7 @@ class Verifier:
         expires = found["X-Amz-Expires"]
         if not (expires.isascii() and expires.isdigit() and len(expires) <= 6):
             raise IncompleteSignature("X-Amz-Expires should be a number of seconds, at most 604800.")
-        if not 0 < int(expires) <= PRESIGNED_SECONDS_MOST:
+        if not 0 < int(expires) <= PRESIGNED_SECONDS_MAX:
             raise IncompleteSignature("X-Amz-Expires must be between 1 and 604800 seconds (a week).")
         scheme = _scheme(found["X-Amz-Credential"], found["X-Amz-SignedHeaders"])
         for name in headers:
@@ -257,7 +257,7 @@ class Verifier:
 
 
 def canonical_path(path: bytes) -> bytes:
-    """Path of the canonical request: the raw path, encoded once more.
+    """Path of the canonical request: the raw path, encoded a second time.
 
     Empty and dot segments stay: a signature is valid only for the path that is routed.  Clients that remove
     them before signing have requests with such paths refused.

@@ -24,13 +24,13 @@ from auth.tokens.service_keys import ServiceKeys
 ISSUER = "urn:holdfast"
 AUDIENCE = "urn:holdfast"
 ALGORITHM = "HS256"
-SECONDS_LEAST = 60
-SECONDS_MOST = 3600
+SECONDS_MIN = 60
+SECONDS_MAX = 3600
 LEEWAY_SECONDS = 60
 """Tolerated difference between the clocks of two frontends, or of an issuer and a frontend."""
-TOKEN_BYTES_MOST = 8192
+TOKEN_BYTES_MAX = 8192
 
-_OPEN_MOST = 10_000
+_OPEN_MAX = 10_000
 _CLAIMS = ["iss", "aud", "exp", "nbf", "jti", "grant"]
 
 
@@ -46,7 +46,7 @@ class TokenIssuer:
         key: ApiKey,
         now: float,
         *,
-        seconds: int = SECONDS_MOST,
+        seconds: int = SECONDS_MAX,
         scopes: tuple[Scope, ...] | None = None,
         prefixes: tuple[str, ...] = (),
     ) -> str:
@@ -54,8 +54,8 @@ class TokenIssuer:
 
         Raises ``ValueError`` when the time is out of bounds or no right is left, and the store's errors.
         """
-        if not SECONDS_LEAST <= seconds <= SECONDS_MOST:
-            raise ValueError(f"a token is valid for {SECONDS_LEAST} to {SECONDS_MOST} seconds, not for {seconds}")
+        if not SECONDS_MIN <= seconds <= SECONDS_MAX:
+            raise ValueError(f"a token is valid for {SECONDS_MIN} to {SECONDS_MAX} seconds, not for {seconds}")
         scopes, prefixes = narrowed(key.scopes, key.prefixes, key.scopes if scopes is None else scopes, prefixes)
         token_id = secrets.token_hex(8)
         principal = key.principal
@@ -92,7 +92,7 @@ class TokenIssuer:
         if known is not None:
             return known
         granted = self._open[token] = Granted(await self._grant(token, now))
-        if len(self._open) > _OPEN_MOST:
+        if len(self._open) > _OPEN_MAX:
             self._open.popitem(last=False)
         return granted
 
@@ -115,7 +115,7 @@ class TokenIssuer:
 
 def header_of(token: bytes) -> dict[str, Any]:
     """The header of a JWT, not verified.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
-    if len(token) > TOKEN_BYTES_MOST:
+    if len(token) > TOKEN_BYTES_MAX:
         raise InvalidClientTokenId
     try:
         header = jwt.get_unverified_header(token)

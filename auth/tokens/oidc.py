@@ -5,7 +5,7 @@ Protections:
 * **An algorithm other than the key's** (``none``, HS256 with a public key as its secret): the algorithm follows
   from the published key, never from the token, and has to be RS256, ES256 or EdDSA; the token's header must
   agree.
-* **Keys from elsewhere**: the address comes from the settings or from the issuer's discovery document; ``jku``,
+* **Keys from another source**: the address comes from the settings or from the issuer's discovery document; ``jku``,
   ``x5u`` and ``jwk`` in a token are ignored.  HTTPS only, unless the host is this machine; no redirects.
 * **A slow, endless or absent issuer**: each fetch has a time limit and a size limit.  Keys are fresh for an
   hour, and still used for a day while the issuer cannot be reached.
@@ -41,11 +41,11 @@ STALE_SECONDS = 24 * 3600
 REFETCH_SECONDS = 30
 """Minimum interval between two fetches, whatever tokens arrive."""
 FETCH_TIMEOUT_SECONDS = 5
-DOCUMENT_BYTES_MOST = 256 * 1024
-KEYS_MOST = 100
+DOCUMENT_BYTES_MAX = 256 * 1024
+KEYS_MAX = 100
 
-_CHECKED_MOST = 10_000
-_RSA_BITS_LEAST = 2048
+_CHECKED_MAX = 10_000
+_RSA_BITS_MIN = 2048
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 _SUBJECT = re.compile(r"[!-~]{1,255}\Z")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
@@ -66,16 +66,18 @@ class OidcSettings(msgspec.Struct, frozen=True):
     account_claim: str = "holdfast_account"
     """Claim with the tenant's account."""
     role_claim: str | None = None
-    """Claim with the role; None: everybody has the role ``user``."""
+    """Claim with the role; None: all callers have the role ``user``."""
     scopes_claim: str | None = None
-    """Claim with the scopes, a list or separated by spaces; None: everybody has all."""
+    """Claim with the scopes, a list or separated by spaces; None: all callers have all scopes."""
 
     def __post_init__(self) -> None:
         check_url(self.issuer)
         if self.jwks_url is not None:
             check_url(self.jwks_url)
         if not self.audience:
-            raise ValueError("an audience is needed: tokens that the issuer made for others would be let in")
+            raise ValueError(
+                "an audience is required: otherwise the issuer's tokens for other services would be accepted"
+            )
 
 
 class Outsider(msgspec.Struct, frozen=True):
@@ -185,7 +187,7 @@ class Oidc:
             raise InvalidClientTokenId
         outsider = Outsider(settings.issuer, subject, settings.audience, expires, claims)
         self._checked[token] = (outsider, key)
-        if len(self._checked) > _CHECKED_MOST:
+        if len(self._checked) > _CHECKED_MAX:
             self._checked.popitem(last=False)
         return outsider
 
@@ -249,10 +251,10 @@ class Oidc:
         async with self._client.stream("GET", url, headers={"Accept": "application/json"}) as response:
             if response.status_code != 200:
                 raise ValueError(f"{url} answers {response.status_code}")
-            async for piece in response.aiter_bytes():
-                content += piece
-                if len(content) > DOCUMENT_BYTES_MOST:
-                    raise ValueError(f"{url} answers with more than {DOCUMENT_BYTES_MOST} bytes")
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > DOCUMENT_BYTES_MAX:
+                    raise ValueError(f"{url} answers with more than {DOCUMENT_BYTES_MAX} bytes")
         return msgspec.json.decode(bytes(content), type=dict[str, Any])
 
 
@@ -277,7 +279,7 @@ def _keys_in(document: dict[str, Any]) -> dict[str, _Key]:
     if not isinstance(listed, list):
         raise ValueError("its JWKS has no list of keys")
     found: dict[str, _Key] = {}
-    for entry in listed[:KEYS_MOST]:
+    for entry in listed[:KEYS_MAX]:
         key = _key_of(entry) if isinstance(entry, dict) else None
         if key is not None:
             found[entry["kid"]] = key
@@ -295,6 +297,6 @@ def _key_of(entry: dict[str, Any]) -> _Key | None:
         key = jwt.PyJWK(entry, algorithm).key
     except (jwt.PyJWKError, jwt.InvalidKeyError, ValueError):
         return None
-    if isinstance(key, RSAPublicKey) and key.key_size < _RSA_BITS_LEAST:
+    if isinstance(key, RSAPublicKey) and key.key_size < _RSA_BITS_MIN:
         return None
     return _Key(algorithm, key)

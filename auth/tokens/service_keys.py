@@ -1,9 +1,9 @@
 """The service's own keys: random, stored, shared by all frontends, and rotated periodically.
 
-Signatures and ciphertexts name their key by its id.  A new key is used at once: a frontend that meets an
-unknown id reads the store, at most once per ``REREAD_SECONDS``, so that invented ids cost little.  A key is
-deleted once nothing that it signed can still be valid.  :func:`lasting_secret` is different: hashes made with
-it are compared with earlier ones, so it is never replaced.
+Signatures and ciphertexts name their key by its id.  A new key is used at once: a frontend that receives an unknown id
+reads the store, at most once per ``REREAD_SECONDS``, so that invented ids cost little.  A key is deleted once nothing
+that it signed can still be valid.  :func:`lasting_secret` is different: hashes made with it are compared with earlier
+ones, so it is never replaced.
 """
 
 from __future__ import annotations

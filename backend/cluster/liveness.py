@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from backend.cluster.failure_detector import Clocks, correction_ms, is_off
-from backend.serving.node_clock import SteadyClock
+from backend.clocks.cluster_clocks import Clocks, correction_ms, is_off
+from backend.clocks.node_clock import SteadyClock
 from metadata_service.models import Heartbeat
 from metadata_service.store import ClusterStore, EntryStore
 
@@ -15,10 +15,10 @@ WATCH_SECONDS: Final = 1.5
 """Longer than the interval of heartbeats."""
 OTHERS_SECONDS = 20.0
 """Maximum wait for another node's recovery: longer than one of a million messages takes."""
-OTHERS_LOOK_SECONDS = 0.5
+OTHERS_POLL_SECONDS = 0.5
 
 
-async def living(
+async def live_nodes(
     store: ClusterStore, name: str | None = None, *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> set[str]:
     """Return the nodes (or only the one with this ``name``) whose heartbeat advances while observed.
@@ -62,12 +62,12 @@ async def clock_at_start(
     if others:
         await pause(WATCH_SECONDS)
         others, own = await read()
-    went_by_ms = own.shard_time_ms - own.time_ms if own is not None and own.shard_time_ms else None
-    ahead_ms = clocks.ahead_ms(others, went_by_ms)
+    lead_ms = own.shard_time_ms - own.time_ms if own is not None and own.shard_time_ms else None
+    ahead_ms = clocks.ahead_ms(others, lead_ms)
     if ahead_ms is not None:
         clock.follow(correction_ms(ahead_ms))
-    elif went_by_ms is not None and is_off(went_by_ms):
-        clock.resume(went_by_ms)
+    elif lead_ms is not None and is_off(lead_ms):
+        clock.resume(lead_ms)
 
 
 async def recovered_by_others(
@@ -75,10 +75,10 @@ async def recovered_by_others(
 ) -> None:
     """Wait, up to a limit, until other nodes have finished recovering the logs of the node ``name``.
 
-    A node that claims a log in recovery makes the other one start again: two that keep doing so never finish.  Raises
-    :class:`~metadata_service.store.StoreError`.
+    A node that claims a log in recovery makes the other node start again, so two that keep claiming it never finish.
+    Raises :class:`~metadata_service.store.StoreError`.
     """
-    for _ in range(int(OTHERS_SECONDS / OTHERS_LOOK_SECONDS)):
+    for _ in range(int(OTHERS_SECONDS / OTHERS_POLL_SECONDS)):
         if all(entry.state != "recovering" for entry in await store.logs(name)):
             return
-        await pause(OTHERS_LOOK_SECONDS)
+        await pause(OTHERS_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Load of a node, measured at intervals, so that no command pays for it.
+"""Load of a node, measured at intervals, so that commands have no cost.
 
 A partition's work follows from its fold: the next number has risen by one with each message that arrived, and messages
 that arrived and are not stored any more were received and deleted.  So between two measurements it has handled ``2 *
@@ -18,10 +18,10 @@ from typing import Final
 from backend.node import Node
 from metadata_service.models import BusyPartition
 
-LOOK_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 5.0
 AT_ONCE: Final = 2_000
 """Partitions checked before other tasks get a turn: about a millisecond."""
-BUSY_MOST: Final = 64
+BUSY_MAX: Final = 64
 """Maximum number of busy partitions that are reported."""
 BUSY_RATE: Final = 250.0
 """Messages per second below which a partition is not reported."""
@@ -51,7 +51,7 @@ class Load:
         self._folder = folder
         self._clock = clock
         self._cpu = cpu
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._cpu_before = 0.0
         self._before: dict[int, tuple[int, int]] = {}
         """By partition: epoch, and twice the next number less the stored messages."""
@@ -59,11 +59,11 @@ class Load:
     async def measure(self) -> None:
         """Measure the load since the last call."""
         now, cpu = self._clock(), self._cpu()
-        passed = 0.0 if self._looked_at is None else now - self._looked_at
+        passed = 0.0 if self._checked_at is None else now - self._checked_at
         if passed:
             self.cpu = round(min(1.0, (cpu - self._cpu_before) / passed), 3)
-        self.storage = round(max(self._node.memory_share, self._disk_share()), 3) if self._node.room else 1.0
-        self._looked_at, self._cpu_before = now, cpu
+        self.storage = round(max(self._node.memory_share, self._disk_share()), 3) if self._node.accepts_sends else 1.0
+        self._checked_at, self._cpu_before = now, cpu
         self.busy = await self._busy(passed)
 
     def _disk_share(self) -> float:
@@ -88,5 +88,5 @@ class Load:
         self._before = seen
         return tuple(
             BusyPartition(number, queue_id, round(rate, 1))
-            for rate, number, queue_id in heapq.nlargest(BUSY_MOST, found)
+            for rate, number, queue_id in heapq.nlargest(BUSY_MAX, found)
         )

@@ -1,10 +1,10 @@
 """The members of a backend cluster, one of which is its manager.
 
-Each member writes its heartbeat every second, reads the shard assignment, and moves towards it: it takes shards that
-are assigned to it and have no owner, and hands over shards that are assigned to others.  One member is the manager,
-elected by a change of the cluster's entry: a member that finds the manager's heartbeat stopped puts itself in its
-place.  Every decision of a manager is a conditional change of the same entry from the version that it read, so a former
-manager decides nothing.
+Each member writes its heartbeat every second, reads the shard assignment, and carries it out: it takes shards that are
+assigned to it and have no owner, and hands over shards that are assigned to others.  One member is the manager, elected
+by a change of the cluster's entry: a member that finds the manager's heartbeat stopped writes itself into the entry.
+Every decision of a manager is a conditional change of the same entry from the version that it read, so a former manager
+has no effect.
 
 The manager seals the logs of dead nodes, and assigns shards to nodes
 (:mod:`metadata_service.clusters.shard_placement`).  It moves no data, and no decision of it can lose any: that a shard
@@ -21,38 +21,32 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 import msgspec
 
 from backend.api import SHARDS, BackendError
-from backend.cluster.clock_bounds import ClockBounds
-from backend.cluster.failure_detector import (
-    BEAT_SECONDS,
-    CLOCK_OFF_MS,
-    GAP_SECONDS,
-    Clocks,
-    FailureDetector,
-    correction_ms,
-)
-from backend.cluster.load import LOOK_SECONDS as LOAD_SECONDS
+from backend.clocks.clock_bounds import ClockBounds
+from backend.clocks.cluster_clocks import CLOCK_OFF_MS, Clocks, correction_ms
+from backend.clocks.shard_clock import Former
+from backend.cluster.failure_detector import BEAT_SECONDS, GAP_SECONDS, FailureDetector
+from backend.cluster.load import POLL_SECONDS as LOAD_SECONDS
 from backend.cluster.load import Load
-from backend.cluster.reachability import Reach, sample
+from backend.cluster.reachability import Reachability, sample
 from backend.cluster.reporter import GONE_SHOWN_MS, REPORT_SECONDS, Reporter
 from backend.cluster.view import View
-from backend.journal.local.segments import LogInUse
+from backend.journal.types import LogInUse
 from backend.node import Node
 from backend.recovery.replay import JournalDamaged
 from backend.serving.background import LogThrottle
-from backend.serving.shard_clock import Former
 from metadata_service.clusters import shard_placement
 from metadata_service.models import ClusterEntry, Heartbeat, LogEntry, Takeover
 from metadata_service.store import ClusterStore, ConditionFailed, MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Interval at which a member reads the cluster's state."""
 LEAD_MS_MIN = 100
 """Lead of a shard's time over its owner's clock below which heartbeats do not report it."""
 EXPECT_SECONDS = 0.1
 """Interval at which a member checks for shards in hand-over to it."""
-MOVES_MOST = 32
+MOVES_MAX = 32
 """Maximum number of shards in hand-over at once, not counting those of dead nodes."""
 CLOCK_SECONDS = 60.0
 """Time of membership before which a wrong clock is not reported."""
@@ -60,11 +54,11 @@ TAKEOVERS_MAX = 64
 """Maximum number of dead nodes remembered in a cluster's entry."""
 GATHER_SECONDS = 10.0
 """Time for which the very first assignment waits for the expected members."""
-TROUBLE = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
+TRANSIENT_ERRORS = (StoreError, BackendError, LogInUse, JournalDamaged, OSError)
 """Errors that a member retries after."""
 
 
-def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
+def decide(view: View, moves_max: int = MOVES_MAX) -> ClusterEntry:
     """Return the cluster's entry with the next assignment, or the same entry if nothing changes.  Pure.
 
     A shard in hand-over to a node keeps its assignment; the limit covers all hand-overs in progress together.
@@ -77,7 +71,7 @@ def decide(view: View, moves_most: int = MOVES_MOST) -> ClusterEntry:
         moving += wanted is not None and owner != wanted
     nodes = [shard_placement.LiveNode(name, draining=view.leaving(name)) for name in view.live]
     # Otherwise no node can take shards.
-    limit = max(0, moves_most - moving) if not all(node.draining for node in nodes) else 0
+    limit = max(0, moves_max - moving) if not all(node.draining for node in nodes) else 0
     planned = shard_placement.plan(present, nodes, limit=limit)
     assignment = tuple(planned.assignment.get(shard, "") for shard in range(SHARDS))
     return msgspec.structs.replace(view.cluster, assignment=assignment)
@@ -114,13 +108,13 @@ class Member:
         *,
         load: Load | None = None,
         reporter: Reporter | None = None,
-        acquaint_seconds: float = 0.0,
+        observe_seconds: float = 0.0,
         expected: Collection[str] = (),
         callers: Callable[[], Iterable[str]] = tuple,
         release: str = "",
     ) -> None:
         """``load``: load to report in heartbeats.  ``reporter``: receiver of the manager's reports on the cluster.
-        ``acquaint_seconds``: time for which a node without shards observes other nodes' clocks before it takes any (for
+        ``observe_seconds``: time for which a node without shards observes other nodes' clocks before it takes any (for
         nodes on several machines :data:`~backend.cluster.liveness.WATCH_SECONDS`).  ``expected``: the nodes that start
         together. ``callers``: the clients connected to the node.  ``release``: the Holdfast release that it runs.
         """
@@ -143,13 +137,13 @@ class Member:
         self._sealed: dict[int, LogEntry] = {}
         """Logs of dead nodes that this manager has sealed, until the cluster's entry notes it."""
         self._clock_reported_from = 0.0
-        self._acquaint_seconds = acquaint_seconds
-        self._acquainted_at = 0.0
+        self._observe_seconds = observe_seconds
+        self._observed_at = 0.0
         self._expected = frozenset(expected)
         self._gathered_at = 0.0
         self._callers = callers
         self._release = release
-        self._reach = Reach()
+        self._reachability = Reachability()
         self._log_throttle = LogThrottle()
         self.clock_behind_ms = 0.0
         """Lead of the cluster's time over this machine's clock in milliseconds, as of the last step."""
@@ -159,16 +153,16 @@ class Member:
         self._stored = 0
         """Number of heartbeats that were stored."""
         self._expecting = False
-        self._heirs = False
-        """There are other live nodes that do not drain."""
-        self.settled = asyncio.Event()
+        self._has_successors = False
+        """True if there are other live nodes that do not drain."""
+        self.placed = asyncio.Event()
         """Set while this node has its share, and each other shard is at its assigned node, as far as known here."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Join: from now on the node takes and hands over shards."""
         loop = asyncio.get_running_loop()
-        self._acquainted_at = loop.time() + self._acquaint_seconds
+        self._observed_at = loop.time() + self._observe_seconds
         self._gathered_at = loop.time() + GATHER_SECONDS
         self._clock_reported_from = loop.time() + CLOCK_SECONDS
         self._tasks = [
@@ -191,7 +185,7 @@ class Member:
         if tasks:
             await asyncio.wait(tasks)
             self._address = ""
-            with contextlib.suppress(*TROUBLE):  # otherwise the sealing of its log shows it
+            with contextlib.suppress(*TRANSIENT_ERRORS):  # otherwise the sealing of its log shows it
                 await self._beat()
 
     async def leave(self, seconds: float) -> bool:
@@ -201,10 +195,10 @@ class Member:
         """
         await drain(self._store, self._name)
         for _ in range(int(seconds / EXPECT_SECONDS)):
-            if self._node.free or not self._heirs:
+            if self._node.free or not self._has_successors:
                 break
             await asyncio.sleep(EXPECT_SECONDS)
-        with contextlib.suppress(*TROUBLE):  # otherwise the others notice after some seconds
+        with contextlib.suppress(*TRANSIENT_ERRORS):  # otherwise the other nodes notice it after some seconds
             cluster = await self._store.cluster()
             if cluster.manager == self._node.ownership.log_id:
                 await self._store.update_cluster(msgspec.structs.replace(cluster, manager=0))
@@ -217,24 +211,24 @@ class Member:
 
     async def _run(self) -> None:
         await self._forever(self._rejoin, None, "joining")
-        await self._forever(self._step, lambda: EXPECT_SECONDS if self._expecting else LOOK_SECONDS, "the member")
+        await self._forever(self._step, lambda: EXPECT_SECONDS if self._expecting else POLL_SECONDS, "the member")
 
     async def _forever(self, work: Callable[[], Awaitable[None]], pause: Callable[[], float] | None, what: str) -> None:
         """Repeat ``work`` for ever, or, without a pause, until it succeeds once."""
         while True:
             try:
                 await work()
-                self._log_throttle.settled(what)
+                self._log_throttle.forget(what)
                 if pause is None:
                     return
-            except TROUBLE as error:
+            except TRANSIENT_ERRORS as error:
                 if self._log_throttle.should_log(what, str(error)):
                     logger.warning("%s of node %s: %s", what, self._name, error)
-            # A fault in this code: the node keeps serving its shards, and others see its heartbeat.
+            # A fault in this code: the node keeps serving its shards, and its heartbeat continues.
             except Exception:
                 if self._log_throttle.should_log(what, "fault"):
                     logger.exception("%s of node %s has failed unexpectedly", what, self._name)
-            await asyncio.sleep(pause() if pause is not None else LOOK_SECONDS)
+            await asyncio.sleep(pause() if pause is not None else POLL_SECONDS)
 
     async def _rejoin(self) -> None:
         await undrain(self._store, self._name)
@@ -250,7 +244,6 @@ class Member:
             leads=tuple((shard, int(ms)) for shard, ms in self._node.leads.items() if abs(ms) >= LEAD_MS_MIN),
             callers=sample(self._callers()),
             release=self._release,
-            can_be_held=True,
         )
         if self._load is not None:
             beat = msgspec.structs.replace(beat, cpu=self._load.cpu, storage=self._load.storage, busy=self._load.busy)
@@ -268,14 +261,14 @@ class Member:
 
     async def _step(self) -> None:
         view = await self._poll()
-        self._heirs = any(name != self._name and not view.leaving(name) for name in view.live)
+        self._has_successors = any(name != self._name and not view.leaving(name) for name in view.live)
         own = self._node.ownership.log_id
-        mine = view.logs.get(own)
-        if mine is not None and mine.state != "open":
-            # It was declared dead.  As long as it writes nothing, it would not find out, and would keep answering that
-            # its queues are empty.
+        own_entry = view.logs.get(own)
+        if own_entry is not None and own_entry.state != "open":
+            # This node was declared dead.  Without this check, it would not notice as long as it writes nothing, and
+            # would keep answering that its queues are empty.
             await self._node.confirm()
-        if not self._node.owned and asyncio.get_running_loop().time() < self._acquainted_at:
+        if not self._node.owned and asyncio.get_running_loop().time() < self._observed_at:
             return
         manager = view.logs.get(view.cluster.manager)
         gone = manager is None or manager.state != "open" or self._watch.dead(manager.log_id)
@@ -297,19 +290,19 @@ class Member:
         await self._follow(view)
         in_place = all(view.owner(shard) == view.wanted(shard) is not None for shard in range(SHARDS))
         if self._expecting or not in_place:
-            self.settled.clear()
-        elif not self.settled.is_set() and self._name in view.live and decide(view) == view.cluster:
-            self.settled.set()
+            self.placed.clear()
+        elif not self.placed.is_set() and self._name in view.live and decide(view) == view.cluster:
+            self.placed.set()
 
     async def _poll(self) -> View:
-        now, began_ms = asyncio.get_running_loop().time(), self._clock()
+        now, started_ms = asyncio.get_running_loop().time(), self._clock()
         try:
             cluster, beats, entries = await asyncio.gather(
                 self._store.cluster(), self._store.heartbeats(), self._store.poll_entries()
             )
         except StoreError:
             self._watch.blind()
-            self._managed = None  # it would be outdated
+            self._managed = None  # the view would be outdated
             raise
         logs = {entry.log_id: entry for entry in entries.logs}
         shards = {entry.shard: entry for entry in entries.shards}
@@ -328,11 +321,11 @@ class Member:
         }
         named = {log_id for entry in entries.shards for log_id in (entry.owner_log, entry.checkpoint_log)}
         self._clocks.record(beats, self._clock(), self._node.clock.elapsed_ms(), named)
-        self._clock_bounds.add(beats, began_ms, self._clock())
+        self._clock_bounds.add(beats, started_ms, self._clock())
         self._follow_clocks([beat.log_id for beat in live.values() if beat.node != self._name])
-        self._reach.update(live.values(), now)
+        self._reachability.update(live.values(), now)
         silent = {beat.node: beat for beat in beats if beat.node not in live}
-        return View(cluster, logs, shards, live, silent, self._reach.cut_off)
+        return View(cluster, logs, shards, live, silent, self._reachability.unreachable)
 
     def _follow_clocks(self, others: list[int]) -> None:
         """Make the node follow the cluster's time."""
@@ -342,13 +335,13 @@ class Member:
             clock.follow(correction_ms(about_ms))
         self.clock_behind_ms = ahead_ms = self._clock_bounds.ahead_ms(others, about_ms)  # no more than is proven
         if abs(ahead_ms) <= CLOCK_OFF_MS:
-            self._log_throttle.settled("the clock")
+            self._log_throttle.forget("the clock")
         elif asyncio.get_running_loop().time() < self._clock_reported_from:
-            pass  # it may be set in a moment
+            pass  # the clock may be set in a moment
         elif self._log_throttle.should_log("the clock", f"{ahead_ms / 10_000:.0f}"):
             how = f"{abs(ahead_ms) / 1000:.1f} s {'behind' if ahead_ms > 0 else 'ahead of'}"
             logger.error(
-                "the clock of node %s is at least %s the cluster's time, and its queues go by that; set the clock",
+                "the clock of node %s is at least %s the cluster's time, which its queues use; set the clock",
                 self._name,
                 how,
             )
@@ -362,11 +355,11 @@ class Member:
                 try:
                     await self._node.ownership.seal(log_id)
                     self._sealed[log_id] = entry
-                    self._log_throttle.settled(log_id)
+                    self._log_throttle.forget(log_id)
                 except (BackendError, LogInUse, JournalDamaged, OSError) as error:
                     # The other logs are sealed nevertheless.
                     if self._log_throttle.should_log(log_id, str(error)):
-                        logger.error("the log of node %s, which is silent, cannot be sealed: %s", entry.node, error)
+                        logger.error("the log of the silent node %s cannot be sealed: %s", entry.node, error)
         if any(
             view.logs[log_id].state != "sealed"
             and log_id not in {beat.log_id for beat in view.live.values()}
@@ -374,9 +367,9 @@ class Member:
             for log_id in owners
             if log_id in view.logs
         ):
-            return view  # unknown whether this node is alive; soon it is known
+            return view  # it is not known yet whether this node is alive
         if not view.shards and not self._gathered(view):
-            # The first node would get all shards, and then have to hand most over.
+            # Otherwise the first node would get all shards, and then hand most of them over.
             return view
         self._log_unreachable(view)
         decided = with_takeovers(view, decide(view), self._sealed.values(), self._clock())
@@ -391,12 +384,12 @@ class Member:
     def _log_unreachable(self, view: View) -> None:
         for name in view.live:
             what = f"the reach of {name}"
-            if name not in view.cut_off or view.draining(name):  # a draining node disconnects its callers
-                self._log_throttle.settled(what)
-            elif self._log_throttle.should_log(what, "cut off"):
+            if name not in view.unreachable or view.draining(name):  # a draining node disconnects its callers
+                self._log_throttle.forget(what)
+            elif self._log_throttle.should_log(what, "unreachable"):
                 logger.error(
-                    "node %s lives, but most of those who call the cluster are not connected to it: its shards go to "
-                    "others, where there are any; look at the network before it",
+                    "node %s is live, but most callers of the cluster cannot reach it: other nodes, if any, get "
+                    "its shards; check its network",
                     name,
                 )
 
@@ -429,7 +422,7 @@ class Member:
         try:
             if ready:
                 taken = await ownership.take(ready, self._shard_time_ms)
-        except TROUBLE as error:
+        except TRANSIENT_ERRORS as error:
             failed = error  # hand-overs must not wait for this
         await self._hand_over(view)
         self._expecting = bool(missing - taken)
@@ -451,7 +444,7 @@ class Member:
         for successor, shards in leaving.items():
             try:
                 await self._node.ownership.hand_over(shards, view.live[successor].log_id)
-            except TROUBLE as error:
+            except TRANSIENT_ERRORS as error:
                 failed = error
         if failed is not None:
             raise failed

@@ -1,6 +1,6 @@
 """Metrics of a node: messages, shards, disk space, clocks.
 
-Nothing is maintained between scrapes: values are summed on demand, at most once in :data:`LOOK_SECONDS`.
+Nothing is maintained between scrapes: values are summed on demand, at most once in :data:`REFRESH_SECONDS`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,12 @@ from backend import instruments
 from backend.api import SHARDS
 from backend.cluster.member import Member
 from backend.node import Node
+from backend.serving.stream_partition import OpenGroup, OpenStream
+from backend.streams.coordinator import GroupPhase
+from backend.streams.stream import StreamFold
 from telemetry.metrics import Readings, Registry
 
-LOOK_SECONDS: Final = 1.0
+REFRESH_SECONDS: Final = 1.0
 AT_ONCE: Final = 500
 """Partitions summed before other tasks get a turn: about half a millisecond."""
 
@@ -30,16 +34,22 @@ class Sums:
         self.visible = self.in_flight = self.delayed = self.stored_bytes = self.quarantined = 0
         self.oldest_ms = 0
         """Age of the oldest message; 0: there is none."""
+        self.topic_partitions = self.batch_bytes = self.lost_batches = 0
+        self.unbound_bytes = self.unbound_bytes_max = 0
+        """Bytes of batches in the log; of one partition, at most."""
+        self.groups: Counter[GroupPhase] = Counter()
+        self.lag = self.lag_max = 0
+        """Records behind the committed offsets of groups, of partitions on this node; of one group, at most."""
         self._node = node
         self._clock = clock
-        self._looked_at = -LOOK_SECONDS
+        self._checked_at = -REFRESH_SECONDS
 
     async def refresh(self) -> None:
         """Recompute the sums, unless they were computed just now."""
         now = self._clock()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._checked_at < REFRESH_SECONDS:
             return
-        self._looked_at = now
+        self._checked_at = now
         visible = in_flight = delayed = stored_bytes = quarantined = oldest_ms = 0
         for count, partition in enumerate(list(self._node.partitions.values()), 1):
             counters = partition.fold.counters()
@@ -55,6 +65,45 @@ class Sums:
                 await asyncio.sleep(0)
         self.visible, self.in_flight, self.delayed = visible, in_flight, delayed
         self.stored_bytes, self.quarantined, self.oldest_ms = stored_bytes, quarantined, oldest_ms
+        await self._refresh_streams()
+
+    async def _refresh_streams(self) -> None:
+        topic_partitions = batch_bytes = unbound_bytes = unbound_bytes_max = lost = 0
+        folds: dict[tuple[bytes, int], StreamFold] = {}
+        groups: list[OpenGroup] = []
+        for count, stream in enumerate(list(self._node.streams.values()), 1):
+            if isinstance(stream, OpenStream):
+                fold = stream.fold
+                topic_partitions += 1
+                batch_bytes += fold.stored_bytes
+                unbound_bytes += fold.log_bytes
+                unbound_bytes_max = max(unbound_bytes_max, fold.log_bytes)
+                lost += fold.lost
+                if fold.settings is not None:
+                    folds[fold.settings.topic_id, fold.settings.number] = fold
+            else:
+                groups.append(stream)
+            if not count % AT_ONCE:
+                await asyncio.sleep(0)
+        self.topic_partitions, self.batch_bytes, self.lost_batches = topic_partitions, batch_bytes, lost
+        self.unbound_bytes, self.unbound_bytes_max = unbound_bytes, unbound_bytes_max
+        self.groups = Counter(group.coordinator.phase for group in groups)
+        await self._refresh_lag(groups, folds)
+
+    async def _refresh_lag(self, groups: Sequence[OpenGroup], folds: Mapping[tuple[bytes, int], StreamFold]) -> None:
+        total = largest = count = 0
+        for group in groups:
+            lag = 0
+            for topic_id, _, number, committed in list(group.fold.offsets()):
+                fold = folds.get((topic_id, number))
+                if fold is not None:
+                    lag += max(0, fold.next_offset - max(committed.offset, fold.log_start))
+                count += 1
+                if not count % AT_ONCE:
+                    await asyncio.sleep(0)
+            total += lag
+            largest = max(largest, lag)
+        self.lag, self.lag_max = total, largest
 
 
 def register(
@@ -75,48 +124,90 @@ def register(
     registry.before(sums.refresh)
     registry.declare(
         "holdfast_messages",
-        "Messages that are stored here: visible, in flight, delayed.",
+        "Messages stored on this node: visible, in flight, delayed.",
         messages,
         labels=("state",),
-        most=3,
+        series_max=3,
     )
-    registry.declare("holdfast_stored_bytes", "Bytes of the messages that are stored here.", lambda: sums.stored_bytes)
+    registry.declare("holdfast_stored_bytes", "Bytes of the messages stored on this node.", lambda: sums.stored_bytes)
     registry.declare(
         "holdfast_oldest_message_seconds",
-        "Age of the oldest message that is stored here; 0: none is.",
+        "Age of the oldest message stored on this node; 0: none.",
         lambda: sums.oldest_ms / 1000,
     )
-    registry.declare("holdfast_partitions", "Partitions of queues that are served here.", lambda: len(node.partitions))
+    registry.declare("holdfast_partitions", "Queue partitions served by this node.", lambda: len(node.partitions))
     registry.declare("holdfast_shards", f"Shards of {SHARDS} that this node serves.", lambda: len(node.owned))
     registry.declare("holdfast_serving", "1: calls are served; 0: the journal is being recovered.", lambda: node.ready)
     registry.declare(
-        "holdfast_storing", "1: messages are taken; 0: there is no room, or no quorum.", lambda: bool(node.room)
+        "holdfast_storing", "1: messages are accepted; 0: no space, or no quorum.", lambda: bool(node.accepts_sends)
     )
     registry.declare(
-        "holdfast_damaged", "Shards and partitions that cannot be served, for the journal is damaged there.",
+        "holdfast_damaged", "Shards and partitions that cannot be served because their journal is damaged.",
         lambda: len(node.damage),
     )  # fmt: skip
     registry.declare(
         "holdfast_quarantined_messages",
-        "Messages of the queues here that are lost, for their bytes are damaged or cannot be read.",
+        "Lost messages of this node's queues, whose bytes are damaged or unreadable.",
         lambda: sums.quarantined,
     )
     registry.declare(
         "holdfast_memory_share",
-        "Part of the memory for messages (memory_limit) that is used; 0 without a limit.",
+        "Used fraction of the memory for messages (memory_limit); 0 without a limit.",
         lambda: node.memory_share,
     )
     registry.declare(
-        "holdfast_journal_unsynced_bytes", "What was written and is not durable yet.", lambda: node.unsynced_bytes
+        "holdfast_journal_unsynced_bytes", "Bytes written and not durable yet.", lambda: node.unsynced_bytes
     )
     registry.declare(
         "holdfast_clock_offset_seconds",
-        "How far the time of the queues is ahead of this machine's clock, of those where it is furthest from it.",
+        "Largest difference of the queues' time to this machine's clock.",
         lambda: (node.furthest_ms(wall() * 1000)) / 1000,
     )
+    _register_streams(registry, sums)
     _register_kept(registry, node)
     if folder is not None:
         _register_disk(registry, folder, low_water_bytes)
+
+
+def _register_streams(registry: Registry, sums: Sums) -> None:
+    registry.declare(
+        "holdfast_topic_partitions", "Partitions of topics served by this node.", lambda: sums.topic_partitions
+    )
+    registry.declare(
+        "holdfast_consumer_groups",
+        "Consumer groups served by this node, by state: Empty, PreparingRebalance, CompletingRebalance, Stable, Dead.",
+        lambda: {(phase.value,): sums.groups[phase] for phase in GroupPhase},
+        labels=("state",),
+        series_max=len(GroupPhase),
+    )
+    registry.declare(
+        "holdfast_consumer_lag_records",
+        "Records behind the committed offsets of this node's consumer groups, in topic partitions that it serves too.",
+        lambda: sums.lag,
+    )
+    registry.declare(
+        "holdfast_consumer_lag_records_max",
+        "The same, of the consumer group with the most.",
+        lambda: sums.lag_max,
+    )
+    registry.declare(
+        "holdfast_batch_bytes", "Bytes of the topics' batches stored on this node.", lambda: sums.batch_bytes
+    )
+    registry.declare(
+        "holdfast_unbound_batch_bytes",
+        "Bytes of the topics' batches that are still in the log, not in extents.",
+        lambda: sums.unbound_bytes,
+    )
+    registry.declare(
+        "holdfast_unbound_batch_bytes_max",
+        "The same, of the topic partition with the most.",
+        lambda: sums.unbound_bytes_max,
+    )
+    registry.declare(
+        "holdfast_lost_batches",
+        "Batches of topics whose bytes were damaged or unreadable when they were moved to an extent.",
+        lambda: sums.lost_batches,
+    )
 
 
 def register_member(registry: Registry, member: Member) -> None:
@@ -129,7 +220,7 @@ def register_member(registry: Registry, member: Member) -> None:
         return {
             ("live",): len(view.live),
             ("draining",): sum(view.draining(name) for name in view.live),
-            ("cut off",): len(view.cut_off & view.live.keys()),
+            ("unreachable",): len(view.unreachable & view.live.keys()),
         }
 
     def unassigned() -> float | None:
@@ -138,19 +229,19 @@ def register_member(registry: Registry, member: Member) -> None:
 
     registry.declare(
         "holdfast_clock_behind_cluster_seconds",
-        "How far the cluster's time, the median of its nodes' clocks, is ahead of this machine's clock; no more than "
-        "the heartbeats prove.",
+        "Lead of the cluster's time (median of its nodes' clocks) over this machine's clock, as far as "
+        "heartbeats prove it.",
         lambda: member.clock_behind_ms / 1000,
     )
     registry.declare(
         "holdfast_cluster_nodes",
-        "Nodes of the backend cluster, as its manager sees them; those that drain or are cut off live, too.",
+        "Nodes of the backend cluster, as its manager sees them; draining and unreachable nodes are live, too.",
         nodes,
         labels=("state",),
-        most=3,
+        series_max=3,
     )
     registry.declare(
-        "holdfast_cluster_unassigned_shards", "Shards that no live node has, as the manager sees it.", unassigned
+        "holdfast_cluster_unassigned_shards", "Shards without a live owner, as the manager sees it.", unassigned
     )
 
 
@@ -168,22 +259,23 @@ def _register_kept(registry: Registry, node: Node) -> None:
     )
     registry.declare(
         "holdfast_journal_pinned_segments",
-        "Closed segments of the journal by what holds them: replay (a restart reads them), messages (some in them "
-        "live), checkpoint (a shard has none behind them), backup (one copies them), nothing (about to go).",
+        "Closed segments of the journal by the reason to keep them: replay (a restart reads them), messages "
+        "(with live messages), checkpoint (a shard has none after them), backup (being copied), nothing (about "
+        "to be deleted).",
         pinned,
         labels=("by",),
-        most=5,
+        series_max=5,
     )
     registry.declare(
         "holdfast_journal_oldest_pinned_segments",
-        "How many segments the oldest one that is held lies behind the one that is written to, by what holds it.",
+        "Distance in segments from the oldest kept segment to the current one, by the reason to keep it.",
         behind,
         labels=("by",),
-        most=5,
+        series_max=5,
     )
     registry.declare(
         "holdfast_journal_sealed_logs",
-        "Earlier logs of which something is still needed.",
+        "Earlier logs that are still needed.",
         lambda: None if node.kept is None else node.kept.sealed_logs,
     )
 
@@ -197,10 +289,10 @@ def _register_disk(registry: Registry, folder: Path, low_water_bytes: int) -> No
         found = os.statvfs(folder)
         return (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
 
-    registry.declare("holdfast_disk_free_bytes", "Room on the disk of the journal.", free_bytes)
-    registry.declare("holdfast_disk_size_bytes", "Size of the disk of the journal, for who may use it.", size_bytes)
+    registry.declare("holdfast_disk_free_bytes", "Free space on the disk of the journal.", free_bytes)
+    registry.declare("holdfast_disk_size_bytes", "Usable size of the disk of the journal.", size_bytes)
     registry.declare(
         "holdfast_disk_low_water_bytes",
-        "With less room than this, no more messages are taken.",
+        "Free space below which messages are refused.",
         lambda: low_water_bytes,
     )

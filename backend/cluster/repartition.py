@@ -1,9 +1,9 @@
 """Repartitioning of a queue: split, drain and move of partitions, and the steps that complete them.
 
 Each begins with one conditional change of the queue's map (:mod:`metadata_service.clusters.partition_map`).  The
-partitions do the rest themselves: they hand their tokens over (:mod:`backend.serving.token_import`), and a draining one
-is received from until it is empty.  :meth:`Splits.finish` checks their progress, and takes the next step when it is
-due: it removes completed token handovers and retired partitions from the map.  Any process may call it, at any time and
+partitions do the rest: they hand their tokens over (:mod:`backend.serving.token_import`), and clients receive from a
+draining one until it is empty.  :meth:`Splits.finish` checks their progress, and takes the next step when it is due: it
+removes completed token handovers and retired partitions from the map.  Any process may call it, at any time and
 repeatedly; after a crash between any two steps it continues there.
 """
 
@@ -13,9 +13,20 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from backend.api import BackendError, PartitionGone, PartitionUnknown, Peer, SettingsStale, Target
-from backend.resolver import Resolver
-from metadata_service.clusters.partition_map import changing, drain, move, settled, split, without
+from backend.api import (
+    BackendError,
+    Configure,
+    Forget,
+    PartitionGone,
+    PartitionUnknown,
+    Peer,
+    PendingTokenSources,
+    Retire,
+    SettingsStale,
+    Target,
+)
+from backend.lookups import Resolver
+from metadata_service.clusters.partition_map import changing, drain, move, split, without, without_token_sources
 from metadata_service.models import Partition, Queue
 from metadata_service.queue_settings import is_fifo
 from metadata_service.store import ConditionFailed, QueueNotFound
@@ -29,7 +40,7 @@ that clients still hold are recognized.
 
 
 class PartitionStore(Protocol):
-    """The methods needed of the metadata store (:class:`metadata_service.store.QueueStore`)."""
+    """The required methods of the metadata store (:class:`metadata_service.store.QueueStore`)."""
 
     async def new_partition_ids(self, cluster: int, count: int) -> list[int]: ...
 
@@ -63,14 +74,14 @@ class Splits:
         """Drain these partitions.  Raises the errors of :meth:`split`."""
         return await self._change(queue, drain(queue, ids))
 
-    async def move(self, queue: Queue, places: Mapping[int, int]) -> Queue:
+    async def move(self, queue: Queue, clusters: Mapping[int, int]) -> Queue:
         """Replace these partitions (by id) by new ones, each in a backend cluster (by number), and drain the old ones.
 
         Raises the errors of :meth:`split`.
         """
-        move(queue, dict.fromkeys(places, 0))
-        new = await self._new_ids(list(places.values()))
-        return await self._change(queue, move(queue, dict(zip(places, new, strict=True))))
+        move(queue, dict.fromkeys(clusters, 0))
+        new = await self._new_ids(list(clusters.values()))
+        return await self._change(queue, move(queue, dict(zip(clusters, new, strict=True))))
 
     async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:
         """Take all steps that are due; return whether none is left: no partition waits for tokens, and none drains.
@@ -107,31 +118,35 @@ class Splits:
                 await self._configure(_target(changed, one))
         except BackendError as error:
             # The next call that knows the new map configures them, or the next call of finish.
-            logger.warning("partitions of queue %r do not know its new map yet: %s", queue.name, error)
+            logger.warning("partitions of queue %r do not have its new map yet: %s", queue.name, error)
         return changed
 
     async def _configure(self, target: Target) -> None:
         """Configure the partition with the current map."""
         settings = await self._resolver.settings(target)
         if settings is not None:
-            await self._peer.configure(settings)
+            await self._peer.call(Configure(settings))
 
     async def _record_handovers(self, queue: Queue) -> Queue:
         """Record completed token handovers in the map."""
-        # All are asked, because the first call with the new map starts a partition's token import.
-        waiting = [await self._awaited(_target(queue, one)) for one in queue.partitions if one.awaits]
+        # All are called, because the first call with the new map starts a partition's token import.
+        waiting = [
+            await self._pending_token_sources(_target(queue, one))
+            for one in queue.partitions
+            if one.pending_token_sources
+        ]
         if any(waiting):
             return queue
         return await self._store.update_queue(
-            queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=settled(queue.partitions)
+            queue.queue_id, queue.version, now_ms=self._now_ms(), partitions=without_token_sources(queue.partitions)
         )
 
-    async def _awaited(self, target: Target) -> list[int]:
+    async def _pending_token_sources(self, target: Target) -> list[int]:
         try:
-            return await self._peer.awaited(target)
+            return await self._peer.call(PendingTokenSources(target))
         except (PartitionUnknown, SettingsStale):
             await self._configure(target)
-            return await self._peer.awaited(target)
+            return await self._peer.call(PendingTokenSources(target))
 
     async def _retire(self, queue: Queue, linger_seconds: int) -> bool:
         """Retire partitions that are empty, and remove retired ones from the map."""
@@ -139,11 +154,11 @@ class Splits:
         if is_fifo(queue.attributes):
             linger_seconds = 0  # its successor delivers nothing while it exists
         # It must not retire before its tokens are handed over.
-        awaited = {source for one in queue.partitions for source in one.awaits}
+        sources = {source for one in queue.partitions for source in one.pending_token_sources}
         retired = [
             one
             for one in draining
-            if one.id not in awaited and await self._has_retired(_target(queue, one), linger_seconds)
+            if one.id not in sources and await self._has_retired(_target(queue, one), linger_seconds)
         ]
         if retired:
             queue = await self._store.update_queue(
@@ -154,20 +169,20 @@ class Splits:
             )
             for one in retired:
                 try:
-                    await self._peer.forget(Target(one.id, queue.queue_id))
+                    await self._peer.call(Forget(Target(one.id, queue.queue_id)))
                 except BackendError as error:
-                    # It is forgotten when its shard is opened next.
-                    logger.warning("partition %d, which has retired, is not forgotten: %s", one.id, error)
+                    # It is dropped the next time its shard is opened.
+                    logger.warning("the retired partition %d cannot be dropped now: %s", one.id, error)
         return len(retired) == len(draining) and not changing(queue.partitions)
 
     async def _has_retired(self, target: Target, linger_seconds: int) -> bool:
         try:
             try:
-                return await self._peer.retire(target, linger_seconds)
+                return await self._peer.call(Retire(target, linger_seconds))
             except (PartitionUnknown, SettingsStale):
                 await self._configure(target)
-                return await self._peer.retire(target, linger_seconds)
-        except PartitionGone:  # it is forgotten already, but still in the map
+                return await self._peer.call(Retire(target, linger_seconds))
+        except PartitionGone:  # it is already forgotten, but still in the map
             return True
 
 

@@ -1,8 +1,8 @@
 """Reports from the manager of a backend cluster to the rest of the service, and instructions from operators.
 
-Both pass through the registry (:class:`~metadata_service.store.ClusterRegistry`): frontends and nodes of other clusters
-find this cluster's nodes in its reports, new queues are assigned by them, and the manager of all clusters decides by
-them.  Nothing that the owner of a shard does depends on them.
+Both are records in the registry (:class:`~metadata_service.store.ClusterRegistry`).  The reports are used to find this
+cluster's nodes, to assign new queues, and for the decisions of the manager of all clusters.  The owner of a shard does
+not depend on them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 
 from backend.api import SHARDS
 from backend.cluster.failure_detector import DEAD_SECONDS
-from backend.cluster.load import BUSY_MOST
+from backend.cluster.load import BUSY_MAX
 from backend.cluster.view import View
 from metadata_service.models import BackendCluster, ClusterReport, Heartbeat, ReportedNode, Takeover
 from metadata_service.store import ClusterRegistry
 
 REPORT_SECONDS: Final = 2.0
-BUSY_REPORTED_MOST: Final = 4 * BUSY_MOST
+BUSY_REPORTED_MAX: Final = 4 * BUSY_MAX
 GONE_SHOWN_MS: Final = 86_400_000
 """Time for which a node that ended without handing over its shards is reported."""
 
@@ -56,7 +56,7 @@ class Reporter:
                 unassigned=sum(view.owner(shard) is None for shard in range(SHARDS)),
                 busy=tuple(
                     heapq.nlargest(
-                        BUSY_REPORTED_MOST,
+                        BUSY_REPORTED_MAX,
                         (busy for beat in view.live.values() for busy in beat.busy),
                         key=lambda busy: busy.rate,
                     )
@@ -110,7 +110,7 @@ def _nodes(view: View, still: Callable[[int], float], now_ms: int) -> tuple[Repo
             cpu=beat.cpu,
             storage=beat.storage,
             draining=view.draining(name),
-            cut_off=name in view.cut_off,
+            unreachable=name in view.unreachable,
             release=beat.release,
             gone=name in ended,
             taken_over_ms=ended[name].time_ms if name in ended else 0,

@@ -1,14 +1,14 @@
-"""Storage metering: the storage of each partition of a node, per minute, for reports and invoices
-(:mod:`billing.metering.storage`).
+"""Storage metering: the storage of each partition of a node, of queues and streams, per minute, for reports and
+invoices (:mod:`billing.metering.storage`).
 
-No command pays for it: the engine maintains the integral of stored bytes over time (``stored_byte_ms`` of its state),
-and a minute's usage is the difference of two readings.  A background task checks all partitions every ten seconds, and
-records changes when a minute has ended.
+It adds no cost to commands: the folds maintain the integral of stored bytes over time (``stored_byte_ms`` of their
+states), and a minute's usage is the difference of two readings.  A background task checks all partitions every ten
+seconds, and records changes when a minute has ended.
 
 **No minute is counted by two owners.** A reading of a minute's end is recorded only after a read that begins later has
-confirmed that the node's log is still its own (:meth:`Node.confirm`): so it was the owner to the end of that minute.
-The minute in which a node gets a partition belongs to its last owner, so the new owner counts its storage under the
-next minute; only a newly created partition has no last owner.  So two owners' minutes overlap only if their clocks
+confirmed that the node's log is still its own (:meth:`Node.confirm`); so the node was the owner to the end of that
+minute. The minute in which a node gets a partition belongs to its last owner, so the new owner counts its storage under
+the next minute; only a newly created partition has no last owner.  So two owners' minutes overlap only if their clocks
 differ by a minute.
 
 If a minute cannot be recorded (the log's ownership cannot be confirmed, or the disk is full), nothing is lost: the next
@@ -24,20 +24,21 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from backend.api import BackendError, PartitionSettings
+from backend.api import BackendError
 from backend.node import Node
 from backend.serving.partition import OpenPartition
-from billing.metering.storage import BYTE_MS_MOST, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey
+from backend.serving.stream_partition import OpenStream
+from billing.metering.storage import BYTE_MS_MAX, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey
 from billing.metering.storage_file import StorageEntry, StorageFile
 from metadata_service.store import StoreError
 
 logger = logging.getLogger("holdfast.usage")
 
-LOOK_SECONDS: Final = 10
+SAMPLE_SECONDS: Final = 10
 AT_ONCE: Final = 2_000
 """Partitions checked before other tasks get a turn: about a millisecond."""
 LEARN_SECONDS: Final = 4.0
@@ -46,12 +47,29 @@ CONFIRM_SECONDS: Final = 5.0
 OFF_MS: Final = 10_000
 """A minute whose measured length is off by more than this is treated as a clock step."""
 BACK_SECONDS: Final = HOUR_SECONDS
-"""Backward steps of the clock up to this are waited out; after a larger one, the minutes before it were wrong."""
+"""Maximum backward step of the clock after which the meter waits; after a larger step, the earlier minutes were
+wrong."""
 
 Tags = Callable[[int], Awaitable[Mapping[str, str] | None]]
-"""Returns the tags of a queue, by its id; None: the queue no longer exists.  Raises
+"""Returns the tags of a queue or stream, by its id; None: it no longer exists.  Raises
 :class:`~metadata_service.store.StoreError`.
 """
+
+
+MeteredPartition: TypeAlias = OpenPartition | OpenStream
+"""A partition that stores bytes; consumer groups store none."""
+
+
+class _Stored(NamedTuple):
+    """Content of a partition."""
+
+    state: tuple[int, ...]
+    """Fingerprint of the state; equal to the previous one if nothing has changed."""
+    bytes: int
+    messages: int
+    """Messages of a queue, records of a stream."""
+    in_flight: int
+    delayed: int
 
 
 class _Reading(NamedTuple):
@@ -60,18 +78,17 @@ class _Reading(NamedTuple):
     byte_ms: int
     """Byte-milliseconds since this node owns it."""
     recorded: int
-    """Byte-milliseconds of these that are recorded."""
-    looks: tuple[int, ...]
-    """Fingerprint of the state; equal to the previous one if nothing has changed."""
+    """Part of these byte-milliseconds that is recorded."""
+    state: tuple[int, ...]
     messages: int
 
 
 class _Metered:
     """A metered partition."""
 
-    __slots__ = ("first_s", "last", "most", "next", "partition")
+    __slots__ = ("first_s", "last", "messages_max", "next", "partition")
 
-    def __init__(self, partition: OpenPartition, minute_s: int) -> None:
+    def __init__(self, partition: MeteredPartition, minute_s: int) -> None:
         self.partition = partition
         self.first_s = minute_s if partition.is_first_owner else minute_s + MINUTE_SECONDS
         """The first minute that this node records."""
@@ -79,7 +96,7 @@ class _Metered:
         """Reading at the end of the last recorded minute."""
         self.next: _Reading | None = None
         """Reading at the end of the minute being recorded."""
-        self.most = partition.fold.stored_messages
+        self.messages_max = _messages(partition)
 
 
 class StorageMeter:
@@ -104,12 +121,12 @@ class StorageMeter:
         self._done_ms = 0
         """The node's time at the end of that minute."""
         self._partitions: Mapping[int, OpenPartition] = {}
-        """Partitions of the metered incarnation of the node."""
+        """Partitions of queues of the metered incarnation of the node."""
         self._metered: dict[int, _Metered] = {}
         self._left: list[_Metered] = []
         """Partitions that the node no longer owns, whose last minute is still to be recorded."""
         self._keys: dict[int, StorageKey] = {}
-        """Keys of queues that the current file contains."""
+        """Keys of queues and streams that the current file contains."""
         self._known_tags: dict[int, tuple[tuple[str, str], ...]] = {}
         self._unlearned: dict[int, None] = {}
         """Queues with storage to record whose tags are to be looked up, in this order."""
@@ -122,7 +139,7 @@ class StorageMeter:
         self._failing = False
 
     def run(self) -> None:
-        self._running = asyncio.get_running_loop().create_task(self._run(), name="the meter of storage")
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="the storage meter")
 
     async def close(self) -> None:
         """Record the usage of the current minute, and end.  The node must accept no commands any more, and not be
@@ -143,11 +160,11 @@ class StorageMeter:
             except Exception:
                 logger.exception("storage is not recorded now")
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS - self._wall() % LOOK_SECONDS):
+                async with asyncio.timeout(SAMPLE_SECONDS - self._wall() % SAMPLE_SECONDS):
                     await self._stop.wait()
 
     async def turn(self) -> None:
-        """Do the periodic work, about every :data:`LOOK_SECONDS`."""
+        """Do the periodic work, about every :data:`SAMPLE_SECONDS`."""
         await self.scan()
         ended_s = self._minute() - MINUTE_SECONDS
         if ended_s > self._done_s or ended_s < self._done_s - BACK_SECONDS:
@@ -163,28 +180,30 @@ class StorageMeter:
         """Detect partitions that were added or removed."""
         partitions = self._node.partitions
         if partitions is not self._partitions:
-            # For an ended incarnation, it is unknown how much was durable, and which node owned it in the end.
+            # For an ended incarnation, it is unknown what was durable, and which node was the last owner.
             self._partitions = partitions
             self._metered.clear()
             self._left.clear()
             await self._end_file()
         minute_s = self._minute()
-        for count, partition in enumerate(list(partitions.values()), 1):
+        streams = {number: one for number, one in self._node.streams.items() if isinstance(one, OpenStream)}
+        here: list[MeteredPartition] = [*partitions.values(), *streams.values()]
+        for count, partition in enumerate(here, 1):
             metered = self._metered.get(partition.id)
             if metered is not None and metered.partition is partition:
-                metered.most = max(metered.most, partition.fold.stored_messages)
+                metered.messages_max = max(metered.messages_max, _messages(partition))
             else:
                 if metered is not None:
                     self._left.append(metered)
                 self._metered[partition.id] = self._back(partition) or _Metered(partition, minute_s)
             if not count % AT_ONCE:
                 await asyncio.sleep(0)
-        if len(self._metered) > len(partitions):
-            for number in [number for number in self._metered if number not in partitions]:
+        if len(self._metered) > len(here):
+            for number in [number for number in self._metered if number not in partitions and number not in streams]:
                 self._left.append(self._metered.pop(number))
 
-    def _back(self, partition: OpenPartition) -> _Metered | None:
-        """Return a partition's meter if it was about to be handed over, and stays after all."""
+    def _back(self, partition: MeteredPartition) -> _Metered | None:
+        """Return the meter of a partition whose hand-over was cancelled."""
         for at, metered in enumerate(self._left):
             if metered.partition is partition:
                 return self._left.pop(at)
@@ -224,7 +243,7 @@ class StorageMeter:
             self._forget_tags()
         left, staying = list(self._left), list(self._metered.values())
         entries: list[StorageEntry] = []
-        unknown: dict[int, OpenPartition] = {}
+        unknown: dict[int, MeteredPartition] = {}
         for count, metered in enumerate((*left, *staying), 1):
             if metered.first_s <= minute_s:
                 gone = count <= len(left)
@@ -248,15 +267,15 @@ class StorageMeter:
             try:
                 await asyncio.to_thread(self._append, minute_s, list(keys.values()), entries)
             except OSError as error:
-                self._say(f"no file in {self._folder} can be written: {error}")
+                self._log_error(f"no file in {self._folder} can be written: {error}")
                 return
             self._keys |= keys
             self._learned.clear()
-            self._say(None)
+            self._log_error(None)
         for metered in (*left, *staying):
             metered.last = metered.next
             if metered.next is not None:
-                metered.most = metered.next.messages
+                metered.messages_max = metered.next.messages
                 metered.partition.recorded_byte_ms = metered.next.recorded
         del self._left[: len(left)]
         self._done_s, self._done_ms = minute_s, end_ms
@@ -269,34 +288,33 @@ class StorageMeter:
         """
         partition, before = metered.partition, metered.last
         fold, recorded = partition.fold, partition.recorded_byte_ms
-        in_flight = len(fold.in_flight) + fold.moving
-        looks = (fold.byte_moments, fold.stored_bytes, fold.visible, fold.delayed, in_flight)
-        messages = fold.stored_messages
+        here = _stored(partition)
+        state, messages = here.state, here.messages
         # A change after the minute's end counts here as if it were earlier, and the next minute compensates for it.
         byte_ms = fold.stored_byte_ms(fold.now if gone else partition.clock() - late_ms)
-        same = whole and before is not None and before.looks == looks
+        same = whole and before is not None and before.state == state
         if same:
             assert before is not None
-            stored = fold.stored_bytes * MINUTE_MS
+            stored = here.bytes * MINUTE_MS
             recorded += byte_ms - before.byte_ms
         else:
-            stored = min(max(0, byte_ms - recorded), BYTE_MS_MOST)  # the surplus is counted under the next minute
+            stored = min(max(0, byte_ms - recorded), BYTE_MS_MAX)  # the surplus is counted under the next minute
             recorded += stored
-        metered.next = _Reading(byte_ms, recorded, looks, messages)
-        most = max(metered.most, messages, before.messages if before is not None else 0)
-        if not (stored or most) or (same and self._file is not None):
+        metered.next = _Reading(byte_ms, recorded, state, messages)
+        messages_max = max(metered.messages_max, messages, before.messages if before is not None else 0)
+        if not (stored or messages_max) or (same and self._file is not None):
             return None
         return StorageEntry(
             partition=partition.id,
-            queue_id=_settings(partition).queue_id,
+            queue_id=_queue_id(partition),
             epoch=partition.epoch,
             byte_milliseconds=stored,
-            bytes=fold.stored_bytes,
+            bytes=here.bytes,
             messages=messages,
-            messages_most=most,
-            in_flight=in_flight,
-            delayed=fold.delayed,
-            oldest_ms=fold.first_sent_ms(),
+            messages_max=messages_max,
+            in_flight=here.in_flight,
+            delayed=here.delayed,
+            oldest_ms=_oldest_ms(partition),
             gone=gone,
         )
 
@@ -306,24 +324,29 @@ class StorageMeter:
             async with asyncio.timeout(CONFIRM_SECONDS):
                 await self._node.confirm()
         except (BackendError, TimeoutError) as error:
-            self._say(f"nobody can say whose the partitions are: {error}")
+            self._log_error(f"the ownership of the partitions cannot be confirmed: {error}")
             return False
         return True
 
-    def _say(self, why: str | None) -> None:
+    def _log_error(self, why: str | None) -> None:
         """Log the reason for which storage cannot be recorded; None: it is recorded."""
         if why is not None and not self._failing:
-            logger.error("storage is not recorded now, and stands under a later minute: %s", why)
+            logger.error("storage cannot be recorded now, and is added to a later minute: %s", why)
         elif why is None and self._failing:
             logger.warning("storage is recorded minute by minute again")
         self._failing = why is not None
 
-    # --- state of queues ------------------------------------------------------------------------------------
+    # --- tags of queues and streams -------------------------------------------------------------------------
 
-    def _key(self, partition: OpenPartition) -> StorageKey:
-        settings = _settings(partition)
+    def _key(self, partition: MeteredPartition) -> StorageKey:
+        tags = self._known_tags.get(_queue_id(partition), ())
+        if isinstance(partition, OpenStream):
+            of_stream = partition.fold.settings
+            assert of_stream is not None
+            return StorageKey(of_stream.account, of_stream.topic, of_stream.stream_id, "stream", tags)
+        settings = partition.fold.settings
+        assert settings is not None
         name = settings.arn.rpartition(":")[2]
-        tags = self._known_tags.get(settings.queue_id, ())
         return StorageKey(partition.account, name, settings.queue_id, "fifo" if settings.fifo else "standard", tags)
 
     def _learned_key(self, queue_id: int) -> StorageKey | None:
@@ -334,8 +357,8 @@ class StorageMeter:
         return msgspec.structs.replace(key, tags=tags)
 
     def _forget_tags(self) -> None:
-        """Forget the tags of queues that are not here any more, and all lookups of this hour."""
-        here = {_settings(metered.partition).queue_id for metered in self._metered.values()}
+        """Forget the tags of queues that this node no longer has, and all lookups of this hour."""
+        here = {_queue_id(metered.partition) for metered in self._metered.values()}
         self._known_tags = {queue_id: tags for queue_id, tags in self._known_tags.items() if queue_id in here}
         self._unlearned.clear()
         self._asked.clear()
@@ -361,10 +384,35 @@ class StorageMeter:
                 await asyncio.to_thread(file.close)
             # The data is in the file nevertheless; a power failure might lose it.
             except OSError as error:
-                logger.error("storage in %s may not outlive a loss of power: %s", file.path.name, error)
+                logger.error("storage in %s may be lost in a power failure: %s", file.path.name, error)
 
 
-def _settings(partition: OpenPartition) -> PartitionSettings:
-    settings = partition.fold.settings
-    assert settings is not None
-    return settings
+def _messages(partition: MeteredPartition) -> int:
+    return partition.fold.stored_records if isinstance(partition, OpenStream) else partition.fold.stored_messages
+
+
+def _stored(partition: MeteredPartition) -> _Stored:
+    if isinstance(partition, OpenStream):
+        fold = partition.fold
+        state = (fold.byte_moments, fold.stored_bytes, fold.log_start, fold.next_offset)
+        return _Stored(state, fold.stored_bytes, fold.stored_records, 0, 0)
+    queue = partition.fold
+    in_flight = len(queue.in_flight) + queue.moving
+    state_of_queue = (queue.byte_moments, queue.stored_bytes, queue.visible, queue.delayed, in_flight)
+    return _Stored(state_of_queue, queue.stored_bytes, queue.stored_messages, in_flight, queue.delayed)
+
+
+def _oldest_ms(partition: MeteredPartition) -> int:
+    """Return the time at which the oldest message or batch was stored; 0 if there is none."""
+    if isinstance(partition, OpenStream):
+        return partition.fold.first_stored_ms()
+    return partition.fold.first_sent_ms()
+
+
+def _queue_id(partition: MeteredPartition) -> int:
+    """Return the id of the queue or stream."""
+    if isinstance(partition, OpenStream):
+        assert partition.fold.settings is not None
+        return partition.fold.settings.stream_id
+    assert partition.fold.settings is not None
+    return partition.fold.settings.queue_id

@@ -17,13 +17,13 @@ class View(NamedTuple):
     """By name, nodes that are known to be alive: their log is open, and their heartbeat advances."""
     silent: dict[str, Heartbeat]
     """By name, all other nodes that ever existed."""
-    cut_off: frozenset[str] = frozenset()
+    unreachable: frozenset[str] = frozenset()
     """Live nodes that are unreachable for callers (:mod:`backend.cluster.reachability`)."""
 
     def owner(self, shard: int) -> str | None:
         """Return the live node that owns a shard; None: it has no owner, or its owner has ended."""
         name = self.had(shard)
-        # A restarted node takes the shards that its earlier logs own by itself.
+        # A restarted node takes the shards of its earlier logs without an assignment.
         return name if name in self.live else None
 
     def had(self, shard: int) -> str | None:
@@ -46,12 +46,12 @@ class View(NamedTuple):
         return owner is not None and owner.state == "sealed"
 
     def leaving(self, name: str) -> bool:
-        """Return whether a node's shards are to move to others: it drains, or is unreachable while another node is
-        neither.
+        """Return whether a node's shards are to move to others: it drains, or is unreachable, and another node is
+        neither draining nor unreachable.
         """
-        if name not in self.cut_off:
+        if name not in self.unreachable:
             return self.draining(name)
-        return any(other not in self.cut_off and not self.draining(other) for other in self.live)
+        return any(other not in self.unreachable and not self.draining(other) for other in self.live)
 
     def draining(self, name: str) -> bool:
         """Return whether the node is to hand over all its shards and get none."""

@@ -17,7 +17,7 @@ Ref: TypeAlias = tuple[int, int, int, int, int]
 
 BLOCK_BITS = 10
 
-# States.  A message is in exactly one list (see lanes) in WAITING and BACK, in none in the others.
+# States.  In WAITING and BACK a message is in exactly one list (see lanes), in the other states in none.
 DEAD = 0
 WAITING = 1
 """Visible, or FIFO and not yet due; never received."""
@@ -54,7 +54,7 @@ class Block:
         self.base = base
         self.positions: array[int] = array("Q")
         self.sizes: array[int] = array("I")
-        """Bytes of the payloads; 0 if read from a checkpoint of a version that did not count them."""
+        """Bytes of the payloads; 0 in a checkpoint of a version that did not count them."""
         self.sent: array[int] = array("Q")
         self.next: array[int] = array("Q")
         self.previous: array[int] = array("Q")
@@ -105,7 +105,7 @@ class Block:
                 self.lanes.frombytes(bytes(4 * missing))
 
     def link(self) -> None:
-        """Link each message to those with the preceding and the next number, as a list of this block alone."""
+        """Link each message to its neighbours by number, as a list of this block alone."""
         first, size = self.base, len(self.states)
         self.next = array("Q", range(first + 1, first + size + 1))
         self.next[-1] = 0
@@ -126,9 +126,9 @@ class Block:
     def carry(self, index: int, receives: int, first_received_ms: int) -> None:
         """Set the receives that a message had in earlier queues."""
         if receives:
-            self.carried = _reach(self.carried, "I", index)
+            self.carried = _extended(self.carried, "I", index)
             self.carried[index] = receives
-            self.first_received = _reach(self.first_received, "Q", index)
+            self.first_received = _extended(self.first_received, "Q", index)
             self.first_received[index] = first_received_ms
 
     def first_received_of(self, index: int) -> int:
@@ -143,9 +143,9 @@ class Block:
         """Count one more receive; return the number of receives in this queue."""
         receives, first = self.receives, self.first_received
         if receives is None or index >= len(receives):
-            receives = self.receives = _reach(receives, "I", index)
+            receives = self.receives = _extended(receives, "I", index)
         if first is None or index >= len(first):
-            first = self.first_received = _reach(first, "Q", index)
+            first = self.first_received = _extended(first, "Q", index)
         count = receives[index] + 1
         receives[index] = count
         if count == 1 and not self.carried_of(index):
@@ -153,11 +153,11 @@ class Block:
         return count
 
     def set_deliver(self, index: int, due: int) -> None:
-        deliver = self.deliver = _reach(self.deliver, "Q", index)
+        deliver = self.deliver = _extended(self.deliver, "Q", index)
         deliver[index] = due
 
 
-def _reach(column: array[int] | None, code: str, index: int) -> array[int]:
+def _extended(column: array[int] | None, code: str, index: int) -> array[int]:
     """Return the column, extended to at least ``index``."""
     if column is None:
         column = array(code)

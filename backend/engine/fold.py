@@ -3,13 +3,13 @@
 Theory ------
 
 The state is a function of the records, in order, and of a time.  ``advance(now)`` performs the changes that depend on
-time alone: claims end, delays end, messages expire, tokens and attempts are forgotten.  It may be called at any times
-and any number of times: its effect depends on the latest time only, because it works in order of due time and the kinds
-of changes do not affect each other's outcome.  ``apply`` advances to the record's time first.  So a replay, which sees
-only the times of records, reaches the same state as the run that also advanced in between.
+time alone: claims end, delays end, messages expire, tokens and attempts are forgotten.  It may be called at any time
+and any number of times: its effect depends only on the latest time, because it works in order of due time and these
+kinds of changes do not affect each other's outcome.  ``apply`` advances to the record's time first.  So a replay, which
+knows only the times of records, reaches the same state as a run that also advanced in between.
 
 These must change together: a message's state, the counters (``visible``, ``delayed``, ``moving``, ``in_flight``), its
-place in a list (:mod:`~backend.engine.order`) and, when it is removed, the count of live messages of its segment and
+position in a list (:mod:`~backend.engine.order`) and, when it is removed, the count of live messages of its segment and
 the sum of their bytes (``stored_bytes``), with its moments (``byte_moments``).
 """
 
@@ -22,9 +22,9 @@ from typing import Any
 
 from backend.api import MoveTask, PartitionSettings
 from backend.engine import records
-from backend.engine.adopted import ImportedTokens
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block
 from backend.engine.ids import COUNTER_BITS, first_number
+from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.state import Attempt, Claim, State
@@ -43,7 +43,7 @@ RETENTION_STEP_BITS = 7
 
 RETRIES_STEP_MS = 100
 """Interval in which expired retry tokens are removed together, instead of at each send, under load."""
-AGES_SPARE = 64
+AGES_SURPLUS = 64
 """Surplus of age entries over twice the blocks above which entries of removed blocks are dropped."""
 
 
@@ -66,13 +66,13 @@ class Fold(State):
         self.changed = True
         _APPLIERS[type(record)](self, record, self.now, position, size)
         if self.fifo:
-            # Any change of a message may leave the next one of its group waiting for its delay.
+            # After any change of a message, the next one of its group may have to wait for its delay.
             due = self.order.next_due()
             if due < self.due:
                 self.due = due
 
     def advance(self, now: int) -> None:
-        """Perform the changes due at ``now``.  Time never goes back: an earlier ``now`` does nothing."""
+        """Perform the changes due at ``now``.  An earlier ``now`` does nothing, because time never goes back."""
         if now > self.now:
             self.now = now
         if now < self.due:
@@ -83,8 +83,8 @@ class Fold(State):
         self.order.advance(now)
         self.tokens.expire(now)
         self.retries.expire(now)
-        if self.adopted is not None:
-            self.adopted.expire(now)
+        if self.imported_tokens is not None:
+            self.imported_tokens.expire(now)
         while self.attempts_order and self.attempts_order[0][0] <= now:
             expires, key = heappop(self.attempts_order)
             attempt = self.attempts.get(key)
@@ -96,8 +96,8 @@ class Fold(State):
         self._set_due()
 
     def open(self, epoch: int) -> None:
-        """Continue under a new owner: numbers of this epoch are larger than all before."""
-        # Numbers that continue another partition's may have a higher epoch than the shard's.
+        """Continue under a new owner: numbers of its epoch are larger than all earlier ones."""
+        # Numbers that continue those of another partition may have a higher epoch than the shard's.
         self.next_number = first_number(max(epoch, (self.next_number >> COUNTER_BITS) + 1))
         self.byte_moments = self.stored_bytes * self.now
 
@@ -140,10 +140,10 @@ class Fold(State):
             self._remember_retry(record.retry, number, now)
         if record.source:
             self.emptied_ms = 0
-            taken = self.taken.get(record.source)
-            if taken is None:
-                taken = self.taken[record.source] = IncomingTransfers()
-            taken.take(record.transfer, record.below)
+            incoming = self.incoming.get(record.source)
+            if incoming is None:
+                incoming = self.incoming[record.source] = IncomingTransfers()
+            incoming.accept(record.transfer, record.acked_below)
 
     def _transfer_in(self, record: records.TransferIn, now: int, position: int, size: int) -> None:
         self._message(record, now, position, size)
@@ -154,8 +154,8 @@ class Fold(State):
         if not record.partition:
             self._remember_retry(record.retry, record.number, now)
             return
-        assert self.adopted is not None
-        window = self.adopted.retries.setdefault(record.partition, Tokens())
+        assert self.imported_tokens is not None
+        window = self.imported_tokens.retries.setdefault(record.partition, Tokens())
         retry = record.retry
         window.remember(retry[:TOKEN_BYTES], record.number, now + self.retry_window_ms, retry[TOKEN_BYTES:])
         self._sooner(window.next_expiry + 1000)
@@ -289,7 +289,7 @@ class Fold(State):
         block.ref = None
         lane.live -= 1
         if was == IN_FLIGHT:
-            # Its attempt cannot be repeated any more: it finds one of its messages gone.
+            # Its attempt cannot be repeated any more, because one of its messages is gone.
             del self.in_flight[number]
         elif was == DELAYED:
             self.delayed -= 1
@@ -366,7 +366,7 @@ class Fold(State):
             self._rebuild_timers()
 
     def _rebuild_timers(self) -> None:
-        """Set all timers again, because most are obsolete: their claims were deleted or changed."""
+        """Set all timers again, because the claims of most were deleted or changed."""
         self.timers.clear()
         for number, claim in self.in_flight.items():
             claim.timer = claim.until
@@ -390,11 +390,11 @@ class Fold(State):
             due = min(due, self.attempts_order[0][0])
         # Lookups check a token's expiry to the millisecond; this only frees the memory.
         self.due = min(due, self.tokens.next_expiry + 1000, self.retries.next_expiry + 1000)
-        if self.adopted is not None:
-            self._sooner(self.adopted.next_expiry + 1000)
+        if self.imported_tokens is not None:
+            self._sooner(self.imported_tokens.next_expiry + 1000)
 
     def _age(self, oldest: int, key: int) -> None:
-        if len(self._ages) > 2 * len(self.blocks) + AGES_SPARE:
+        if len(self._ages) > 2 * len(self.blocks) + AGES_SURPLUS:
             self._rebuild_ages()
         heappush(self._ages, (oldest, key))
         self._sooner(self._expires(oldest))
@@ -436,7 +436,7 @@ class Fold(State):
         before = self.settings
         settings = record.settings
         self._set(settings)
-        self._set_awaiting()
+        self._set_pending_token_sources()
         if before is not None and isinstance(self.order, FifoOrder):
             self.order.set_delay(settings.delay_seconds * 1000, now)
         if self._ages and self._expires(self._ages[0][0]) <= now:
@@ -450,29 +450,31 @@ class Fold(State):
         self.settings = settings
         self.at_most_once = settings.at_most_once
         self.ack_level = settings.ack_level
-        self.limited = bool(settings.messages_most or settings.bytes_most or settings.state)
+        self.limited = bool(settings.messages_max or settings.bytes_max or settings.state)
         self.retention_ms = settings.retention_seconds * 1000
         self.token_window_ms = settings.token_window_seconds * 1000
         self.retry_window_ms = settings.retry_window_seconds * 1000
 
     # --- tokens of other partitions ---------------------------------------------------------------------------
 
-    def _set_awaiting(self) -> None:
+    def _set_pending_token_sources(self) -> None:
         """Compute the partitions whose tokens are still missing, from the settings and the completed handovers."""
         assert self.settings is not None
         routing = self.settings.routing
-        if routing is None or not routing.awaits:
-            self.awaiting = ()
+        if routing is None or not routing.pending_token_sources:
+            self.pending_token_sources = ()
             return
-        if self.adopted is None:
-            self.adopted = ImportedTokens()
-        complete = self.adopted.complete
-        self.awaiting = tuple(one for one in routing.awaits if complete.get(one, 0) < routing.map_version)
+        if self.imported_tokens is None:
+            self.imported_tokens = ImportedTokens()
+        complete = self.imported_tokens.complete
+        self.pending_token_sources = tuple(
+            one for one in routing.pending_token_sources if complete.get(one, 0) < routing.map_version
+        )
 
-    def _adopted(self, record: records.Adopted, now: int, position: int, size: int) -> None:
-        if self.adopted is None:
-            self.adopted = ImportedTokens()
-        by_origin = self.adopted.retries if record.retry else self.adopted.tokens
+    def _tokens_imported(self, record: records.TokensImported, now: int, position: int, size: int) -> None:
+        if self.imported_tokens is None:
+            self.imported_tokens = ImportedTokens()
+        by_origin = self.imported_tokens.retries if record.retry else self.imported_tokens.tokens
         window = by_origin.setdefault(record.origin, Tokens())
         numbers, expires = array("Q", record.numbers), array("Q", record.expires)
         for at, number in enumerate(numbers):
@@ -481,12 +483,12 @@ class Fold(State):
         self._sooner(window.next_expiry + 1000)
 
     def _handed_over(self, record: records.HandedOver, now: int, position: int, size: int) -> None:
-        if self.adopted is None:
-            self.adopted = ImportedTokens()
-        self.adopted.complete[record.source] = record.map_version
+        if self.imported_tokens is None:
+            self.imported_tokens = ImportedTokens()
+        self.imported_tokens.complete[record.source] = record.map_version
         if self.fifo:
             self.next_number = max(self.next_number, record.next_number)
-        self._set_awaiting()
+        self._set_pending_token_sources()
 
     def _emptied(self, record: records.Emptied, now: int, position: int, size: int) -> None:
         self.emptied_ms = now
@@ -505,7 +507,7 @@ class Fold(State):
         if isinstance(self.order, FifoOrder):
             assert self.settings is not None
             self.order.set_delay(self.settings.delay_seconds * 1000, self.now)
-        self._set_awaiting()
+        self._set_pending_token_sources()
         self.changed = False
         self._set_due()
 
@@ -517,8 +519,8 @@ class Fold(State):
     def _dropped(self, record: records.Dropped, now: int, position: int, size: int) -> None:
         self.dropped = True
         self.retries.clear()
-        self.adopted = None
-        self.awaiting = ()
+        self.imported_tokens = None
+        self.pending_token_sources = ()
         self._clear(keep_moving=False)
 
     def _clear(self, keep_moving: bool) -> None:
@@ -539,8 +541,8 @@ class Fold(State):
         self.in_flight.clear()
         self.timers.clear()
         self.tokens.clear()
-        if self.adopted is not None:
-            self.adopted.tokens.clear()
+        if self.imported_tokens is not None:
+            self.imported_tokens.tokens.clear()
         self.attempts.clear()
         self.attempts_order.clear()
         self.segments.clear()
@@ -623,17 +625,17 @@ class Fold(State):
             block.oldest = min(block.oldest, block.sent[index])
             self.order.returned(number, self._lane(block, index), block, now)
 
-    def _never(self, record: records.TransfersRejected, now: int, position: int, size: int) -> None:
-        taken = self.taken.setdefault(record.source, IncomingTransfers())
+    def _transfers_rejected(self, record: records.TransfersRejected, now: int, position: int, size: int) -> None:
+        incoming = self.incoming.setdefault(record.source, IncomingTransfers())
         for transfer in record.transfers:
-            taken.refuse(transfer, record.below)
+            incoming.refuse(transfer, record.acked_below)
 
     def _forgotten(self, record: records.Forgotten, now: int, position: int, size: int) -> None:
         for partition in record.partitions:
             outgoing = self.outgoing.get(partition)
             if outgoing is not None and not outgoing.pending:
                 del self.outgoing[partition]
-            self.taken.pop(partition, None)
+            self.incoming.pop(partition, None)
 
     def _move_started(self, record: records.MoveTaskStarted, now: int, position: int, size: int) -> None:
         task = MoveTask(record.task_id, "RUNNING", now, record.rate_per_second, record.destination_arn, record.total)
@@ -665,8 +667,8 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.Quarantined: Fold._quarantined,
     records.RetryAnswered: Fold._answered,
     records.Forgotten: Fold._forgotten,
-    records.TransfersRejected: Fold._never,
-    records.Adopted: Fold._adopted,
+    records.TransfersRejected: Fold._transfers_rejected,
+    records.TokensImported: Fold._tokens_imported,
     records.HandedOver: Fold._handed_over,
     records.Emptied: Fold._emptied,
 }

@@ -1,4 +1,4 @@
-"""Numbers and ids of messages: no number is ever assigned twice.
+"""Numbers and ids of messages.  No number is assigned twice.
 
 A message's number has the shard's ownership epoch in its upper 24 bits.  Records lost in a crash belong to an older
 epoch than any message numbered after it, so their numbers, ids and handles are not reused.
@@ -26,7 +26,8 @@ def first_number(epoch: int) -> int:
 
 
 def salt_of(key: bytes) -> int:
-    """Return 128 bits that make a queue's message ids its own, from the random key created with the queue.
+    """Return 128 bits that distinguish a queue's message ids from other queues', from the random key created with the
+    queue.
 
     All partitions of the queue have the same salt, whichever node or cluster serves them, and a backup holds it.  It is
     a hash, because ids are not secret and the key authenticates receipt handles.

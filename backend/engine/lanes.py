@@ -1,8 +1,8 @@
 """Lanes: the order of a queue, or of one message group, as linked lists threaded through the blocks.
 
 A lane is two lists, ``fresh`` (never received) and ``back`` (claim ended), linked by the blocks' ``next`` column, so a
-waiting message costs no object.  A message is in at most one list, and leaves it in constant time at any place.  A FIFO
-lane has no ``back`` list: messages received and not deleted are ``outstanding``, a short sorted list.
+waiting message costs no object.  A message is in at most one list, and is removed in constant time at any position.  A
+FIFO lane has no ``back`` list: messages received and not deleted are ``outstanding``, a short sorted list.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Links:
         lane.fresh_tail = number
 
     def append_block(self, lane: Lane, block: Block) -> None:
-        """Append each message of a block, which are linked in their order (:meth:`Block.link`)."""
+        """Append all messages of a block, which are already linked in order (:meth:`Block.link`)."""
         self.append_fresh(lane, block.base, block)
         lane.fresh_tail = block.base + len(block.states) - 1
 
@@ -90,7 +90,7 @@ class Links:
         return block.next[number - block.base]
 
     def remove(self, lane: Lane, number: int, state: int) -> None:
-        """Remove a message that is, or was just before, WAITING or BACK from its list, at any place."""
+        """Remove a message that is, or was just before, WAITING or BACK from its list, at any position."""
         blocks = self.blocks
         block = blocks[number >> BLOCK_BITS]
         index = number - block.base

@@ -1,16 +1,16 @@
 """Order of delivery.
 
-Both orders answer the same three questions: the messages that may be claimed now, in order (``candidates``); whether
-there is one (``any``); and when the next one becomes claimable (``next_due``).  The fold notifies them of every change,
-and they hold nothing that could not be rebuilt from it.
+Both orders have the same three queries: ``candidates`` yields the messages that may be claimed now, in order; ``any``
+returns whether there is one; ``next_due`` returns when the next one becomes claimable.  The fold notifies them of every
+change, and their whole state can be rebuilt from it.
 
 Standard queues are fair when messages have a group: groups take turns, noisy ones are served last.  The rule is the
 developer guide's: a group is noisy with more than 10% of the messages in flight and at least 30 of them, or with more
 than 10% of the recent processing time; it is quiet again when its backlog is empty or nothing was sent to it for 5
 minutes.  A message without a group counts as a group of its own.
 
-FIFO: a group with a message in flight delivers neither that message nor later ones.  One receive may return several of
-a group.
+FIFO: a group with a message in flight delivers neither that message nor later ones.  One receive may return several
+messages of a group.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Order(Protocol):
         """Yield the messages that may be claimed now, in order.  The fold must not change meanwhile."""
 
     def claimable(self, number: int, lane: Lane, block: Block, now: int) -> bool:
-        """Return whether a live message is among the candidates, at any place."""
+        """Return whether a live message is among the candidates, at any position."""
 
     def any(self, now: int) -> bool: ...
 
@@ -72,7 +72,7 @@ class Order(Protocol):
         """Add a live message from a checkpoint; called in order of number."""
 
     def restore_block(self, lane: Lane, block: Block) -> None:
-        """Add all messages of a block, which are all WAITING and in one lane, like :meth:`restore`."""
+        """Add all messages of a block like :meth:`restore`; all are WAITING and in one lane."""
 
 
 class StandardOrder:
@@ -102,7 +102,7 @@ class StandardOrder:
             self._ready[lane.index] = lane
 
     def _group(self) -> None:
-        """Begin to let lanes take turns, at the first message with a group."""
+        """Start turns between lanes, at the first message with a group."""
         self._grouped = True
         if self._default.waiting:
             self._ready[0] = self._default
@@ -248,7 +248,7 @@ class StandardOrder:
 
 
 class FifoOrder:
-    """Strict order within a group; groups that may deliver take turns.
+    """Strict order within a group; the groups that may deliver take turns.
 
     The queue's delay also applies to messages already in the queue (developer guide, "Amazon SQS delay queues"), so a
     message has no timer of its own: a lane has one, for its first message.

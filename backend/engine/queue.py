@@ -1,8 +1,8 @@
 """Commands of a queue, decided against its state, with their result as records and an answer.
 
-A command changes nothing.  The caller writes the records to the journal, applies each to the fold, and returns the
-answer when everything that it was computed from is durable.  Commands take the time as an argument and advance the fold
-to it first.
+A command itself changes nothing.  The caller writes the records to the journal, applies each to the fold, and returns
+the answer when everything that it was computed from is durable.  Commands take the time as an argument, and first
+advance the fold to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from backend.api import (
     PartitionSettings,
     PartitionState,
     QueueFull,
-    Receive,
+    ReceiveOptions,
     SendResult,
     Target,
     TokenColumns,
@@ -45,9 +45,9 @@ from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES
 
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
-ADOPTED_TOGETHER = 1024
+TOKENS_PER_RECORD = 1024
 """Maximum number of tokens in one record."""
-LEAVING_MOST = 100
+LEAVING_MAX = 100
 """Maximum number of dead letters that one receive transfers; the next receive continues."""
 
 
@@ -93,10 +93,10 @@ class QueueCommands:
         assert settings is not None
         number = fold.next_number
         partition, salt = fold.partition, self.id_salt
-        adopted = fold.adopted
-        if adopted is not None:
-            self._check_awaiting(messages)
-            adopted.expire(now)
+        imported = fold.imported_tokens
+        if imported is not None:
+            self._check_tokens_imported(messages)
+            imported.expire(now)
         written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
         answers: list[SendResult] = []
         fresh: dict[bytes, int] = {}
@@ -106,13 +106,13 @@ class QueueCommands:
                 first = fold.retries.find(retry[:TOKEN_BYTES], now)
                 if first is not None:
                     if first[1] != retry[TOKEN_BYTES:]:
-                        raise TokenReused("the retry token came before, with another call")
+                        raise TokenReused("the retry token was used before, by another call")
                     answers.append(SendResult(message_id(partition, first[0], salt), first[0], True))
                     continue
-                if adopted is not None and (before := adopted.retry(retry[:TOKEN_BYTES], now)) is not None:
+                if imported is not None and (before := imported.retry(retry[:TOKEN_BYTES], now)) is not None:
                     origin, there, digest = before
                     if digest != retry[TOKEN_BYTES:]:
-                        raise TokenReused("the retry token came before, with another call")
+                        raise TokenReused("the retry token was used before, by another call")
                     answers.append(SendResult(message_id(origin, there, salt), there, True))
                     continue
             token = message.token
@@ -127,10 +127,10 @@ class QueueCommands:
                         written.append((records.RetryAnswered(earlier, retry), b""))
                     answers.append(SendResult(message_id(partition, earlier, salt), earlier, True))
                     continue
-                if adopted is not None:
-                    twin = adopted.message(token, now)
+                if imported is not None:
+                    twin = imported.message(token, now)
                     if twin is None and message.also is not None:
-                        twin = adopted.message(message.also, now)
+                        twin = imported.message(message.also, now)
                     if twin is not None:
                         if retry is not None:
                             written.append((records.RetryAnswered(twin[1], retry, twin[0]), b""))
@@ -153,49 +153,50 @@ class QueueCommands:
             self._check_length(written, settings)
         return written, answers
 
-    def _check_awaiting(self, messages: Sequence[NewMessage]) -> None:
+    def _check_tokens_imported(self, messages: Sequence[NewMessage]) -> None:
         """Raise :class:`PartitionOpening` if a message has a token, and tokens are still to be handed over: an unknown
         token may be among them.
         """
-        if self.fold.awaiting and any(message.retry is not None or message.token is not None for message in messages):
-            raise PartitionOpening(f"partition {self.fold.partition} awaits the tokens of {self.fold.awaiting}")
+        sources = self.fold.pending_token_sources
+        if sources and any(message.retry is not None or message.token is not None for message in messages):
+            raise PartitionOpening(f"partition {self.fold.partition} waits for the tokens of {sources}")
 
     def _check_length(
         self, written: Sequence[tuple[records.Message | records.RetryAnswered, bytes]], settings: PartitionSettings
     ) -> None:
         """Check the queue's limits on messages and bytes, and that the partition takes sends.
 
-        A message is accepted while the messages before it are below each limit: so any message can be sent to an empty
-        queue, and a limit of bytes is exceeded by at most one message.  Raises :class:`QueueFull` and
+        A message is accepted while the messages before it are below each limit.  So any message can be sent to an empty
+        queue, and a limit on bytes is exceeded by at most one message.  Raises :class:`QueueFull` and
         :class:`MapStale`.
         """
         fold = self.fold
         if settings.state and any(isinstance(record, records.Message) for record, _ in written):
-            raise MapStale(f"partition {fold.partition} takes no sends any more")
+            raise MapStale(f"partition {fold.partition} accepts no sends any more")
         messages, size = fold.stored_messages, fold.stored_bytes
-        messages_most, bytes_most = settings.messages_most or NEVER, settings.bytes_most or NEVER
+        messages_max, bytes_max = settings.messages_max or NEVER, settings.bytes_max or NEVER
         whose, its = "The queue", "its"
         if settings.routing is not None and len(settings.routing.slots) > 1:
             whose, its = "This partition of the queue", "its share of"
         for record, payload in written:
             if not isinstance(record, records.Message):
                 continue
-            if messages >= messages_most:
+            if messages >= messages_max:
                 raise QueueFull(
                     f"{whose} stores {fold.stored_messages} messages, and {its} HoldfastMaximumMessages is "
-                    f"{messages_most}."
+                    f"{messages_max}."
                 )
-            if size >= bytes_most:
+            if size >= bytes_max:
                 raise QueueFull(
-                    f"{whose} stores {fold.stored_bytes} bytes, and {its} HoldfastMaximumBytes is {bytes_most}."
+                    f"{whose} stores {fold.stored_bytes} bytes, and {its} HoldfastMaximumBytes is {bytes_max}."
                 )
             messages += 1
             size += len(payload)
 
     # --- receiving ------------------------------------------------------------------------------------
 
-    def receive(self, command: Receive, now: int) -> tuple[list[records.Record], list[Claimed]]:
-        """Claim messages; those received too often leave for the dead-letter queue instead.
+    def receive(self, options: ReceiveOptions, now: int) -> tuple[list[records.Record], list[Claimed]]:
+        """Claim messages; messages that were received too often are transferred to the dead-letter queue instead.
 
         Raises :class:`OverLimit` (standard queue, no wait) and :class:`AttemptExpired`.
         """
@@ -204,17 +205,17 @@ class QueueCommands:
         now = fold.now
         settings = fold.settings
         assert settings is not None
-        until = now + command.visibility_seconds * 1000
-        if command.attempt is not None and command.attempt in fold.attempts:
-            return self._repeat(command.attempt, until, now)
+        until = now + options.visibility_seconds * 1000
+        if options.attempt is not None and options.attempt in fold.attempts:
+            return self._repeat(options.attempt, until, now)
         room = settings.in_flight_limit - len(fold.in_flight)
         if room <= 0:
-            if settings.fifo or command.wait_seconds:
+            if settings.fifo or options.wait_seconds:
                 return [], []
             raise OverLimit(f"{len(fold.in_flight)} messages are in flight, the limit is {settings.in_flight_limit}")
-        most = min(command.most, room)
-        dead_letter = command.dead_letter
-        most_receives = dead_letter.max_receives if dead_letter is not None else 1 << 62
+        max_messages = min(options.max_messages, room)
+        dead_letter = options.dead_letter
+        receives_max = dead_letter.max_receives if dead_letter is not None else 1 << 62
         numbers: list[int] = []
         claims: list[Claimed] = []
         leaving: list[int] = []
@@ -224,22 +225,22 @@ class QueueCommands:
             index = number - block.base
             column = block.receives
             receives = column[index] if column is not None and index < len(column) else 0
-            if receives >= most_receives:
+            if receives >= receives_max:
                 leaving.append(number)
-                if len(leaving) == LEAVING_MOST:
+                if len(leaving) == LEAVING_MAX:
                     break
                 continue
             numbers.append(number)
             carried = block.carried_of(index) if block.carried is not None else 0
             first = block.first_received_of(index) if receives or carried else now
             claims.append(Claimed(number, block.positions[index], receives + 1, first, block.sent[index], now, carried))
-            if len(numbers) == most:
+            if len(numbers) == max_messages:
                 break
         written: list[records.Record] = []
         if leaving and dead_letter is not None:
             written.append(self.transfer_out(leaving, dead_letter.target, redrive=False))
         if numbers:
-            written.append(records.MessagesReceived(numbers, until, command.attempt))
+            written.append(records.MessagesReceived(numbers, until, options.attempt))
         return written, claims
 
     def _repeat(self, key: str, until: int, now: int) -> tuple[list[records.Record], list[Claimed]]:
@@ -300,7 +301,7 @@ class QueueCommands:
                 if block.states[index] != IN_FLIGHT or block.receives_of(index) != receives:
                     outcomes.append(HandleOutcome.EXPIRED)
                     continue
-            # Even if it is gone, perhaps by time alone: a record makes that time durable, and with it the answer.
+            # Also if the message is gone, perhaps by time alone: a record makes that time, and so the answer, durable.
             if number not in gone:
                 gone.append(number)
             outcomes.append(done)
@@ -383,8 +384,8 @@ class QueueCommands:
         written: list[records.Record] = []
         known = fold.settings
         if known is not None and settings.state < known.state:
-            # The sender does not know yet that the partition drains, or has retired (the partition itself reports that
-            # first). Everything else may be new nevertheless.
+            # The sender does not know yet that the partition drains, or has retired, because the partition knows that
+            # first.  Everything else may be new nevertheless.
             if settings.version <= known.version or settings.routing is None:
                 return written
             routing = msgspec.structs.replace(settings.routing, state=known.state)
@@ -413,13 +414,15 @@ class QueueCommands:
         now = fold.now
         settings = fold.settings
         assert settings is not None
-        if fold.awaiting:
-            raise PartitionOpening(f"partition {fold.partition} awaits tokens itself, of {fold.awaiting}")
+        if fold.pending_token_sources:
+            raise PartitionOpening(
+                f"partition {fold.partition} is still waiting for the tokens of {fold.pending_token_sources}"
+            )
         slots = () if settings.routing is None else settings.routing.slots
         windows = [(fold.partition, True, fold.retries), (fold.partition, False, fold.tokens)]
-        if fold.adopted is not None:
-            windows += [(origin, True, window) for origin, window in fold.adopted.retries.items()]
-            windows += [(origin, False, window) for origin, window in fold.adopted.tokens.items()]
+        if fold.imported_tokens is not None:
+            windows += [(origin, True, window) for origin, window in fold.imported_tokens.retries.items()]
+            windows += [(origin, False, window) for origin, window in fold.imported_tokens.tokens.items()]
         found: list[TokenColumns] = []
         for origin, retry, window in windows:
             numbers, left_ms = array("Q"), array("Q")
@@ -437,7 +440,7 @@ class QueueCommands:
                 )
         return Handover(found, fold.next_number)
 
-    def adopt(self, handover: Handover, now: int) -> list[records.Record]:
+    def import_tokens(self, handover: Handover, now: int) -> list[records.Record]:
         """Return records of bounded length for the tokens that another partition has handed over."""
         self.fold.advance(now)
         now = self.fold.now
@@ -445,10 +448,10 @@ class QueueCommands:
         for columns in handover.tokens:
             left_ms = array("Q", columns.left_ms)
             expires = array("Q", (now + left for left in left_ms))
-            for start in range(0, len(expires), ADOPTED_TOGETHER):
-                end = start + ADOPTED_TOGETHER
+            for start in range(0, len(expires), TOKENS_PER_RECORD):
+                end = start + TOKENS_PER_RECORD
                 written.append(
-                    records.Adopted(
+                    records.TokensImported(
                         columns.origin,
                         columns.retry,
                         columns.keys[start * TOKEN_BYTES : end * TOKEN_BYTES],
@@ -460,7 +463,7 @@ class QueueCommands:
         return written
 
     def retire(self, now: int, linger_seconds: int) -> list[records.Record]:
-        """Return the records by which an empty draining partition states that, and retires after long enough."""
+        """Return the records by which an empty draining partition records that it is empty, and later retires."""
         fold = self.fold
         fold.advance(now)
         settings = fold.settings
@@ -476,17 +479,17 @@ class QueueCommands:
     # --- transfers ------------------------------------------------------------------------------------
 
     def transfer_out(self, numbers: Sequence[int], target: Target, *, redrive: bool) -> records.TransferOut:
-        """Return the record by which messages leave for another queue."""
+        """Return the record that starts a transfer of messages to another queue."""
         outgoing = self.fold.outgoing.get(target.partition)
         first = outgoing.next if outgoing is not None else 1
         moves = [(number, first + place) for place, number in enumerate(numbers)]
         return records.TransferOut(moves, target.partition, target.queue_id, redrive)
 
     def under_way(self, destination: int, transfer: int, leaving: records.Message, payload: bytes) -> Transfer:
-        """Return a leaving message as its destination gets it; ``leaving`` is its head here.
+        """Return a message in the form in which its destination gets it; ``leaving`` is its head here.
 
         A dead letter keeps its message id, its receive count and, in a standard queue, the time it was first sent; a
-        message that a task moves starts anew (developer guide, "Configuring a dead-letter queue redrive").
+        message that a task moves starts again at zero (developer guide, "Configuring a dead-letter queue redrive").
         """
         fold = self.fold
         assert fold.settings is not None
@@ -501,14 +504,14 @@ class QueueCommands:
                 moved.first_received_ms = block.first_received_of(index)
         return moved
 
-    def transfer_in(self, source: int, below: int, moved: Transfer, now: int) -> records.Message | None:
+    def transfer_in(self, source: int, acked_below: int, moved: Transfer, now: int) -> records.Message | None:
         """Return the record that accepts a message from another partition; None if its transfer was decided before."""
         fold = self.fold
         fold.advance(now)
         now = fold.now
         assert fold.settings is not None
-        taken = fold.taken.get(source)
-        if taken is not None and taken.has(moved.number):
+        incoming = fold.incoming.get(source)
+        if incoming is not None and incoming.has(moved.number):
             return None
         message: records.Message
         if moved.receives:
@@ -516,23 +519,23 @@ class QueueCommands:
             message.receives, message.first_received_ms = moved.receives, moved.first_received_ms
         else:
             message = records.Message(fold.next_number, now, group=moved.group)
-        message.source, message.transfer, message.below = source, moved.number, below
+        message.source, message.transfer, message.acked_below = source, moved.number, acked_below
         if moved.message_id is not None:
             message.message_id, message.origin = moved.message_id, moved.origin
             if not fold.settings.fifo:
                 message.sent_ms = moved.sent_ms
         return message
 
-    def never(self, source: int, below: int, transfers: Sequence[int]) -> list[records.Record]:
+    def reject_transfers(self, source: int, acked_below: int, transfers: Sequence[int]) -> list[records.Record]:
         """Return the record that rejects the transfers not accepted yet, for good."""
-        taken = self.fold.taken.get(source)
-        open_ = [transfer for transfer in transfers if taken is None or not taken.has(transfer)]
-        return [records.TransfersRejected(source, open_, below)] if open_ else []
+        incoming = self.fold.incoming.get(source)
+        open_ = [transfer for transfer in transfers if incoming is None or not incoming.has(transfer)]
+        return [records.TransfersRejected(source, open_, acked_below)] if open_ else []
 
     def refused(self, source: int, transfers: Sequence[int]) -> list[int]:
         """Return those of the decided transfers that were rejected."""
-        taken = self.fold.taken.get(source)
-        return [transfer for transfer in transfers if transfer in taken.refused] if taken is not None else []
+        incoming = self.fold.incoming.get(source)
+        return [transfer for transfer in transfers if transfer in incoming.refused] if incoming is not None else []
 
     # --- move tasks -----------------------------------------------------------------------------------
 
@@ -553,12 +556,12 @@ class QueueCommands:
             raise MoveTaskUnknown(task_id)
         return [records.MoveTaskEnded(task_id, "CANCELLING")]
 
-    def movable(self, most: int, now: int) -> list[tuple[int, int]]:
+    def movable(self, max_messages: int, now: int) -> list[tuple[int, int]]:
         """Return (number, position) of the next messages that a task may move."""
         fold = self.fold
         fold.advance(now)
         chosen = []
-        for number in islice(fold.order.candidates(fold.now), most):
+        for number in islice(fold.order.candidates(fold.now), max_messages):
             block = fold.blocks[number >> BLOCK_BITS]
             chosen.append((number, block.positions[number - block.base]))
         return chosen

@@ -1,4 +1,4 @@
-"""Receipt handles.  They contain partition and number (:mod:`backend.engine.ids`), so each is issued only once."""
+"""Receipt handles.  They contain partition and number (:mod:`backend.engine.ids`), so no handle is issued twice."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Records of a queue partition's journal.
 
-A record has a head, which the fold needs, and for messages a body, which it does not: the payload stays on disk. Heads
-are MessagePack arrays: a later version may append members with defaults, but never remove or move one. The frame around
-a record (version, shard, partition, epoch, key id, time, checksums) is :mod:`backend.journal.rows`.
+A record has a head, which the fold needs, and for messages a body, which the fold does not need: the payload stays on
+disk. Heads are MessagePack arrays: a later version may append members with defaults, but never remove or move one. The
+frame around a record (version, shard, partition, epoch, key id, time, checksums) is :mod:`backend.journal.rows`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     done).
     """
     transfer: int = 0
-    below: int = 0
+    acked_below: int = 0
     retry: bytes | None = None
     """The retry token, 16 bytes, and a digest of its call, 16 bytes."""
 
@@ -68,7 +68,7 @@ class VisibilityChanged(msgspec.Struct, array_like=True, gc=False):
     KIND: ClassVar[int] = 4
     changes: list[tuple[int, int]]
     attempt: str | None = None
-    """Set when a receive was repeated: the change belongs to it and does not end its attempt."""
+    """True for a repeated receive: the change belongs to its attempt and does not end it."""
     unseen: bool = False
     """The claims end because the messages reached no client: those receives do not count."""
 
@@ -172,10 +172,10 @@ class TransfersRejected(msgspec.Struct, array_like=True, gc=False):
     KIND: ClassVar[int] = 17
     source: int
     transfers: list[int]
-    below: int
+    acked_below: int
 
 
-class Adopted(msgspec.Struct, array_like=True, gc=False):
+class TokensImported(msgspec.Struct, array_like=True, gc=False):
     """Tokens that another partition of the queue has handed over, as columns (:class:`backend.api.TokenColumns`)."""
 
     KIND: ClassVar[int] = 18
@@ -221,7 +221,7 @@ Record = (
     | RetryAnswered
     | Forgotten
     | TransfersRejected
-    | Adopted
+    | TokensImported
     | HandedOver
     | Emptied
 )
@@ -244,12 +244,12 @@ _KINDS: tuple[type[Any], ...] = (
     RetryAnswered,
     Forgotten,
     TransfersRejected,
-    Adopted,
+    TokensImported,
     HandedOver,
     Emptied,
 )
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
-encode_head: Callable[[Record], bytes] = msgspec.msgpack.Encoder().encode
+encode_head: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
 MESSAGE_KINDS = frozenset((Message.KIND, Copied.KIND, TransferIn.KIND))
 """Kinds whose body is a payload."""

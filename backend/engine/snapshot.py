@@ -1,8 +1,9 @@
 """A fold as chunks of a checkpoint.
 
 Blocks and full chunks of tokens are checkpoint chunks of their own: one that has not changed since the last checkpoint
-is referenced again, not written again.  So a checkpoint costs what changed and not what is stored (plus one reference,
-some 20 bytes, for each 1,024 messages).  Lists are not stored: a restored fold links its messages in order of number.
+is referenced again, not written again.  So the cost of a checkpoint depends on the changes, not on the stored messages
+(except one reference, some 20 bytes, for each 1,024 messages).  Lists are not stored: a restored fold links its
+messages in order of number.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backend.api import MoveTask, PartitionSettings
-from backend.engine.adopted import ImportedTokens
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block, Ref
 from backend.engine.fold import SEGMENT_SHIFT, Fold
+from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
 from backend.engine.state import Attempt, Claim
@@ -34,7 +35,7 @@ Fetch: TypeAlias = Callable[[list[Ref]], AsyncGenerator[bytes, None]]
 FORMAT = 1
 
 
-class _BlockPiece(msgspec.Struct, array_like=True):
+class _EncodedBlock(msgspec.Struct, array_like=True):
     base: int
     positions: bytes
     sent: bytes
@@ -51,14 +52,14 @@ class _BlockPiece(msgspec.Struct, array_like=True):
     carried: bytes | None = None
 
 
-class _ChunkPiece(msgspec.Struct, array_like=True):
+class _EncodedTokenChunk(msgspec.Struct, array_like=True):
     keys: bytes
     numbers: bytes
     expires: bytes
     digests: bytes = b""
 
 
-class _PartitionPiece(msgspec.Struct, array_like=True):
+class _EncodedPartition(msgspec.Struct, array_like=True):
     format: int
     partition: int
     settings: PartitionSettings
@@ -72,13 +73,13 @@ class _PartitionPiece(msgspec.Struct, array_like=True):
     tasks: list[MoveTask]
     outgoing: list[tuple[int, int, int, list[tuple[int, int, bool]]]]
     """(destination, its queue, next transfer, [(transfer, number, redrive)])"""
-    taken: list[tuple[int, int, list[int]]]
-    """(source, below, above)"""
+    incoming: list[tuple[int, int, list[int]]]
+    """(source, acked_below, above)"""
     attempts: list[tuple[str, int, list[int], list[int], bool]]
     retries: list[Ref] = []
     refused: list[tuple[int, list[int]]] = []
     """(source, rejected transfers)"""
-    adopted: list[tuple[int, bool, list[Ref]]] = []
+    imported_tokens: list[tuple[int, bool, list[Ref]]] = []
     """(origin, True for retry tokens, chunks), of tokens of other partitions"""
     complete: list[tuple[int, int]] = []
     """(source, map version) of each completed handover"""
@@ -86,31 +87,31 @@ class _PartitionPiece(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_block = msgspec.msgpack.Decoder(_BlockPiece).decode
-_decode_chunk = msgspec.msgpack.Decoder(_ChunkPiece).decode
-_decode_partition = msgspec.msgpack.Decoder(_PartitionPiece).decode
+_decode_block = msgspec.msgpack.Decoder(_EncodedBlock).decode
+_decode_chunk = msgspec.msgpack.Decoder(_EncodedTokenChunk).decode
+_decode_partition = msgspec.msgpack.Decoder(_EncodedPartition).decode
 
 
-def ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Iterator[None]:
-    """Write changed chunks one by one, before :meth:`take`: the fold may change between two steps.
+def capture_ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Iterator[None]:
+    """Write changed chunks one by one, before :func:`capture`: the fold may change between two steps.
 
     A block or chunk of tokens that changes after it was written drops its reference.  ``fresh`` gets each holder of a
     new reference at once.
     """
     for key, block in list(fold.blocks.items()):
         if block.ref is None and fold.blocks.get(key) is block:
-            block.ref = add(_encode(_block_piece(fold, block)))
+            block.ref = add(_encode(_encoded_block(fold, block)))
             fresh.append((block, block.ref))
             yield
-    windows = (fold.tokens, fold.retries, *(() if fold.adopted is None else fold.adopted.windows()))
+    windows = (fold.tokens, fold.retries, *(() if fold.imported_tokens is None else fold.imported_tokens.windows()))
     for chunk in [chunk for window in windows for chunk in window.chunks()]:
         if chunk.ref is None:
-            chunk.ref = add(_encode(_chunk_piece(chunk)))
+            chunk.ref = add(_encode(_encoded_token_chunk(chunk)))
             fresh.append((chunk, chunk.ref))
             yield
 
 
-def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[Ref, list[Ref]]:
+def capture(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[Ref, list[Ref]]:
     """Write the state to a checkpoint; return the reference of its chunk, and the references in that chunk.
 
     Unchanged blocks and chunks of tokens are only referenced.  ``fresh`` gets each one that is referenced for the first
@@ -120,18 +121,18 @@ def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[
     block_refs: list[Ref] = []
     for block in fold.blocks.values():
         if block.ref is None:
-            block.ref = add(_encode(_block_piece(fold, block)))
+            block.ref = add(_encode(_encoded_block(fold, block)))
             fresh.append((block, block.ref))
         block_refs.append(block.ref)
-    chunk_refs = _take_tokens(fold.tokens, add, fresh)
-    retry_refs = _take_tokens(fold.retries, add, fresh)
-    adopted: list[tuple[int, bool, list[Ref]]] = []
+    chunk_refs = _encode_tokens(fold.tokens, add, fresh)
+    retry_refs = _encode_tokens(fold.retries, add, fresh)
+    imported: list[tuple[int, bool, list[Ref]]] = []
     complete: list[tuple[int, int]] = []
-    if fold.adopted is not None:
-        for retry, by_origin in ((True, fold.adopted.retries), (False, fold.adopted.tokens)):
-            adopted += [(origin, retry, _take_tokens(window, add, fresh)) for origin, window in by_origin.items()]
-        complete = list(fold.adopted.complete.items())
-    piece = _PartitionPiece(
+    if fold.imported_tokens is not None:
+        for retry, by_origin in ((True, fold.imported_tokens.retries), (False, fold.imported_tokens.tokens)):
+            imported += [(origin, retry, _encode_tokens(window, add, fresh)) for origin, window in by_origin.items()]
+        complete = list(fold.imported_tokens.complete.items())
+    encoded = _EncodedPartition(
         FORMAT,
         fold.partition,
         fold.settings,
@@ -147,55 +148,55 @@ def take(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[
             (destination, out.queue_id, out.next, [(t, n, redrive) for t, (n, redrive) in out.pending.items()])
             for destination, out in fold.outgoing.items()
         ],
-        [(source, taken.below, sorted(taken.above)) for source, taken in fold.taken.items()],
+        [(source, incoming.acked_below, sorted(incoming.above)) for source, incoming in fold.incoming.items()],
         [(key, a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()],
         retry_refs,
-        [(source, sorted(taken.refused)) for source, taken in fold.taken.items() if taken.refused],
-        adopted,
+        [(source, sorted(incoming.refused)) for source, incoming in fold.incoming.items() if incoming.refused],
+        imported,
         complete,
         fold.emptied_ms,
     )
-    return add(_encode(piece)), block_refs + chunk_refs + retry_refs + [ref for *_, refs in adopted for ref in refs]
+    return add(_encode(encoded)), block_refs + chunk_refs + retry_refs + [ref for *_, refs in imported for ref in refs]
 
 
-def _take_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> list[Ref]:
+def _encode_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> list[Ref]:
     refs: list[Ref] = []
     for chunk in tokens.chunks():
         if chunk.ref is None:
-            chunk.ref = add(_encode(_chunk_piece(chunk)))
+            chunk.ref = add(_encode(_encoded_token_chunk(chunk)))
             fresh.append((chunk, chunk.ref))
         refs.append(chunk.ref)
     return refs
 
 
-def _block_piece(fold: Fold, block: Block) -> _BlockPiece:
-    piece = _BlockPiece(block.base, block.positions.tobytes(), block.sent.tobytes(), bytes(block.states))
-    piece.sizes = block.sizes.tobytes()
+def _encoded_block(fold: Fold, block: Block) -> _EncodedBlock:
+    encoded = _EncodedBlock(block.base, block.positions.tobytes(), block.sent.tobytes(), bytes(block.states))
+    encoded.sizes = block.sizes.tobytes()
     if block.lanes is not None:
-        piece.lanes = block.lanes.tobytes()
-        # A dead message's lane may be gone, or reused by now: only live messages count.
+        encoded.lanes = block.lanes.tobytes()
+        # Only live messages count, because a dead message's lane may be gone or reused.
         used = {lane for lane, state in zip(block.lanes, block.states, strict=True) if state != DEAD and lane}
-        piece.lane_names = {index: name for index in used if (name := fold.lanes[index].name) is not None}
+        encoded.lane_names = {index: name for index in used if (name := fold.lanes[index].name) is not None}
     if block.receives is not None:
-        piece.receives = block.receives.tobytes()
+        encoded.receives = block.receives.tobytes()
     if block.first_received is not None:
-        piece.first_received = block.first_received.tobytes()
+        encoded.first_received = block.first_received.tobytes()
     if block.deliver is not None:
-        piece.deliver = block.deliver.tobytes()
+        encoded.deliver = block.deliver.tobytes()
     if block.carried is not None:
-        piece.carried = block.carried.tobytes()
+        encoded.carried = block.carried.tobytes()
     index = block.states.find(IN_FLIGHT)
     while index >= 0:
         number = block.base + index
         claim = fold.in_flight[number]
-        piece.claims.append((number, claim.until, claim.since, claim.attempt))
+        encoded.claims.append((number, claim.until, claim.since, claim.attempt))
         index = block.states.find(IN_FLIGHT, index + 1)
-    return piece
+    return encoded
 
 
-def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
+def _encoded_token_chunk(chunk: Chunk) -> _EncodedTokenChunk:
     start = chunk.start
-    return _ChunkPiece(
+    return _EncodedTokenChunk(
         bytes(chunk.keys[start * TOKEN_BYTES :]),
         chunk.numbers[start:].tobytes(),
         chunk.expires[start:].tobytes(),
@@ -203,65 +204,71 @@ def _chunk_piece(chunk: Chunk) -> _ChunkPiece:
     )
 
 
-async def hanging(ref: Ref, fetch: Fetch) -> list[Ref]:
-    """Return the references in a fold's chunk."""
-    return _hanging(_decode_partition(await _piece(ref, fetch)))
+async def own_chunk(ref: Ref, fetch: Fetch) -> bytes:
+    """Return a partition's own chunk."""
+    async with aclosing(fetch([ref])) as found:
+        return await anext(found)
 
 
-async def _piece(ref: Ref, fetch: Fetch) -> bytes:
-    async with aclosing(fetch([ref])) as pieces:
-        return await anext(pieces)
+def referenced(chunk: bytes) -> list[Ref]:
+    """Return the references in a partition's own chunk."""
+    return _referenced(_decode_partition(chunk))
 
 
-def _hanging(piece: _PartitionPiece) -> list[Ref]:
-    return piece.blocks + piece.chunks + piece.retries + [ref for *_, refs in piece.adopted for ref in refs]
+def _referenced(encoded: _EncodedPartition) -> list[Ref]:
+    return (
+        encoded.blocks
+        + encoded.chunks
+        + encoded.retries
+        + [ref for *_, refs in encoded.imported_tokens for ref in refs]
+    )
 
 
-async def read(ref: Ref, fetch: Fetch) -> tuple[Fold, list[Ref]]:
-    """Return the fold of a checkpoint, and the references in its chunk."""
-    piece = _decode_partition(await _piece(ref, fetch))
-    if piece.format > FORMAT:
-        raise ValueError(f"checkpoint format {piece.format} is newer than this version reads ({FORMAT})")
-    fold = Fold(piece.partition)
-    fold.restore_settings(piece.settings, piece.now)
-    fold.next_number = piece.next_number
-    fold.purge_id = piece.purge_id
-    fold.purged_below = piece.purged_below
-    fold.quarantined = piece.quarantined
-    fold.tasks = piece.tasks
-    for destination, queue_id, following, pending in piece.outgoing:
+async def read(chunk: bytes, fetch: Fetch) -> tuple[Fold, list[Ref]]:
+    """Return the fold of a checkpoint, from the partition's own chunk, and the references in that chunk."""
+    encoded = _decode_partition(chunk)
+    if encoded.format > FORMAT:
+        raise ValueError(f"checkpoint format {encoded.format} is newer than this version reads ({FORMAT})")
+    fold = Fold(encoded.partition)
+    fold.restore_settings(encoded.settings, encoded.now)
+    fold.next_number = encoded.next_number
+    fold.purge_id = encoded.purge_id
+    fold.purged_below = encoded.purged_below
+    fold.quarantined = encoded.quarantined
+    fold.tasks = encoded.tasks
+    for destination, queue_id, following, pending in encoded.outgoing:
         out = fold.outgoing[destination] = Outgoing(queue_id)
         out.next = following
         out.pending.update((transfer, (number, redrive)) for transfer, number, redrive in pending)
-    for source, below, above in piece.taken:
-        taken = fold.taken[source] = IncomingTransfers()
-        taken.below = below
-        taken.above = set(above)
-    for source, refused in piece.refused:
-        fold.taken[source].refused = set(refused)
-    for key, expires, numbers, receives, valid in piece.attempts:
+    for source, acked_below, above in encoded.incoming:
+        incoming = fold.incoming[source] = IncomingTransfers()
+        incoming.acked_below = acked_below
+        incoming.above = set(above)
+    for source, refused in encoded.refused:
+        fold.incoming[source].refused = set(refused)
+    for key, expires, numbers, receives, valid in encoded.attempts:
         fold.attempts[key] = Attempt(expires, numbers, receives, valid)
         heappush(fold.attempts_order, (expires, key))
-    windows = [(fold.tokens, piece.chunks), (fold.retries, piece.retries)]
-    if piece.adopted or piece.complete:
-        fold.adopted = ImportedTokens()
-        fold.adopted.complete.update(piece.complete)
-        for origin, retry, refs in piece.adopted:
-            window = (fold.adopted.retries if retry else fold.adopted.tokens)[origin] = Tokens()
+    windows = [(fold.tokens, encoded.chunks), (fold.retries, encoded.retries)]
+    if encoded.imported_tokens or encoded.complete:
+        fold.imported_tokens = ImportedTokens()
+        fold.imported_tokens.complete.update(encoded.complete)
+        for origin, retry, refs in encoded.imported_tokens:
+            window = (fold.imported_tokens.retries if retry else fold.imported_tokens.tokens)[origin] = Tokens()
             windows.append((window, refs))
-    fold.emptied_ms = piece.emptied_ms
+    fold.emptied_ms = encoded.emptied_ms
     for tokens, chunk_refs in windows:
-        async with aclosing(fetch(chunk_refs)) as pieces:
+        async with aclosing(fetch(chunk_refs)) as found:
             for chunk_ref in chunk_refs:
-                held = _decode_chunk(await anext(pieces))
+                held = _decode_chunk(await anext(found))
                 tokens.restore(
                     held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
                 )  # fmt: skip
-    async with aclosing(fetch(piece.blocks)) as pieces:
-        for block_ref in piece.blocks:
-            _restore_block(fold, _decode_block(await anext(pieces)), block_ref)
+    async with aclosing(fetch(encoded.blocks)) as found:
+        for block_ref in encoded.blocks:
+            _restore_block(fold, _decode_block(await anext(found)), block_ref)
     fold.restored()
-    return fold, _hanging(piece)
+    return fold, _referenced(encoded)
 
 
 def _column(code: str, data: bytes) -> array[int]:
@@ -270,28 +277,28 @@ def _column(code: str, data: bytes) -> array[int]:
     return column
 
 
-def _block_of(piece: _BlockPiece) -> Block:
+def _block_of(encoded: _EncodedBlock) -> Block:
     """Create the block without lanes and links."""
-    block = Block(piece.base)
-    block.positions = _column("Q", piece.positions)
-    block.sent = _column("Q", piece.sent)
-    block.states = bytearray(piece.states)
-    block.sizes = _column("I", bytes(4 * len(piece.states)) if piece.sizes is None else piece.sizes)
-    if piece.receives is not None:
-        block.receives = _column("I", piece.receives)
-    if piece.first_received is not None:
-        block.first_received = _column("Q", piece.first_received)
-    if piece.deliver is not None:
-        block.deliver = _column("Q", piece.deliver)
-    if piece.carried is not None:
-        block.carried = _column("I", piece.carried)
+    block = Block(encoded.base)
+    block.positions = _column("Q", encoded.positions)
+    block.sent = _column("Q", encoded.sent)
+    block.states = bytearray(encoded.states)
+    block.sizes = _column("I", bytes(4 * len(encoded.states)) if encoded.sizes is None else encoded.sizes)
+    if encoded.receives is not None:
+        block.receives = _column("I", encoded.receives)
+    if encoded.first_received is not None:
+        block.first_received = _column("Q", encoded.first_received)
+    if encoded.deliver is not None:
+        block.deliver = _column("Q", encoded.deliver)
+    if encoded.carried is not None:
+        block.carried = _column("I", encoded.carried)
     return block
 
 
-def _waits(piece: _BlockPiece) -> bool:
+def _waits(encoded: _EncodedBlock) -> bool:
     """Return whether all messages wait and have no group: a fast path for most blocks of a long queue."""
-    size = len(piece.states)
-    return piece.lanes is None and size > 0 and piece.states.count(WAITING) == size
+    size = len(encoded.states)
+    return encoded.lanes is None and size > 0 and encoded.states.count(WAITING) == size
 
 
 def _restore_waiting(fold: Fold, block: Block) -> None:
@@ -313,23 +320,23 @@ def _restore_waiting(fold: Fold, block: Block) -> None:
     fold.restored_block(block)
 
 
-def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
-    block = _block_of(piece)
+def _restore_block(fold: Fold, encoded: _EncodedBlock, ref: Ref) -> None:
+    block = _block_of(encoded)
     block.ref = ref
-    if _waits(piece):
+    if _waits(encoded):
         _restore_waiting(fold, block)
         return
     size = len(block.states)
     block.next = _column("Q", bytes(8 * size))
     block.previous = _column("Q", bytes(8 * size))
-    fold.blocks[piece.base >> BLOCK_BITS] = block
+    fold.blocks[encoded.base >> BLOCK_BITS] = block
     lanes: dict[int, Lane] = {0: fold.default_lane}
-    for index, name in piece.lane_names.items():
+    for index, name in encoded.lane_names.items():
         lanes[index] = fold.lane_names.get(name) or fold.new_lane(name)
-    named = _column("I", piece.lanes) if piece.lanes is not None else None
+    named = _column("I", encoded.lanes) if encoded.lanes is not None else None
     if named is not None:
         block.lanes = array("I", (lanes[index].index if index in lanes else 0 for index in named))
-    claims = {number: Claim(until, until, since, attempt) for number, until, since, attempt in piece.claims}
+    claims = {number: Claim(until, until, since, attempt) for number, until, since, attempt in encoded.claims}
     oldest, live = 1 << 62, 0
     segments = fold.segments
     for index, state in enumerate(block.states):
@@ -360,7 +367,7 @@ def _restore_block(fold: Fold, piece: _BlockPiece, ref: Ref) -> None:
 
 
 def describe(fold: Fold) -> dict[str, Any]:
-    """Return the state in a form for comparison of two folds: everything that a command's outcome depends on."""
+    """Return everything in the state that a command's outcome depends on, for a comparison of two folds."""
     messages = {}
     for block in fold.blocks.values():
         for index, state in enumerate(block.states):
@@ -390,23 +397,24 @@ def describe(fold: Fold) -> dict[str, Any]:
         "segments": dict(fold.segments),
         "tokens": fold.tokens.items(fold.now),
         "retries": fold.retries.items(fold.now),
-        "adopted": {
+        "imported_tokens": {
             (origin, retry): live
-            for retry, by_origin in ((True, fold.adopted.retries), (False, fold.adopted.tokens))
+            for retry, by_origin in ((True, fold.imported_tokens.retries), (False, fold.imported_tokens.tokens))
             for origin, window in by_origin.items()
             if (live := window.items(fold.now))
         }
-        if fold.adopted is not None
+        if fold.imported_tokens is not None
         else {},
-        "complete": dict(fold.adopted.complete) if fold.adopted is not None else {},
-        "awaiting": fold.awaiting,
+        "complete": dict(fold.imported_tokens.complete) if fold.imported_tokens is not None else {},
+        "pending_token_sources": fold.pending_token_sources,
         "emptied_ms": fold.emptied_ms,
         "attempts": {key: (a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()},
         "outgoing": {
             destination: (out.queue_id, out.next, dict(out.pending)) for destination, out in fold.outgoing.items()
         },
-        "taken": {
-            source: (taken.below, sorted(taken.above), sorted(taken.refused)) for source, taken in fold.taken.items()
+        "incoming": {
+            source: (incoming.acked_below, sorted(incoming.above), sorted(incoming.refused))
+            for source, incoming in fold.incoming.items()
         },
         "tasks": list(fold.tasks),
         "fifo": isinstance(fold.order, FifoOrder),

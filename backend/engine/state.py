@@ -10,8 +10,8 @@ from bisect import bisect_right
 import msgspec
 
 from backend.api import AckLevel, Counters, MoveTask, PartitionSettings
-from backend.engine.adopted import ImportedTokens
 from backend.engine.blocks import BLOCK_BITS, DEAD, WAITING, Block
+from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.timers import NEVER, Timers
@@ -29,12 +29,12 @@ class Claim(msgspec.Struct, gc=False):
 
     until: int
     timer: int
-    """The earliest timer set for it."""
+    """The earliest timer set for the claim."""
     since: int
     attempt: str | None = None
     changed: bool = False
-    """A client has changed its duration, so it stays even if the client that received the message has disconnected.
-    Checkpoints do not hold this: claims whose messages reached no client are released within moments.
+    """True if a client has changed its duration: then it stays even if the client that received the message has
+    disconnected. Checkpoints do not hold this: claims whose messages reached no client are released within moments.
     """
 
 
@@ -55,11 +55,9 @@ class State:
         "_free_lanes",
         "_next_lane",
         "ack_level",
-        "adopted",
         "at_most_once",
         "attempts",
         "attempts_order",
-        "awaiting",
         "blocks",
         "byte_moments",
         "changed",
@@ -69,7 +67,9 @@ class State:
         "due",
         "emptied_ms",
         "fifo",
+        "imported_tokens",
         "in_flight",
+        "incoming",
         "lane_names",
         "lanes",
         "limited",
@@ -80,6 +80,7 @@ class State:
         "order",
         "outgoing",
         "partition",
+        "pending_token_sources",
         "purge_id",
         "purged_below",
         "quarantined",
@@ -89,7 +90,6 @@ class State:
         "segments",
         "settings",
         "stored_bytes",
-        "taken",
         "tasks",
         "timers",
         "token_window_ms",
@@ -102,7 +102,7 @@ class State:
         self.settings: PartitionSettings | None = None
         self.fifo = False
         self.limited = False
-        """The queue has a limit on its length, or the partition accepts no sends at all."""
+        """True if the queue has a limit on its length, or the partition accepts no sends at all."""
         self.at_most_once = False
         self.ack_level = AckLevel.QUORUM
         self.retention_ms = 0
@@ -110,7 +110,7 @@ class State:
         self.retry_window_ms = 0
         self.now = 0
         self.due = NEVER
-        """Earliest time at which time alone changes the state."""
+        """Earliest time at which the passing of time changes the state."""
         self.next_number = 1
         self.purge_id = 0
         self.purged_below = 0
@@ -136,9 +136,9 @@ class State:
         """Deduplication ids of a FIFO queue."""
         self.retries = Tokens()
         """Retry tokens of calls, each with a digest."""
-        self.adopted: ImportedTokens | None = None
+        self.imported_tokens: ImportedTokens | None = None
         """Tokens imported from other partitions; None: there never were any."""
-        self.awaiting: tuple[int, ...] = ()
+        self.pending_token_sources: tuple[int, ...] = ()
         """Partitions that have not yet handed over the tokens that this one waits for."""
         self.emptied_ms = 0
         """Time at which the draining partition was found empty, if nothing has arrived since; 0: it was not."""
@@ -146,12 +146,12 @@ class State:
         self.attempts_order: list[tuple[int, str]] = []
         """A heap by expiry."""
         self.outgoing: dict[int, Outgoing] = {}
-        self.taken: dict[int, IncomingTransfers] = {}
+        self.incoming: dict[int, IncomingTransfers] = {}
         self.tasks: list[MoveTask] = []
         self.segments: dict[int, int] = {}
         """Number of live messages in each segment of the journal."""
         self.changed = True
-        """The state has changed since the last checkpoint."""
+        """True if the state has changed since the last checkpoint."""
         self._ages: list[tuple[int, int]] = []
         self._free_lanes: list[int] = []
         self._next_lane = 1
@@ -174,8 +174,8 @@ class State:
     def stored_byte_ms(self, until: int) -> int:
         """Return the integral of stored bytes over time, in byte-milliseconds, from :meth:`Fold.open` to ``until``.
 
-        ``until`` must not be before the last change.  A byte stored from a to b counts b - a: so the sum is that of all
-        bytes times ``until``, less the times at which they arrived, and plus those at which they were removed.
+        ``until`` must not be before the last change.  A byte stored from a to b counts b - a.  So the integral is the
+        stored bytes times ``until``, less the sum of arrival times, plus the sum of removal times.
         """
         return self.stored_bytes * until - self.byte_moments
 
@@ -191,7 +191,9 @@ class State:
         # A block keeps its columns as long as any of its messages is live.
         places = sum(len(block.states) for block in self.blocks.values())
         claims = len(self.in_flight) + self.moving
-        tokens = len(self.tokens) + len(self.retries) + (0 if self.adopted is None else len(self.adopted))
+        tokens = (
+            len(self.tokens) + len(self.retries) + (0 if self.imported_tokens is None else len(self.imported_tokens))
+        )
         return FOLD_BYTES + places * MESSAGE_BYTES + claims * CLAIM_BYTES + tokens * TOKEN_MEMORY_BYTES
 
     def counters(self) -> Counters:

@@ -1,7 +1,7 @@
 """Packed timers: many deadlines at 16 bytes each.
 
-Deadlines are unsorted in buckets of half a second, and sorted only when their bucket's time has come.  Entries are
-never removed early: when one fires, its owner checks whether it is still valid.
+Deadlines are unsorted in buckets of half a second, and a bucket is sorted only when its time begins.  Entries are never
+removed early: when one fires, its owner checks whether it is still valid.
 """
 
 from __future__ import annotations

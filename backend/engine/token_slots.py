@@ -1,7 +1,7 @@
 """Choice of the slot of a queue for a token or a name, by rendezvous hashing.
 
-Each slot computes a number from the key, and the highest wins.  So when slots are added, keys move only to these, and
-when slots are removed, only their keys move, evenly to all others.
+A number is computed for each slot from the key, and the slot with the highest is chosen.  So when slots are added, keys
+move only to these, and when slots are removed, only their keys move, evenly to all others.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def slot_of_name(name: str, slots: Sequence[int]) -> int:
 def is_slot_of_token(slot: int, token: bytes, slots: Sequence[int]) -> bool:
     """Return whether :func:`slot_of_token` is this slot; a few other slots mostly suffice to rule it out."""
     key = int.from_bytes(token[:8], "little")
-    mine = _drawn(key, slot)
+    own_draw = _drawn(key, slot)
     for other in slots:
         drawn = _drawn(key, other)
-        if drawn > mine:
+        if drawn > own_draw:
             return False
     return slot in slots
 
 
 def _slot(key: int, slots: Sequence[int]) -> int:
-    best, most = -1, -1
+    best, highest = -1, -1
     for slot in slots:
         drawn = _drawn(key, slot)
-        if drawn > most:
-            best, most = slot, drawn
+        if drawn > highest:
+            best, highest = slot, drawn
     return best
 
 

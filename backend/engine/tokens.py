@@ -4,7 +4,7 @@ A FIFO queue's deduplication ids and the retry tokens of calls are two such wind
 call, which distinguishes a repeat from another call with the same token.
 
 Memory is rate times window: a dictionary entry for the lookup, and 32 packed bytes (48 with a digest) in order of
-arrival; with the key and its place that is about 170 bytes for each token.  Full chunks never change again, so a
+arrival; with the key and its index that is about 170 bytes for each token.  Full chunks never change again, so a
 checkpoint writes each of them once.
 """
 
@@ -34,7 +34,7 @@ class Chunk:
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """Place of its first token: tokens are counted in order of arrival."""
+        """Index of its first token; tokens are counted in order of arrival."""
         self.keys = bytearray()
         self.numbers = array("Q")
         self.expires = array("Q")
@@ -52,53 +52,53 @@ class Chunk:
 
 
 class Tokens:
-    """The window.  Either all of its tokens have a digest, or none has.
+    """The tokens of a window.  Either all of them have a digest, or none has.
 
     Tokens may expire in another order than they were remembered: each lookup compares the time.
     """
 
-    __slots__ = ("_chunks", "_last", "_next", "_places", "next_expiry")
+    __slots__ = ("_chunks", "_indexes", "_last", "_next", "next_expiry")
 
     def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
+        self._indexes: dict[bytes, int] = {}
         self._chunks: list[Chunk] = []
         self._last: Chunk | None = None
         self._next = 0
         self.next_expiry = NEVER
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indexes)
 
     def get(self, token: bytes, now: int) -> int | None:
         """Return the number of the message stored with this token, unless the token has expired at ``now``.
 
-        Checked here and not only in :meth:`expire`: tokens handed over by another partition are not in order of time,
-        and a shortened window leaves tokens that expire after later ones.
+        The expiry is checked here and not only in :meth:`expire`, because tokens handed over by another partition are
+        not in order of time, and a shortened window leaves tokens that expire after later ones.
         """
-        place = self._places.get(token)
-        if place is None:
+        index = self._indexes.get(token)
+        if index is None:
             return None
-        chunk = self._chunk(place)
-        at = place - chunk.first
+        chunk = self._chunk(index)
+        at = index - chunk.first
         return chunk.numbers[at] if chunk.expires[at] > now else None
 
     def find(self, token: bytes, now: int) -> tuple[int, bytes] | None:
         """Return number and digest stored with this token, unless it has expired at ``now``."""
-        place = self._places.get(token)
-        if place is None:
+        index = self._indexes.get(token)
+        if index is None:
             return None
-        chunk = self._chunk(place)
-        at = place - chunk.first
+        chunk = self._chunk(index)
+        at = index - chunk.first
         return (chunk.numbers[at], chunk.digest(at)) if chunk.expires[at] > now else None
 
-    def _chunk(self, place: int) -> Chunk:
-        return self._chunks[bisect_right(self._chunks, place, key=_first) - 1]
+    def _chunk(self, index: int) -> Chunk:
+        return self._chunks[bisect_right(self._chunks, index, key=_first) - 1]
 
     def remember(self, token: bytes, number: int, expires: int, digest: bytes = b"") -> None:
-        place = self._next
+        index = self._next
         chunk = self._last
-        if chunk is None or place - chunk.first >= CHUNK_TOKENS:
-            chunk = self._last = Chunk(place)
+        if chunk is None or index - chunk.first >= CHUNK_TOKENS:
+            chunk = self._last = Chunk(index)
             self._chunks.append(chunk)
         chunk.keys += token
         chunk.numbers.append(number)
@@ -106,8 +106,8 @@ class Tokens:
         if digest:
             chunk.digests += digest
         chunk.ref = None
-        self._places[token] = place
-        self._next = place + 1
+        self._indexes[token] = index
+        self._next = index + 1
         if expires < self.next_expiry:
             self.next_expiry = expires
 
@@ -115,25 +115,25 @@ class Tokens:
         """Free the memory of tokens that have expired at ``now``, up to the first one that has not."""
         if now < self.next_expiry:
             return
-        places = self._places
+        indexes = self._indexes
         while self._chunks:
             chunk = self._chunks[0]
-            place = chunk.first + chunk.start
+            index = chunk.first + chunk.start
             tokens = _each_token(chunk.keys[chunk.start * TOKEN_BYTES :])
             for (token,), expires in zip(tokens, chunk.expires[chunk.start :], strict=True):
                 if expires > now:
-                    chunk.start = place - chunk.first
+                    chunk.start = index - chunk.first
                     self.next_expiry = expires
                     return
-                if places.get(token) == place:
-                    del places[token]
-                place += 1
+                if indexes.get(token) == index:
+                    del indexes[token]
+                index += 1
             del self._chunks[0]
         self._last = None
         self.next_expiry = NEVER
 
     def clear(self) -> None:
-        self._places.clear()
+        self._indexes.clear()
         self._chunks.clear()
         self._last = None
         self.next_expiry = NEVER
@@ -152,7 +152,7 @@ class Tokens:
         self._last = chunk
         self._next += len(numbers)
         for at in range(len(numbers)):
-            self._places[chunk.key(at)] = chunk.first + at
+            self._indexes[chunk.key(at)] = chunk.first + at
         if expires:
             self.next_expiry = min(self.next_expiry, expires[0])
 
@@ -161,17 +161,17 @@ class Tokens:
 
         A token's part is its last byte but one, modulo ``parts``.
         """
-        places = self._places
+        indexes = self._indexes
         for chunk in self._chunks:
             column = chunk.keys[TOKEN_BYTES - 2 :: TOKEN_BYTES]
             for at in [at for at, byte in enumerate(column) if byte % parts == part]:
                 token = chunk.key(at)
-                if chunk.expires[at] > now and places.get(token) == chunk.first + at:
+                if chunk.expires[at] > now and indexes.get(token) == chunk.first + at:
                     yield token, chunk.numbers[at], chunk.expires[at], chunk.digest(at)
 
     def items(self, now: int) -> dict[bytes, tuple[int, bytes]]:
         """Return number and digest by token, of those that have not expired at ``now``, for comparison."""
-        return {token: found for token in self._places if (found := self.find(token, now)) is not None}
+        return {token: found for token in self._indexes if (found := self.find(token, now)) is not None}
 
 
 def _first(chunk: Chunk) -> int:

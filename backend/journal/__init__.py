@@ -1,14 +1,13 @@
 """The journal: local files or tables of a Cassandra, which make answers durable.
 
 - ``interface``    the interface of both
+- ``types``        rows, damage and unreadable records, as both return them
 - ``rows``         the format: records, rows, segment headers (pure)
-- ``disk``         the disk operations, and their implementation by the operating system
-- ``log``          the append side of one incarnation's log
-- ``room``         segments allocated ahead for it
-- ``segments``     segment files, reads of records in them, and their deletion
+- ``row_buffer``   the row being filled, its encoding and the idle mark, common to both
+- ``row_scanner``  detection of rows in bytes, complete or not
+- ``salvage``      the readable parts of damaged rows and records
+- ``checkpoints``  the interface to stores of immutable chunks of shards' states
 - ``pins``         segments that must not be deleted, with the reasons
-- ``recovery``     scan of a log after its process has ended
-- ``traces``       detection of rows in bytes, complete or not
-- ``checkpoints``  immutable chunks of shards' states
-- ``cassandra_*``  the same on Cassandra
+- ``local``        the journal on local files
+- ``cassandra``    the journal on Cassandra
 """

@@ -14,24 +14,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from backend.journal.checkpoints import PieceStore
-from backend.journal.local.scan import LogEnd, Row
-from backend.journal.local.segments import RottenRecord
+from backend.journal.checkpoints import ChunkStore
+from backend.journal.extents import ExtentStore
 from backend.journal.rows import RecordView
+from backend.journal.types import DamagedRecord, LogEnd, Row
 from metadata_service.models import LogEntry
 
 
 class Cut(NamedTuple):
     """A boundary between rows: between the records appended so far and later ones.
 
-    Row and segment are recorded together, when the last row with records is closed: an empty row behind it may already
-    lie in another segment than the row being filled.
+    Row and segment are recorded together, when the last row with records is closed: an empty row after it may already
+    be in another segment than the row being filled.
     """
 
     seq: int
     """The last row with records appended so far; 0 if there is none."""
     floor_segment: int
-    """First segment to read for the rows behind the cut: row ``seq + 1`` lies in it, or in the next."""
+    """First segment to read for the rows after the cut: row ``seq + 1`` is in it, or in the next."""
 
     @property
     def floor_seq(self) -> int:
@@ -50,7 +50,7 @@ class Log(Protocol):
 
     @property
     def durable_seq(self) -> int:
-        """The last row whose answers may be sent, as may those of all before it."""
+        """The last row up to which answers may be sent."""
 
     @property
     def unsynced_bytes(self) -> int:
@@ -69,23 +69,23 @@ class Log(Protocol):
 
         With ``reserve`` it may use the space reserved for operations that free space.  Raises
         :class:`~backend.api.StorageFull` or :class:`~backend.api.Unavailable`, having changed nothing; never after
-        :meth:`check_room` (or :meth:`wait_room`) has succeeded.
+        :meth:`check_space` (or :meth:`wait_for_space`) has succeeded.
         """
 
-    def check_room(self, size_bytes: int, reserve: bool = False) -> None:
+    def check_space(self, size_bytes: int, reserve: bool = False) -> None:
         """Check that records of this size in total can be appended now, in this iteration of the loop.
 
-        Raises :class:`~backend.api.StorageFull` (:meth:`wait_room` may help) or :class:`~backend.api.Unavailable`.
+        Raises :class:`~backend.api.StorageFull` (:meth:`wait_for_space` may help) or :class:`~backend.api.Unavailable`.
         """
 
-    async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Check like :meth:`check_room`, but wait for room that is being made."""
+    async def wait_for_space(self, size_bytes: int, reserve: bool = False) -> None:
+        """Check like :meth:`check_space`, but wait for space that is being freed."""
 
-    def room(self) -> bool:
+    def has_space(self) -> bool:
         """Return whether new messages are accepted."""
 
-    def short(self) -> bool:
-        """Return whether room for new messages will soon run out unless some is made."""
+    def is_nearly_full(self) -> bool:
+        """Return whether space for new messages will soon run out unless some is freed."""
 
     def cut(self) -> Cut:
         """Close the row being filled, so that later appends go to a later row; return the boundary."""
@@ -107,7 +107,7 @@ class Log(Protocol):
         Raises :class:`~backend.api.Unavailable`, also when a replica is down: no other call is affected by that.
         """
 
-    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | DamagedRecord]:
         """Return the records at these positions, in their order, of this log or an earlier one.
 
         Raises :class:`~backend.api.Unavailable` when they cannot be read now.
@@ -118,7 +118,7 @@ class Log(Protocol):
 
 
 class Segments(Protocol):
-    """The segments of the logs that were found, or begun, by this process.  Used from one event loop."""
+    """The segments of the logs that were found, or started, by this process.  Used from one event loop."""
 
     def logs(self) -> list[int]:
         """Return the ids of logs that may have remains, ascending."""
@@ -150,7 +150,10 @@ class Journal(Protocol):
     def segments(self) -> Segments: ...
 
     @property
-    def pieces(self) -> PieceStore: ...
+    def chunks(self) -> ChunkStore: ...
+
+    @property
+    def extents(self) -> ExtentStore: ...
 
     @property
     def segment_bytes(self) -> int:
@@ -160,14 +163,14 @@ class Journal(Protocol):
         """Check that logs can be stored here at all.  Repeatable; the first step of a start."""
 
     async def refresh(self, entries: Iterable[LogEntry]) -> set[int]:
-        """Return those of these logs that may have been begun, by id, whoever writes them.  They are readable from now
-        on.
+        """Return those of these logs that may have been started, by id, whichever process writes them.  They are
+        readable from now on.
         """
 
     async def find(self, entries: Iterable[LogEntry]) -> set[int]:
         """Find logs like :meth:`refresh`, and lock them for this process until :meth:`release`.
 
-        No other process writes or recovers them meanwhile.  Raises :class:`~backend.journal.local.segments.LogInUse` if
+        No other process writes or recovers them meanwhile.  Raises :class:`~backend.journal.types.LogInUse` if
         the writer of one is known to be alive.
         """
 
@@ -180,7 +183,7 @@ class Journal(Protocol):
     def scan(self, entry: LogEntry, known_seq: int) -> Scan:
         """Scan a sealed or found log from its floor to its end.
 
-        ``known_seq``: a row known from elsewhere to be durable, from a committed checkpoint or chain.
+        ``known_seq``: a row that a committed checkpoint or chain proves durable.
         """
 
     async def finalize(self, entry: LogEntry, end: LogEnd) -> None:
@@ -200,5 +203,5 @@ class Journal(Protocol):
 
         ``on_failure`` is called once, when nothing more can be written: the caller has to discard its memory and
         restart from what is durable.  Raises :class:`~backend.api.StorageFull`, :class:`~backend.api.Unavailable`,
-        :class:`~backend.journal.local.segments.LogInUse`, :class:`OSError`.
+        :class:`~backend.journal.types.LogInUse`, :class:`OSError`.
         """

@@ -1,6 +1,6 @@
 """Pinned segments, and the reasons.
 
-Only this module decides it.  A segment may be dropped when it lies below its log's floor and nothing else holds it.
+Only this module decides whether a segment may be dropped: when it lies below its log's floor and nothing else holds it.
 Any later feature that needs segments (cursors, for example) adds its pins here.
 """
 
@@ -43,7 +43,7 @@ class Pins:
     def set_chain(self, shard: int, starts: Iterable[Segment]) -> None:
         """Set the segments replayed on top of the shard's checkpoint: for each log of its chain, the first one.
 
-        Only for a shard that has records there; one without costs nothing and pins nothing.
+        Only for a shard that has records there; one without records pins nothing.
         """
         self._chains[shard] = dict(starts)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
@@ -34,13 +35,13 @@ class Found(NamedTuple):
     """The header was read from its proper place, not from the tail."""
 
 
-class Traces:
-    """Recognizes the rows of one log by its id and its life, the random number that no other log shares."""
+class RowScanner:
+    """Recognizes the rows of one log by its id and its nonce, a random number that no other log shares."""
 
-    def __init__(self, log_id: int, life: int) -> None:
+    def __init__(self, log_id: int, nonce: int) -> None:
         self._log_id = log_id
-        self._life = life
-        marks = bytes((FORMAT, 0, 0, 0)) + life.to_bytes(8, "little")
+        self._nonce = nonce
+        marks = bytes((FORMAT, 0, 0, 0)) + nonce.to_bytes(8, "little")
         self._row_prefix = ROW_MAGIC + marks
         self._tail_prefix = TAIL_MAGIC + marks
 
@@ -49,7 +50,7 @@ class Traces:
         header = decode_segment_header(buffer[:SEGMENT_HEADER_BYTES])
         if header is None or (header.log_id, header.segment) != (self._log_id, number):
             return None
-        return header if header.life == self._life else None
+        return header if header.nonce == self._nonce else None
 
     def own_row(self, buffer: bytes, offset: int) -> RowHeader | None:
         """Return the row at ``offset`` if it belongs to this log and ends within the segment."""
@@ -72,7 +73,7 @@ class Traces:
             at += 8
         return None
 
-    def next_trace(self, buffer: bytes, offset: int, seq: int) -> Found | None:
+    def next_row(self, buffer: bytes, offset: int, seq: int) -> Found | None:
         """Return the first row from ``offset`` on with a number above ``seq``, detected by its header or its tail."""
         row: Found | None = None
         at = offset
@@ -95,11 +96,11 @@ def directory_of(buffer: bytes, found: Found) -> tuple[list[tuple[int, int]] | N
     at = offset + ROW_HEADER_BYTES + header.payload_bytes
     tail = decode_row_tail(buffer, at + DIRECTORY_ENTRY_BYTES * header.record_count)
     if tail is None or tail.header != header:
-        return None, [(offset + header.row_bytes - TAIL_BYTES, "the row's tail is rotten")]
+        return None, [(offset + header.row_bytes - TAIL_BYTES, "the row's tail is damaged")]
     directory = decode_directory(buffer, at, header.record_count, tail.directory_crc)
     ends = [0, *(end for end, _ in directory)] if directory is not None else []
     if directory is None or ends[-1] != header.payload_bytes or any(a >= b for a, b in itertools.pairwise(ends)):
-        return None, [(at, "the row's directory is rotten")]
+        return None, [(at, "the row's directory is damaged")]
     return directory, []
 
 
@@ -110,7 +111,7 @@ def is_whole(buffer: bytes, found: Found) -> bool:
 
 
 def first_row(buffer: bytes, log_id: int) -> RowHeader | None:
-    """Return any row of the log, without knowledge of its life."""
+    """Return any row of the log, without knowledge of its nonce."""
     for magic in (ROW_MAGIC, TAIL_MAGIC):
         at = 0
         while (at := buffer.find(magic, at)) >= 0:

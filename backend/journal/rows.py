@@ -16,8 +16,8 @@ of the directory.  Each row contains the checksum of the row before it (the *cha
 
 A *segment* is a file of rows that begins with a segment header.  Everything is little-endian and aligned to 8 bytes.
 
-Headers contain the log's id and its *life*, 64 random bits that never leave the journal.  So neither stale bytes of
-another log nor a message that a client made to look like a row is ever taken for a row of this log.
+Headers contain the log's id and its *nonce*, 64 random bits that never leave the journal.  So neither stale bytes of
+another log nor a message that imitates a row is ever decoded as a row of this log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 FORMAT = 1
 
@@ -118,7 +119,7 @@ class RecordView(NamedTuple):
         return RECORD_HEADER_BYTES + len(self.head) + self.body_bytes + 7 & ~7
 
 
-class Rotten(NamedTuple):
+class RecordDamage(NamedTuple):
     """Remainder of a record whose bytes differ from what was written."""
 
     part: str
@@ -134,12 +135,12 @@ class Rotten(NamedTuple):
 _new_tuple = tuple.__new__
 
 
-def decode_record(buffer: bytes, offset: int, end: int | None = None) -> RecordView | Rotten:
+def decode_record(buffer: bytes, offset: int, end: int | None = None) -> RecordView | RecordDamage:
     """Read and check the record at ``offset``.  It may not extend beyond ``end`` (default: the end of the buffer)."""
     if end is None:
         end = len(buffer)
     if offset + RECORD_HEADER_BYTES > end:
-        return Rotten("header", None, 0)
+        return RecordDamage("header", None, 0)
     (version, kind, _, _, shard, _, partition, epoch, key_id, time_ms, head_bytes, body_bytes, head_crc, body_crc) = (
         _unpack_record(buffer, offset)
     )
@@ -149,18 +150,18 @@ def decode_record(buffer: bytes, offset: int, end: int | None = None) -> RecordV
         or version != FORMAT
         or head_offset + head_bytes + body_bytes > end
     ):
-        return Rotten("header", None, 0)
+        return RecordDamage("header", None, 0)
     body_offset = head_offset + head_bytes
     head = buffer[head_offset:body_offset]
     size_bytes = RECORD_HEADER_BYTES + head_bytes + body_bytes + 7 & ~7
     if crc32(head) != head_crc:
         view = RecordView(kind, shard, partition, epoch, key_id, time_ms, b"", buffer, body_offset, 0)
-        return Rotten("head", view, size_bytes)
+        return RecordDamage("head", view, size_bytes)
     view = _new_tuple(
         RecordView, (kind, shard, partition, epoch, key_id, time_ms, head, buffer, body_offset, body_bytes)
     )
     if crc32(buffer[body_offset : body_offset + body_bytes]) != body_crc:
-        return Rotten("body", view, size_bytes)
+        return RecordDamage("body", view, size_bytes)
     return view
 
 
@@ -203,7 +204,7 @@ def decode_intact(buffer: bytes, offset: int, end: int, position: int) -> list[t
 ROW_MAGIC = b"HfRw"
 TAIL_MAGIC = b"HfTl"
 
-# magic, format, flags, reserved, life, log id, records, seq, answered, time, payload length, chain, payload crc
+# magic, format, flags, reserved, nonce, log id, records, seq, answered, time, payload length, chain, payload crc
 _ROW = Struct("<4sBBHQIIQQqIII")
 ROW_HEADER_BYTES = _ROW.size + 4
 _TAIL_REST = ROW_HEADER_BYTES - 4
@@ -217,7 +218,7 @@ assert TAIL_BYTES == 72
 
 
 class RowHeader(NamedTuple):
-    life: int
+    nonce: int
     log_id: int
     record_count: int
     seq: int
@@ -238,7 +239,7 @@ class RowHeader(NamedTuple):
 
 def encode_row(
     *,
-    life: int,
+    nonce: int,
     log_id: int,
     seq: int,
     answered: int,
@@ -250,7 +251,19 @@ def encode_row(
     """Return the bytes of a row, and its checksum.  ``directory`` is made of :func:`directory_entry`."""
     payload = b"".join(records)
     fixed = _ROW.pack(
-        ROW_MAGIC, FORMAT, 0, 0, life, log_id, len(records), seq, answered, time_ms, len(payload), chain, crc32(payload)
+        ROW_MAGIC,
+        FORMAT,
+        0,
+        0,
+        nonce,
+        log_id,
+        len(records),
+        seq,
+        answered,
+        time_ms,
+        len(payload),
+        chain,
+        crc32(payload),
     )
     check = crc32(fixed)
     header = fixed + _pack_u32(check)
@@ -266,10 +279,10 @@ def directory_entry(record: bytes, end: int) -> bytes:
 
 
 def _row_header(fields: tuple[int, ...], check: int) -> RowHeader | None:
-    _, version, _, _, life, log_id, count, seq, answered, time_ms, payload_bytes, chain, payload_crc = fields
+    _, version, _, _, nonce, log_id, count, seq, answered, time_ms, payload_bytes, chain, payload_crc = fields
     if version != FORMAT or payload_bytes & 7 or payload_bytes > SEGMENT_BYTES_MAX or count * 56 > payload_bytes:
         return None
-    return RowHeader(life, log_id, count, seq, answered, time_ms, payload_bytes, chain, payload_crc, check)
+    return RowHeader(nonce, log_id, count, seq, answered, time_ms, payload_bytes, chain, payload_crc, check)
 
 
 def decode_row_header(buffer: bytes, offset: int) -> RowHeader | None:
@@ -311,7 +324,7 @@ def decode_directory(buffer: bytes, offset: int, count: int, crc: int) -> list[t
 SEGMENT_MAGIC = b"HfSg"
 _SEGMENT = Struct(
     "<4sBBHQIIQqII"
-)  # magic, format, flags, reserved, life, log id, segment, first seq, time, chain, spare
+)  # magic, format, flags, reserved, nonce, log id, segment, first seq, time, chain, reserved
 SEGMENT_HEADER_BYTES = 56
 _SEGMENT_PADDING = bytes(SEGMENT_HEADER_BYTES - _SEGMENT.size - 4)
 
@@ -320,7 +333,7 @@ assert _SEGMENT.size == 48
 
 
 class SegmentHeader(NamedTuple):
-    life: int
+    nonce: int
     log_id: int
     segment: int
     first_seq: int
@@ -335,7 +348,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
         FORMAT,
         0,
         0,
-        header.life,
+        header.nonce,
         header.log_id,
         header.segment,
         header.first_seq,
@@ -352,5 +365,5 @@ def decode_segment_header(buffer: bytes) -> SegmentHeader | None:
         return None
     if _unpack_u32(buffer, SEGMENT_HEADER_BYTES - 4)[0] != crc32(buffer[: SEGMENT_HEADER_BYTES - 4]):
         return None
-    _, version, _, _, life, log_id, segment, first_seq, time_ms, chain, _ = _SEGMENT.unpack_from(buffer)
-    return SegmentHeader(life, log_id, segment, first_seq, time_ms, chain) if version == FORMAT else None
+    _, version, _, _, nonce, log_id, segment, first_seq, time_ms, chain, _ = _SEGMENT.unpack_from(buffer)
+    return SegmentHeader(nonce, log_id, segment, first_seq, time_ms, chain) if version == FORMAT else None

@@ -19,33 +19,38 @@ from typing import NamedTuple
 import msgspec
 
 from backend import instruments
-from backend.api import StorageFull, Unavailable
+from backend.api import StorageFull, Unavailable, shard_of
 from backend.engine import snapshot
 from backend.engine.blocks import Block, Ref
 from backend.engine.fold import Fold
 from backend.engine.tokens import Chunk
-from backend.journal.checkpoints import MANIFEST_FORMAT, PieceFile, PieceWriter, ShardManifest, encode_manifest
+from backend.extent_ids import ExtentId
+from backend.journal.checkpoints import MANIFEST_FORMAT, ChunkFile, ChunkWriter, ShardManifest, encode_manifest
 from backend.journal.interface import Journal
 from backend.journal.pins import Pins, Segment
 from backend.journal.rows import SEGMENT_MAX
-from backend.recovery.compaction import Cleaner
+from backend.recovery.compaction import Compaction
+from backend.recovery.served import Served
 from backend.serving.background import LogThrottle, Slices, in_groups
-from backend.serving.incarnation import Incarnation
-from backend.serving.shards import Shard, as_ref, piece_files, shard_of
+from backend.serving.shards import Shard, as_ref, chunk_files
+from backend.serving.stream_partition import OpenStream
+from backend.streams import snapshot as stream_snapshot
+from backend.streams.snapshot import AnyFold, Holder
+from backend.streams.stream import ExtentNumber
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-CHAIN_MOST = 8
+CHECK_SECONDS = 1.0
+CHAIN_MAX = 8
 """Logs in a shard's chain above which a start takes the first checkpoint at once, as starts may keep failing early."""
 SPARSE = 4
 """A chunk file less than a quarter of which is needed is rewritten and deleted."""
 READS_AT_ONCE = 8
 """Logs whose remains are listed at the same time."""
 LEFT_BEHIND_SECONDS = 600.0
-"""Delay after which a log without remains is checked once more, for writes that were still in progress.  If it is still
+"""Delay after which a log without remains is checked again, for writes that were still in progress.  If it is still
 empty, its entry says so.
 """
 MARKS_AT_ONCE = 8
@@ -65,15 +70,18 @@ class RetainedSegments(NamedTuple):
     sealed_logs: int
 
 
-class _Taken:
+class _Capture:
     """State captured of a shard that is not published yet; with its entry, the whole checkpoint."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.entry = shard.entry
-        self.pieces: dict[int, tuple[Ref, list[Ref]]] = {}
+        self.chunks: dict[int, tuple[Ref, list[Ref]]] = {}
         self.fresh: list[tuple[Block | Chunk, Ref]] = []
-        self.folds: list[Fold] = []
+        self.fresh_of_streams: list[tuple[Holder, Ref]] = []
+        self.folds: list[Fold | AnyFold] = []
+        self.released: list[tuple[OpenStream, list[ExtentNumber]]] = []
+        """Extents that hold nothing any more, as the checkpoint lists them."""
 
     def undo(self) -> None:
         """Mark everything as changed again, because the checkpoint was not published.
@@ -81,7 +89,7 @@ class _Taken:
         References to chunks that were never written must be forgotten: otherwise the next checkpoint would name them,
         too.
         """
-        for holder, ref in self.fresh:
+        for holder, ref in (*self.fresh, *self.fresh_of_streams):
             if holder.ref == ref:
                 holder.ref = None
         for fold in self.folds:
@@ -94,7 +102,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        node: Incarnation,
+        node: Served,
         entry: LogEntry,
         entries: MemberStore,
         journal: Journal,
@@ -105,51 +113,52 @@ class Checkpointer:
         self.kept: RetainedSegments | None = None
         """Remains as of the last sweep."""
         self._node = node
+        self._writer = node.writer
         self._entries = entries
         self._journal = journal
-        self._pieces = journal.pieces
+        self._chunks = journal.chunks
         self._segments = journal.segments
         self._every = every_segments
         self._wall = wall
-        self._cleaner = Cleaner(node, journal.segment_bytes)
+        self._compaction = Compaction(node.partitions, node.writer, node.payload_cache, journal.segment_bytes)
         chained = {log_id for shard in node.shards.owned.values() for log_id, _, _ in shard.entry.chain}
-        self._begun_at = 1 if chained == {node.log.log_id} else 1 - every_segments
+        self._checkpointed_at = 1 if chained == {node.log.log_id} else 1 - every_segments
         """Segment of the log at the last checkpoint.  Set at the start so that one is soon due if earlier logs can be
         freed.
         """
         self._lock = asyncio.Lock()
-        self._unsettled = False
-        """A change of the metadata is in progress, or has ended with an unknown outcome."""
+        self._indeterminate = False
+        """True while a change of the metadata is in progress, or after one with an unknown outcome."""
         self._emptied: dict[int, float] = {}
         """Sealed logs found empty, and the loop's time at which each was."""
-        self._giving: dict[int, tuple[ShardEntry, str]] = {}
+        self._handing_over: dict[int, tuple[ShardEntry, str]] = {}
         """Shards in hand-over: their next entries, and the name of the new owner."""
 
     def soon(self) -> None:
         """Schedule a checkpoint without waiting for more records, because shards folded from other logs have
         arrived.
         """
-        self._begun_at = self._node.log.next_segment - self._every
+        self._checkpointed_at = self._node.log.next_segment - self._every
 
     async def run(self) -> None:
         """Take checkpoints when they are due, until cancelled."""
         log_throttle = LogThrottle()
         shards = self._node.shards.owned.values()
         longest = max((len(one.entry.chain) for one in shards if one.damage is None), default=0)
-        pause = LOOK_SECONDS if longest <= CHAIN_MOST else 0.0
+        pause = CHECK_SECONDS if longest <= CHAIN_MAX else 0.0
         while True:
             await asyncio.sleep(pause)
-            pause = LOOK_SECONDS
+            pause = CHECK_SECONDS
             log = self._node.log
-            full = log.short()
-            due = log.next_segment - self._begun_at >= self._every or (full and self._something_to_gain())
-            if not due and not self._giving:
+            full = log.is_nearly_full()
+            due = log.next_segment - self._checkpointed_at >= self._every or (full and self._something_to_gain())
+            if not due and not self._handing_over:
                 continue
             try:
                 await self.checkpoint()
-                if await self._cleaner.clean(log.log_id, log.next_segment, eager=full):
+                if await self._compaction.run(log.log_id, log.next_segment, eager=full):
                     await self.checkpoint()
-                log_throttle.settled("checkpoint")
+                log_throttle.forget("checkpoint")
             except (Unavailable, StorageFull, StoreError) as error:
                 if log_throttle.should_log("checkpoint", str(error)):
                     logger.warning("no checkpoint now: %s", error)
@@ -176,43 +185,46 @@ class Checkpointer:
 
     async def _checkpoint(self) -> None:
         node, log = self._node, self._node.log
-        if self._unsettled:
+        if self._indeterminate:
             await self._resolve()
-        writer = await self._pieces.begin(log.log_id)
+        writer = await self._chunks.create_file(log.log_id)
         cut = log.cut()
-        taken: list[_Taken] = []
+        captures: list[_Capture] = []
         slices = Slices()
         try:
             for shard in list(node.shards.owned.values()):
                 assert not shard.leaving, "the floor must not pass it"
                 if shard.damage is not None:
                     continue  # Damage must be found again at the next start; it has no records in this log.
-                if shard.dirty or any(log_id != log.log_id for log_id, _, _ in shard.entry.chain):
-                    one = _Taken(shard)
-                    taken.append(one)
-                    for _ in self._take_ahead(one, writer):
+                earlier = any(log_id != log.log_id for log_id, _, _ in shard.entry.chain)
+                if shard.dirty or earlier or shard.has_released:
+                    one = _Capture(shard)
+                    captures.append(one)
+                    for _ in self._capture_in_steps(one, writer):
                         await slices.step()
-                    self._take(one, writer)
+                    self._capture(one, writer)
                 await slices.step()
-            await node.durable()
+            await self._writer.durable()
             await writer.finish()
-            self._unsettled = True
-            stored = await self._entries.update_shards([one.entry for one in taken]) if taken else []
-            self._unsettled = False
+            self._indeterminate = True
+            stored = await self._entries.update_shards([one.entry for one in captures]) if captures else []
+            self._indeterminate = False
         except BaseException:
-            for one in taken:
+            for one in captures:
                 one.undo()
             raise
-        for one, entry in zip(taken, stored, strict=True):
+        for one, entry in zip(captures, stored, strict=True):
             one.shard.entry = entry
-            one.shard.pieces = one.pieces
-        self._begun_at = log.next_segment
+            one.shard.chunks = one.chunks
+        self._checkpointed_at = log.next_segment
         if cut.floor_seq > self.entry.floor_seq:
             moved = msgspec.structs.replace(self.entry, floor_segment=cut.floor_segment, floor_seq=cut.floor_seq)
-            self._unsettled = True
+            self._indeterminate = True
             self.entry = await self._entries.update_log(moved)
-            self._unsettled = False
-        await self._sweep()
+            self._indeterminate = False
+        if not await self._sweep():
+            for one in captures:
+                await self._delete_released(one.released)
 
     async def _resolve(self) -> None:
         """Resolve a conditional write with an unknown outcome: reread the entries' versions and retry from them.
@@ -225,7 +237,7 @@ class Checkpointer:
             shard = self._node.shards.owned.get(entry.shard)
             if shard is None:
                 continue
-            if entry.shard in self._giving:
+            if entry.shard in self._handing_over:
                 continue
             if (entry.owner_log, entry.epoch) != (own, shard.epoch):
                 raise Unavailable(f"shard {entry.shard} has another owner, log {entry.owner_log}")
@@ -234,11 +246,11 @@ class Checkpointer:
                 shard.changed = True
         self.entry = next(entry for entry in await self._entries.logs(self.entry.node) if entry.log_id == own)
         await self._conclude()
-        self._unsettled = False
+        self._indeterminate = False
 
     # --- hand-over --------------------------------------------------------------------------------------
 
-    async def give(self, numbers: Collection[int], successor: LogEntry) -> None:
+    async def hand_over(self, numbers: Collection[int], successor: LogEntry) -> None:
         """Hand these shards, which are owned, over to the incarnation that writes the log ``successor``.
 
         When it returns, their entries name the new owner.  Raises :class:`StorageFull` and :class:`Unavailable`: the
@@ -247,7 +259,7 @@ class Checkpointer:
         """
         async with self._lock:
             try:
-                if self._unsettled:
+                if self._indeterminate:
                     await self._resolve()
                 shards = [self._node.shards.owned[number] for number in numbers if number in self._node.shards.owned]
                 final = await self._last_checkpoint(shards)
@@ -259,10 +271,10 @@ class Checkpointer:
                         (successor.log_id, epoch, 1),
                     )
                     given = msgspec.structs.replace(entry, owner_log=successor.log_id, epoch=epoch, chain=chain)
-                    self._giving[shard.number] = (given, successor.node)
-                self._unsettled = True
+                    self._handing_over[shard.number] = (given, successor.node)
+                self._indeterminate = True
                 await self._conclude()
-                self._unsettled = False
+                self._indeterminate = False
             except OSError as error:
                 raise Unavailable(f"a checkpoint failed: {error}") from error
 
@@ -272,89 +284,110 @@ class Checkpointer:
         The chunks are durable then, and so are every record in them and every answer given.
         """
         node = self._node
-        ahead = await self._pieces.begin(node.log.log_id)
-        writer = await self._pieces.begin(node.log.log_id)
-        taken: dict[int, _Taken] = {}
+        ahead = await self._chunks.create_file(node.log.log_id)
+        writer = await self._chunks.create_file(node.log.log_id)
+        captures: dict[int, _Capture] = {}
         slices = Slices()
         try:
             # Capture and store while the shards are still served, so that little is left to do once they are closed.
             for shard in shards:
                 if shard.damage is None:
-                    taken[shard.number] = _Taken(shard)
-                    for _ in self._take_ahead(taken[shard.number], ahead):
+                    captures[shard.number] = _Capture(shard)
+                    for _ in self._capture_in_steps(captures[shard.number], ahead):
                         await slices.step()
             await ahead.finish()
             for shard in shards:
                 node.close_shard(shard)
-            for one in taken.values():
-                self._take(one, writer)
-            await asyncio.gather(node.durable(), writer.finish())  # the shards are not served meanwhile
+            for one in captures.values():
+                self._capture(one, writer)
+            await asyncio.gather(self._durable(), writer.finish())  # the shards are not served meanwhile
         except BaseException:
-            for one in taken.values():
+            for one in captures.values():
                 one.undo()
             for shard in shards:
                 if shard.leaving:
                     node.reopen_shard(shard)
             raise
-        return [taken[shard.number].entry if shard.number in taken else shard.entry for shard in shards]
+        return [captures[shard.number].entry if shard.number in captures else shard.entry for shard in shards]
+
+    async def _durable(self) -> None:
+        await self._writer.durable()
 
     async def _conclude(self) -> None:
         """Finish the hand-overs in progress.
 
-        Reading the old entry does not resolve a change with an unknown outcome, for the change may still take effect.
-        So the change is repeated: one of the two takes effect, and then the other cannot.
+        A read of the old entry does not resolve a change with an unknown outcome, because the change may still take
+        effect. So the change is repeated: one of the two takes effect, and then the other cannot.
         """
         own = self._node.log.log_id
-        while self._giving:
+        while self._handing_over:
             try:
-                await self._entries.update_shards([entry for entry, _ in self._giving.values()])
-                gone = list(self._giving)
+                await self._entries.update_shards([entry for entry, _ in self._handing_over.values()])
+                gone = list(self._handing_over)
             except ConditionFailed:
                 gone = []
                 stored = {entry.shard: entry for entry in await self._entries.shards()}
-                for number, (entry, successor) in self._giving.items():
+                for number, (entry, successor) in self._handing_over.items():
                     if (stored[number].owner_log, stored[number].epoch) == (own, entry.epoch - 1):
                         again = msgspec.structs.replace(entry, version=stored[number].version)
-                        self._giving[number] = (again, successor)
+                        self._handing_over[number] = (again, successor)
                     else:
                         gone.append(number)
             for number in gone:
-                _, successor = self._giving.pop(number)
+                _, successor = self._handing_over.pop(number)
                 self._node.shards.remove_shard(self._node.shards.owned[number], successor)
 
-    def _take_ahead(self, taken: _Taken, writer: PieceWriter) -> Iterator[None]:
+    def _capture_in_steps(self, capture: _Capture, writer: ChunkWriter) -> Iterator[None]:
         """Write the shard's changed state, step by step: commands may run between two steps.
 
-        A block that changes afterwards forgets its chunk and is written again by :meth:`_take`, which therefore has
+        A block that changes afterwards forgets its chunk and is written again by :meth:`_capture`, which therefore has
         little left to do however large the shard is.
         """
-        for partition in list(taken.shard.partitions.values()):
+        for partition in list(capture.shard.partitions.values()):
             if partition.fold.changed:
-                yield from snapshot.ahead(partition.fold, lambda piece: as_ref(writer.add(piece)), taken.fresh)
+                yield from snapshot.capture_ahead(
+                    partition.fold, lambda chunk: as_ref(writer.add(chunk)), capture.fresh
+                )
+        for stream in list(capture.shard.streams.values()):
+            if stream.fold.changed:
+                yield from stream_snapshot.ahead(
+                    stream.fold, lambda chunk: as_ref(writer.add(chunk)), capture.fresh_of_streams
+                )
 
-    def _take(self, taken: _Taken, writer: PieceWriter) -> None:
+    def _capture(self, capture: _Capture, writer: ChunkWriter) -> None:
         """Capture the shard's state at one cut, in one instant."""
-        log, shard = self._node.log, taken.shard
+        log, shard = self._node.log, capture.shard
         through = log.cut().seq  # not an empty row behind it: no answer waits for that one
         live: set[int] = set()
         stopped = [one for number, one in self._node.shards.stopped.items() if shard_of(number) == shard.number]
         for number, partition in shard.partitions.items():
             fold = partition.fold
-            known = shard.pieces.get(number)
+            known = shard.chunks.get(number)
             if known is None or fold.changed:
-                taken.folds.append(fold)
-                known = snapshot.take(fold, lambda piece: as_ref(writer.add(piece)), taken.fresh)
+                capture.folds.append(fold)
+                known = snapshot.capture(fold, lambda chunk: as_ref(writer.add(chunk)), capture.fresh)
                 fold.changed = False
-            taken.pieces[number] = known
+            capture.chunks[number] = known
             live.update(fold.segments)
+        for number, stream in shard.streams.items():
+            state = stream.fold
+            known = shard.chunks.get(number)
+            if known is None or state.changed:
+                capture.folds.append(state)
+                known = stream_snapshot.take(state, lambda chunk: as_ref(writer.add(chunk)), capture.fresh_of_streams)
+                state.changed = False
+            capture.chunks[number] = known
+            live.update(state.segments)
+            if isinstance(stream, OpenStream) and stream.fold.released:
+                capture.released.append((stream, list(stream.fold.released)))
         manifest = None
-        if taken.pieces:
-            refs = [(number, ref) for number, (ref, _) in taken.pieces.items()]
+        if capture.chunks:
+            refs = [(number, ref) for number, (ref, _) in capture.chunks.items()]
             content = ShardManifest(MANIFEST_FORMAT, refs, shard.clock(), self._node.shards.clock())
             manifest = writer.add(encode_manifest(content))
-        taken.pieces.update((one.partition, known) for one in stopped if (known := shard.pieces.get(one.partition)))
+        capture.chunks.update((one.partition, known) for one in stopped if (known := shard.chunks.get(one.partition)))
         shard.changed = False
-        taken.entry = msgspec.structs.replace(
+        capture.entry = msgspec.structs.replace(
             shard.entry,
             checkpoint=manifest,
             checkpoint_log=log.log_id,
@@ -365,20 +398,36 @@ class Checkpointer:
             accepted=shard.entry.accepted if stopped else (),
             stopped=tuple(stopped),
         )
-        files = piece_files(taken.entry, taken.pieces)
-        taken.entry = msgspec.structs.replace(taken.entry, files=tuple(sorted(files)))
+        files = chunk_files(capture.entry, capture.chunks)
+        capture.entry = msgspec.structs.replace(capture.entry, files=tuple(sorted(files)))
 
     # --- removal ----------------------------------------------------------------------------------------
 
-    async def _sweep(self) -> None:
-        """Delete chunk files, segments and whole logs that are no longer needed.
+    async def _delete_released(self, released: list[tuple[OpenStream, list[ExtentNumber]]]) -> None:
+        """Delete extents that hold nothing any more, as a published checkpoint says: no replay needs them."""
+        if not released:
+            return
+        await self._journal.extents.delete(
+            [ExtentId(stream.id, *one) for stream, numbers in released for one in numbers]
+        )
+        shards = self._node.shards
+        for stream, numbers in released:
+            if stream.closed or shards.streams.get(stream.id) is not stream:
+                continue
+            stream.fold.forget_released(numbers)
+            if stream.fold.dropped and not stream.fold.released:
+                shards.remove_stream(stream)
 
-        A node sweeps its own log and all sealed logs, whoever wrote them, until nothing is left of them.
+    async def _sweep(self) -> bool:
+        """Delete chunk files, segments and whole logs that are no longer needed; return whether backups are in
+        progress, whose extents have to stay, too.
+
+        A node sweeps its own log and all sealed logs, whichever node wrote them, until nothing is left of them.
 
         Candidates are listed before the entries are read.  A candidate that no entry names then will never be named
         again: a checkpoint references only segments named by the entry before it, or segments of its owner's log at or
         above the floor.  A shard that is handed to a log which has been sealed has no records in it
-        (:meth:`_say_replayed`).  So it does not matter which other nodes are sweeping.
+        (:meth:`_raise_floor`).  So it does not matter which other nodes are sweeping.
         """
         own = self._node.log.log_id
         current = self._node.log.next_segment
@@ -388,11 +437,11 @@ class Checkpointer:
         swept = [log_id for log_id in self._segments.logs() if log_id == own or log_id in sealed]
         listed = await in_groups([partial(self._segments.segments_of, log_id) for log_id in swept], READS_AT_ONCE)
         segments = dict(zip(swept, listed, strict=True))
-        in_files = await in_groups([partial(self._pieces.list_files, log_id) for log_id in swept], READS_AT_ONCE)
+        in_files = await in_groups([partial(self._chunks.list_files, log_id) for log_id in swept], READS_AT_ONCE)
         files = [file for found in in_files for file in found]
         shards = await self._entries.shards()
         backups = await self._backups()
-        kept = await self._drop_pieces(files, shards, backups)
+        kept = await self._drop_chunks(files, shards, backups)
         pins = pins_of(own, self.entry, known, shards)
         for backup in backups:
             pins.set_backup(backup.name, {log_id: segment for log_id, segment, _ in backup.logs})
@@ -403,7 +452,7 @@ class Checkpointer:
             found = [(log_id, number) for number, _ in segments[log_id]]
             droppable = pins.droppable(at for at in found if log_id != own or at[1] < current)
             if log_id != own and log_id not in chained:
-                entry = await self._say_replayed(known[log_id])
+                entry = await self._raise_floor(known[log_id])
                 if entry is None:
                     continue
                 known[log_id] = entry
@@ -418,6 +467,7 @@ class Checkpointer:
             self._emptied.pop(log_id, None)
         await self._say_swept([known[log_id] for log_id in sorted(sealed - left)])
         self.kept = _kept(own, current, pins, segments, dropped)
+        return bool(backups)
 
     def _to_be_swept(self, known: Iterable[LogEntry]) -> set[int]:
         """Return the sealed logs that may have remains, and a few of those due for their second check."""
@@ -440,12 +490,12 @@ class Checkpointer:
             with contextlib.suppress(ConditionFailed):  # another node marks it
                 await self._entries.update_log(msgspec.structs.replace(log, swept=True))
 
-    async def _say_replayed(self, log: LogEntry) -> LogEntry | None:
+    async def _raise_floor(self, log: LogEntry) -> LogEntry | None:
         """Raise a sealed log's floor above its end, before anything of it is deleted, if no shard is folded from it.
 
-        A shard may still come to name the log: its owner hands it to the log's writer without knowing yet that this was
-        fenced.  The log then holds nothing of the shard, and the next owner must not treat the deleted part as missing.
-        Returns the entry; None: another node has just changed it, and may know better.
+        A shard's entry may still change to name the log: its owner may hand it to the log's writer before it knows that
+        this writer was fenced.  The log then holds nothing of the shard, and the next owner must not treat the deleted
+        part as missing. Returns the entry; None: another node has just changed it.
         """
         past = (log.sealed_seq or 0) + 1
         if log.floor_seq < past:
@@ -460,20 +510,20 @@ class Checkpointer:
     async def _backups(self) -> list[BackupPin]:
         """Return the pins of backups.  Call it last, after everything else that a sweep depends on was read.
 
-        A backup takes the entries and sets its pin at one moment.  If the pin is not set yet, that moment is still to
-        come: the entries that the backup will take are no older than those read here, so they need nothing that these
-        do not need. The service takes precedence over a backup: when the disk is full, pins are ignored.
+        A backup reads the entries and sets its pin at one moment.  If the pin is not set yet, the backup will read
+        entries that are not older than those read here, and these need no files that the entries read here do not
+        need.  The service takes precedence over a backup: when the disk is full, pins are ignored.
         """
         pins = (await self._entries.cluster()).pins
         if not pins:
             return []
-        if self._node.log.short():
-            logger.warning("there is no room: what backups hold is let go, and they fail")
+        if self._node.log.is_nearly_full():
+            logger.warning("no space is left: pins of backups are released, and these backups fail")
             return []
         return [pin for pin in pins if self._wall() * 1000 < pin.until_ms]
 
-    async def _drop_pieces(
-        self, files: list[PieceFile], shards: list[ShardEntry], backups: list[BackupPin]
+    async def _drop_chunks(
+        self, files: list[ChunkFile], shards: list[ShardEntry], backups: list[BackupPin]
     ) -> set[int]:
         """Delete the chunk files that no checkpoint needs; return the logs whose folders still have files.
 
@@ -502,7 +552,7 @@ class Checkpointer:
         for log_id, file, size in files:
             key = (log_id, file)
             if key not in needed and file > held.get(log_id, 0) and (log_id == own or log_id not in whole):
-                await self._pieces.drop_file(log_id, file)
+                await self._chunks.drop_file(log_id, file)
                 continue
             kept.add(log_id)
             if key in here and here[key] * SPARSE < size:
@@ -515,13 +565,20 @@ class Checkpointer:
         if not sparse:
             return
         for shard in self._node.shards.owned.values():
-            for number, (own, hanging) in shard.pieces.items():
-                partition = shard.partitions.get(number)
-                if partition is None or not any(ref[:2] in sparse for ref in (own, *hanging)):
+            for number, (own, referenced) in shard.chunks.items():
+                partition, stream = shard.partitions.get(number), shard.streams.get(number)
+                if not any(ref[:2] in sparse for ref in (own, *referenced)):
                     continue
-                fold = partition.fold
-                fold.changed = True
-                holders: list[Block | Chunk] = [*fold.blocks.values(), *fold.tokens.chunks(), *fold.retries.chunks()]
+                holders: list[Block | Chunk | Holder]
+                if partition is not None:
+                    fold = partition.fold
+                    fold.changed = True
+                    holders = [*fold.blocks.values(), *fold.tokens.chunks(), *fold.retries.chunks()]
+                elif stream is not None:
+                    stream.fold.changed = True
+                    holders = [*stream_snapshot.holders(stream.fold)]
+                else:
+                    continue
                 for holder in holders:
                     if holder.ref is not None and holder.ref[:2] in sparse:
                         holder.ref = None
@@ -540,7 +597,8 @@ def pins_of(own: int, entry: LogEntry | None, known: dict[int, LogEntry], shards
         pins.set_floor(log.log_id, SEGMENT_MAX + 1 if gone else floor.floor_segment)
     for shard in shards:
         pins.set_live(shard.shard, shard.segments())
-        # The own log's floor suffices: it passes a shard only when that has no records below it, or has a checkpoint.
+        # The own log's floor suffices: it rises above a shard's records only when the shard has a checkpoint behind
+        # them.
         starts = {log_id: known[log_id].floor_segment for log_id in shard.logs() if log_id != own and log_id in known}
         pins.set_chain(shard.shard, starts.items())
     return pins

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied
 from backend.journal.rows import segment_key
-from backend.serving.host import PartitionHost
 from backend.serving.partition import OpenPartition
+from backend.serving.payload_cache import PayloadCache
+from backend.serving.writer import PartitionWriter
 
 LIVE_SHARE = 4
 """One quarter."""
@@ -22,18 +24,26 @@ BATCH = 64
 BLOCKS_AT_ONCE = 16
 
 
-class Cleaner:
+class Compaction:
     """Compaction of an incarnation's segments.
 
     The number of live messages of a segment is known.  Their sizes are not kept, and are estimated from the queue's
     recent messages.
     """
 
-    def __init__(self, node: PartitionHost, segment_bytes: int) -> None:
-        self._node = node
+    def __init__(
+        self,
+        partitions: Mapping[int, OpenPartition],
+        writer: PartitionWriter,
+        payload_cache: PayloadCache,
+        segment_bytes: int,
+    ) -> None:
+        self._partitions = partitions
+        self._writer = writer
+        self._payload_cache = payload_cache
         self._segment_bytes = segment_bytes
 
-    async def clean(self, log_id: int, segment: int, *, eager: bool) -> bool:
+    async def run(self, log_id: int, segment: int, *, eager: bool) -> bool:
         """Copy live messages out of sparse segments below the given one: out of all if ``eager``, otherwise out of one.
 
         Returns whether anything was copied.
@@ -52,23 +62,23 @@ class Cleaner:
     def _sparse(self, log_id: int, segment: int) -> list[int]:
         """Return the keys of sparse segments, those with the fewest live bytes first."""
         current, end = segment_key(log_id, segment), segment_key(log_id + 1, 0)
-        living: dict[int, float] = {}
-        for partition in self._node.partitions.values():
+        live: dict[int, float] = {}
+        for partition in self._partitions.values():
             for key, count in partition.fold.segments.items():
                 if not current <= key < end:
-                    living[key] = living.get(key, 0.0) + count * partition.mean_bytes
-        sparse = [key for key, size in living.items() if size * LIVE_SHARE < self._segment_bytes]
-        return sorted(sparse, key=living.__getitem__)
+                    live[key] = live.get(key, 0.0) + count * partition.mean_bytes
+        sparse = [key for key, size in live.items() if size * LIVE_SHARE < self._segment_bytes]
+        return sorted(sparse, key=live.__getitem__)
 
     async def _copy_out(self, key: int) -> None:
-        for partition in list(self._node.partitions.values()):
+        for partition in list(self._partitions.values()):
             if key in partition.fold.segments:
                 with contextlib.suppress(NotOwner):  # its next owner handles it
                     await self._copy_from(partition, key)
-        await self._node.durable()
+        await self._writer.durable()
 
     async def _copy_from(self, partition: OpenPartition, key: int) -> None:
-        node, fold = self._node, partition.fold
+        fold = partition.fold
         wanted: list[tuple[int, int]] = []
         for count, block in enumerate(list(fold.blocks.values()), 1):
             wanted += [
@@ -80,7 +90,7 @@ class Cleaner:
                 await asyncio.sleep(0)
         for start in range(0, len(wanted), BATCH):
             chunk = wanted[start : start + BATCH]
-            for number, (head, payload) in (await node.payload_cache.load(partition, chunk)).items():
+            for number, (head, payload) in (await self._payload_cache.load(partition, chunk)).items():
                 partition.check_open()
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:
@@ -88,5 +98,5 @@ class Cleaner:
                 copy = Copied(
                     head.number, head.sent_ms, head.deliver_ms, head.group, head.token, head.message_id, head.origin
                 )
-                node.write(partition, copy, partition.clock(), payload)
-            await node.durable()
+                self._writer.write(partition, copy, partition.clock(), payload)
+            await self._writer.durable()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from backend.journal.interface import Journal
-from backend.recovery.replay import Harm, JournalDamaged, Replay, replay_log
+from backend.recovery.replay import JournalDamaged, Replay, ShardDamage, replay_log
 from backend.recovery.takeover import in_order, known_seq
 from metadata_service.store import EntryStore
 
@@ -15,18 +15,18 @@ from metadata_service.store import EntryStore
 class Survey(NamedTuple):
     """All damage that keeps something from being served."""
 
-    harms: list[Harm]
+    shard_damage: list[ShardDamage]
     logs: list[JournalDamaged]
     """Damaged logs for which the lost records' shards are unknown."""
 
     def __str__(self) -> str:
-        return "\n".join(str(one) for one in (*self.logs, *self.harms))
+        return "\n".join(str(one) for one in (*self.logs, *self.shard_damage))
 
 
 async def survey(journal: Journal, entries: EntryStore) -> Survey:
     """Fold everything as a start would, and change nothing.
 
-    Raises :class:`~backend.journal.local.segments.LogInUse` while a node runs on local files, and the errors of the
+    Raises :class:`~backend.journal.types.LogInUse` while a node runs on local files, and the errors of the
     metadata store and the journal.
     """
     return (await examine(journal, entries))[1]
@@ -40,7 +40,7 @@ async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey
         started = await journal.find(logs)
         shards = {entry.shard: entry for entry in await entries.shards()}
         replay = Replay(shards)
-        await replay.load_checkpoints(journal.pieces)
+        await replay.load_checkpoints(journal.chunks)
         for entry in in_order(logs, shards.values()):
             if entry.state == "sealed" and not replay.chained(entry.log_id):
                 continue
@@ -50,11 +50,11 @@ async def examine(journal: Journal, entries: EntryStore) -> tuple[Replay, Survey
                 damaged.append(error)
     finally:
         journal.release()
-    return replay, Survey([*replay.shard_harm.values(), *replay.partition_harm.values()], damaged)
+    return replay, Survey([*replay.shard_damage.values(), *replay.partition_damage.values()], damaged)
 
 
 async def accept(found: Survey, entries: EntryStore) -> None:
-    """Let the next start skip this damage: what it hit is lost, the rest of those queues is served.
+    """Let the next start skip this damage: the damaged data are lost, the rest of those queues is served.
 
     More damage may follow behind it; another survey finds it.
     """
@@ -63,8 +63,8 @@ async def accept(found: Survey, entries: EntryStore) -> None:
         if entry.log_id in damaged:
             await entries.update_log(msgspec.structs.replace(entry, accepted=True))
     marks: dict[int, list[str]] = {}
-    for harm in found.harms:
-        marks.setdefault(harm.shard, []).append(harm.mark)
+    for damage in found.shard_damage:
+        marks.setdefault(damage.shard, []).append(damage.mark)
     await entries.update_shards(
         [
             msgspec.structs.replace(entry, accepted=(*entry.accepted, *marks[entry.shard]))

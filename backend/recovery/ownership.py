@@ -25,8 +25,8 @@ from backend.api import BackendError
 from backend.journal.interface import Journal
 from backend.recovery.checkpointer import Checkpointer
 from backend.recovery.replay import JournalDamaged
+from backend.recovery.served import Served
 from backend.recovery.takeover import claim, recover, with_owner
-from backend.serving.incarnation import Incarnation
 from backend.serving.shards import Shard, ShardTime, owners_time
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import EntryStore
@@ -48,28 +48,28 @@ class Ownership:
 
     def __init__(
         self,
-        node: Incarnation,
-        mine: LogEntry,
+        node: Served,
+        own_entry: LogEntry,
         checkpointer: Checkpointer,
         journal: Journal,
         entries: EntryStore,
     ) -> None:
         self._node = node
-        self._mine = mine
+        self._own_entry = own_entry
         self._checkpointer = checkpointer
         self._journal = journal
         self._entries = entries
         self._lock = asyncio.Lock()
-        """Serializes operations on other logs, because what they opened is released together."""
+        """Serializes operations on other logs, because the logs that they open are released together."""
 
     @property
     def entry(self) -> LogEntry:
         """Entry of this incarnation's log, as it was at the start."""
-        return self._mine
+        return self._own_entry
 
     @property
     def log_id(self) -> int:
-        return self._mine.log_id
+        return self._own_entry.log_id
 
     async def hand_over(self, numbers: Collection[int], log_id: int) -> None:
         """Hand over those of these shards that this node owns to the incarnation that writes this log.
@@ -79,13 +79,13 @@ class Ownership:
         known.
         """
         shards = [shard for shard in self._node.shards.owned.values() if shard.number in numbers]
-        # Long ones last, so that no short one is closed for as long as they take.
+        # Long shards last, so that a short one is not closed for the time that they take.
         for group in _groups(sorted(shards, key=lambda shard: shard.blocks)):
             # Read again each time: its writer may have been declared dead since.
             successor = next((entry for entry in await self._entries.logs() if entry.log_id == log_id), None)
             if successor is None or successor.state != "open" or log_id == self.log_id:
                 raise NoSuchOwner(f"log {log_id} is not open, or not another node's: no shard can be given to it")
-            await self._checkpointer.give(group, successor)
+            await self._checkpointer.hand_over(group, successor)
             instruments.MOVES.add("handed over", count=len(group))
 
     async def seal(self, log_id: int) -> None:
@@ -99,7 +99,7 @@ class Ownership:
             assert log_id != self.log_id
             try:
                 started = await self._journal.find(entry for entry in ending if entry.state != "sealed")
-                claimed = await claim(self._entries, ending, started, self._mine)
+                claimed = await claim(self._entries, ending, started, self._own_entry)
                 if claimed:
                     shards = {entry.shard: entry for entry in await self._entries.shards()}
                     await recover(self._journal, self._entries, claimed, ending, shards, (), self.log_id)
@@ -117,7 +117,7 @@ class Ownership:
         then it may be retried.
         """
         async with self._lock:
-            # Of a shard that is given away meanwhile, the entries may still say that it is this incarnation's.
+            # If a shard is handed over meanwhile, the entries may still name this incarnation as its owner.
             owned = set(self._node.shards.owned)
             known, stored = await asyncio.gather(self._entries.logs(), self._entries.shards())
             owned.update(self._node.shards.owned)
@@ -143,10 +143,10 @@ class Ownership:
                         raise
                     wanted = [number for number in wanted if number not in damaged]
             entries = [shards[number] for number in wanted if number in given]
-            taken = [with_owner(self._mine, number, replay) for number in wanted if number not in given]
+            taken = [with_owner(self._own_entry, number, replay) for number in wanted if number not in given]
             if taken:
                 entries += await self._entries.update_shards(taken)
-            self._node.opened(self._node.shards.open(entries, replay, time_ms))
+            self._node.opened(*self._node.shards.open(entries, replay, time_ms))
             if any(link[0] != self.log_id for entry in taken for link in entry.chain):
                 self._checkpointer.soon()
             instruments.MOVES.add("taken", count=len(taken))
@@ -157,7 +157,7 @@ class Ownership:
     async def left_behind(self) -> set[int]:
         """Return shards not served here whose entries name a log of this node, of this or an earlier incarnation."""
         known = await self._entries.logs()
-        own = {entry.log_id for entry in known if entry.node == self._mine.node}
+        own = {entry.log_id for entry in known if entry.node == self._own_entry.node}
         shards = {entry.shard: entry for entry in await self._entries.shards()}
         self.learn({entry.log_id: entry for entry in known}, shards)
         return {

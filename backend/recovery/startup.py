@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
-from backend.cluster.failure_detector import SOON_MS, Clocks
+from backend.clocks.cluster_clocks import ELAPSED_MS_MAX, Clocks
+from backend.clocks.node_clock import SteadyClock
 from backend.journal.interface import Journal, Log
-from backend.journal.local.segments import LogInUse
+from backend.journal.types import LogInUse
 from backend.recovery.replay import Replay
 from backend.recovery.takeover import claim, recover, with_owner
-from backend.serving.node_clock import SteadyClock
 from backend.serving.shards import Shards, ShardTime
 from metadata_service.models import LOG_ID_LIMIT, Heartbeat, LogEntry
 from metadata_service.store import EntryStore, MemberStore
@@ -31,7 +31,7 @@ RECOVERY_SECONDS = 60.0
 CLAIM_SECONDS = 0.5
 """Time that a start waits for a locked log that is not, or not yet, marked as recovering."""
 RETRY_SECONDS = 0.1
-LOG_IDS_SPARE = LOG_ID_LIMIT // 8
+LOG_IDS_RESERVED = LOG_ID_LIMIT // 8
 """Number of remaining log ids below which each start logs an error."""
 
 
@@ -66,23 +66,23 @@ async def start(
     try:
         earlier = await _find(journal, name, entries)
         shard_entries = {entry.shard: entry for entry in await entries.shards()}
-        mine = await entries.new_incarnation(name)
-        _check_ids(mine.log_id)
+        own_entry = await entries.new_incarnation(name)
+        _check_ids(own_entry.log_id)
         own = {entry.log_id for entry in earlier}
         wanted = {number for number, entry in shard_entries.items() if entry.owner_log in own}.union(given)
         logs, beats = await asyncio.gather(entries.logs(), entries.heartbeats())
-        known = [entry for entry in logs if entry.log_id != mine.log_id]
+        known = [entry for entry in logs if entry.log_id != own_entry.log_id]
         owners = {shard_entries[number].owner_log for number in wanted if number in shard_entries}
         ending = [entry for entry in known if entry.log_id in own | owners and entry.state != "sealed"]
         started = await journal.find(ending)
-        claimed = await claim(entries, sorted(ending, key=attrgetter("incarnation")), started, mine)
-        replay = await recover(journal, entries, claimed, known, shard_entries, wanted, mine.log_id)
+        claimed = await claim(entries, sorted(ending, key=attrgetter("incarnation")), started, own_entry)
+        replay = await recover(journal, entries, claimed, known, shard_entries, wanted, own_entry.log_id)
         last_beat = next((beat for beat in beats if beat.node == name), None)
         await clock.open(time_of_node(replay, earlier, last_beat))
-        log = await journal.create(mine, clock_ms=clock, on_failure=on_failure)
+        log = await journal.create(own_entry, clock_ms=clock, on_failure=on_failure)
         try:
             shards = Shards(clock, cluster)
-            taken = [with_owner(mine, number, replay) for number in sorted(wanted)]
+            taken = [with_owner(own_entry, number, replay) for number in sorted(wanted)]
             owned = await entries.update_shards(taken) if taken else []
             shards.open(owned, replay, _shard_times(beats, clock))
         except BaseException:
@@ -96,8 +96,9 @@ async def start(
         for number, entry in shard_entries.items()
         if number not in wanted and entry.owner_log in names
     }
-    logger.info("recovered %d partitions, %d records replayed", len(replay.folds), replay.replayed)
-    return RecoveryResult(mine, log, shards, replay.time_ms)
+    partitions = len(replay.folds) + len(replay.streams)
+    logger.info("recovered %d partitions, %d records replayed", partitions, replay.replayed)
+    return RecoveryResult(own_entry, log, shards, replay.time_ms)
 
 
 def time_of_node(replay: Replay, earlier: Iterable[LogEntry], last_beat: Heartbeat | None) -> int:
@@ -110,10 +111,10 @@ def time_of_node(replay: Replay, earlier: Iterable[LogEntry], last_beat: Heartbe
     time_ms = last_beat.shard_time_ms
     for entry in sorted(earlier, key=attrgetter("incarnation")):
         row_ms = replay.row_times.get(entry.log_id, 0)
-        # It died before its first heartbeat, or had no cluster.
+        # The node died before its first heartbeat, or had no cluster.
         if entry.incarnation > last_beat.incarnation:
             time_ms = row_ms or time_ms
-        elif entry.incarnation == last_beat.incarnation and row_ms - time_ms <= SOON_MS:
+        elif entry.incarnation == last_beat.incarnation and row_ms - time_ms <= ELAPSED_MS_MAX:
             # A row that is further ahead was written before the node's clock was stepped back.
             time_ms = max(time_ms, row_ms)
     return time_ms
@@ -150,7 +151,7 @@ async def _find(journal: Journal, name: str, entries: EntryStore) -> list[LogEnt
 
 def _check_ids(log_id: int) -> None:
     """Log an error when few ids are left: each start takes one, and without ids no node can start."""
-    if log_id >= LOG_ID_LIMIT - LOG_IDS_SPARE:
+    if log_id >= LOG_ID_LIMIT - LOG_IDS_RESERVED:
         logger.error(
             "this start has log id %d, and after %d more starts of the nodes of this cluster no node can start: move"
             " the queues to a new service or backend cluster before that (docs/operations.md)",

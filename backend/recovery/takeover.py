@@ -1,6 +1,6 @@
 """Takeover of shards from logs whose writer has ended: a dead node's, or this node's own before a restart.
 
-In this order, so that after a crash at any point the next node finds what remains to be done:
+The steps have this order, so that after a crash at any point the next node can continue:
 
 1. the log is fenced: no process writes it any more (:meth:`~backend.journal.interface.Journal.find`);
 2. its entry is set to ``recovering``, with the incarnation that recovers it;
@@ -23,8 +23,7 @@ from graphlib import TopologicalSorter
 import msgspec
 
 from backend.journal.interface import Journal
-from backend.journal.local.scan import LogEnd
-from backend.journal.local.segments import LogInUse
+from backend.journal.types import LogEnd, LogInUse
 from backend.recovery.replay import JournalDamaged, Replay, replay_log
 from metadata_service.models import LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, EntryStore
@@ -33,17 +32,19 @@ logger = logging.getLogger(__name__)
 
 
 async def claim(
-    entries: EntryStore, found: Iterable[LogEntry], started: Collection[int], mine: LogEntry
+    entries: EntryStore, found: Iterable[LogEntry], started: Collection[int], own_entry: LogEntry
 ) -> list[LogEntry]:
     """Mark these logs as recovered by this incarnation; return those that have to be read and sealed.
 
-    A log that was never begun is sealed at once, because the reason that keeps the rest from succeeding may last.
+    A log that was never started is sealed at once, because the recovery of the others may fail for a long time.
     """
     claimed = []
     for entry in found:
         if entry.state == "sealed":
             continue
-        known = await entries.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=mine.log_id))
+        known = await entries.update_log(
+            msgspec.structs.replace(entry, state="recovering", recovering_by=own_entry.log_id)
+        )
         if entry.log_id in started:
             claimed.append(known)
         else:
@@ -67,7 +68,7 @@ async def recover(
     nodes have changed these shards meanwhile, and so may have deleted data that was to be read.
     """
     known = list(known)
-    async with _damage_is_not_of_others(entries, known, {number: shards.get(number) for number in wanted}):
+    async with _damage_as_lost_race(entries, known, {number: shards.get(number) for number in wanted}):
         replay = Replay({number: shards[number] for number in wanted if number in shards})
         others = [entry for entry in known if entry.log_id != own]
         started = await journal.refresh(others)
@@ -75,20 +76,20 @@ async def recover(
         unread = {entry.log_id: entry for entry in others if entry.log_id in chained}
         unread.update((entry.log_id, entry) for entry in claimed)
         to_seal = {entry.log_id for entry in claimed}
-        await replay.load_checkpoints(journal.pieces)
+        await replay.load_checkpoints(journal.chunks)
         for entry in in_order(unread.values(), replay.entries.values()):
             sealing = entry.log_id in to_seal
             if not sealing and entry.state != "sealed" and entry.log_id in started:
                 raise LogInUse(f"{journal.place(entry)} is not sealed, and a shard is to be folded from it")
             end = await replay_log(journal, entry, started, replay, known_seq(entry.log_id, shards.values()))
             if sealing:
-                assert end is not None, "it was begun"
+                assert end is not None, "it was started"
                 await seal(journal, entries, entry, end)
         return replay
 
 
 @asynccontextmanager
-async def _damage_is_not_of_others(
+async def _damage_as_lost_race(
     entries: EntryStore, known: Collection[LogEntry], read: Mapping[int, ShardEntry | None]
 ) -> AsyncIterator[None]:
     """Treat damage as a lost race (:class:`ConditionFailed`) if the shard entries or the log's floor changed while they
@@ -99,10 +100,10 @@ async def _damage_is_not_of_others(
     except JournalDamaged as error:
         stored = {entry.shard: entry for entry in await entries.shards()}
         if changed := [number for number, entry in read.items() if stored.get(number) != entry]:
-            raise ConditionFailed(f"shards were changed by others while they were read: {changed}") from error
+            raise ConditionFailed(f"shards were changed by another node while they were read: {changed}") from error
         floors = {entry.floor_seq for entry in (*known, *await entries.logs()) if entry.log_id == error.log_id}
         if len(floors) > 1:
-            raise ConditionFailed(f"log {error.log_id} was let go of by others while it was read") from error
+            raise ConditionFailed(f"log {error.log_id} was released by another node while it was read") from error
         raise
 
 
@@ -146,9 +147,11 @@ def in_order(logs: Iterable[LogEntry], shards: Iterable[ShardEntry]) -> list[Log
     return [entries[log_id] for log_id in TopologicalSorter(after).static_order()]
 
 
-def with_owner(mine: LogEntry, number: int, replay: Replay) -> ShardEntry:
+def with_owner(own_entry: LogEntry, number: int, replay: Replay) -> ShardEntry:
     """Return the entry of a folded shard, with this incarnation as its owner."""
-    entry = replay.entries.get(number) or ShardEntry(shard=number, owner_log=mine.log_id, epoch=0)
+    entry = replay.entries.get(number) or ShardEntry(shard=number, owner_log=own_entry.log_id, epoch=0)
     chain = replay.chain_of(number) if number in replay.entries else ()
     epoch = entry.epoch + 1
-    return msgspec.structs.replace(entry, owner_log=mine.log_id, epoch=epoch, chain=(*chain, (mine.log_id, epoch, 1)))
+    return msgspec.structs.replace(
+        entry, owner_log=own_entry.log_id, epoch=epoch, chain=(*chain, (own_entry.log_id, epoch, 1))
+    )

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from auth.tls import client_context, server_context
 
 UNIX_PREFIX: Final = "unix:"
-UNIX_PATH_BYTES_MOST: Final = 107
+UNIX_PATH_BYTES_MAX: Final = 107
 """unix(7): sun_path has 108 bytes, one of them the terminator."""
 
 
@@ -40,9 +40,9 @@ class Address(NamedTuple):
 def check_path(path: str) -> str:
     """Return the path.  Raises :class:`ValueError` if it is empty or too long for a Unix socket."""
     size_bytes = len(path.encode())
-    if not 0 < size_bytes <= UNIX_PATH_BYTES_MOST:
+    if not 0 < size_bytes <= UNIX_PATH_BYTES_MAX:
         raise ValueError(
-            f"{path!r} cannot be the path of a socket: it has {size_bytes} bytes, at most {UNIX_PATH_BYTES_MOST} fit"
+            f"{path!r} cannot be the path of a socket: it has {size_bytes} bytes, at most {UNIX_PATH_BYTES_MAX} fit"
         )
     return path
 

@@ -7,7 +7,7 @@
     ...
     await backend.close()
 
-A call that certainly did not begin waits for the connection and is retried within its deadline.  A call with an unknown
+A call that certainly did not start waits for the connection and is retried within its deadline.  A call with an unknown
 outcome raises :class:`~backend.api.Unavailable` and is never repeated here: the caller decides.  When the connection is
 lost, or the server drains, the client reconnects after growing, randomized pauses.
 """
@@ -18,63 +18,23 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
 
-from backend.api import (
-    WAIT_ENDS,
-    BackendError,
-    Counters,
-    HandleOutcome,
-    Handover,
-    Measures,
-    MoveTask,
-    NewMessage,
-    PartitionSettings,
-    Peeked,
-    Receive,
-    ReceivedMessage,
-    SendResult,
-    Target,
-    Transfer,
-)
+import msgspec
+
+from backend.api import WAIT_ENDS, Answer, BackendError, Command, MessageCommand, Receive
+from backend.call_order import CallOrder, Turn
 from backend.rpc.address import Address, ClientTls
-from backend.rpc.connection import Link, NotSent, PendingCall
+from backend.rpc.connection import BackendConnection, NotSent, PendingCall
 from backend.rpc.handshake import CallerSide, HandshakeRefused, check_secret
-from backend.rpc.wire import (
-    HEARTBEAT_SECONDS,
-    TRACED_KINDS,
-    Awaited,
-    CancelMove,
-    ChangeVisibility,
-    Configure,
-    Count,
-    Delete,
-    Drop,
-    Forget,
-    FrameTooLarge,
-    HandOver,
-    ListMoves,
-    Measure,
-    MeasureAccount,
-    Never,
-    PeekMessages,
-    Purge,
-    ReceiveCall,
-    Release,
-    Retire,
-    Send,
-    StartMove,
-    StoredBytes,
-    Take,
-    Watch,
-)
+from backend.rpc.wire import HEARTBEAT_SECONDS, FrameTooLarge
 from telemetry import traces
 
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS_FIRST: Final = 0.05
-PAUSE_SECONDS_MOST: Final = 2.0
+PAUSE_SECONDS_MAX: Final = 2.0
 
 
 class ClientLimits(NamedTuple):
@@ -103,9 +63,9 @@ class RemoteBackend:
         self._tls = tls
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
+        self._connection: BackendConnection | None = None
         """Connection for new calls; None: not connected."""
-        self._links: set[Link] = set()
+        self._connections: set[BackendConnection] = set()
         """The current connection and those on which calls are still being answered."""
         self._news: asyncio.Future[None] = self._loop.create_future()
         """Done when there is a connection, or the reason for its absence is known; then a new future replaces it."""
@@ -114,6 +74,7 @@ class RemoteBackend:
         self._refusal: HandshakeRefused | None = None
         self._closed = False
         self._keeper: asyncio.Task[None] | None = None
+        self._order = CallOrder()
 
     @classmethod
     async def connect(
@@ -137,14 +98,14 @@ class RemoteBackend:
         :class:`~backend.api.Unavailable` if there is no connection in time.
         """
         deadline = self._loop.time() + seconds
-        while self._link is None:
+        while self._connection is None:
             if self._refusal is not None:
                 raise self._refusal
             await self._wait_for_news(deadline)
 
     @property
     def connected(self) -> bool:
-        return self._link is not None
+        return self._connection is not None
 
     @property
     def refusal(self) -> HandshakeRefused | None:
@@ -158,10 +119,10 @@ class RemoteBackend:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        for link in list(self._links):
-            link.cut(self._why)
-        for link in list(self._links):
-            await link.lost
+        for connection in list(self._connections):
+            connection.cut(self._why)
+        for connection in list(self._connections):
+            await connection.lost
         self._notify()
 
     # --- the connection -----------------------------------------------------------------------------------
@@ -171,59 +132,59 @@ class RemoteBackend:
         while True:
             self._parted.clear()
             try:
-                link = await self._connect()
+                connection = await self._connect()
             except (OSError, UnicodeError, HandshakeRefused) as error:
                 why = f"{self.address} cannot be reached: {str(error) or type(error).__name__}"
                 no_tls = isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
                 if self._tls is not None and (no_tls or isinstance(error, ConnectionError)):
-                    why += "; TLS is spoken here: perhaps the other side speaks none, or does not take our certificate"
+                    why += "; this side uses TLS: the other side may not use it, or may not accept our certificate"
                 if why != self._why:
                     logger.warning("the backend at %s", why)
                 self._why = why
                 self._refusal = error if isinstance(error, HandshakeRefused) else None
                 self._notify()
                 await asyncio.sleep(random.uniform(pause / 2, pause))
-                pause = min(2 * pause, PAUSE_SECONDS_MOST)
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
                 continue
             self._refusal = None
-            self._link = link
+            self._connection = connection
             self._notify()
-            logger.info("connected to %s at %s", link.peer, self.address)
+            logger.info("connected to %s at %s", connection.peer, self.address)
             started_at = self._loop.time()
             await self._parted.wait()
-            if self._loop.time() - started_at > PAUSE_SECONDS_MOST:
+            if self._loop.time() - started_at > PAUSE_SECONDS_MAX:
                 pause = PAUSE_SECONDS_FIRST
-            else:  # a connection that is lost again and again is not reopened at once
+            else:  # pause, because the connection may be lost repeatedly
                 await asyncio.sleep(random.uniform(0, pause))
-                pause = min(2 * pause, PAUSE_SECONDS_MOST)
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> BackendConnection:
         address, tls = self.address, self._tls
-        link = Link(self._caller, self._limits.heartbeat_seconds, self._ended)
+        connection = BackendConnection(self._caller, self._limits.heartbeat_seconds, self._ended)
         context = tls.context if tls is not None else None
         async with asyncio.timeout(self._limits.connect_seconds):
             if address.path:
-                await self._loop.create_unix_connection(lambda: link, address.path)
+                await self._loop.create_unix_connection(lambda: connection, address.path)
             else:
-                await self._loop.create_connection(lambda: link, address.host, address.port, ssl=context)
-            self._links.add(link)
-            link.lost.add_done_callback(lambda _: self._links.discard(link))
+                await self._loop.create_connection(lambda: connection, address.host, address.port, ssl=context)
+            self._connections.add(connection)
+            connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
             try:
-                await asyncio.shield(link.welcomed)
+                await asyncio.shield(connection.welcomed)
             except BaseException:
-                link.cut("the greeting failed")
+                connection.cut("the handshake failed")
                 raise
-        if link.leaving:
+        if connection.leaving:
             raise ConnectionError("the connection was lost at once")
-        return link
+        return connection
 
     def _caller(self, binding: bytes) -> CallerSide:
         return CallerSide(self._secret, self._name, binding)
 
-    def _ended(self, link: Link) -> None:
+    def _ended(self, connection: BackendConnection) -> None:
         """Stop using this connection for new calls."""
-        if link is self._link:
-            self._link = None
+        if connection is self._connection:
+            self._connection = None
             self._why = f"the connection to {self.address} was lost"
             self._parted.set()
 
@@ -235,137 +196,86 @@ class RemoteBackend:
         """Wait for a change of the connection.  Raises :class:`NotSent` when the deadline has passed."""
         left = deadline - self._loop.time()
         if self._closed or left <= 0:
-            raise NotSent(f"the backend cannot be asked: {self._why}")
+            raise NotSent(f"the backend cannot be called: {self._why}")
         await asyncio.wait([self._news], timeout=left)
 
-    async def _usable(self, deadline: float) -> Link:
+    async def _usable(self, deadline: float) -> BackendConnection:
         """Return a connection that accepts calls.  Raises :class:`NotSent` if there is none in time."""
         while True:
-            link = self._link
-            if link is None:
+            connection = self._connection
+            if connection is None:
                 if not self._limits.waits:
-                    raise NotSent(f"the backend cannot be asked: {self._why}")
+                    raise NotSent(f"the backend cannot be called: {self._why}")
                 await self._wait_for_news(deadline)
-            elif link.full:
+            elif connection.full:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await link.room()
+                        await connection.wait_for_capacity()
                 except TimeoutError:
-                    raise NotSent("the backend has too much to do for this caller already") from None
+                    raise NotSent("too many calls of this caller are in progress") from None
             else:
-                return link
+                return connection
 
     # --- calls --------------------------------------------------------------------------------------------
 
-    async def _call(self, method: int, arguments: tuple[Any, ...], seconds: float) -> Any:
-        deadline = self._loop.time() + seconds
+    def call(self, command: Command[Answer]) -> Coroutine[Any, Any, Answer]:
+        return self._call_in_order(command) if command.IN_ORDER else self._call(command, None)
+
+    async def _call_in_order(self, command: Command[Answer]) -> Answer:
+        with self._order.turn(command.partition) as turn:
+            return await self._call(command, turn)
+
+    async def _call(self, command: Command[Answer], turn: Turn | None) -> Answer:
+        deadline = self._loop.time() + self._limits.call_seconds + command.wait_time
+        if turn is not None and turn.is_blocked:
+            await in_time(turn.wait(deadline))
         span = traces.current.get()
-        if span is not None and method in TRACED_KINDS:
-            arguments = (*arguments, span.place.pack())
+        if span is not None and isinstance(command, MessageCommand):
+            command = msgspec.structs.replace(command, trace=span.place.pack())
         while True:
-            link = self._link
-            if link is None or link.full:
-                link = await self._usable(deadline)
+            connection = self._connection
+            if connection is None or connection.full:
+                if turn is not None:
+                    await in_time(turn.hold(deadline))
+                connection = await self._usable(deadline)
             try:
-                call = link.start(method, arguments, deadline)
+                call = connection.start(command, deadline)
             except FrameTooLarge as error:
                 raise BackendError(f"the call cannot be made: {error}") from error
             try:
-                return await call.future
+                answer: Answer = await call.future
             except asyncio.CancelledError as cancelled:
-                if method == ReceiveCall.KIND and cancelled.args == (WAIT_ENDS,):
-                    return await self._end_wait(link, call, cancelled)
-                link.abandon(call)
-                raise
+                if not (isinstance(command, Receive) and cancelled.args == (WAIT_ENDS,)):
+                    connection.abandon(call)
+                    raise
+                answer = await self._end_wait(connection, call, cancelled)
             except NotSent:
+                if turn is not None:
+                    await in_time(turn.hold(deadline))
                 continue
+            return answer
 
-    async def _end_wait(self, link: Link, call: PendingCall, cancelled: asyncio.CancelledError) -> Any:
+    async def _end_wait(
+        self, connection: BackendConnection, call: PendingCall, cancelled: asyncio.CancelledError
+    ) -> Any:
         """End a receive's wait; return what it has already claimed, or raise ``cancelled`` if nothing."""
-        answer = link.end_wait(call)
+        answer = connection.end_wait(call)
         try:
             return await answer
         except asyncio.CancelledError:
-            link.abandon(call)
+            connection.abandon(call)
             raise
         except BackendError:
             raise cancelled from None
 
-    def configure(self, settings: PartitionSettings) -> Coroutine[Any, Any, None]:
-        return self._call(Configure.KIND, (settings,), self._limits.call_seconds)
 
-    def drop(self, target: Target) -> Coroutine[Any, Any, None]:
-        return self._call(Drop.KIND, (target,), self._limits.call_seconds)
+class TurnTimedOut(NotSent):
+    """Earlier calls for the partition have not ended in time."""
 
-    def purge(self, target: Target, purge_id: int) -> Coroutine[Any, Any, None]:
-        return self._call(Purge.KIND, (target, purge_id), self._limits.call_seconds)
 
-    def send(self, target: Target, messages: Sequence[NewMessage]) -> Coroutine[Any, Any, list[SendResult]]:
-        return self._call(Send.KIND, (target, messages), self._limits.call_seconds)
-
-    def receive(self, target: Target, command: Receive) -> Coroutine[Any, Any, list[ReceivedMessage]]:
-        seconds = self._limits.call_seconds + command.wait_seconds
-        return self._call(ReceiveCall.KIND, (target, command), seconds)
-
-    def watch(self, target: Target, wait_seconds: float) -> Coroutine[Any, Any, bool]:
-        return self._call(Watch.KIND, (target, wait_seconds), self._limits.call_seconds + wait_seconds)
-
-    def release(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, None]:
-        return self._call(Release.KIND, (target, handles), self._limits.call_seconds)
-
-    def delete(self, target: Target, handles: Sequence[str]) -> Coroutine[Any, Any, list[HandleOutcome]]:
-        return self._call(Delete.KIND, (target, handles), self._limits.call_seconds)
-
-    def change_visibility(
-        self, target: Target, changes: Sequence[tuple[str, int]]
-    ) -> Coroutine[Any, Any, list[HandleOutcome]]:
-        return self._call(ChangeVisibility.KIND, (target, changes), self._limits.call_seconds)
-
-    def counters(self, target: Target) -> Coroutine[Any, Any, Counters]:
-        return self._call(Count.KIND, (target,), self._limits.call_seconds)
-
-    def stored_bytes(self, account: str) -> Coroutine[Any, Any, int]:
-        return self._call(StoredBytes.KIND, (account,), self._limits.call_seconds)
-
-    def measures(self, target: Target) -> Coroutine[Any, Any, list[Measures]]:
-        return self._call(Measure.KIND, (target,), self._limits.call_seconds)
-
-    def measures_of(
-        self, account: str, prefixes: Sequence[str], after: str, most: int
-    ) -> Coroutine[Any, Any, list[Measures]]:
-        return self._call(MeasureAccount.KIND, (account, prefixes, after, most), self._limits.call_seconds)
-
-    def peek(self, target: Target, most: int, after: int = 0) -> Coroutine[Any, Any, list[Peeked]]:
-        return self._call(PeekMessages.KIND, (target, most, after), self._limits.call_seconds)
-
-    def take(
-        self, target: Target, source: int, below: int, transfers: Sequence[Transfer]
-    ) -> Coroutine[Any, Any, list[int]]:
-        return self._call(Take.KIND, (target, source, below, transfers), self._limits.call_seconds)
-
-    def never(self, target: Target, source: int, below: int, numbers: Sequence[int]) -> Coroutine[Any, Any, list[int]]:
-        return self._call(Never.KIND, (target, source, below, numbers), self._limits.call_seconds)
-
-    def start_move(
-        self, target: Target, destination_arn: str | None, rate_per_second: int, task_id: str | None = None
-    ) -> Coroutine[Any, Any, MoveTask]:
-        arguments = (target, destination_arn, rate_per_second, task_id)
-        return self._call(StartMove.KIND, arguments, self._limits.call_seconds)
-
-    def list_moves(self, target: Target) -> Coroutine[Any, Any, list[MoveTask]]:
-        return self._call(ListMoves.KIND, (target,), self._limits.call_seconds)
-
-    def cancel_move(self, target: Target, task_id: str) -> Coroutine[Any, Any, MoveTask]:
-        return self._call(CancelMove.KIND, (target, task_id), self._limits.call_seconds)
-
-    def hand_over(self, target: Target, slot: int, part: int) -> Coroutine[Any, Any, Handover]:
-        return self._call(HandOver.KIND, (target, slot, part), self._limits.call_seconds)
-
-    def awaited(self, target: Target) -> Coroutine[Any, Any, list[int]]:
-        return self._call(Awaited.KIND, (target,), self._limits.call_seconds)
-
-    def retire(self, target: Target, linger_seconds: int) -> Coroutine[Any, Any, bool]:
-        return self._call(Retire.KIND, (target, linger_seconds), self._limits.call_seconds)
-
-    def forget(self, target: Target) -> Coroutine[Any, Any, None]:
-        return self._call(Forget.KIND, (target,), self._limits.call_seconds)
+async def in_time(turn: Coroutine[Any, Any, None]) -> None:
+    """Wait for a call's turn.  Raises :class:`TurnTimedOut`."""
+    try:
+        await turn
+    except TimeoutError:
+        raise TurnTimedOut("earlier calls for the partition have not ended in time") from None

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from backend.api import Receive, Unavailable
+from backend.api import Command, Receive, ReceivedMessage, Release, Unavailable
 from backend.rpc.address import digest_of_peer
-from backend.rpc.handshake import CallerSide, HandshakeRefused, said_goodbye
+from backend.rpc.handshake import CallerSide, HandshakeRefused, goodbye_reason
 from backend.rpc.wire import (
     ALIVE,
     ANSWER,
@@ -20,30 +20,28 @@ from backend.rpc.wire import (
     CHALLENGE,
     DRAIN,
     FAILED,
-    FIRST_METHOD,
-    FRAME_BYTES_MOST,
+    FIRST_COMMAND,
+    FRAME_BYTES_MAX,
     GOODBYE,
     HEAD,
     SILENT_BEATS,
     WELCOME,
     Frames,
-    ReceiveCall,
-    Release,
     WireError,
     decode_answer,
     decode_error,
-    encode,
+    encode_command,
     frame,
 )
 
 logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS: Final = 30.0
-_CALLS_MOST: Final = (1 << 32) - 1
+_CALLS_MAX: Final = (1 << 32) - 1
 
 
 class NotSent(Unavailable):
-    """The call was not begun anywhere: it has had no effect, and may be repeated."""
+    """The call was not started anywhere: it has had no effect, and may be repeated."""
 
     has_effect = False
 
@@ -51,14 +49,13 @@ class NotSent(Unavailable):
 class PendingCall:
     """A call in progress."""
 
-    __slots__ = ("abandoned", "arguments", "deadline", "future", "method", "number", "weight")
+    __slots__ = ("abandoned", "command", "deadline", "future", "number", "weight")
 
     def __init__(
         self,
         future: asyncio.Future[Any],
         number: int,
-        method: int,
-        arguments: tuple[Any, ...],
+        command: Command[Any],
         weight: int,
         deadline: float,
     ) -> None:
@@ -66,17 +63,19 @@ class PendingCall:
         """Cancelled: no caller waits for it any more, or the caller has not yet decided how to end it."""
         self.abandoned = False
         self.number = number
-        self.method = method
-        self.arguments = arguments
+        self.command = command
         self.weight = weight
         self.deadline = deadline
 
 
-class Link(asyncio.Protocol):
+class BackendConnection(asyncio.Protocol):
     """A connection.  Calls may be made after :attr:`welcomed` is done, until :attr:`leaving` is set."""
 
     def __init__(
-        self, make_caller: Callable[[bytes], CallerSide], heartbeat_seconds: float, on_end: Callable[[Link], None]
+        self,
+        make_caller: Callable[[bytes], CallerSide],
+        heartbeat_seconds: float,
+        on_end: Callable[[BackendConnection], None],
     ) -> None:
         """``make_caller`` gets the binding of the proofs.  ``on_end`` is called once, when this connection accepts no
         more calls, though some may still be answered.
@@ -93,13 +92,13 @@ class Link(asyncio.Protocol):
         self._calls: dict[int, PendingCall] = {}
         self._last = 0
         self._quiet = True
-        """Nothing was written since the last heartbeat."""
+        """True if nothing was written since the last heartbeat."""
         self._silent_beats = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._capacity_waiters: deque[asyncio.Future[None]] = deque()
         """Calls that wait until fewer are in progress."""
-        self._under_way_most = 0
-        self._why = "the connection was closed before the other side had said a word: perhaps it speaks TLS"
+        self._under_way_max = 0
+        self._why = "the connection was closed before the peer sent anything: it may expect TLS"
         self.under_way_bytes = 0
         self.leaving = False
         self.welcomed: asyncio.Future[None] = self._loop.create_future()
@@ -115,13 +114,13 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         tls = transport.get_extra_info("ssl_object")
         self._caller = self._make_caller(digest_of_peer(tls) if tls is not None else b"")
-        self._transport.write(self._caller.begin())
+        self._transport.write(self._caller.start())
         self._set_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
             self._why = f"the connection was lost: {exc}"
-        unsent = {number for _, _, kind, number in map(HEAD.unpack_from, self._out) if kind >= FIRST_METHOD}
+        unsent = {number for _, _, kind, number in map(HEAD.unpack_from, self._out) if kind >= FIRST_COMMAND}
         self._out.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -146,11 +145,11 @@ class Link(asyncio.Protocol):
                 if kind == ANSWER:
                     self._answered(number, payload)
                 elif kind != ALIVE:
-                    self._told(kind, number, payload)
+                    self._handle_rare(kind, number, payload)
             if self.leaving:
                 self._close_if_done()
         except WireError as error:
-            logger.warning("the connection to %s is cut: it sent %s", self.peer or "somebody unknown", error)
+            logger.warning("the connection to %s is closed: it sent %s", self.peer or "an unknown peer", error)
             self.cut(f"the other side sent {error}")
         except HandshakeRefused as refusal:
             self._refused(refusal)
@@ -164,11 +163,11 @@ class Link(asyncio.Protocol):
             # The caller was just cancelled and has not run since.
             future = call.future = self._loop.create_future()
         if not future.done():
-            future.set_result(decode_answer(call.method, payload))
-        elif call.method == ReceiveCall.KIND:
-            self._give_back(call, decode_answer(call.method, payload))
+            future.set_result(decode_answer(call.command.KIND, payload))
+        elif isinstance(call.command, Receive):
+            self._release(call.command, decode_answer(call.command.KIND, payload))
 
-    def _told(self, kind: int, number: int, payload: memoryview) -> None:
+    def _handle_rare(self, kind: int, number: int, payload: memoryview) -> None:
         """Handle all frames that are rare."""
         if kind == FAILED:
             call = self._finished(number)
@@ -182,26 +181,26 @@ class Link(asyncio.Protocol):
         elif kind == DRAIN:
             self._leave()
         elif kind == CHALLENGE and not self.welcomed.done():
-            self._why = "the connection was closed in the middle of the greeting"
+            self._why = "the connection was closed during the handshake"
             self._transport.write(self._caller.challenged(payload))
         elif kind == WELCOME and not self.welcomed.done():
-            self._under_way_most = self._caller.welcomed(payload).under_way_bytes
-            self._frames.most = FRAME_BYTES_MOST
+            self._under_way_max = self._caller.welcomed(payload).under_way_bytes
+            self._frames.payload_bytes_max = FRAME_BYTES_MAX
             self._why = "the connection was closed"
             self.peer = self._caller.peer
             self.welcomed.set_result(None)
         elif kind == GOODBYE:
-            raise said_goodbye(payload)
+            raise goodbye_reason(payload)
         else:
             raise WireError(f"a frame of kind {kind} where none belongs")
 
     def _finished(self, number: int) -> PendingCall:
         call = self._calls.pop(number, None)
         if call is None:
-            raise WireError(f"an answer to call {number}, which nobody made")
+            raise WireError(f"an answer to call {number}, which was never made")
         self.under_way_bytes -= call.weight
-        if self._room:
-            self._make_room()
+        if self._capacity_waiters:
+            self._wake_waiters()
         return call
 
     def _refused(self, refusal: HandshakeRefused) -> None:
@@ -213,22 +212,20 @@ class Link(asyncio.Protocol):
 
     @property
     def full(self) -> bool:
-        """True if so many bytes are in progress that further calls have to wait."""
-        return self.under_way_bytes >= self._under_way_most
+        """True while too many bytes are in progress for further calls."""
+        return self.under_way_bytes >= self._under_way_max
 
-    def start(self, method: int, arguments: tuple[Any, ...], deadline: float) -> PendingCall:
+    def start(self, command: Command[Any], deadline: float) -> PendingCall:
         """Make a call; it is sent at the end of this turn of the loop.  Raises
         :class:`backend.rpc.wire.FrameTooLarge`."""
-        number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
+        number = self._last = self._last + 1 if self._last < _CALLS_MAX else 1
         while number in self._calls:
-            number = self._last = self._last + 1 if self._last < _CALLS_MOST else 1
-        data = frame(method, number, encode(arguments))
+            number = self._last = self._last + 1 if self._last < _CALLS_MAX else 1
+        data = frame(command.KIND, number, encode_command(command))
         weight = len(data) - HEAD.size + CALL_OVERHEAD_BYTES
-        call = self._calls[number] = PendingCall(
-            self._loop.create_future(), number, method, arguments, weight, deadline
-        )
+        call = self._calls[number] = PendingCall(self._loop.create_future(), number, command, weight, deadline)
         self.under_way_bytes += weight
-        self._say(data)
+        self._send_soon(data)
         return call
 
     def abandon(self, call: PendingCall) -> None:
@@ -237,49 +234,47 @@ class Link(asyncio.Protocol):
         future = call.future
         if self._calls.get(call.number) is call:
             future.cancel()
-            self._say(frame(CANCEL, call.number))
-        elif call.method == ReceiveCall.KIND and not future.cancelled() and future.exception() is None:
-            self._give_back(call, future.result())
+            self._send_soon(frame(CANCEL, call.number))
+        elif isinstance(call.command, Receive) and not future.cancelled() and future.exception() is None:
+            self._release(call.command, future.result())
 
     def end_wait(self, call: PendingCall) -> asyncio.Future[Any]:
         """End a receive's wait but keep what it has claimed; the call's future may have been cancelled."""
         if self._calls.get(call.number) is call:
             call.future = self._loop.create_future()
-            self._say(frame(CANCEL, call.number))
+            self._send_soon(frame(CANCEL, call.number))
         return call.future
 
-    def _give_back(self, call: PendingCall, messages: list[Any]) -> None:
+    def _release(self, command: Receive, messages: list[ReceivedMessage]) -> None:
         """Release the messages of a receive whose caller was gone before the answer arrived."""
-        target, command = call.arguments[:2]
-        assert isinstance(command, Receive)
         # A client that lost the answer repeats the attempt, so the claims stay.
-        if messages and command.attempt is None and not self.lost.done():
+        if messages and command.options.attempt is None and not self.lost.done():
             handles = [message.handle for message in messages]
-            self.start(Release.KIND, (target, handles), self._loop.time() + RELEASE_SECONDS).future.cancel()
+            self.start(Release(command.target, handles), self._loop.time() + RELEASE_SECONDS).future.cancel()
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until fewer calls are in progress, or the connection accepts no more calls."""
         while self.full and not self.leaving:
             waiter = self._loop.create_future()
-            self._room.append(waiter)
+            self._capacity_waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._make_room()  # wake another waiter
+                    self._wake_waiters()  # wake another waiter
                 raise
 
-    def _make_room(self) -> None:
-        while self._room and (self.leaving or not self.full):
-            waiter = self._room.popleft()
+    def _wake_waiters(self) -> None:
+        while self._capacity_waiters and (self.leaving or not self.full):
+            waiter = self._capacity_waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 if not self.leaving:
-                    return  # the next answer wakes another waiter if there is more room
+                    return  # the next answer wakes another waiter if there is more capacity
 
     # --- the connection itself ------------------------------------------------------------------------------
 
-    def _say(self, data: bytes) -> None:
+    def _send_soon(self, data: bytes) -> None:
         out = self._out
         if not out:
             self._loop.call_soon(self._flush)
@@ -298,7 +293,7 @@ class Link(asyncio.Protocol):
         """Count timer ticks, not time: when this process itself was stopped, the peer is not at fault."""
         self._silent_beats += 1
         if self._silent_beats > SILENT_BEATS:
-            self.cut(f"nothing was heard for {SILENT_BEATS * self._heartbeat_seconds:g} s")
+            self.cut(f"nothing was received for {SILENT_BEATS * self._heartbeat_seconds:g} s")
             return
         if self.welcomed.done():
             if self._quiet:
@@ -308,13 +303,13 @@ class Link(asyncio.Protocol):
         for call in [each for each in self._calls.values() if each.deadline < now and not each.future.done()]:
             late = Unavailable("no answer in time; whether the call took effect is not known")
             call.future.set_exception(late)
-            self._say(frame(CANCEL, call.number))
+            self._send_soon(frame(CANCEL, call.number))
         self._set_timer()
 
     def _leave(self) -> None:
         if not self.leaving:
             self.leaving = True
-            self._make_room()
+            self._wake_waiters()
             self._on_end(self)
 
     def _close_if_done(self) -> None:

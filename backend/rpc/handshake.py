@@ -10,9 +10,9 @@
 
 The server chooses the highest version that both support.  The proofs are HMAC-SHA-256 with the secret as the key, over
 the side that proves, both earlier frames byte for byte, and on TLS the digest of the server's certificate.  So no proof
-is valid for another connection, in the other direction, through a man in the middle or for another version than was
-offered.  The client proves first, so that a stranger gets nothing against which to test guesses of the secret.  The
-secret itself is never sent.  These frames are the same in all versions of the protocol.
+is valid for another connection, in the other direction, through a man in the middle or for a version that was not
+offered.  The client proves first, so that an unauthenticated caller gets nothing against which to test guesses of the
+secret.  The secret itself is never sent.  These frames are the same in all versions of the protocol.
 
 A side that cannot continue sends ``GOODBYE`` with the reason and closes.
 """
@@ -31,8 +31,8 @@ from backend.rpc.wire import CHALLENGE, GOODBYE, HELLO, PROOF, WELCOME, encode, 
 VERSION_LOWEST: Final = 1
 VERSION_HIGHEST: Final = 1
 """Range of protocol versions that this program supports."""
-SECRET_BYTES_LEAST: Final = 16
-NAME_LENGTH_MOST: Final = 200
+SECRET_BYTES_MIN: Final = 16
+NAME_LENGTH_MAX: Final = 200
 _NONCE_BYTES: Final = 32
 _PROOF_BYTES: Final = 32
 
@@ -76,9 +76,9 @@ class Goodbye(msgspec.Struct, array_like=True):
 
 def check_secret(secret: bytes) -> None:
     """Raise :class:`SecretUnusable` if the secret is too short."""
-    if len(secret) < SECRET_BYTES_LEAST:
+    if len(secret) < SECRET_BYTES_MIN:
         raise SecretUnusable(
-            f"the shared secret has {len(secret)} bytes, it takes at least {SECRET_BYTES_LEAST} that nobody can guess"
+            f"the shared secret has {len(secret)} bytes, it takes at least {SECRET_BYTES_MIN} random ones"
         )
 
 
@@ -86,7 +86,7 @@ def goodbye(reason: str) -> bytes:
     return frame(GOODBYE, 0, encode(Goodbye(reason)))
 
 
-def said_goodbye(payload: memoryview) -> HandshakeRefused:
+def goodbye_reason(payload: memoryview) -> HandshakeRefused:
     return HandshakeRefused(_read(Goodbye, payload).reason)
 
 
@@ -104,7 +104,7 @@ class _Side:
         """``binding``: with TLS the SHA-256 digest of the server's certificate; without TLS empty."""
         check_secret(secret)
         self._secret = secret
-        self._name = name[:NAME_LENGTH_MOST]
+        self._name = name[:NAME_LENGTH_MAX]
         self._binding = binding
         self._lowest, self._highest = lowest, highest
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -116,23 +116,23 @@ class _Side:
         """Name of the other side."""
 
     def _proof(self, who: bytes) -> bytes:
-        said = hmac.new(self._secret, b"holdfast wire " + who, hashlib.sha256)
+        mac = hmac.new(self._secret, b"holdfast wire " + who, hashlib.sha256)
         for part in (self._binding, self._hello, self._challenge):
-            said.update(len(part).to_bytes(4, "little") + part)
-        return said.digest()
+            mac.update(len(part).to_bytes(4, "little") + part)
+        return mac.digest()
 
     def _check(self, who: bytes, proof: bytes) -> None:
         if not hmac.compare_digest(self._proof(who), proof):
             raise HandshakeRefused(
                 "the other side has another shared secret"
-                + (", or somebody is between the two" if self._binding else "")
+                + (", or a third party changes the traffic" if self._binding else "")
             )
 
 
 class CallerSide(_Side):
     """The side that connects."""
 
-    def begin(self) -> bytes:
+    def start(self) -> bytes:
         self._hello = encode(Hello(self._lowest, self._highest, self._nonce, self._name))
         return frame(HELLO, 0, self._hello)
 
@@ -146,7 +146,7 @@ class CallerSide(_Side):
                 f"here {_versions(self._lowest, self._highest)}"
             )
         _check_nonce(challenge.nonce)
-        self.version, self.peer = challenge.version, challenge.name[:NAME_LENGTH_MOST]
+        self.version, self.peer = challenge.version, challenge.name[:NAME_LENGTH_MAX]
         return frame(PROOF, 0, encode(Proof(self._proof(b"client"))))
 
     def welcomed(self, payload: memoryview) -> Welcome:
@@ -174,7 +174,7 @@ class AnswererSide(_Side):
                 f"no common version of the protocol: the caller {_versions(hello.lowest, hello.highest)}, "
                 f"the server {_versions(self._lowest, self._highest)}"
             )
-        self.peer = hello.name[:NAME_LENGTH_MOST]
+        self.peer = hello.name[:NAME_LENGTH_MAX]
         self._challenge = encode(Challenge(self.version, self._nonce, self._name))
         return frame(CHALLENGE, 0, self._challenge)
 

@@ -24,9 +24,9 @@ import socket
 import stat
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from backend.api import BackendError, Peer, Unavailable
+from backend.api import BackendError, Command, MessageCommand, Peer, Unavailable
 from backend.rpc.address import Address, ServerTls, check_path
 from backend.rpc.handshake import AnswererSide, HandshakeRefused, check_secret, goodbye
 from backend.rpc.wire import (
@@ -37,19 +37,16 @@ from backend.rpc.wire import (
     CANCELLED,
     DRAIN,
     FAILED,
-    FIRST_METHOD,
-    FRAME_BYTES_MOST,
+    FIRST_COMMAND,
+    FRAME_BYTES_MAX,
     HEARTBEAT_SECONDS,
     HELLO,
     PROOF,
     SILENT_BEATS,
-    TRACED,
     Frames,
     FrameTooLarge,
-    Request,
-    Traced,
     WireError,
-    decode_request,
+    decode_command,
     encode,
     encode_error,
     frame,
@@ -75,7 +72,7 @@ class ServerLimits(NamedTuple):
     """Limit for each connection: a call may begin while its unanswered calls take fewer bytes."""
     unread_bytes: int = 1 << 20
     """Unread bytes above which a peer's further calls wait."""
-    unread_bytes_most: int = 256 << 20
+    unread_bytes_max: int = 256 << 20
     """Unread bytes above which a peer is disconnected."""
     heartbeat_seconds: float = HEARTBEAT_SECONDS
 
@@ -166,7 +163,7 @@ class BackendServer:
 
     @property
     def callers(self) -> set[str]:
-        """Names of the connected callers that have proved that they know the secret."""
+        """Names of the connected and authenticated callers."""
         return {connection.peer for connection in self.connections if connection.peer}
 
     def make(self) -> CallerConnection:
@@ -198,7 +195,9 @@ class BackendServer:
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
         except TimeoutError:
-            logger.warning("%d connections still had calls under way when the time was over", len(self.connections))
+            logger.warning(
+                "%d connections still had calls in progress at the end of the time limit", len(self.connections)
+            )
         await self.close()
 
     async def close(self) -> None:
@@ -232,12 +231,12 @@ class CallerConnection(asyncio.Protocol):
         self._cancelled: set[int] = set()
         """Numbers of calls in progress that their callers have cancelled."""
         self._under_way_bytes = 0
-        self._waiting: deque[tuple[int, Request, int]] = deque()
+        self._waiting: deque[tuple[int, Command[Any], int]] = deque()
         """Calls that begin when the peer has read its answers."""
         self._out: list[bytes] = []
         """Frames to be sent at the end of this turn of the loop."""
         self._quiet = True
-        """Nothing was written since the last heartbeat."""
+        """True if nothing was written since the last heartbeat."""
         self._silent_beats = 0
         self._peer_is_slow = False
         self._draining = False
@@ -272,7 +271,7 @@ class CallerConnection(asyncio.Protocol):
         try:
             if self._greeting is None:
                 for kind, call, payload in self._frames.feed(data):
-                    if kind >= FIRST_METHOD:
+                    if kind >= FIRST_COMMAND:
                         self._asked(kind, call, payload)
                     elif kind == CANCEL:
                         self._cancel(call)
@@ -281,7 +280,7 @@ class CallerConnection(asyncio.Protocol):
             else:
                 self._greet(data)
         except WireError as error:
-            logger.warning("a connection of %s is cut: it sent %s", self.peer or "somebody unknown", error)
+            logger.warning("a connection of %s is closed: it sent %s", self.peer or "an unknown peer", error)
             self.cut()
         except HandshakeRefused as refusal:
             logger.warning("a connection is refused: %s", refusal)
@@ -293,7 +292,7 @@ class CallerConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._peer_is_slow = False
         while self._waiting and not self._peer_is_slow:
-            self._begin(*self._waiting.popleft())
+            self._start_call(*self._waiting.popleft())
 
     # --- the handshake ------------------------------------------------------------------------------------
 
@@ -301,14 +300,14 @@ class CallerConnection(asyncio.Protocol):
         greeting = self._greeting
         assert greeting is not None
         if data.startswith(TLS_BEGINS):
-            raise HandshakeRefused("the caller speaks TLS, and this side does not")
+            raise HandshakeRefused("the caller uses TLS, and this side does not")
         for kind, _, payload in self._frames.feed(data):
             if kind == HELLO:
                 self._transport.write(greeting.greeted(payload))
             elif kind == PROOF and self._greeting is not None:
                 self._transport.write(greeting.proved(payload, self._server.limits.under_way_bytes))
                 self._greeting = None
-                self._frames.most = FRAME_BYTES_MOST
+                self._frames.payload_bytes_max = FRAME_BYTES_MAX
                 self.peer = greeting.peer
                 if self._timer is not None:
                     self._timer.cancel()
@@ -317,11 +316,11 @@ class CallerConnection(asyncio.Protocol):
                 if self._draining:
                     self._transport.write(frame(DRAIN, 0))
             else:
-                raise WireError(f"a frame of kind {kind} before it had proved who it is")
+                raise WireError(f"a frame of kind {kind} before the caller was authenticated")
 
     def _greeting_is_late(self) -> None:
         self._timer = None
-        self._part("the greeting took too long")
+        self._part("the handshake took too long")
 
     def _part(self, reason: str) -> None:
         if not self._transport.is_closing():
@@ -333,45 +332,45 @@ class CallerConnection(asyncio.Protocol):
 
     def _asked(self, kind: int, call: int, payload: memoryview) -> None:
         if call in self._running or any(call == waiting[0] for waiting in self._waiting):
-            raise WireError(f"a second call {call} while the first is under way")
+            raise WireError(f"a second call {call} while the first is in progress")
         limits = self._server.limits
         if self._under_way_bytes >= limits.under_way_bytes:
-            raise WireError(f"a call where {self._under_way_bytes} bytes of calls are under way, which are too many")
+            raise WireError(f"a call where {self._under_way_bytes} bytes of calls are in progress, which is too much")
         try:
-            request = decode_request(kind, payload)
+            command = decode_command(kind, payload)
         except WireError as error:
             logger.warning("%s made a call that is refused: %s", self.peer, error)
-            self._say(frame(FAILED, call, encode_error(BackendError(str(error)))))
+            self._send_soon(frame(FAILED, call, encode_error(BackendError(str(error)))))
             return
         weight = len(payload) + CALL_OVERHEAD_BYTES
         self._under_way_bytes += weight
         if self._peer_is_slow:
-            self._waiting.append((call, request, weight))
+            self._waiting.append((call, command, weight))
         else:
-            self._begin(call, request, weight)
+            self._start_call(call, command, weight)
 
-    def _begin(self, call: int, request: Request, weight: int) -> None:
-        if isinstance(request, TRACED) and request.trace is not None and self._server.tracing is not None:
-            run = self._run_traced(call, request, request.trace)
+    def _start_call(self, call: int, command: Command[Any], weight: int) -> None:
+        if isinstance(command, MessageCommand) and command.trace is not None and self._server.tracing is not None:
+            run = self._run_traced(call, command, command.trace)
         else:
-            run = self._run(call, request)
+            run = self._run(call, command)
         self._running[call] = (self._loop.create_task(run), weight)
 
-    async def _run_traced(self, call: int, request: Traced, trace: bytes) -> None:
+    async def _run_traced(self, call: int, command: Command[Any], trace: bytes) -> None:
         tracing = self._server.tracing
         assert tracing is not None
-        span = tracing.of_peer(trace, f"backend.{request.method_name()}")
+        span = tracing.of_peer(trace, f"backend.{type(command).__name__}")
         traces.current.set(span)
         try:
-            await self._run(call, request)
+            await self._run(call, command)
         finally:
             if span is not None:
-                span.set_attributes({"holdfast.partition": request.target.partition})
+                span.set_attributes({"holdfast.partition": command.partition})
                 span.end()
 
-    async def _run(self, call: int, request: Request) -> None:
+    async def _run(self, call: int, command: Command[Any]) -> None:
         try:
-            answer = frame(ANSWER, call, encode(await request.run(self._backend)))
+            answer = frame(ANSWER, call, encode(await self._backend.call(command)))
         except BackendError as error:
             _mark_failed(error)
             answer = frame(FAILED, call, encode_error(error))
@@ -379,19 +378,19 @@ class CallerConnection(asyncio.Protocol):
             if call in self._cancelled or self._transport.is_closing():
                 answer = frame(CANCELLED, call)
             else:
-                answer = self._failed(call, request, asyncio.CancelledError("its work was cancelled from within"))
+                answer = self._failed(call, command, asyncio.CancelledError("its work was cancelled from within"))
         except FrameTooLarge as error:
-            answer = frame(FAILED, call, encode_error(BackendError(f"the answer cannot be given: {error}")))
+            answer = frame(FAILED, call, encode_error(BackendError(f"the answer cannot be sent: {error}")))
         except Exception as error:
-            answer = self._failed(call, request, error)
+            answer = self._failed(call, command, error)
         self._ended(call)
-        self._say(answer)
+        self._send_soon(answer)
 
-    def _failed(self, call: int, request: Request, error: BaseException) -> bytes:
+    def _failed(self, call: int, command: Command[Any], error: BaseException) -> bytes:
         _mark_failed(error)
-        message = f"{request.method_name()} of {self.peer} has failed unexpectedly"
+        message = f"{type(command).__name__} of {self.peer} has failed unexpectedly"
         self._loop.call_exception_handler({"message": message, "exception": error})
-        return frame(FAILED, call, encode_error(Unavailable("the backend has failed unexpectedly; its log says how")))
+        return frame(FAILED, call, encode_error(Unavailable("the backend has failed unexpectedly; see its log")))
 
     def _ended(self, call: int) -> None:
         _, weight = self._running.pop(call)
@@ -409,13 +408,13 @@ class CallerConnection(asyncio.Protocol):
             if waiting[0] == call:
                 self._waiting.remove(waiting)
                 self._under_way_bytes -= waiting[2]
-                self._say(frame(CANCELLED, call))
+                self._send_soon(frame(CANCELLED, call))
                 return
-        # Otherwise it has been answered, and the cancellation has crossed the answer.
+        # Otherwise it was answered at the same time as it was cancelled.
 
     # --- the connection itself ------------------------------------------------------------------------------
 
-    def _say(self, data: bytes) -> None:
+    def _send_soon(self, data: bytes) -> None:
         out = self._out
         if not out:
             self._loop.call_soon(self._flush)
@@ -425,8 +424,8 @@ class CallerConnection(asyncio.Protocol):
         if self._out and not self._transport.is_closing():
             self._transport.write(b"".join(self._out))
             self._quiet = False
-            if self._transport.get_write_buffer_size() > self._server.limits.unread_bytes_most:
-                logger.warning("%s does not read its answers, it is cut off", self.peer)
+            if self._transport.get_write_buffer_size() > self._server.limits.unread_bytes_max:
+                logger.warning("%s does not read its answers, and is disconnected", self.peer)
                 self.cut()
         self._out.clear()
 
@@ -437,7 +436,7 @@ class CallerConnection(asyncio.Protocol):
         """Count timer ticks, not time: when this process itself was stopped, the peer is not at fault."""
         self._silent_beats += 1
         if self._silent_beats > SILENT_BEATS:
-            logger.warning("nothing is heard of %s any more, its connection is cut", self.peer)
+            logger.warning("nothing is received from %s any more, its connection is closed", self.peer)
             self.cut()
             return
         if self._quiet:
@@ -446,7 +445,7 @@ class CallerConnection(asyncio.Protocol):
         self._set_timer()
 
     def drain(self) -> None:
-        """Request no more calls.  The peer closes after its calls are answered: only the peer knows what it has
+        """Request no more calls.  The peer closes after its calls are answered: only the peer knows which ones it has
         sent.
         """
         self._draining = True

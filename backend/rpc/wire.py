@@ -7,12 +7,12 @@ offset  bytes    content
 ======  =======  ======================================================================
 0       4        CRC-32 of all that follows
 4       4        length of the payload
-8       1        kind: a control frame of the connection, or the number of the method
+8       1        kind: a control frame of the connection, or the kind of the command
 9       4        the call that it belongs to, numbered by the caller; 0: none
 13      ...      payload
 ======  =======  ======================================================================
 
-The checksum is there because TCP's has only 16 bits, and the data is stored.  It does not protect against deliberate
+The checksum exists because TCP's has only 16 bits, and the data is stored.  It does not protect against deliberate
 changes; TLS does.
 
 Every request gets exactly one of ``ANSWER``, ``FAILED`` and ``CANCELLED``, so the caller knows when its number is free
@@ -29,35 +29,20 @@ This module reads and writes bytes and does no input or output itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Sequence
-from typing import Any, ClassVar, Final
-from zlib import crc32
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
+from isal.isal_zlib import crc32
 
-from backend import api
-from backend.api import (
-    BackendError,
-    Counters,
-    HandleOutcome,
-    Handover,
-    Measures,
-    MoveTask,
-    NewMessage,
-    NotOwner,
-    PartitionSettings,
-    Peeked,
-    Peer,
-    Receive,
-    ReceivedMessage,
-    SendResult,
-    Target,
-    Transfer,
-)
+from backend import api, stream_api
+from backend.api import BackendError, Command, MessageCommand, NotOwner, answer_type
+from backend.stream_api import StreamError, StreamRefused
+from backend.stream_commands import ConfigureStream
 
-FRAME_BYTES_MOST: Final = 128 << 20
+FRAME_BYTES_MAX: Final = 128 << 20
 """Maximum length of a payload.  The longest is the answer to a peek of 100 messages of 1 MiB."""
-HELLO_BYTES_MOST: Final = 4096
+HELLO_BYTES_MAX: Final = 4096
 """Maximum length of a payload before the sender is authenticated."""
 CALL_OVERHEAD_BYTES: Final = 256
 """Bytes that a call in progress counts in addition to its frame."""
@@ -69,7 +54,7 @@ _TAIL = struct.Struct("<IBI")
 """The head without its checksum."""
 _CRC = struct.Struct("<I")
 
-# Kinds of frames.  Kinds from FIRST_METHOD on are requests, and name the method.
+# Kinds of frames.  Kinds from FIRST_COMMAND on are commands (:attr:`backend.api.Command.KIND`).
 HELLO, CHALLENGE, PROOF, WELCOME, GOODBYE = 1, 2, 3, 4, 5
 ANSWER: Final = 8
 FAILED: Final = 9
@@ -80,7 +65,7 @@ DRAIN: Final = 13
 """The server is about to leave and requests no new calls.  Calls in progress, or sent before this arrived, are
 answered.
 """
-FIRST_METHOD: Final = 32
+FIRST_COMMAND: Final = 32
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -96,19 +81,19 @@ class FrameTooLarge(ValueError):
 def frame(kind: int, call: int, payload: bytes = b"") -> bytes:
     """Return one frame.  Raises :class:`FrameTooLarge`."""
     size = len(payload)
-    if size > FRAME_BYTES_MOST:
-        raise FrameTooLarge(f"it takes {size} bytes, and a frame holds at most {FRAME_BYTES_MOST}")
+    if size > FRAME_BYTES_MAX:
+        raise FrameTooLarge(f"it takes {size} bytes, and a frame holds at most {FRAME_BYTES_MAX}")
     rest = _TAIL.pack(size, kind, call)
     return b"".join((_CRC.pack(crc32(payload, crc32(rest))), rest, payload))
 
 
 class Frames:
-    """Splits received data, in pieces of any size, into frames."""
+    """Splits received data, in parts of any size, into frames."""
 
-    __slots__ = ("_needed", "_rest", "most")
+    __slots__ = ("_needed", "_rest", "payload_bytes_max")
 
     def __init__(self) -> None:
-        self.most = HELLO_BYTES_MOST
+        self.payload_bytes_max = HELLO_BYTES_MAX
         """Maximum length of an accepted payload."""
         self._rest = bytearray()
         self._needed = 0
@@ -128,8 +113,8 @@ class Frames:
         needed = HEAD.size
         while end - at >= HEAD.size:
             crc, size, kind, call = HEAD.unpack_from(data, at)
-            if size > self.most:
-                raise WireError(f"a frame of {size} bytes, and at most {self.most} are let in here")
+            if size > self.payload_bytes_max:
+                raise WireError(f"a frame of {size} bytes, and at most {self.payload_bytes_max} are accepted here")
             needed = HEAD.size + size
             if end - at < needed:
                 break
@@ -149,319 +134,64 @@ class Frames:
         return bool(self._rest)
 
 
-# --- requests -------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------------
 
 
-class Request(msgspec.Struct, array_like=True, gc=False):
-    """The arguments of one method.  A caller encodes a tuple instead: the bytes are the same, and it is cheaper."""
+def _commands(above: type[Command[Any]]) -> Iterator[type[Command[Any]]]:
+    if above.KIND:
+        yield above
+    for each in above.__subclasses__():
+        yield from _commands(each)
 
-    KIND: ClassVar[int]
-    ANSWER: ClassVar[Any] = None
-    """Type of the method's result."""
-    NAME: ClassVar[str] = ""
-    """Name of the method; empty: the name of the class."""
 
-    @classmethod
-    def method_name(cls) -> str:
-        return cls.NAME or cls.__name__
+def _by_kind(commands: Iterable[type[Command[Any]]]) -> Mapping[int, type[Command[Any]]]:
+    found: dict[int, type[Command[Any]]] = {}
+    for command in commands:
+        other = found.setdefault(command.KIND, command)
+        if other is not command:
+            raise TypeError(f"{other.__name__} and {command.__name__} have the same kind {command.KIND}")
+    return found
 
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        raise NotImplementedError
 
+COMMANDS: Final = _by_kind(_commands(Command))
+"""Commands by the kinds of their frames, of :mod:`backend.api` and :mod:`backend.stream_commands`."""
+assert ConfigureStream.KIND in COMMANDS
+_DECODERS = {kind: msgspec.msgpack.Decoder(each) for kind, each in COMMANDS.items()}
+_ANSWERS = {kind: msgspec.msgpack.Decoder(answer_type(each)) for kind, each in COMMANDS.items()}
 
-class Configure(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 32
-    settings: PartitionSettings
 
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.configure(self.settings)
+def encode_command(command: Command[Any]) -> bytes:
+    """Encode a command as the array of its members, without an absent span at the end."""
+    if isinstance(command, MessageCommand) and command.trace is None and command.__struct_fields__[-1] == "trace":
+        return encode(msgspec.structs.astuple(command)[:-1])
+    return encode(command)
 
 
-class Drop(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 33
-    target: Target
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.drop(self.target)
-
-
-class Purge(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 34
-    target: Target
-    purge_id: int
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.purge(self.target, self.purge_id)
-
-
-class Send(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 35
-    ANSWER: ClassVar[Any] = list[SendResult]
-    target: Target
-    messages: list[NewMessage]
-    trace: bytes | None = None
-    """The caller's span (:class:`telemetry.headers.RemoteSpan`, packed) if it is sampled, otherwise omitted; as in all
-    :data:`TRACED`.
-    """
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.send(self.target, self.messages)
-
-
-class ReceiveCall(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 36
-    ANSWER: ClassVar[Any] = list[ReceivedMessage]
-    target: Target
-    command: Receive
-    trace: bytes | None = None
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.receive(self.target, self.command)
-
-
-class Release(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 37
-    target: Target
-    handles: list[str]
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.release(self.target, self.handles)
-
-
-class Delete(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 38
-    ANSWER: ClassVar[Any] = list[HandleOutcome]
-    target: Target
-    handles: list[str]
-    trace: bytes | None = None
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.delete(self.target, self.handles)
-
-
-class ChangeVisibility(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 39
-    ANSWER: ClassVar[Any] = list[HandleOutcome]
-    target: Target
-    changes: list[tuple[str, int]]
-    trace: bytes | None = None
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.change_visibility(self.target, self.changes)
-
-
-class Count(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 40
-    ANSWER: ClassVar[Any] = Counters
-    target: Target
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.counters(self.target)
-
-
-class PeekMessages(Request, array_like=True, gc=False):
-    NAME: ClassVar[str] = "Peek"
-    KIND: ClassVar[int] = 41
-    ANSWER: ClassVar[Any] = list[Peeked]
-    target: Target
-    most: int
-    after: int = 0
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.peek(self.target, self.most, self.after)
-
-
-class StartMove(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 42
-    ANSWER: ClassVar[Any] = MoveTask
-    target: Target
-    destination_arn: str | None
-    rate_per_second: int
-    task_id: str | None = None
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.start_move(self.target, self.destination_arn, self.rate_per_second, self.task_id)
-
-
-class ListMoves(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 43
-    ANSWER: ClassVar[Any] = list[MoveTask]
-    target: Target
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.list_moves(self.target)
-
-
-class CancelMove(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 44
-    ANSWER: ClassVar[Any] = MoveTask
-    target: Target
-    task_id: str
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.cancel_move(self.target, self.task_id)
-
-
-class StoredBytes(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 45
-    ANSWER: ClassVar[Any] = int
-    account: str
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.stored_bytes(self.account)
-
-
-class Take(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 46
-    ANSWER: ClassVar[Any] = list[int]
-    target: Target
-    source: int
-    below: int
-    transfers: list[Transfer]
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.take(self.target, self.source, self.below, self.transfers)
-
-
-class Never(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 47
-    ANSWER: ClassVar[Any] = list[int]
-    target: Target
-    source: int
-    below: int
-    numbers: list[int]
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.never(self.target, self.source, self.below, self.numbers)
-
-
-class Watch(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 48
-    ANSWER: ClassVar[Any] = bool
-    target: Target
-    wait_seconds: float
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.watch(self.target, self.wait_seconds)
-
-
-class HandOver(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 49
-    ANSWER: ClassVar[Any] = Handover
-    target: Target
-    slot: int
-    part: int
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.hand_over(self.target, self.slot, self.part)
-
-
-class Awaited(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 50
-    ANSWER: ClassVar[Any] = list[int]
-    target: Target
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.awaited(self.target)
-
-
-class Retire(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 51
-    ANSWER: ClassVar[Any] = bool
-    target: Target
-    linger_seconds: int
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.retire(self.target, self.linger_seconds)
-
-
-class Forget(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 52
-    target: Target
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.forget(self.target)
-
-
-class Measure(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 53
-    ANSWER: ClassVar[Any] = list[Measures]
-    target: Target
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.measures(self.target)
-
-
-class MeasureAccount(Request, array_like=True, gc=False):
-    KIND: ClassVar[int] = 54
-    ANSWER: ClassVar[Any] = list[Measures]
-    account: str
-    prefixes: list[str]
-    after: str
-    most: int
-
-    def run(self, backend: Peer) -> Awaitable[Any]:
-        return backend.measures_of(self.account, self.prefixes, self.after, self.most)
-
-
-REQUESTS: Final[Sequence[type[Request]]] = (
-    Configure,
-    Drop,
-    Purge,
-    Send,
-    ReceiveCall,
-    Release,
-    Delete,
-    ChangeVisibility,
-    Count,
-    PeekMessages,
-    StartMove,
-    ListMoves,
-    CancelMove,
-    StoredBytes,
-    Take,
-    Never,
-    Watch,
-    HandOver,
-    Awaited,
-    Retire,
-    Forget,
-    Measure,
-    MeasureAccount,
-)
-Traced = Send | ReceiveCall | Delete | ChangeVisibility
-TRACED: Final = (Send, ReceiveCall, Delete, ChangeVisibility)
-"""Calls that create spans: those for messages."""
-TRACED_KINDS: Final = frozenset(each.KIND for each in TRACED)
-_DECODERS = {each.KIND: msgspec.msgpack.Decoder(each) for each in REQUESTS}
-_ANSWERS = {each.KIND: msgspec.msgpack.Decoder(each.ANSWER) for each in REQUESTS}
-
-
-def decode_request(kind: int, payload: memoryview) -> Request:
-    """Decode the arguments of a method.  Raises :class:`WireError`."""
+def decode_command(kind: int, payload: memoryview) -> Command[Any]:
+    """Decode a command.  Raises :class:`WireError`."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise WireError(f"there is no method {kind}")
     try:
-        request: Request = decoder.decode(payload)
+        command: Command[Any] = decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise WireError(f"the arguments of method {kind} cannot be read: {error}") from error
-    return request
+    return command
 
 
-def decode_answer(method: int, payload: memoryview) -> Any:
-    """Decode the answer to a call of this method.  Raises :class:`WireError`."""
+def decode_answer(kind: int, payload: memoryview) -> Any:
+    """Decode the answer to a command of this kind.  Raises :class:`WireError`."""
     try:
-        return _ANSWERS[method].decode(payload)
+        return _ANSWERS[kind].decode(payload)
     except msgspec.MsgspecError as error:
-        raise WireError(f"the answer of method {method} cannot be read: {error}") from error
+        raise WireError(f"the answer of method {kind} cannot be read: {error}") from error
 
 
 # --- errors ---------------------------------------------------------------------------------------------
 
 
 class Failure(msgspec.Struct, array_like=True, omit_defaults=True):
-    """An error of :mod:`backend.api`, as transmitted."""
+    """An error of :mod:`backend.api` or :mod:`backend.stream_api`, as transmitted."""
 
     name: str
     """Name of the class."""
@@ -470,19 +200,22 @@ class Failure(msgspec.Struct, array_like=True, omit_defaults=True):
     """True if the call may be repeated; for receivers that do not know the class."""
     shard: int = 0
     owner: str | None = None
+    code: int = 0
+    """The error of a stream."""
 
 
 _FAILURE = msgspec.msgpack.Decoder(Failure)
 
 
 def _classes(above: type[BackendError]) -> dict[str, type[BackendError]]:
-    found = {above.__name__: above} if above.__module__ == api.__name__ else {}
+    found = {above.__name__: above} if above.__module__ in (api.__name__, stream_api.__name__) else {}
     for each in above.__subclasses__():
         found |= _classes(each)
     return found
 
 
 _CLASSES = _classes(BackendError)
+_STREAM_ERRORS = frozenset(StreamError)
 
 
 def encode_error(error: BackendError) -> bytes:
@@ -491,6 +224,8 @@ def encode_error(error: BackendError) -> bytes:
     failure = Failure(name, str(error), error.retryable)
     if isinstance(error, NotOwner):
         failure.shard, failure.owner = error.shard, error.owner
+    elif isinstance(error, StreamRefused):
+        failure.code = error.error
     return encode(failure)
 
 
@@ -506,7 +241,9 @@ def decode_error(payload: memoryview) -> BackendError:
     kind = _CLASSES.get(failure.name)
     if kind is NotOwner:
         return NotOwner(failure.shard, failure.owner)
-    if kind is None:
+    if kind is StreamRefused and failure.code in _STREAM_ERRORS:
+        return StreamRefused(StreamError(failure.code), failure.text)
+    if kind is None or kind is StreamRefused:
         unknown = BackendError(failure.text)
         unknown.retryable = failure.retryable
         return unknown

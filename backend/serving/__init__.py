@@ -1,1 +1,1 @@
-"""Shards that serve: partitions, timers, transfers, clocks, statistics."""
+"""Shards that serve: partitions, timers, transfers, statistics."""

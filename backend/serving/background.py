@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-SAID_AGAIN_SECONDS: Final = 60.0
+LOG_AGAIN_SECONDS: Final = 60.0
 SLICE_SECONDS: Final = 0.002
-"""Time of continuous work after which the loop gets a turn."""
-KEPT_MOST: Final = 256
+"""Time of continuous work after which the loop runs other tasks."""
+KEPT_MAX: Final = 256
 """Number of remembered errors above which those that were not repeated for a minute are forgotten."""
 
 
@@ -72,26 +72,26 @@ class LogThrottle:
     """Log throttle: a repeated error is logged once, and then once a minute while it lasts."""
 
     def __init__(self) -> None:
-        self._said: dict[Hashable, tuple[str, float]] = {}
+        self._logged: dict[Hashable, tuple[str, float]] = {}
 
     def should_log(self, about: Hashable, text: str) -> bool:
         """Return whether to log now: the text differs from the last one, or that was logged a minute ago."""
         now = asyncio.get_running_loop().time()
-        known = self._said.get(about)
-        if known is not None and known[0] == text and now - known[1] < SAID_AGAIN_SECONDS:
+        known = self._logged.get(about)
+        if known is not None and known[0] == text and now - known[1] < LOG_AGAIN_SECONDS:
             return False
-        if len(self._said) >= KEPT_MOST:
-            self._said = {key: said for key, said in self._said.items() if now - said[1] < SAID_AGAIN_SECONDS}
-        self._said[about] = (text, now)
+        if len(self._logged) >= KEPT_MAX:
+            self._logged = {key: last for key, last in self._logged.items() if now - last[1] < LOG_AGAIN_SECONDS}
+        self._logged[about] = (text, now)
         return True
 
-    def settled(self, about: Hashable) -> None:
+    def forget(self, about: Hashable) -> None:
         """Forget the error, because the operation works again."""
-        self._said.pop(about, None)
+        self._logged.pop(about, None)
 
 
 class Slices:
-    """Gives the loop a turn between the steps of long work."""
+    """Lets the loop run between the steps of long work."""
 
     def __init__(self) -> None:
         self._started_at = time.perf_counter()

@@ -28,7 +28,7 @@ Entry: TypeAlias = tuple[Message, bytes]
 """A message in memory: its head and its payload."""
 
 RECORD_OVERHEAD_BYTES = 192
-"""Upper bound on the bytes of a message's record beside its payload, group and id."""
+"""Upper bound on the bytes of a message's record, without its payload, group and id."""
 
 
 class OpenPartition:
@@ -36,7 +36,7 @@ class OpenPartition:
 
     __slots__ = (
         "account",
-        "alarm",
+        "cached",
         "clock",
         "closed",
         "deduplicated",
@@ -52,7 +52,6 @@ class OpenPartition:
         "queue",
         "received",
         "recorded_byte_ms",
-        "rings_at",
         "sent",
         "sent_bytes",
         "shard",
@@ -61,7 +60,8 @@ class OpenPartition:
         "transfer_round",
         "transfer_task",
         "waiters",
-        "window",
+        "wakeup_at",
+        "wakeup_ms",
     )
 
     def __init__(self, fold: Fold, shard: int, epoch: int, clock: Callable[[], int]) -> None:
@@ -77,18 +77,18 @@ class OpenPartition:
         self.queue = QueueCommands(fold, Handles(fold.partition, key), salt_of(key))
         self.waiters: OrderedDict[asyncio.Future[None], bool] = OrderedDict()
         """Long polls, the longest waiting first; the value is True for those that only watch and claim nothing."""
-        self.window: dict[int, Entry] = {}
+        self.cached: dict[int, Entry] = {}
         """Messages likely to be received soon (:mod:`backend.serving.payload_cache`)."""
         self.loading: asyncio.Future[None] | None = None
-        """Done when the read in progress has put what it read ahead into the window."""
+        """Done when the read in progress has cached the messages that it read ahead."""
         self.mean_bytes = 1024.0
         """Moving average of the size of its messages' records."""
-        self.alarm = NEVER
-        """Time of the next alarm of this partition, in its shard's time."""
-        self.rings_at = 0.0
-        """Time of the same alarm in the loop's time, or somewhat earlier."""
+        self.wakeup_ms = NEVER
+        """Time of the next wakeup of this partition, in its shard's time."""
+        self.wakeup_at = 0.0
+        """Time of the same wakeup in the loop's time, or somewhat earlier."""
         self.closed = False
-        """True if its shard is in hand-over, or belongs to another node by now: nothing may be written any more."""
+        """True if its shard is in hand-over, or now belongs to another node: nothing may be written any more."""
         self.is_first_owner = False
         """True if this node is the partition's first owner."""
         self.recorded_byte_ms = 0
@@ -132,7 +132,7 @@ class OpenPartition:
         return PartitionGone(f"partition {self.id} has retired")
 
     def check_open(self) -> None:
-        """Raise :class:`NotOwner` if the shard has left.  For callers that have awaited since they found the
+        """Raise :class:`NotOwner` if the shard was handed over.  For callers that have awaited since they found the
         partition.
         """
         if self.closed:

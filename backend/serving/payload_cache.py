@@ -1,7 +1,7 @@
 """Cache of heads and payloads of messages on disk that are likely to be received soon.
 
-Each partition has a window of heads and payloads.  All windows share a budget; when it is used up, the least recently
-used windows are cleared.  A receive reads messages that are not in its window from the journal, together with the
+Each partition has a cache of its own.  All share a budget; when it is used up, the least recently used ones are
+cleared.  A receive reads messages that are not in its partition's cache from the journal, together with the
 messages just behind them.  The cache does not survive a restart.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from backend.api import Unavailable
 from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
@@ -18,8 +18,8 @@ from backend.engine.fold import Fold
 from backend.engine.queue import Claimed
 from backend.engine.records import Message, RetryAnswered, decode_head
 from backend.journal.interface import Log
-from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
+from backend.journal.types import DamagedRecord
 from backend.serving.partition import Entry, OpenPartition
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ PREFETCH_MESSAGES = 64
 
 
 class PayloadCache:
-    """The windows of all partitions of an incarnation, and reads of messages that are not in them."""
+    """The caches of all partitions of an incarnation, and reads of messages that are not in them."""
 
     def __init__(self, log: Log, budget_bytes: int, quarantine: Callable[[OpenPartition, list[int]], None]) -> None:
         self.bytes_left = budget_bytes
@@ -40,7 +40,7 @@ class PayloadCache:
         self._quarantine = quarantine
         """Called with messages that are permanently unreadable."""
         self._used: OrderedDict[int, OpenPartition] = OrderedDict()
-        """Partitions that may have entries in their window, the least recently used first."""
+        """Partitions that may have cached messages, the least recently used first."""
 
     # --- cached entries -----------------------------------------------------------------------------------
 
@@ -48,15 +48,15 @@ class PayloadCache:
         """Cache messages that have just been sent, for a receive soon."""
         if partition.fold.visible - len(written) >= WINDOW_MESSAGES or not self._has_room(partition):
             return
-        window = partition.window
+        cached = partition.cached
         for record, payload in written:
             if isinstance(record, Message):
                 self.bytes_left -= len(payload) + ENTRY_BYTES
-                window[record.number] = (record, payload)
+                cached[record.number] = (record, payload)
 
-    def take(self, partition: OpenPartition, numbers: Sequence[int]) -> list[Entry | None]:
-        """Remove the messages' entries from the window and return them; None for those not in it."""
-        pop = partition.window.pop
+    def take(self, partition: OpenPartition, numbers: Iterable[int]) -> list[Entry | None]:
+        """Remove the messages' entries from the cache and return them; None for those not in it."""
+        pop = partition.cached.pop
         found, freed_bytes = [], 0
         for number in numbers:
             entry = pop(number, None)
@@ -68,19 +68,19 @@ class PayloadCache:
 
     def forget(self, partition: OpenPartition, numbers: Sequence[int]) -> None:
         """Remove the entries of deleted messages."""
-        if partition.window:
+        if partition.cached:
             self.take(partition, numbers)
 
     def trim(self, partition: OpenPartition) -> None:
         """Remove entries of messages that expired."""
-        if len(partition.window) > partition.fold.visible + partition.fold.delayed:
-            self.take(partition, [number for number in partition.window if partition.fold.locate(number) is None])
+        if len(partition.cached) > partition.fold.visible + partition.fold.delayed:
+            self.take(partition, [number for number in partition.cached if partition.fold.locate(number) is None])
 
     def clear(self, partition: OpenPartition) -> None:
         """Remove all entries of a partition."""
-        for _, payload in partition.window.values():
+        for _, payload in partition.cached.values():
             self.bytes_left += len(payload) + ENTRY_BYTES
-        partition.window.clear()
+        partition.cached.clear()
 
     def remove(self, partition: OpenPartition) -> None:
         """Remove a dropped or closed partition."""
@@ -88,7 +88,7 @@ class PayloadCache:
         self._used.pop(partition.id, None)
 
     def _has_room(self, partition: OpenPartition) -> bool:
-        """Return whether the partition may cache more; clears the least recently used windows for it."""
+        """Return whether the partition may cache more; clear the least recently used caches if necessary."""
         used = self._used
         used[partition.id] = partition
         used.move_to_end(partition.id)
@@ -126,7 +126,7 @@ class PayloadCache:
                 entry = loaded.get(number)
                 if entry is not None and not partition.closed and _is_waiting(partition.fold, number):
                     self.bytes_left -= len(entry[1]) + ENTRY_BYTES
-                    partition.window[number] = entry
+                    partition.cached[number] = entry
         return [
             entry if entry is not None else loaded.get(claim.number) for claim, entry in zip(claims, found, strict=True)
         ]
@@ -145,9 +145,9 @@ class PayloadCache:
     def _neighbours(self, partition: OpenPartition, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return waiting messages just behind these, which also follow them on the disk.
 
-        In a FIFO queue these mostly belong to other groups, whose turn comes next.
+        In a FIFO queue these mostly belong to other groups, which are served next.
         """
-        window, blocks = partition.window, partition.fold.blocks
+        cached, blocks = partition.cached, partition.fold.blocks
         chosen: dict[int, int] = {}
         for number, _ in missing:
             block = blocks.get(number >> BLOCK_BITS)
@@ -157,7 +157,7 @@ class PayloadCache:
             states = block.states[start : start + PREFETCH_MESSAGES]
             positions = block.positions[start : start + PREFETCH_MESSAGES]
             for place, state in enumerate(states, number + 1):
-                if state in (WAITING, BACK) and place not in window:
+                if state in (WAITING, BACK) and place not in cached:
                     chosen[place] = positions[place - number - 1]
         return list(chosen.items())
 
@@ -169,7 +169,7 @@ class PayloadCache:
         views = await self._log.read_many([position for _, position in wanted])
         loaded: dict[int, Entry] = {}
         moved: list[tuple[int, int]] = []
-        rotten: list[int] = []
+        damaged: list[int] = []
         for (number, position), view in zip(wanted, views, strict=True):
             head = None
             if isinstance(view, RecordView) and view.partition == partition.id:
@@ -184,11 +184,11 @@ class PayloadCache:
             if found[0].positions[found[1]] != position:
                 moved.append((number, found[0].positions[found[1]]))  # compaction has moved it
                 continue
-            what = str(view) if isinstance(view, RottenRecord) else "another record lies where it should be"
+            what = str(view) if isinstance(view, DamagedRecord) else "another record is at its position"
             logger.error("message %d of partition %d is quarantined: %s", number, partition.id, what)
-            rotten.append(number)
-        if rotten:
-            self._quarantine(partition, rotten)
+            damaged.append(number)
+        if damaged:
+            self._quarantine(partition, damaged)
         if moved:
             loaded.update(await self.load(partition, moved))
         return loaded

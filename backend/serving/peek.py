@@ -1,15 +1,14 @@
 """Read messages of a partition in order without changing anything: no claim, no counted receive, no record.
 
-The cost depends on the number of messages requested: every block holds at least one live message, and blocks are
-ordered by number, because numbers only rise.  Continuing from a number costs one comparison for each earlier block of
-1,024 messages.
+The cost depends on the number of requested messages, because every block holds at least one live message, and blocks
+are ordered by number.  Continuing from a number costs one comparison for each earlier block of 1,024 messages.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from backend.api import PEEK_BYTES_MOST, Peeked, PeekState
+from backend.api import PEEK_BYTES_MAX, Peeked, PeekState
 from backend.engine.blocks import BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, Block
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
@@ -21,7 +20,7 @@ from backend.serving.partition import OpenPartition
 
 _BYTES_UNKNOWN = 1 << 20
 """Assumed size of a message for which an old checkpoint has no size."""
-_READS_MOST = 3
+_READS_MAX = 3
 """Maximum reads of a message that compaction keeps moving."""
 
 
@@ -36,13 +35,13 @@ class _Seen(NamedTuple):
     first_received_ms: int
 
 
-async def peek(log: Log, partition: OpenPartition, most: int, after: int) -> list[Peeked]:
-    """Return the oldest ``most`` messages with numbers above ``after``, in any state; the fold was advanced to now.
+async def peek(log: Log, partition: OpenPartition, max_messages: int, after: int) -> list[Peeked]:
+    """Return the oldest ``max_messages`` messages with numbers above ``after``, in any state; the fold is at now.
 
     Returns fewer if they exceed the byte limit of a peek; none only if there is none.
     """
     while True:
-        seen = _first(partition.fold, most, after)
+        seen = _first(partition.fold, max_messages, after)
         peeked = await _looked_up(log, partition, seen)
         if peeked or not seen:
             return peeked
@@ -50,8 +49,8 @@ async def peek(log: Log, partition: OpenPartition, most: int, after: int) -> lis
 
 
 async def _looked_up(log: Log, partition: OpenPartition, seen: list[_Seen]) -> list[Peeked]:
-    found = {message.number: entry for message in seen if (entry := partition.window.get(message.number)) is not None}
-    for _ in range(_READS_MOST):
+    found = {message.number: entry for message in seen if (entry := partition.cached.get(message.number)) is not None}
+    for _ in range(_READS_MAX):
         missing = [message.number for message in seen if message.number not in found]
         if not missing:
             break
@@ -63,9 +62,9 @@ async def _looked_up(log: Log, partition: OpenPartition, seen: list[_Seen]) -> l
     ]
 
 
-def _first(fold: Fold, most: int, after: int) -> list[_Seen]:
+def _first(fold: Fold, max_messages: int, after: int) -> list[_Seen]:
     seen: list[_Seen] = []
-    left, first = PEEK_BYTES_MOST, after >> BLOCK_BITS
+    left, first = PEEK_BYTES_MAX, after >> BLOCK_BITS
     for key, block in fold.blocks.items():
         if key < first:
             continue
@@ -73,7 +72,7 @@ def _first(fold: Fold, most: int, after: int) -> list[_Seen]:
             state = block.states[index]
             if state == DEAD:
                 continue
-            if len(seen) == most or left <= 0:
+            if len(seen) == max_messages or left <= 0:
                 return seen
             seen.append(_seen(fold, block, index, state))
             left -= block.sizes[index] or _BYTES_UNKNOWN

@@ -10,22 +10,24 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
-from zlib import crc32
 
-from backend.api import SHARDS, NotOwner
+from backend.api import NotOwner, shard_of
+from backend.clocks.node_clock import SteadyClock
+from backend.clocks.shard_clock import Former, ShardClock
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.timers import NEVER
-from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import OpenPartition
-from backend.serving.shard_clock import Former, ShardClock
-from metadata_service.models import PieceRef, ShardEntry, StoppedPartition, cluster_of
+from backend.serving.stream_partition import OpenGroup, OpenStream, StreamPartition
+from backend.streams.snapshot import AnyFold
+from backend.streams.stream import StreamFold
+from metadata_service.models import ChunkRef, ShardEntry, StoppedPartition, cluster_of
 
 logger = logging.getLogger(__name__)
 
 DROPPED_KEPT = 4096
 
-Pieces = dict[int, tuple[Ref, list[Ref]]]
+ChunkRefs = dict[int, tuple[Ref, list[Ref]]]
 """By partition: the reference to its own chunk in a checkpoint, and the references in that chunk."""
 
 ShardTime = Callable[[int, Former, float], float]
@@ -41,13 +43,14 @@ class Recovered(Protocol):
     """State of shards as a replay has folded it (:class:`backend.recovery.replay.Replay`)."""
 
     folds: dict[int, Fold]
-    pieces: dict[int, Pieces]
+    streams: dict[int, AnyFold]
+    chunks: dict[int, ChunkRefs]
 
     @property
-    def partition_harm(self) -> Mapping[int, object]: ...
+    def partition_damage(self) -> Mapping[int, object]: ...
 
     @property
-    def shard_harm(self) -> Mapping[int, object]: ...
+    def shard_damage(self) -> Mapping[int, object]: ...
 
     def former(self, shard: int) -> Former:
         """Return the last known time of a shard."""
@@ -56,22 +59,20 @@ class Recovered(Protocol):
         """Return the partitions that are not served because their data is damaged."""
 
 
-def shard_of(partition: int) -> int:
-    """Return the shard that a partition hashes to; fixed for ever."""
-    return crc32(partition.to_bytes(8, "big")) % SHARDS
-
-
 class Shard:
     """One shard, as its owner holds it."""
 
-    __slots__ = ("changed", "clock", "damage", "entry", "leaving", "number", "partitions", "pieces")
+    __slots__ = ("changed", "chunks", "clock", "damage", "entry", "leaving", "number", "partitions", "streams")
 
     def __init__(self, entry: ShardEntry, clock: ShardClock) -> None:
         self.entry = entry
         self.number = entry.shard
         self.clock = clock
         self.partitions: dict[int, OpenPartition] = {}
-        self.pieces: Pieces = {}
+        """Partitions of queues."""
+        self.streams: dict[int, StreamPartition] = {}
+        """Partitions of topics, and groups."""
+        self.chunks: ChunkRefs = {}
         """References to the chunks of the last checkpoint."""
         self.changed = False
         """True if a partition was added or removed since the last checkpoint."""
@@ -87,23 +88,33 @@ class Shard:
     @property
     def dirty(self) -> bool:
         """True if the state has changed since the last checkpoint."""
-        return self.changed or any(partition.fold.changed for partition in self.partitions.values())
+        return (
+            self.changed
+            or any(partition.fold.changed for partition in self.partitions.values())
+            or any(stream.fold.changed for stream in self.streams.values())
+        )
+
+    @property
+    def has_released(self) -> bool:
+        """True if extents wait for their deletion, which follows a checkpoint."""
+        return any(isinstance(stream, OpenStream) and stream.fold.released for stream in self.streams.values())
 
     @property
     def blocks(self) -> int:
-        """Number of its blocks of messages."""
-        return sum(len(partition.fold.blocks) for partition in self.partitions.values())
+        """Number of its blocks of messages, and of similar chunks of streams and groups."""
+        queues = sum(len(partition.fold.blocks) for partition in self.partitions.values())
+        return queues + sum(stream.blocks for stream in self.streams.values())
 
     def files(self) -> dict[tuple[int, int], int]:
         """Return (log, file) → bytes of the chunks in it that the last checkpoint needs."""
-        return piece_files(self.entry, self.pieces)
+        return chunk_files(self.entry, self.chunks)
 
 
-def piece_files(entry: ShardEntry, pieces: Pieces) -> dict[tuple[int, int], int]:
+def chunk_files(entry: ShardEntry, chunks: ChunkRefs) -> dict[tuple[int, int], int]:
     """Return (log, file) → bytes of the chunks in it that a shard's checkpoint needs."""
     used: dict[tuple[int, int], int] = {}
     manifests = [entry.checkpoint, *(one.checkpoint for one in entry.stopped)]
-    refs: Iterable[Ref] = (ref for own, hanging in pieces.values() for ref in (own, *hanging))
+    refs: Iterable[Ref] = (ref for own, referenced in chunks.values() for ref in (own, *referenced))
     for log_id, file, _, length, _ in refs:
         used[log_id, file] = used.get((log_id, file), 0) + length
     for manifest in manifests:
@@ -126,7 +137,9 @@ class Shards:
         self.owners: Mapping[int, str] = {}
         """Shard → name of the node that owns it, as far as known, for shards not owned here."""
         self.partitions: dict[int, OpenPartition] = {}
-        """Served partitions, by id."""
+        """Served partitions of queues, by id."""
+        self.streams: dict[int, StreamPartition] = {}
+        """Served partitions of topics, and groups, by id."""
         self.damage: dict[int, str] = {}
         """Stopped partition → description of its damage."""
         self.stopped: dict[int, StoppedPartition] = {}
@@ -155,25 +168,39 @@ class Shards:
         shard.changed = True
         return partition
 
-    def open(self, entries: Iterable[ShardEntry], replay: Recovered, time_ms: ShardTime) -> list[OpenPartition]:
+    def add_stream(self, fold: AnyFold) -> StreamPartition:
+        """Start serving a partition of a topic, or a group."""
+        shard = self.of(fold.partition)
+        opened: StreamPartition
+        if isinstance(fold, StreamFold):
+            opened = OpenStream(fold, shard.number, shard.epoch, shard.clock)
+        else:
+            opened = OpenGroup(fold, shard.number, shard.epoch, shard.clock)
+        self.streams[fold.partition] = shard.streams[fold.partition] = opened
+        shard.changed = True
+        return opened
+
+    def open(
+        self, entries: Iterable[ShardEntry], replay: Recovered, time_ms: ShardTime
+    ) -> tuple[list[OpenPartition], list[StreamPartition]]:
         """Own these shards in the state folded by ``replay``; serve their partitions and return these.
 
         Their time continues as ``time_ms`` returns, but not before the last journaled time.  Damage is logged only
-        here: a node that folds shards which another one owns by now may miss data that the owner has deleted.
+        here: a node that folds shards which another node now owns may miss data that the owner has deleted.
         """
-        opened = []
+        opened, streams = [], []
         for entry in entries:
             former, now_ms = replay.former(entry.shard), self.clock.exact_ms()
             # In a shard without any data, nothing can end early.
             goes_on_ms = max(time_ms(entry.shard, former, now_ms), former.time_ms) if former.time_ms else now_ms
             shard = self.owned[entry.shard] = Shard(entry, ShardClock(self.clock, goes_on_ms))
-            if entry.shard in replay.shard_harm:
-                shard.damage = str(replay.shard_harm[entry.shard])
+            if entry.shard in replay.shard_damage:
+                shard.damage = str(replay.shard_damage[entry.shard])
                 logger.error("stopped: %s", shard.damage)
-            shard.pieces = replay.pieces.get(entry.shard, {})
+            shard.chunks = replay.chunks.get(entry.shard, {})
         for stopped in replay.still_stopped():
             if self.owns(stopped.partition):
-                self.stop(stopped, str(replay.partition_harm[stopped.partition]))
+                self.stop(stopped, str(replay.partition_damage[stopped.partition]))
                 logger.error("stopped: %s", self.damage[stopped.partition])
         for fold in replay.folds.values():
             if self.owns(fold.partition):
@@ -181,7 +208,13 @@ class Shards:
                 fold.advance(shard.clock())
                 fold.open(shard.epoch)
                 opened.append(self.add(fold))
-        return opened
+        for stream in replay.streams.values():
+            if self.owns(stream.partition):
+                shard = self.of(stream.partition)
+                stream.advance(shard.clock())
+                stream.open(shard.epoch)
+                streams.append(self.add_stream(stream))
+        return opened, streams
 
     def remove(self, partition: OpenPartition) -> None:
         shard = self.owned[partition.shard]
@@ -189,24 +222,36 @@ class Shards:
         del shard.partitions[partition.id]
         shard.changed = True
 
+    def remove_stream(self, stream: StreamPartition) -> None:
+        shard = self.owned[stream.shard]
+        del self.streams[stream.id]
+        del shard.streams[stream.id]
+        shard.changed = True
+
     # --- shards in hand-over ----------------------------------------------------------------------------
 
-    def close(self, shard: Shard) -> list[OpenPartition]:
+    def close(self, shard: Shard) -> tuple[list[OpenPartition], list[StreamPartition]]:
         """Stop serving a shard for its hand-over.  Returns its partitions."""
         shard.leaving = True
+        for stream in shard.streams.values():
+            stream.closed = True
+            del self.streams[stream.id]
         for partition in shard.partitions.values():
             partition.closed = True
             del self.partitions[partition.id]
-        return list(shard.partitions.values())
+        return list(shard.partitions.values()), list(shard.streams.values())
 
-    def reopen(self, shard: Shard) -> list[OpenPartition]:
+    def reopen(self, shard: Shard) -> tuple[list[OpenPartition], list[StreamPartition]]:
         """Serve a shard again whose hand-over failed.  Returns its partitions."""
         shard.leaving = False
+        for stream in shard.streams.values():
+            stream.closed = False
+            self.streams[stream.id] = stream
         for partition in shard.partitions.values():
             partition.closed = False
-            partition.alarm = NEVER  # it may have fired meanwhile
+            partition.wakeup_ms = NEVER  # it may have fired meanwhile
             self.partitions[partition.id] = partition
-        return list(shard.partitions.values())
+        return list(shard.partitions.values()), list(shard.streams.values())
 
     def remove_shard(self, shard: Shard, owner: str | None) -> None:
         """Remove a shard that another node owns from now on."""
@@ -241,7 +286,7 @@ class Shards:
         shard = self.of(partition)
         del self.damage[partition]
         del self.stopped[partition]
-        shard.pieces.pop(partition, None)
+        shard.chunks.pop(partition, None)
         shard.changed = True
 
     def damage_of(self, partition: int) -> str | None:
@@ -250,9 +295,9 @@ class Shards:
         return self.damage.get(partition) or shard.damage
 
 
-def as_ref(piece: PieceRef) -> Ref:
-    return (piece.log_id, piece.file, piece.offset, piece.length, piece.crc)
+def as_ref(chunk: ChunkRef) -> Ref:
+    return (chunk.log_id, chunk.file, chunk.offset, chunk.length, chunk.crc)
 
 
-def as_piece(ref: Ref) -> PieceRef:
-    return PieceRef(*ref)
+def as_chunk_ref(ref: Ref) -> ChunkRef:
+    return ChunkRef(*ref)

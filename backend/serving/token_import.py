@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from backend.api import (
     HANDOVER_PARTS,
     BackendError,
+    Configure,
     Handover,
-    NotOwner,
+    HandOverTokens,
     PartitionGone,
     PartitionSettings,
     PartitionUnknown,
@@ -28,10 +30,11 @@ from backend.api import (
     Unavailable,
 )
 from backend.engine import records
-from backend.serving.background import LogThrottle
-from backend.serving.host import PartitionHost
+from backend.lookups import Resolver
+from backend.serving.background import LogThrottle, Tasks
 from backend.serving.partition import OpenPartition
-from backend.serving.shards import shard_of
+from backend.serving.peers import Peers
+from backend.serving.writer import PartitionWriter
 from metadata_service.store import StoreError
 
 logger = logging.getLogger(__name__)
@@ -44,33 +47,36 @@ WAIT_SECONDS = 5.0
 class TokenImport:
     """Token import, with at most one task for each partition that waits for tokens."""
 
-    def __init__(self, host: PartitionHost) -> None:
-        self._node = host
+    def __init__(self, writer: PartitionWriter, peers: Peers, resolver: Resolver, tasks: Tasks) -> None:
+        self._writer = writer
+        self._peers = peers
+        self._resolver = resolver
+        self._tasks = tasks
         self._log_throttle = LogThrottle()
 
     def wake(self, partition: OpenPartition) -> None:
         """Start the import if the partition waits for tokens."""
-        if partition.fold.awaiting and partition.token_import_task is None:
-            partition.token_import_task = self._node.tasks.start(
+        if partition.fold.pending_token_sources and partition.token_import_task is None:
+            partition.token_import_task = self._tasks.start(
                 self._import_tokens(partition), f"the tokens for {partition.id}"
             )
 
     async def wait(self, partition: OpenPartition) -> bool:
-        """Wait for the import; return whether the tokens are here, or so many have arrived that a retry may succeed."""
+        """Wait for the import; return whether all tokens are here, or enough that a retry may succeed."""
         self.wake(partition)
         if partition.token_import_task is None:
             return True
         done, _ = await asyncio.wait([partition.token_import_task], timeout=WAIT_SECONDS)
-        return bool(done) and not partition.fold.awaiting
+        return bool(done) and not partition.fold.pending_token_sources
 
     async def _import_tokens(self, partition: OpenPartition) -> None:
         try:
-            while partition.fold.awaiting and not partition.fold.dropped:
+            while partition.fold.pending_token_sources and not partition.fold.dropped:
                 stuck = False
-                for source in partition.fold.awaiting:
+                for source in partition.fold.pending_token_sources:
                     try:
-                        await self._adopt_from(partition, source)
-                        self._log_throttle.settled((partition.id, source))
+                        await self._import_from(partition, source)
+                        self._log_throttle.forget((partition.id, source))
                     # The queue of one of the two was deleted, or this is an older map.
                     except PartitionGone:
                         if not await self._still(partition, source):
@@ -81,7 +87,7 @@ class TokenImport:
                         stuck = True
                     except (BackendError, StoreError) as error:
                         if self._log_throttle.should_log((partition.id, source), str(error)):
-                            logger.warning("partition %d awaits the tokens of %d: %s", partition.id, source, error)
+                            logger.warning("partition %d waits for the tokens of %d: %s", partition.id, source, error)
                         stuck = True
                 if stuck:
                     await asyncio.sleep(RETRY_SECONDS)
@@ -92,39 +98,31 @@ class TokenImport:
         """Return whether the queue, whose tokens the partition waits for, still exists."""
         settings = partition.fold.settings
         assert settings is not None
-        return await self._node.resolver.settings(Target(source, settings.queue_id)) is not None
+        return await self._resolver.settings(Target(source, settings.queue_id)) is not None
 
-    async def _adopt_from(self, partition: OpenPartition, source: int) -> None:
+    async def _import_from(self, partition: OpenPartition, source: int) -> None:
         """Fetch and journal all tokens of one source partition."""
-        node, settings = self._node, partition.fold.settings
+        settings = partition.fold.settings
         assert settings is not None
         assert settings.routing is not None
-        there = self._owner(source)
+        there = self._peers.owner_of(source)
         target = Target(source, settings.queue_id, settings.version)
         for part in range(HANDOVER_PARTS):
-            handover = await self._ask(there, target, settings.routing.slot, part)
-            await node.write_all(partition, lambda now, handover=handover: partition.queue.adopt(handover, now))  # type: ignore[misc]
+            handover = await self._ask(there, HandOverTokens(target, settings.routing.slot, part))
+            await self._writer.write_all(partition, partial(partition.queue.import_tokens, handover))
         done = records.HandedOver(source, settings.map_version, handover.next_number)
-        await node.write_all(partition, lambda _: [done] if _same_map(partition, settings) else [])
+        await self._writer.write_all(partition, lambda _: [done] if _same_map(partition, settings) else [])
 
-    def _owner(self, source: int) -> Peer:
-        node = self._node
-        if node.shards.owns(source):
-            return node
-        if node.elsewhere is None:
-            raise NotOwner(shard_of(source), node.shards.owners.get(shard_of(source)))
-        return node.elsewhere
-
-    async def _ask(self, there: Peer, target: Target, slot: int, part: int) -> Handover:
+    async def _ask(self, there: Peer, command: HandOverTokens) -> Handover:
         """Request a part; configure the source partition first if it does not know the map."""
         try:
-            return await there.hand_over(target, slot, part)
+            return await there.call(command)
         except (PartitionUnknown, SettingsStale):
-            settings = await self._node.resolver.settings(target)
+            settings = await self._resolver.settings(command.target)
             if settings is None:
-                raise PartitionGone(f"the queue of partition {target.partition} is deleted") from None
-            await there.configure(settings)
-            return await there.hand_over(target, slot, part)
+                raise PartitionGone(f"the queue of partition {command.partition} is deleted") from None
+            await there.call(Configure(settings))
+            return await there.call(command)
 
 
 def _same_map(partition: OpenPartition, settings: PartitionSettings) -> bool:

@@ -124,7 +124,7 @@ class Confirms:
             self._open.add(self._published)
         return data
 
-    def heard(self, data: bytes) -> LoadAnswer | None:
+    def received(self, data: bytes) -> LoadAnswer | None:
         for kind, payload in self._frames.feed(data):
             if kind != METHOD:
                 continue
@@ -154,7 +154,7 @@ class Deliveries:
         self._waiting = True
         return data
 
-    def heard(self, data: bytes) -> LoadAnswer | None:
+    def received(self, data: bytes) -> LoadAnswer | None:
         for kind, payload in self._frames.feed(data):
             if kind != METHOD:
                 continue

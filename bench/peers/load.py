@@ -25,7 +25,7 @@ class Codec(Protocol):
     def say(self, data: bytes) -> bytes:
         """Return the bytes to write to the socket for a job's data."""
 
-    def heard(self, data: bytes) -> LoadAnswer | None:
+    def received(self, data: bytes) -> LoadAnswer | None:
         """Return the answer to the last sent data, once it is complete.  Raises :class:`~bench.load.LoadError`."""
 
 
@@ -38,14 +38,14 @@ class PeerConnection(LoadConnection):
 
     def say(self, data: bytes) -> None:
         super().say(self.codec.say(data))
-        answer = self.codec.heard(b"")
+        answer = self.codec.received(b"")
         self._reply()
         if answer is not None:
             asyncio.get_running_loop().call_soon(self.answered, answer)
 
     def data_received(self, data: bytes) -> None:
         try:
-            answer = self.codec.heard(data)
+            answer = self.codec.received(data)
         except LoadError as error:
             self._load.broken(error)
             return

@@ -63,26 +63,26 @@ class Replies:
         self.replies = bytearray()
         self._inbox = inbox
         self._messages = messages
-        self._awaited = 0
-        self._came: list[Message] = []
+        self._expected = 0
+        self._arrived: list[Message] = []
 
     def say(self, data: bytes) -> bytes:
-        self._awaited = BATCH if data.endswith(_NEXT + b"\r\n") else data.count(INBOX)
-        self._came = []
+        self._expected = BATCH if data.endswith(_NEXT + b"\r\n") else data.count(INBOX)
+        self._arrived = []
         return data.replace(INBOX, self._inbox)
 
-    def heard(self, data: bytes) -> LoadAnswer | None:
-        self._came += self._messages.feed(data)
+    def received(self, data: bytes) -> LoadAnswer | None:
+        self._arrived += self._messages.feed(data)
         if self._messages.pinged:
             self._messages.pinged = False
             self.replies += b"PONG\r\n"
-        if not self._awaited or len(self._came) < self._awaited:
+        if not self._expected or len(self._arrived) < self._expected:
             return None
-        self._awaited = 0
-        for reply, payload in self._came:
+        self._expected = 0
+        for reply, payload in self._arrived:
             if not reply and b'"error"' in payload:
                 raise LoadError(f"JetStream says {payload[:300]!r}")
-        return LoadAnswer(200, b" ".join(reply for reply, _ in self._came))
+        return LoadAnswer(200, b" ".join(reply for reply, _ in self._arrived))
 
 
 class Nats:
@@ -117,7 +117,7 @@ class Nats:
         """
         stream, codec = self.client()
         stream.sendall(codec.say(pub(subject.encode(), INBOX, msgspec.json.encode(content))))
-        while codec.heard(stream.recv(65536)) is None:
+        while codec.received(stream.recv(65536)) is None:
             pass
         stream.close()
 

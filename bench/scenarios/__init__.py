@@ -21,6 +21,7 @@ from bench.scenarios import (
     observed,
     peers,
     rows,
+    streams,
     takeover,
 )
 from bench.servers.servers import ServerProcess
@@ -28,6 +29,7 @@ from bench.servers.servers import ServerProcess
 HOLDFAST = frozenset({"holdfast"})
 PEERS = frozenset({"rabbitmq", "nats"})
 CLUSTER = frozenset({"cluster"})
+STREAMS = frozenset({"holdfast-streams", "kafka", "kafka-unsynced"})
 BOTH = frozenset({"holdfast", "elasticmq"})
 
 
@@ -42,7 +44,7 @@ class Scenario(NamedTuple):
     """Settings of the server, for scenarios that have one to themselves."""
     group: str = "one"
     """``one``: one process of Holdfast, with ElasticMQ; ``peers``: other brokers that write to the disk;
-    ``cluster``.
+    ``cluster``; ``streams``: brokers of Kafka's protocol.
     """
 
 
@@ -70,6 +72,8 @@ SCENARIOS = [
     Scenario("empty-queues", idle.empty_queues),
     Scenario("peer-publish", peers.publish, PEERS, shares_server=True, group="peers"),
     Scenario("peer-consume", peers.consume, PEERS, shares_server=True, group="peers"),
+    Scenario("produce", streams.produce, STREAMS, shares_server=True, group="streams"),
+    Scenario("fetch", streams.fetch, STREAMS, shares_server=True, group="streams"),
     Scenario("limit-frontends", cluster.limit, frozenset({"nothing"}), group="cluster"),
     Scenario("backends", cluster.backends, HOLDFAST, environment=cluster.SEVERAL, group="cluster"),
     Scenario("takeover-backends", takeover.local, HOLDFAST, environment=cluster.SEVERAL, group="cluster"),

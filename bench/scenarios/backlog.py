@@ -13,8 +13,8 @@ from bench.jobs import Groups, Sqs
 from bench.load import Job, Jobs, Window, quantile
 from bench.run import BenchRun, again
 from bench.scenarios.core import GROUPS
-from bench.servers import proc
 from bench.servers.servers import Holdfast, ServerProcess
+from tests.servers import proc
 
 PIECE = "ckpt"
 """Part of the name of each file of checkpoint chunks."""
@@ -70,9 +70,9 @@ def _restart(run: BenchRun, server: ServerProcess, scenario: str, url: str, name
 async def _checkpoints(run: BenchRun, server: Holdfast, scenario: str, url: str, sqs: Sqs) -> None:
     """Measure latencies at half load, of calls during which a checkpoint was written, and of the others."""
     traffic = _traffic(sqs, url)
-    most = await run.closed(f"{scenario} traffic", server, traffic)
+    closed = await run.closed(f"{scenario} traffic", server, traffic)
     watch = CheckpointWatch(server.data)
-    jobs_per_s = most.calls_per_s / _CALLS_PER_JOB
+    jobs_per_s = closed.calls_per_s / _CALLS_PER_JOB
     watching = asyncio.ensure_future(watch.run())
     try:
         window = await run.paced(f"{scenario} half traffic", server, traffic, jobs_per_s / 2, run.plan.checkpoint_s)
@@ -106,7 +106,7 @@ def _traffic(sqs: Sqs, url: str) -> Jobs:
 class CheckpointWatch:
     """Checks 50 times a second for checkpoint chunks being written into a data folder."""
 
-    LOOK_SECONDS = 0.02
+    POLL_SECONDS = 0.02
     MARGIN_SECONDS = 0.5
     """Time before and after each change that counts as the checkpoint's: its chunks are computed before they are
     written.
@@ -115,21 +115,21 @@ class CheckpointWatch:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._before: set[tuple[str, int]] | None = None
-        self._looked = 0.0
+        self._polled_at = 0.0
         self._changes: list[tuple[float, float]] = []
 
     async def run(self) -> None:
         while True:
             self.poll()
-            await asyncio.sleep(self.LOOK_SECONDS)
+            await asyncio.sleep(self.POLL_SECONDS)
 
     def poll(self) -> None:
         """Record new chunks as written since the last check.  A chunk that was only deleted is no checkpoint."""
         now = time.perf_counter()
         pieces = self._pieces()
         if self._before is not None and pieces - self._before:
-            self._changes.append((self._looked, now))
-        self._before, self._looked = pieces, now
+            self._changes.append((self._polled_at, now))
+        self._before, self._polled_at = pieces, now
 
     def intervals(self) -> list[tuple[float, float]]:
         """Return begin and end of each observed checkpoint, by time.perf_counter()."""

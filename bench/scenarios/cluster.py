@@ -7,8 +7,8 @@ import itertools
 from bench.jobs import Sqs
 from bench.load import LoadGenerator
 from bench.run import CONNECTIONS, BenchRun, again
-from bench.servers.redis_server import RedisServer
 from bench.servers.servers import HOST, Holdfast, ServerProcess
+from tests.servers.redis_server import RedisServer
 
 BACKENDS = 2
 FRONTENDS = 2

@@ -40,14 +40,14 @@ async def send(run: BenchRun, server: ServerProcess) -> None:
 
 async def half_load(run: BenchRun, server: ServerProcess) -> None:
     """Measure SendMessage at half of the server's throughput in ``send``."""
-    most = run.book.row("send", server.name)
-    if most is None:
+    closed = run.book.row("send", server.name)
+    if closed is None:
         await send(run, server)
-        most = run.book.row("send", server.name)
-        assert most is not None
+        closed = run.book.row("send", server.name)
+        assert closed is not None
     url = server.create_queue("half-load")
     jobs = Sqs(server.signer).send(again(url))
-    await run.paced("half-load", server, jobs, most.calls_per_s / 2, run.plan.measure_s)
+    await run.paced("half-load", server, jobs, closed.calls_per_s / 2, run.plan.measure_s)
     server.delete_queue(url)
 
 

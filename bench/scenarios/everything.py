@@ -6,9 +6,9 @@ from bench.jobs import Sqs
 from bench.run import BenchRun, again
 from bench.scenarios import guarded
 from bench.scenarios.observed import watched
-from bench.scenarios.sides import Side, in_turn
 from bench.servers.servers import CREDENTIALS, HOST, Asgi, ServerProcess
-from bench.signing import RequestSigner
+from bench.sides import Side, in_turn
+from tests.servers.signing import RequestSigner
 
 
 async def send(run: BenchRun, _: ServerProcess) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bench.jobs import Sqs
 from bench.load import Jobs
 from bench.run import BenchRun, again
-from bench.scenarios.sides import Side, in_turn
 from bench.servers.servers import Holdfast, ServerProcess
+from bench.sides import Side, in_turn
 
 FRONTENDS = 2
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.jobs import Sqs
 from bench.run import BenchRun, again
-from bench.scenarios.sides import Side, in_turn
 from bench.servers.servers import CREDENTIALS, HOST, Holdfast, ServerProcess
-from bench.signing import RequestSigner
+from bench.sides import Side, in_turn
+from tests.servers.signing import RequestSigner
 
 _HIGHEST = "1000000:1000000"
 """A rate that is counted, and never reached."""

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from backend.api import NewMessage, SendResult, Target
+from backend.api import NewMessage, Send, SendResult, Target
 from backend.rpc.address import Address
 from backend.rpc.client import RemoteBackend
 from bench.run import BenchRun, quiet_memory
-from bench.servers import proc
 from bench.servers.hop_server import SECRET, WAYS
 from bench.servers.servers import ServerProcess
+from tests.servers import proc
 
 CALLERS = (1, 32)
 _TARGET = Target(1 << 40, 1 << 60, 3)
@@ -96,7 +96,7 @@ async def _load(call: Call, callers: int, seconds: float) -> int:
 async def _by_wire(path: str) -> Any:
     backend = await RemoteBackend.connect(Address(path=path), secret=SECRET)
     await backend.ready(_START_SECONDS)
-    yield lambda: backend.send(_TARGET, _MESSAGES)
+    yield lambda: backend.call(Send(_TARGET, _MESSAGES))
     await backend.close()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from bench.jobs import Sqs
 from bench.load import LoadGenerator, Window
 from bench.run import CONNECTIONS, BenchRun
-from bench.servers import proc
 from bench.servers.servers import HOST, CpuMeter, ServerProcess
+from tests.servers import proc
 
 WAIT_SECONDS = 20
 POLLED_QUEUES = 100
-SETTLE_SECONDS = 4
+STEADY_SECONDS = 4
 """Time from the first poll until all of them wait."""
 PAGE = 1_000
 PAGE_TRIES = 25
@@ -32,8 +32,8 @@ async def long_polls(run: BenchRun, server: ServerProcess) -> None:
     polls = plan.long_polls if server.name == "holdfast" else plan.rival_long_polls
     meter = CpuMeter(server)
     async with LoadGenerator(HOST, server.port, polls) as load:
-        load.begin(jobs)
-        await load.measure(SETTLE_SECONDS, meter.mark)
+        load.start(jobs)
+        await load.measure(STEADY_SECONDS, meter.mark)
         waiting = await load.measure(plan.long_poll_waiting_s, meter.mark)
         _busy(run, server, "CPU while all wait", meter.cpu_s, waiting)
         renewing = await load.measure(WAIT_SECONDS * plan.long_poll_cycles, meter.mark)

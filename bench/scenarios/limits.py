@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import timeit
 
-from bench.callers import share
 from bench.run import BenchRun
-from bench.servers.redis_server import RedisServer
 from bench.servers.servers import ServerProcess
 from ratelimit.limiter import Limiter
+from tests.servers.callers import share
+from tests.servers.redis_server import RedisServer
 
 _DECISIONS = 200_000
 _REPEATS = 5

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 
 from bench.jobs import Sqs
 from bench.run import BenchRun, again
-from bench.scenarios.sides import Side, in_turn
-from bench.servers.cassandra_server import free_ports
 from bench.servers.servers import HOST, Holdfast, Nothing, ServerProcess
+from bench.sides import Side, in_turn
+from tests.servers.cassandra_server import free_ports
 
 SCRAPE_SECONDS = 5.0
 """Interval of scrapes; Prometheus uses 15 or 30 seconds."""

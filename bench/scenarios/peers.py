@@ -16,8 +16,8 @@ from bench.peers.nats import Nats
 from bench.peers.peers import RabbitMq
 from bench.report import row_of
 from bench.run import CONNECTIONS, BenchRun, quiet_memory
-from bench.servers import proc
 from bench.servers.servers import HOST, CpuMeter, ServerProcess
+from tests.servers import proc
 
 FILL_AT_ONCE = 50
 

@@ -13,12 +13,11 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from backend.api import SHARDS, NewMessage, PartitionSettings, Target
+from backend.api import SHARDS, Configure, NewMessage, PartitionSettings, Send, Target, shard_of
 from backend.journal.cassandra.journal import CassandraJournal
 from backend.journal.cassandra.table_interface import StateRead, Written
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.node import Node, NodeSettings
-from backend.serving.shards import shard_of
 from bench.jobs import BODY_BYTES
 from bench.load import quantile
 from bench.run import BenchRun, quiet_memory
@@ -95,11 +94,11 @@ async def rows(run: BenchRun, server: ServerProcess) -> None:
         for number in range(1, run.plan.cluster_queues + 1)
     ]
     node = await Node.start_on(
-        lambda: CassandraJournal(tables), store, _Known(queues), settings=NodeSettings(name="bench")
+        lambda: CassandraJournal(tables), store.entries, _Known(queues), settings=NodeSettings(name="bench")
     )
     try:
         for queue in queues:
-            await node.configure(queue)
+            await node.call(Configure(queue))
         one = await _load(run, server, node, tables, "one queue", queues[:1])
         many = await _load(run, server, node, tables, f"{len(queues):,} queues", queues)
         run.figure("rows", server, "shards in use", len({shard_of(one.partition) for one in queues}), f"of {SHARDS}")
@@ -126,7 +125,7 @@ async def _load(
         nonlocal sent
         while (now := time.perf_counter()) < end:
             number += CALLERS
-            await node.send(targets[number % len(targets)], [NewMessage(body)])
+            await node.call(Send(targets[number % len(targets)], [NewMessage(body)]))
             sent += 1
             latencies.append(time.perf_counter() - now)
 

@@ -12,22 +12,22 @@ from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
-from backend.serving.shards import shard_of
-from bench.cluster import ACCOUNT
+from backend.api import shard_of
 from bench.jobs import Sqs
 from bench.load import Job, Jobs, LoadAnswer, LoadGenerator, parse_answer
 from bench.run import CONNECTIONS, BenchRun, again
-from bench.servers import proc
 from bench.servers.cluster_server import HoldfastCluster
 from bench.servers.servers import HOST, Holdfast, ServerProcess
 from holdfast.runtime.stores import Stores
 from holdfast.settings import load as load_settings
+from tests.servers import proc
+from tests.servers.server import ACCOUNT
 
 QUEUE = "waiting"
 CALL_SECONDS = 30.0
 STEADY_SECONDS = 2.0
 STEADY_GAP_SECONDS = 0.5
-SECONDS_MOST = 120.0
+SECONDS_MAX = 120.0
 PAUSE_SECONDS = 0.02
 
 
@@ -87,7 +87,7 @@ async def cassandra(run: BenchRun, server: ServerProcess) -> None:
             run.figure("takeover-cluster", server, "longest wait at a hand-over", gap, "s")
             run.figure("takeover-cluster", server, "a node leaves", left, "s")
             await asyncio.to_thread(cluster[owner].start)
-            await _settled(stores, len(cluster.of("backend")))
+            await _in_place(stores, len(cluster.of("backend")))
             owner = await _owner(stores, ACCOUNT)
 
             async def kill() -> None:
@@ -122,23 +122,23 @@ def _until(end: float, jobs: Jobs) -> Jobs:
 async def _owner(stores: Stores, account: str) -> str:
     """Return the name of the backend that owns the queue's shard."""
     metadata, entries = await stores.metadata(), await stores.entries()
-    shard = shard_of((await metadata.get_queue(account, QUEUE)).partitions[0].id)
+    shard = shard_of((await metadata.queues.get_queue(account, QUEUE)).partitions[0].id)
     names = {entry.log_id: entry.node for entry in await entries.logs()}
     return next(names[entry.owner_log] for entry in await entries.shards() if entry.shard == shard)
 
 
-async def _settled(stores: Stores, backends: int) -> None:
+async def _in_place(stores: Stores, backends: int) -> None:
     """Wait until ``backends`` backends own shards, and none moves."""
-    end = time.perf_counter() + SECONDS_MOST
+    end = time.perf_counter() + SECONDS_MAX
     while time.perf_counter() < end:
         entries = await stores.entries()
         names = {entry.log_id: entry.node for entry in await entries.logs()}
-        reports = await (await stores.metadata()).cluster_reports()
+        reports = await (await stores.metadata()).clusters.cluster_reports()
         owners = {names[entry.owner_log] for entry in await entries.shards()}
         if len(owners) == backends and reports and not reports[0].moving and not reports[0].unassigned:
             return
         await asyncio.sleep(0.2)
-    raise TimeoutError("the shards do not come to rest")
+    raise TimeoutError("the shards keep moving")
 
 
 def _children(pid: int, role: str) -> dict[str, int]:
@@ -181,8 +181,8 @@ class Probe:
         """Wait until it has been served without a long wait for a while."""
         while True:
             now = time.perf_counter()
-            if now - since > SECONDS_MOST:
-                raise TimeoutError(f"clients were not served for {SECONDS_MOST:.0f} s")
+            if now - since > SECONDS_MAX:
+                raise TimeoutError(f"clients were not served for {SECONDS_MAX:.0f} s")
             recent = [now - STEADY_SECONDS, *(at for at in self._served if at > now - STEADY_SECONDS), now]
             if now - since > STEADY_SECONDS and max(b - a for a, b in pairwise(recent)) < STEADY_GAP_SECONDS:
                 return

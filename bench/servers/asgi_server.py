@@ -33,4 +33,5 @@ if __name__ == "__main__":
         lifespan="off",
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=600,  # other servers are measured in between
     )

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from bench.cluster import LocalCluster
-from bench.servers import cassandra_server, proc
-from bench.servers.cassandra_server import CassandraCluster, CassandraMissing
 from bench.servers.servers import HOST, Holdfast, ServerMissing, ServerProcess
-from bench.signing import RequestSigner, SigningCredentials
+from tests.servers import cassandra_server, proc
+from tests.servers.cassandra_server import CassandraCluster, CassandraMissing
+from tests.servers.local_cluster import LocalCluster
+from tests.servers.signing import RequestSigner, SigningCredentials
 
 BACKENDS = 2
 FRONTENDS = 2

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from typing import cast
 
 import msgspec
 import uvloop
 
-from backend.api import NewMessage, Peer, SendResult, Target
+from backend.api import NewMessage, Peer, Send, SendResult, Target
 from backend.rpc.server import serve_backend
 
 SECRET = b"known to all who take part"
@@ -23,8 +22,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class Instant:
     """A backend that stores nothing."""
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
-        return [SendResult("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 1 << 48) for _ in messages]
+    async def call(self, command: Send) -> list[SendResult]:
+        return [SendResult("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", 1 << 48) for _ in command.messages]
 
 
 async def _by_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,7 +31,7 @@ async def _by_streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
     async def answer(data: bytes) -> None:
         call, target, messages = _decode(data)
-        answered = _encode((call, await backend.send(target, messages)))
+        answered = _encode((call, await backend.call(Send(target, messages))))
         writer.write(len(answered).to_bytes(4, "little") + answered)
 
     try:

@@ -18,14 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from bench.servers import proc
-from bench.signing import RequestSigner, SigningCredentials
+from tests.servers import proc
+from tests.servers.signing import RequestSigner, SigningCredentials
 
 HERE = Path(__file__).parents[1]
 WORK = HERE / ".work"
 CACHE = HERE / ".cache"
 HOST = "127.0.0.1"
-START_SECONDS_MOST = 300.0
+START_SECONDS_MAX = 300.0
 CREDENTIALS = SigningCredentials("AKIAHOLDFASTBENCH000", "bench/secret/that/guards/nothing/0000000")
 
 
@@ -78,6 +78,11 @@ class ServerProcess:
         return self._process.pid
 
     @property
+    def checkout(self) -> Path:
+        """Folder in which the command runs: the checkout whose code it is."""
+        return HERE.parent
+
+    @property
     def pids(self) -> list[int]:
         """Ids of its processes, whose descendants count with them."""
         return [self.pid]
@@ -117,13 +122,13 @@ class ServerProcess:
         started_at = time.perf_counter()
         self._process = subprocess.Popen(
             self.command(),
-            cwd=HERE.parent,
+            cwd=self.checkout,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env=os.environ | self._environment,
         )
-        while time.perf_counter() - started_at < START_SECONDS_MOST:
+        while time.perf_counter() - started_at < START_SECONDS_MAX:
             if self._process.poll() is not None:
                 raise ServerError(f"{self.name} ended with {self._process.returncode}: {self.log()[-2000:]}")
             try:
@@ -132,7 +137,7 @@ class ServerProcess:
                 time.sleep(0.02)
             else:
                 return time.perf_counter() - started_at
-        raise ServerError(f"{self.name} did not answer within {START_SECONDS_MOST:.0f} s: {self.log()[-2000:]}")
+        raise ServerError(f"{self.name} did not answer within {START_SECONDS_MAX:.0f} s: {self.log()[-2000:]}")
 
     def ready(self) -> None:
         """Raise an error if it cannot be used yet."""

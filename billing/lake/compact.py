@@ -31,7 +31,7 @@ from pyarrow import parquet
 
 from billing.lake import lake as calls
 from billing.lake import storage_table as storage
-from billing.lake.command import on_lake
+from billing.lake.command import run_on_lake
 from billing.lake.lake import ASIDE, Lake, LakeFile
 
 logger = logging.getLogger("holdfast.usage")
@@ -115,7 +115,7 @@ def _compact_hour(lake: Lake, folder: str, files: list[LakeFile], schema: pa.Sch
     for file in files:
         if not file.path.rpartition("/")[2].startswith(PREFIX):
             continue
-        merged = _said(lake, file.path)
+        merged = _sources(lake, file.path)
         if merged is None:
             continue
         covered.update(merged.names)
@@ -132,20 +132,20 @@ def _compact_hour(lake: Lake, folder: str, files: list[LakeFile], schema: pa.Sch
     return sum(_merge(lake, folder, group, schema) for group in _groups(candidates)), removed
 
 
-def _said(lake: Lake, path: str) -> Merged | None:
+def _sources(lake: Lake, path: str) -> Merged | None:
     """Read the sources of a merged file; None: they are not stated or the file is incomplete, so do not rely on it."""
     try:
         footer = lake.footer(path)
     except pa.ArrowException as error:
-        logger.error("%s cannot be read, and what it was made of is kept: %s", path, error)
+        logger.error("%s cannot be read, so its source files are kept: %s", path, error)
         return None
-    said = None if footer is None else (footer.metadata or {}).get(_KEY)
-    if footer is None or said is None:
-        logger.error("%s does not say what was merged in it, which is kept", path)
+    stored = None if footer is None else (footer.metadata or {}).get(_KEY)
+    if footer is None or stored is None:
+        logger.error("%s does not name its source files, so they are kept", path)
         return None
-    merged = msgspec.json.decode(said, type=Merged)
+    merged = msgspec.json.decode(stored, type=Merged)
     if merged.rows != footer.num_rows:
-        logger.error("%s has %d records of %d, and what it was made of is kept", path, footer.num_rows, merged.rows)
+        logger.error("%s has %d records of %d, so its source files are kept", path, footer.num_rows, merged.rows)
         return None
     return merged
 
@@ -193,27 +193,25 @@ def _merge(lake: Lake, folder: str, group: list[LakeFile], schema: pa.Schema) ->
 
 
 def _read(lake: Lake, path: str, schema: pa.Schema) -> pa.Table | None:
-    """Read a file, with nulls for columns that its version did not have; None: leave it alone."""
+    """Read a file; None: leave it alone, for it is damaged, merged by another run, or has other columns."""
     try:
         table = lake.read_table(path)
+    except FileNotFoundError:  # merged by another run
+        return None
     except pa.ArrowException as error:
-        logger.error("%s cannot be read, and is left alone: %s", path, error)
+        logger.error("%s cannot be read, and is not merged: %s", path, error)
         return None
-    if table is None or set(table.column_names) - set(schema.names):  # merged by another run, or of a later version
+    if set(table.column_names) != set(schema.names):  # of a later version
         return None
-    columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    return table.select(schema.names).cast(schema)
 
 
 def main(arguments: list[str]) -> int:
     def work(lake: Lake) -> str:
         done = compact(lake, datetime.fromtimestamp(time.time(), UTC))
-        return f"{done.written} files were made of many, {done.removed} that were merged are removed"
+        return f"{done.written} merged files were written, {done.removed} merged files were removed"
 
-    return on_lake(arguments, "billing.lake.compact LAKE", work)
+    return run_on_lake(arguments, "billing.lake.compact LAKE", work)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ TABLE: Final = "usage"
 """Folder of the records of calls.  Folders beside it have the records of storage, and computed tables."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
-_ADDED: Final = ("empty",)
-"""Counts that earlier versions did not have: null in their records, and no column of their files."""
 SCHEMA: Final = pa.schema(
     [
         pa.field("minute", pa.timestamp("ms", tz="UTC"), nullable=False),
@@ -35,7 +33,7 @@ SCHEMA: Final = pa.schema(
         pa.field("kind", _NAME, nullable=False),
         pa.field("action", _NAME, nullable=False),
         pa.field("tags", pa.map_(pa.string(), pa.string()), nullable=False),
-        *(pa.field(name, pa.int64(), nullable=name in _ADDED) for name in COUNTS),
+        *(pa.field(name, pa.int64(), nullable=False) for name in COUNTS),
         pa.field("node", _NAME, nullable=False),
         pa.field("boot", _NAME, nullable=False),
         pa.field("sequence", pa.int64(), nullable=False),
@@ -73,10 +71,7 @@ def table_of(records: Sequence[UsageRecord]) -> pa.Table:
         "kind": [record.key.kind for record in records],
         "action": [record.key.action for record in records],
         "tags": [list(record.key.tags) for record in records],
-        **{
-            name: [record.counts[at] if at < len(record.counts) else None for record in records]
-            for at, name in enumerate(COUNTS)
-        },
+        **{name: [record.counts[at] for record in records] for at, name in enumerate(COUNTS)},
         "node": [record.node for record in records],
         "boot": [record.boot for record in records],
         "sequence": [record.sequence for record in records],
@@ -109,8 +104,8 @@ class Lake:
             else:
                 self._files, self._root = fs.LocalFileSystem(), os.path.abspath(url)
         except (pa.ArrowException, OSError) as error:
-            said = str(error).replace(url, without_secrets(url))
-            raise ValueError(f"{without_secrets(url)} is no place for a lake: {said}") from None
+            message = str(error).replace(url, without_secrets(url))
+            raise ValueError(f"{without_secrets(url)} cannot be a lake: {message}") from None
 
     def write(self, hour: str, name: str, table: pa.Table, *, folder: str = TABLE) -> str:
         """Store a table as a file of this hour, as :meth:`write_table` does; returns its path in the lake."""
@@ -140,13 +135,16 @@ class Lake:
             raise FileExistsError(f"{path} is there already")
         self._write(path, lambda file: file.write(data), new=True)
 
-    def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table | None:
-        """Read a Parquet file; None: it does not exist.
+    def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read a Parquet file.
 
-        Raises :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` if it is not a Parquet file.
+        Raises :class:`FileNotFoundError`, :class:`LakeUnavailable`, and :class:`pyarrow.ArrowException` if it is not a
+        Parquet file.
         """
         data = self.read_bytes(path)
-        return None if data is None else parquet.read_table(pa.BufferReader(data), columns=columns)
+        if data is None:
+            raise FileNotFoundError(path)
+        return parquet.read_table(pa.BufferReader(data), columns=columns)
 
     def read_bytes(self, path: str) -> bytes | None:
         """Read a file; None: it does not exist.  Raises :class:`LakeUnavailable`."""

@@ -1,10 +1,10 @@
 """Live usage: the month to date, the last minutes, and records that arrived too late for either.
 
 The streaming job (:mod:`spark_analytics.streaming`) folds arriving records into small tables below ``live/``, which
-readers read without Spark.  ``live/now.json`` names the tables that belong together.  A fold writes the changed tables
-as new files and then replaces that one file, so a reader sees all of a fold or nothing.  It contains the number of the
-fold, so a fold that is repeated after a crash changes nothing: each record counts once however often the job is killed.
-Files that are no longer named are removed by the fold after.
+readers read without Spark.  They are a :class:`~billing.lake.snapshot.Snapshot`, whose pointer ``live/now.json`` names
+the tables that belong together.  It contains the number of the fold, so a fold that is repeated after a crash changes
+nothing: each record counts once however often the job is killed.  Files that are no longer named are removed by the
+fold after.
 
 Records that arrived too late (``late``) are in no other table, as they may repeat records that were counted long ago.
 They are counted here by day and account; the batch, which reads all records of a day, counts each once.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -22,17 +22,16 @@ import pyarrow.compute as pc
 
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
+from billing.lake.snapshot import Snapshot, read_named, remove_unnamed
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.metering.usage import COUNTS
 
 NOW: Final = "live/now.json"
 DATA: Final = "live/data"
-DAYS_MOST: Final = 62
+DAYS_MAX: Final = 62
 """Number of days that are kept, about two months; results of the batch are kept for ever."""
-MINUTES_MOST: Final = 15
+MINUTES_MAX: Final = 15
 """Number of the last minutes that are kept."""
-_ATTEMPTS: Final = 5
-"""Attempts to read while folds replace files."""
 
 _COUNTED: Final = [pa.field("records", pa.int64()), *(pa.field(name, pa.int64()) for name in COUNTS)]
 _MINUTE: Final = pa.timestamp("us", tz="UTC")
@@ -53,8 +52,9 @@ LATE: Final = pa.schema(
         ("calls", pa.int64()),
     ]
 )
-"""Columns of late records of the last :data:`DAYS_MOST` days, by day.  ``arrived``: time of the last arrival."""
+"""Columns of late records of the last :data:`DAYS_MAX` days, by day.  ``arrived``: time of the last arrival."""
 _KINDS: Final = ["account", "kind", "action"]
+StoredMeter = Literal["storage", "stream_storage"]
 
 
 class WrongCheckpoint(Exception):
@@ -89,6 +89,11 @@ class LiveSnapshot(msgspec.Struct, frozen=True):
     gone: tuple[str, ...] = ()
     """Files that were named before."""
 
+    @property
+    def run(self) -> str:
+        """Name of the fold."""
+        return f"{self.stream}-{self.batch:09d}"
+
     def files(self) -> set[str]:
         """Return all files that are named."""
         return {*self.days.values(), *(path for path in (self.minutes, self.late) if path is not None)}
@@ -102,7 +107,7 @@ class Live(NamedTuple):
     days: dict[date, pa.Table]
     """Usage by day, with the columns of :data:`DAYS`."""
     minutes: pa.Table
-    """Usage of the last :data:`MINUTES_MOST` minutes, as :data:`MINUTES`.  The last one or two may be incomplete."""
+    """Usage of the last :data:`MINUTES_MAX` minutes, as :data:`MINUTES`.  The last one or two may be incomplete."""
     late: pa.Table
     """Late records, as :data:`LATE`."""
 
@@ -111,51 +116,49 @@ def read(lake: Lake) -> Live | None:
     """Read the current tables; None: the streaming job has never run.  Raises
     :class:`~billing.lake.lake.LakeUnavailable`.
     """
-    for _ in range(_ATTEMPTS):
-        now = _now(lake)
+
+    def tables(now: LiveSnapshot | None) -> Live | None:
         if now is None:
             return None
         days = {day: lake.read_table(path) for day, path in now.days.items()}
-        minutes, late = _table(lake, now.minutes, MINUTES), _table(lake, now.late, LATE)
-        whole = {day: table for day, table in days.items() if table is not None}
-        if len(whole) == len(days) and minutes is not None and late is not None:
-            return Live(now.at, whole, minutes, late)
-        # Two folds took place since their names were read.
-    raise LakeUnavailable(f"the tables that {NOW} names change faster than they can be read, or are gone")
+        return Live(now.at, days, _table(lake, now.minutes, MINUTES), _table(lake, now.late, LATE))
+
+    return read_named(_snapshot(lake).current, tables, f"a file that {NOW} names is missing")
 
 
 def fold(lake: Lake, stream: str, batch: int, more: BillingFold, at: datetime) -> bool:
     """Add a batch of a stream; False: it is already included.
 
-    Batch 0 of another stream starts with empty tables.  Raises :class:`WrongCheckpoint` and
-    :class:`~billing.lake.lake.LakeUnavailable`; after the latter, repeat the call.
+    Batch 0 of another stream starts with empty tables.  Raises :class:`WrongCheckpoint`,
+    :class:`~billing.lake.snapshot.Outrun` and :class:`~billing.lake.lake.LakeUnavailable`; after the latter, repeat the
+    call.
     """
-    before = _now(lake)
+    snapshot = _snapshot(lake)
+    before = over = snapshot.current()
     if before is not None and before.stream == stream and batch <= before.batch:
         _clear(lake, before)
         return False
     if before is None or before.stream != stream:
         if batch:
             raise WrongCheckpoint(
-                f"the stream goes on with its batch {batch}, but {NOW} in the lake does not have those before it: "
-                "remove the checkpoint, and the stream begins anew with all that is in the lake"
+                f"the stream continues with batch {batch}, but {NOW} in the lake lacks the batches before it: "
+                "remove the checkpoint, and the stream starts over with all files in the lake"
             )
         before = LiveSnapshot(stream, -1, at, {})
     elif batch != before.batch + 1:
         raise WrongCheckpoint(
-            f"the stream goes on with its batch {batch}, but {NOW} in the lake is that of batch {before.batch}: "
-            "remove the checkpoint, and the stream begins anew with all that is in the lake"
+            f"the stream continues with batch {batch}, but {NOW} in the lake is that of batch {before.batch}: "
+            "remove the checkpoint, and the stream starts over with all files in the lake"
         )
     now = _folded(lake, before, batch, more, at)
-    lake.write_bytes(NOW, msgspec.json.encode(now))
+    snapshot.publish(now, over)
     _clear(lake, now)
     return True
 
 
 def _clear(lake: Lake, now: LiveSnapshot) -> None:
     """Remove files that are neither named now nor were before: files being read stay until the next fold."""
-    for path in set(lake.paths(DATA)) - now.files() - set(now.gone):
-        lake.remove(path)
+    remove_unnamed(lake, DATA, now.files().union(now.gone))
 
 
 def _folded(lake: Lake, before: LiveSnapshot, batch: int, more: BillingFold, at: datetime) -> LiveSnapshot:
@@ -167,13 +170,13 @@ def _folded(lake: Lake, before: LiveSnapshot, batch: int, more: BillingFold, at:
         days[day] = f"{name}-{day}.parquet"
         lake.write_table(days[day], _summed(DAYS, 4, [_need(lake, before.days.get(day), DAYS), added]))
     if days:
-        oldest = max(days) - timedelta(DAYS_MOST - 1)
+        oldest = max(days) - timedelta(DAYS_MAX - 1)
         days = {day: path for day, path in days.items() if day >= oldest}
     minutes = before.minutes
     if len(more.minutes):
         together = _summed(MINUTES, 4, [_need(lake, before.minutes, MINUTES), more.minutes])
         last = pc.max(together["minute"]).as_py()
-        recent = pc.greater(together["minute"], pa.scalar(last - timedelta(minutes=MINUTES_MOST), _MINUTE))
+        recent = pc.greater(together["minute"], pa.scalar(last - timedelta(minutes=MINUTES_MAX), _MINUTE))
         minutes = f"{name}-minutes.parquet"
         lake.write_table(minutes, together.filter(recent))
     late = before.late
@@ -183,8 +186,10 @@ def _folded(lake: Lake, before: LiveSnapshot, batch: int, more: BillingFold, at:
         summed = together.group_by(["date", "account"]).aggregate(
             [("arrived", "max"), ("records", "sum"), ("calls", "sum")]
         )
-        told = _plain(summed, LATE)  # kept by arrival time, whatever day the records are of
-        lake.write_table(late, told.filter(pc.greater(told["arrived"], pa.scalar(at - timedelta(DAYS_MOST), _MINUTE))))
+        late_records = _plain(summed, LATE)  # kept by arrival time, whatever day the records are of
+        lake.write_table(
+            late, late_records.filter(pc.greater(late_records["arrived"], pa.scalar(at - timedelta(DAYS_MAX), _MINUTE)))
+        )
     now = LiveSnapshot(before.stream, batch, at, days, minutes, late)
     return msgspec.structs.replace(now, gone=tuple(sorted(before.files() - now.files())))
 
@@ -200,7 +205,7 @@ class ToDate:
         self._tables = LakeTables(lake)
         self._of_batch: dict[date, tuple[str, pa.Table]] = {}
         """Cached sums of a day's published usage, with the run that made them."""
-        self._stored: dict[date, tuple[str, dict[str, int]]] = {}
+        self._stored: dict[date, tuple[str, dict[tuple[str, StoredMeter], int]]] = {}
         """Cached sums of a day's storage, with the run that made them."""
 
     def read(self, month: Month) -> pa.Table:
@@ -217,24 +222,25 @@ class ToDate:
                 parts.append(self._summed(day, found.run))
         return summed(parts, _KINDS)
 
-    def stored(self, month: Month) -> dict[str, int]:
-        """Return byte-milliseconds of each account, up to the last day summed up by the batch: storage is not streamed.
+    def stored(self, month: Month) -> dict[str, dict[StoredMeter, int]]:
+        """Return byte-milliseconds of each account, of queues (``storage``) and of streams (``stream_storage``), up to
+        the last day summed up by the batch: storage is not streamed.
 
         Raises :class:`~billing.lake.lake.LakeUnavailable`.
         """
-        sums: dict[str, int] = {}
+        sums: dict[str, dict[StoredMeter, int]] = {}
         for day in days_of(month.first, month.next.first - timedelta(1)):
             found = self._tables.day(STORAGE_HOURLY, day)
             if found is None:
                 continue
             before = self._stored.get(day)
             if before is None or before[0] != found.run:
-                rows = self._tables.read(STORAGE_HOURLY, day, day, columns=["account", "byte_milliseconds"])
-                of_day = rows.group_by("account").aggregate([("byte_milliseconds", "sum")])
-                whose, amounts = of_day["account"].to_pylist(), of_day["byte_milliseconds_sum"].to_pylist()
-                before = self._stored[day] = found.run, {one: int(n) for one, n in zip(whose, amounts, strict=True)}
-            for account, amount in before[1].items():
-                sums[account] = sums.get(account, 0) + amount
+                rows = self._tables.read(STORAGE_HOURLY, day, day, columns=["account", "kind", "byte_milliseconds"])
+                of_day = rows.group_by(["account", "kind"]).aggregate([("byte_milliseconds", "sum")])
+                before = self._stored[day] = found.run, _stored_of(of_day)
+            for (account, meter), amount in before[1].items():
+                of = sums.setdefault(account, {})
+                of[meter] = of.get(meter, 0) + amount
         return sums
 
     def _summed(self, day: date, run: str) -> pa.Table:
@@ -247,6 +253,16 @@ class ToDate:
 
 def _records(table: pa.Table) -> int:
     return pc.sum(table["records"]).as_py() or 0
+
+
+def _stored_of(rows: pa.Table) -> dict[tuple[str, StoredMeter], int]:
+    """Return the sums of a day, by account and meter."""
+    sums: dict[tuple[str, StoredMeter], int] = {}
+    for row in rows.to_pylist():
+        meter: StoredMeter = "stream_storage" if row["kind"] == "stream" else "storage"
+        whose = row["account"], meter
+        sums[whose] = sums.get(whose, 0) + int(row["byte_milliseconds_sum"])
+    return sums
 
 
 class LateRecords(NamedTuple):
@@ -287,7 +303,7 @@ def late(lake: Lake) -> list[LateRecords]:
 def _read_at(tables: LakeTables, day: date) -> datetime:
     """Time up to which arrived records are included in a day's published tables."""
     published = tables.day(USAGE_HOURLY, day)
-    return datetime.min.replace(tzinfo=UTC) if published is None else published.read_at
+    return datetime.min.replace(tzinfo=UTC) if published is None else published.read.at
 
 
 def summed(tables: Iterable[pa.Table], keys: Sequence[str]) -> pa.Table:
@@ -309,31 +325,31 @@ def _plain(aggregated: pa.Table, schema: pa.Schema) -> pa.Table:
     )
 
 
-def _now(lake: Lake) -> LiveSnapshot | None:
-    data = lake.read_bytes(NOW)
-    try:
-        return None if data is None else msgspec.json.decode(data, type=LiveSnapshot)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise LakeUnavailable(
-            f"{NOW} in the lake cannot be read: {error}; remove it and the checkpoint, and the stream begins anew"
-        ) from error
+def _snapshot(lake: Lake) -> Snapshot[LiveSnapshot]:
+    return Snapshot(
+        lake,
+        NOW,
+        LiveSnapshot,
+        published="another stream was folded into live/now.json",
+        repair="remove it and the checkpoint, and the stream starts over",
+    )
 
 
-def _table(lake: Lake, path: str | None, schema: pa.Schema) -> pa.Table | None:
+def _table(lake: Lake, path: str | None, schema: pa.Schema) -> pa.Table:
     return schema.empty_table() if path is None else lake.read_table(path)
 
 
 def _need(lake: Lake, path: str | None, schema: pa.Schema) -> pa.Table:
-    table = _table(lake, path, schema)
-    if table is None:
+    try:
+        return _as(_table(lake, path, schema), schema)
+    except FileNotFoundError:
         raise LakeUnavailable(
-            f"{path} is gone, which {NOW} in the lake names: remove the checkpoint, and the stream begins anew"
-        )
-    return _as(table, schema)
+            f"{path}, named in {NOW}, is missing in the lake: remove the checkpoint, and the stream starts over"
+        ) from None
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Convert to these columns; counts that an earlier version did not have become 0."""
+    """Convert to these columns; counts that the table lacks become 0."""
     for name in schema.names:
         if name not in table.column_names:
             table = table.append_column(name, pa.repeat(pa.scalar(0, pa.int64()), len(table)))

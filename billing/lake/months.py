@@ -21,7 +21,7 @@ class Month(NamedTuple):
         """Parse a month such as ``2026-11``.  Raises :class:`ValueError`."""
         found = _WRITTEN.match(text)
         if not found or found[1] == "0000":
-            raise ValueError(f"{text!r} is no month: write it like 2026-11")
+            raise ValueError(f"{text!r} is not a month, such as 2026-11")
         return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:

@@ -1,4 +1,7 @@
-"""Periods of a question: a month, a day, or a range of days; days are UTC."""
+"""Periods and groupings of questions about usage.
+
+A period is a month, a day, or a range of days; days are UTC.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import re
 from calendar import monthrange
 from collections.abc import Iterator
 from datetime import date, timedelta
-from typing import Final, Self
+from typing import Final, Literal, Self, get_args
 
 import msgspec
 
-DAYS_MOST: Final = 400
+By = Literal["account", "queue", "tag", "action", "hour", "day"]
+"""Grouping of a summary's lines."""
+BYS: Final[tuple[By, ...]] = get_args(By)
+
+DAYS_MAX: Final = 400
 """Maximum length of a period in days: a year and a month."""
 _YEARS: Final = range(1970, 9999)
 _MONTH = re.compile(r"\d{4}-\d{2}\Z", re.ASCII)
@@ -27,7 +34,7 @@ class Period(msgspec.Struct, frozen=True):
     def of_month(cls, text: str) -> Self:
         """Period of a month such as ``2026-11``.  Raises :class:`ValueError`."""
         if not _MONTH.match(text):
-            raise ValueError(f"{text!r} is no month: it is written like 2026-11")
+            raise ValueError(f"{text!r} is not a month, such as 2026-11")
         first = _date(f"{text}-01", text, "month")
         return cls(first, first.replace(day=monthrange(first.year, first.month)[1]))
 
@@ -43,8 +50,8 @@ class Period(msgspec.Struct, frozen=True):
         made = cls(parse_day(first), parse_day(last))
         if made.last < made.first:
             raise ValueError(f"{last} is before {first}")
-        if (made.last - made.first).days >= DAYS_MOST:
-            raise ValueError(f"a period has at most {DAYS_MOST} days")
+        if (made.last - made.first).days >= DAYS_MAX:
+            raise ValueError(f"a period has at most {DAYS_MAX} days")
         return made
 
     @classmethod
@@ -53,7 +60,7 @@ class Period(msgspec.Struct, frozen=True):
         if (first is None) != (last is None):
             raise ValueError("from and to go together")
         if sum(one is not None for one in (month, day, first)) > 1:
-            raise ValueError("a month, a day, or from and to: one of them")
+            raise ValueError("give one of: a month, a day, or from and to")
         if day is not None:
             return cls.of_day(day)
         if first is not None and last is not None:
@@ -68,7 +75,7 @@ class Period(msgspec.Struct, frozen=True):
 def parse_day(text: str) -> date:
     """Parse a day such as ``2026-11-21``.  Raises :class:`ValueError`."""
     if not _DAY.match(text):
-        raise ValueError(f"{text!r} is no day: it is written like 2026-11-21")
+        raise ValueError(f"{text!r} is not a day, such as 2026-11-21")
     return _date(text, text, "day")
 
 
@@ -78,5 +85,5 @@ def _date(iso: str, text: str, what: str) -> date:
     except ValueError:
         raise ValueError(f"there is no {what} {text}") from None
     if found.year not in _YEARS:
-        raise ValueError(f"nothing was counted in {text}")
+        raise ValueError(f"no usage was recorded in {text}")
     return found

@@ -15,10 +15,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from billing.lake.periods import Period
+from billing.lake.periods import BYS, By, Period
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
 from billing.metering.usage import COUNTS
-from billing.reports.questions import BYS, By
 
 _STORED: Final = "byte_milliseconds"
 _SUMS: Final = (*COUNTS, _STORED)
@@ -84,7 +83,7 @@ def summarise(
     today: date,
     account: str | None = None,
     tag: str | None = None,
-    lines_most: int = 1000,
+    lines_max: int = 1000,
 ) -> Summary:
     """Sum up a period.
 
@@ -114,8 +113,8 @@ def summarise(
         account,
         by,
         next(_lines(total), SummaryLine(None, "", **dict.fromkeys(_SUMS, 0))),
-        lines[:lines_most],
-        max(0, len(lines) - lines_most),
+        lines[:lines_max],
+        max(0, len(lines) - lines_max),
         [day for day in period.days() if day <= today and day not in call_days],
     )
 

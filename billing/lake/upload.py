@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from billing.lake import storage_table
-from billing.lake.command import on_lake
+from billing.lake.command import run_on_lake
 from billing.lake.lake import Lake, hour_of, table_of
 from billing.metering.buffers import BufferDamaged, Finished, clear, finished
 from billing.metering.spool import LOST
@@ -40,7 +40,7 @@ STORAGE_AT_ONCE: Final = 50_000
 DAMAGED: Final = ".damaged"
 
 
-class Sealed(NamedTuple):
+class UploadResult(NamedTuple):
     """Result of an upload."""
 
     buffers: int
@@ -50,35 +50,35 @@ class Sealed(NamedTuple):
     damaged: int
     """Number of these that could not be read and were set aside."""
 
-    def and_(self, more: Sealed) -> Sealed:
-        return Sealed(*(one + other for one, other in zip(self, more, strict=True)))
+    def and_(self, more: UploadResult) -> UploadResult:
+        return UploadResult(*(one + other for one, other in zip(self, more, strict=True)))
 
 
-def seal(spool: Path, lake: Lake) -> Sealed:
+def upload(spool: Path, lake: Lake) -> UploadResult:
     """Upload all finished files below ``spool``.
 
     Raises :class:`LakeUnavailable` and :class:`OSError`; remaining files wait for the next run.
     """
     clear(spool)
-    return seal_calls(spool, lake).and_(seal_storage(spool, lake))
+    return upload_calls(spool, lake).and_(upload_storage(spool, lake))
 
 
-def seal_calls(spool: Path, lake: Lake) -> Sealed:
-    """Upload only the call buffers, as :func:`seal` does."""
+def upload_calls(spool: Path, lake: Lake) -> UploadResult:
+    """Upload only the call buffers, as :func:`upload` does."""
     buffers = records = files = damaged = 0
     found = finished(spool)
     while True:
         with ExitStack() as stack:
             group = _group(found, stack)
             if not group:
-                return Sealed(buffers, records, files, damaged)
+                return UploadResult(buffers, records, files, damaged)
             by_hour: defaultdict[str, list[UsageRecord]] = defaultdict(list)
             whole: list[Finished] = []
             for buffer in group:
                 try:
                     counted = buffer.records()
                 except BufferDamaged as error:
-                    _put_aside(buffer.path, error)
+                    _set_aside(buffer.path, error)
                     damaged += 1
                     continue
                 for what in buffer.lost:
@@ -109,18 +109,18 @@ def _group(found: Iterator[Finished], stack: ExitStack) -> list[Finished]:
     return group
 
 
-def seal_storage(spool: Path, lake: Lake) -> Sealed:
-    """Upload only the storage files, as :func:`seal` does."""
-    done = Sealed(0, 0, 0, 0)
+def upload_storage(spool: Path, lake: Lake) -> UploadResult:
+    """Upload only the storage files, as :func:`upload` does."""
+    done = UploadResult(0, 0, 0, 0)
     for file in finished_storage(spool):
         try:
-            done = done.and_(_seal_storage(file, lake))
+            done = done.and_(_upload_storage_file(file, lake))
         finally:
             file.close()
     return done
 
 
-def _seal_storage(file: FinishedStorage, lake: Lake) -> Sealed:
+def _upload_storage_file(file: FinishedStorage, lake: Lake) -> UploadResult:
     records = files = 0
     by_hour: defaultdict[str, list[StorageRecord]] = defaultdict(list)
 
@@ -137,17 +137,17 @@ def _seal_storage(file: FinishedStorage, lake: Lake) -> Sealed:
             if len(by_hour[hour]) == STORAGE_AT_ONCE:
                 write(hour)
     except BufferDamaged as error:
-        _put_aside(file.path, error)
-        return Sealed(0, 0, 0, 1)
+        _set_aside(file.path, error)
+        return UploadResult(0, 0, 0, 1)
     for what in file.lost:
         logger.error("%s: of %s cannot be read %s", LOST, file.path, what)
     for hour in sorted(by_hour):
         write(hour)
     file.remove()
-    return Sealed(1, records, files, 0)
+    return UploadResult(1, records, files, 0)
 
 
-def _put_aside(path: Path, why: BufferDamaged) -> None:
+def _set_aside(path: Path, why: BufferDamaged) -> None:
     logger.error("%s: %s; it is kept as %s", LOST, why, path.name + DAMAGED)
     path.rename(path.with_name(path.name + DAMAGED))
 
@@ -162,10 +162,10 @@ def _name(records: list[UsageRecord]) -> str:
 
 def main(arguments: list[str]) -> int:
     def work(lake: Lake) -> str:
-        done = seal(Path(arguments[0]), lake)
+        done = upload(Path(arguments[0]), lake)
         return f"{done.records} records of {done.buffers} files of the spool in {done.files} files"
 
-    return on_lake(arguments, "billing.lake.upload SPOOL LAKE", work)
+    return run_on_lake(arguments, "billing.lake.upload SPOOL LAKE", work)
 
 
 if __name__ == "__main__":

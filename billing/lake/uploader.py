@@ -14,21 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from billing.metering.lake_variable import environment_of
 from billing.metering.spool import LOST, waiting
-from billing.metering.where import environment_of
 
 logger = logging.getLogger("holdfast.usage")
 
-WAITING_BYTES_MOST: Final = 256 << 20
+WAITING_BYTES_MAX: Final = 256 << 20
 """Bytes waiting for upload above which a warning is repeated."""
-WAITING_SECONDS_MOST: Final = 3 * 3600.0
+WAITING_SECONDS_MAX: Final = 3 * 3600.0
 """Waiting time, in addition to the upload interval, above which a warning is repeated.
 
 A file of storage is written to for an hour, so it waits at least that long.
 """
 COMPACT_SECONDS: Final = 3600.0
 """Approximate interval between merges of small files in the lake."""
-PATIENCE_SECONDS: Final = 600.0
+TIMEOUT_SECONDS: Final = 600.0
 """Timeout of a process; ending it loses nothing."""
 
 
@@ -48,7 +48,7 @@ class UsageUploader:
         self._failing = False
 
     def start(self) -> None:
-        self._running = asyncio.get_running_loop().create_task(self._run(), name="the way of usage to the lake")
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="the upload of usage")
 
     async def close(self) -> None:
         """Stop.  Files that are not uploaded wait for the next start."""
@@ -64,12 +64,12 @@ class UsageUploader:
                 logger.error("%s", line)
         if code == 0:
             if self._failing:
-                logger.warning("usage reaches the lake again")
+                logger.warning("usage is uploaded again")
             self._failing = False
             return True
         if not self._failing:
             logger.error(
-                "usage does not reach the lake, and waits: %s", lines[-1] if lines else f"the process ended with {code}"
+                "usage cannot be uploaded, and is kept: %s", lines[-1] if lines else f"the process ended with {code}"
             )
         self._failing = True
         return False
@@ -86,9 +86,9 @@ class UsageUploader:
         """Log a warning if too much waits, or for too long.  Raises :class:`OSError`."""
         found = await asyncio.to_thread(waiting, self._spool)
         waited_s = max(0.0, time.time() - found.oldest_s) if found.files else 0.0
-        if found.size_bytes > WAITING_BYTES_MOST or waited_s > self._seconds + WAITING_SECONDS_MOST:
+        if found.size_bytes > WAITING_BYTES_MAX or waited_s > self._seconds + WAITING_SECONDS_MAX:
             logger.error(
-                "%d files of usage, %d bytes, wait for the lake in %s, the oldest for %.1f hours; %d bytes are free",
+                "%d usage files, %d bytes, wait for upload in %s, the oldest for %.1f hours; %d bytes are free",
                 found.files,
                 found.size_bytes,
                 self._spool,
@@ -108,15 +108,15 @@ class UsageUploader:
             env=environment_of(self._lake),
         )
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                _, said = await process.communicate()
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                _, errors = await process.communicate()
         except BaseException:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
             raise
         assert process.returncode is not None
-        return process.returncode, said.decode(errors="replace").splitlines()
+        return process.returncode, errors.decode(errors="replace").splitlines()
 
     async def _run(self) -> None:
         compacted_at = time.monotonic() - random.uniform(0, COMPACT_SECONDS)
@@ -124,12 +124,12 @@ class UsageUploader:
             # Jitter: processes that share a machine or a lake do not all start at once.
             await asyncio.sleep(random.uniform(0.8, 1.2) * self._seconds)
             try:
-                sealed = await self.upload()
+                uploaded = await self.upload()
                 await self.check()
-                if sealed and time.monotonic() - compacted_at >= COMPACT_SECONDS:
+                if uploaded and time.monotonic() - compacted_at >= COMPACT_SECONDS:
                     compacted_at = time.monotonic() + random.uniform(-0.1, 0.1) * COMPACT_SECONDS
                     await self.compact()
             except TimeoutError:
-                logger.error("usage was not brought to the lake within %.0f s, and waits", PATIENCE_SECONDS)
+                logger.error("usage was not uploaded within %.0f s, and is kept", TIMEOUT_SECONDS)
             except OSError as error:
-                logger.error("usage is not brought to the lake now: %s", error)
+                logger.error("usage cannot be uploaded now: %s", error)

@@ -33,11 +33,9 @@ FORMAT: Final = 2
 CELL_BYTES: Final = 8
 WIDTH: Final = len(COUNTS)
 """Number of cells in a slot."""
-_WIDTHS: Final = {1: 8, FORMAT: WIDTH}
-"""Number of counters by file format; buffers of earlier versions are uploaded too."""
 KEY_BYTES: Final = 160
 """Default bytes reserved for the key of each slot, on average; a buffer is full when its slots or its key bytes are."""
-KEY_BYTES_MOST: Final = 81_920
+KEY_BYTES_MAX: Final = 81_920
 """Maximum size of one key; there always is room for one.
 
 A queue has at most 50 tags, of at most 128 + 256 letters (Amazon SQS, ``TagQueue``) of 4 bytes.
@@ -53,7 +51,7 @@ _ENTRY = Struct("<II")
 """Length and CRC before each key."""
 _USED = _HEAD_BYTES // CELL_BYTES - 1
 """Index of the cell that has the number of used slots."""
-NODE_BYTES_MOST: Final = _HEAD_BYTES - _HEAD.size - _NAME.size - _CRC.size - CELL_BYTES
+NODE_BYTES_MAX: Final = _HEAD_BYTES - _HEAD.size - _NAME.size - _CRC.size - CELL_BYTES
 
 
 class BufferFull(Exception):
@@ -98,7 +96,7 @@ class Buffer:
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            keys = max(slots * KEY_BYTES, -(-key_bytes // CELL_BYTES) * CELL_BYTES) + KEY_BYTES_MOST
+            keys = max(slots * KEY_BYTES, -(-key_bytes // CELL_BYTES) * CELL_BYTES) + KEY_BYTES_MAX
             size = _HEAD_BYTES + slots * WIDTH * CELL_BYTES + keys
             os.posix_fallocate(file, 0, size)
             os.pwrite(file, encoded, 0)
@@ -169,11 +167,11 @@ def sync_folder(folder: Path) -> None:
 
 def _encode(head: BufferHeader, slots: int) -> bytes:
     name = head.node.encode()
-    if not 0 < len(name) <= NODE_BYTES_MOST:
-        raise ValueError(f"a node's name has 1 to {NODE_BYTES_MOST} bytes, not {len(name)}")
+    if not 0 < len(name) <= NODE_BYTES_MAX:
+        raise ValueError(f"a node's name has 1 to {NODE_BYTES_MAX} bytes, not {len(name)}")
     fixed = _HEAD.pack(_MAGIC, FORMAT, slots, head.sequence, head.minute_s, head.boot.encode())
-    told = fixed + _NAME.pack(len(name)) + name
-    return (told + _CRC.pack(zlib.crc32(told))).ljust(_HEAD_BYTES, b"\0")
+    content = fixed + _NAME.pack(len(name)) + name
+    return (content + _CRC.pack(zlib.crc32(content))).ljust(_HEAD_BYTES, b"\0")
 
 
 class Finished:
@@ -196,16 +194,16 @@ class Finished:
         Raises :class:`BufferDamaged` and :class:`OSError`.
         """
         data = os.pread(self._file, self.size_bytes, 0)
-        head, slots, width = _decode(self.path, data)
+        head, slots = _decode(self.path, data)
         used = int.from_bytes(data[_USED * CELL_BYTES : _HEAD_BYTES], "little")
         self.lost = []
-        return list(self._slots(data, head, slots, used, width))
+        return list(self._slots(data, head, slots, used))
 
-    def _slots(self, data: bytes, head: BufferHeader, slots: int, used: int, width: int) -> Iterator[UsageRecord]:
-        at = _HEAD_BYTES + slots * width * CELL_BYTES
+    def _slots(self, data: bytes, head: BufferHeader, slots: int, used: int) -> Iterator[UsageRecord]:
+        at = _HEAD_BYTES + slots * WIDTH * CELL_BYTES
         cells = memoryview(data)[_HEAD_BYTES:at].cast("Q")
         for slot in range(min(used, slots)):
-            counts = tuple(cells[slot * width : (slot + 1) * width])
+            counts = tuple(cells[slot * WIDTH : (slot + 1) * WIDTH])
             key, at = _key_at(data, at)
             if key is None:
                 self.lost.append(f"the keys of slots {slot} to {used - 1}, of {used}")
@@ -221,19 +219,18 @@ class Finished:
         os.close(self._file)
 
 
-def _decode(path: Path, data: bytes) -> tuple[BufferHeader, int, int]:
+def _decode(path: Path, data: bytes) -> tuple[BufferHeader, int]:
     if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
-        raise BufferDamaged(f"{path} is no buffer of usage")
+        raise BufferDamaged(f"{path} is not a usage buffer")
     _, version, slots, sequence, minute_s, boot = _HEAD.unpack_from(data)
-    width = _WIDTHS.get(version)
-    if width is None:
-        raise BufferDamaged(f"{path} has the format {version}, and this version of Holdfast reads up to {FORMAT}")
+    if version != FORMAT:
+        raise BufferDamaged(f"{path} has the format {version}, and this version of Holdfast reads {FORMAT}")
     (length,) = _NAME.unpack_from(data, _HEAD.size)
     end = _HEAD.size + _NAME.size + length
     if end + _CRC.size > _USED * CELL_BYTES or _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
-        raise BufferDamaged(f"the head of {path} is damaged")
+        raise BufferDamaged(f"the header of {path} is damaged")
     node = data[_HEAD.size + _NAME.size : end].decode()
-    return BufferHeader(node, boot.decode(), sequence, minute_s), slots, width
+    return BufferHeader(node, boot.decode(), sequence, minute_s), slots
 
 
 def _key_at(data: bytes, at: int) -> tuple[UsageKey | None, int]:

@@ -33,9 +33,9 @@ from billing.metering.usage import UsageKey
 logger = logging.getLogger("holdfast.usage")
 
 MINUTE_SECONDS: Final = 60
-SLOTS_LEAST: Final = 256
-SLOTS_MOST: Final = 65_536
-ALL_KEYS_BYTES_MOST: Final = 32 << 20
+SLOTS_MIN: Final = 256
+SLOTS_MAX: Final = 65_536
+ALL_KEYS_BYTES_MAX: Final = 32 << 20
 """Maximum bytes of all keys of one buffer."""
 
 
@@ -57,7 +57,7 @@ class Meter:
 
         Empty after each switch.
         """
-        self._buffer = self._fresh(SLOTS_LEAST, 0)
+        self._buffer = self._fresh(SLOTS_MIN, 0)
         self.counters = self._buffer.cells
         self._finishing: set[asyncio.Future[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class Meter:
                 cell = self._buffer.add(key)
             except BufferFull:
                 raise UsageNotCounted(
-                    f"the call cannot be counted: there is no room for another file in {self._folder}"
+                    f"the call cannot be counted: there is no space for another file in {self._folder}"
                 ) from None
         self.cells_of[name] = cell
         return cell
@@ -118,10 +118,10 @@ class Meter:
                 self._buffer.set_minute(minute)
             return
         try:
-            fresh = self._fresh(min(SLOTS_MOST, max(SLOTS_LEAST, 2 * used)), min(ALL_KEYS_BYTES_MOST, 2 * key_bytes))
+            fresh = self._fresh(min(SLOTS_MAX, max(SLOTS_MIN, 2 * used)), min(ALL_KEYS_BYTES_MAX, 2 * key_bytes))
         except OSError as error:
             if not self._failing:
-                logger.error("usage is counted on in an old buffer, for no other can be made: %s", error)
+                logger.error("usage is counted in an old buffer, because no other can be created: %s", error)
             self._failing = True
             return
         if self._failing:
@@ -161,4 +161,4 @@ def _close(buffer: Buffer) -> None:
         buffer.close()
     except OSError as error:
         # The counts are in the file and will be uploaded as usual; only a power loss could take them.
-        logger.error("usage of %s may not outlive a loss of power: %s", buffer.path.name, error)
+        logger.error("usage of %s may be lost in a power failure: %s", buffer.path.name, error)

@@ -23,7 +23,7 @@ import msgspec
 
 from billing.metering.buffers import UNFINISHED, BufferDamaged, sync_folder
 from billing.metering.spool import STORAGE_SUFFIX, finished_files
-from billing.metering.storage import BYTE_MS_MOST, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey, StorageRecord
+from billing.metering.storage import BYTE_MS_MAX, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey, StorageRecord
 
 FORMAT: Final = 1
 ENTRIES_AT_ONCE: Final = 2_000
@@ -45,7 +45,7 @@ class StorageEntry(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
     """Bytes at the end of the minute."""
     messages: int
-    messages_most: int
+    messages_max: int
     in_flight: int
     delayed: int
     oldest_ms: int
@@ -190,7 +190,7 @@ class FinishedStorage:
                     before = stored.pop(entry.partition, None)
                     if before is not None:
                         yield from _unchanged(before, frame.minute_s, key, node)
-                    if entry.byte_milliseconds or entry.messages or entry.messages_most:
+                    if entry.byte_milliseconds or entry.messages or entry.messages_max:
                         yield _record(entry, frame.minute_s, 1, key, node, frame.sequence)
                     if entry.messages and not entry.gone:
                         stored[entry.partition] = _Stored(entry, end_s, frame.sequence)
@@ -202,7 +202,7 @@ class FinishedStorage:
         """Read the first frame; returns the node that wrote the file."""
         self._file.seek(0)
         if self._file.read(len(_MAGIC)) != _MAGIC:
-            raise BufferDamaged(f"{self.path} is no file of storage")
+            raise BufferDamaged(f"{self.path} is not a storage file")
         data = _frame(self._file)
         if data is None:
             raise BufferDamaged(f"the head of {self.path} is damaged")
@@ -243,10 +243,10 @@ def _frame(file: BinaryIO) -> bytes | None:
 def _unchanged(stored: _Stored, until_s: int, key: StorageKey, node: str) -> Iterator[StorageRecord]:
     """Records of minutes in which a partition did not change, each within one hour and the record's maximum."""
     entry, since_s, sequence = stored
-    still = msgspec.structs.replace(entry, messages_most=entry.messages)
-    most_s = max(1, BYTE_MS_MOST // (max(1, entry.bytes) * MINUTE_MS)) * MINUTE_SECONDS
+    still = msgspec.structs.replace(entry, messages_max=entry.messages)
+    record_s_max = max(1, BYTE_MS_MAX // (max(1, entry.bytes) * MINUTE_MS)) * MINUTE_SECONDS
     while since_s < until_s:
-        end_s = min(until_s, since_s // HOUR_SECONDS * HOUR_SECONDS + HOUR_SECONDS, since_s + most_s)
+        end_s = min(until_s, since_s // HOUR_SECONDS * HOUR_SECONDS + HOUR_SECONDS, since_s + record_s_max)
         minutes = (end_s - since_s) // MINUTE_SECONDS
         whole = msgspec.structs.replace(still, byte_milliseconds=entry.bytes * minutes * MINUTE_MS)
         yield _record(whole, since_s, minutes, key, node, sequence)
@@ -265,7 +265,7 @@ def _record(
         key=key,
         byte_milliseconds=entry.byte_milliseconds,
         messages=entry.messages,
-        messages_most=entry.messages_most,
+        messages_max=entry.messages_max,
         in_flight=entry.in_flight,
         delayed=entry.delayed,
         oldest_age_ms=max(0, end_ms - entry.oldest_ms) if entry.oldest_ms else 0,

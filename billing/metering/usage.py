@@ -11,8 +11,9 @@ from typing import Final, Literal
 
 import msgspec
 
-Kind = Literal["standard", "fair", "fifo", ""]
-"""Kind of the queue or call: ``fair`` is a send with a message group to a standard queue; "" if there is no queue."""
+Kind = Literal["standard", "fair", "fifo", "stream", ""]
+"""Kind of the queue or call: ``fair`` is a send with a message group to a standard queue; ``stream`` is a call of
+Kafka's protocol; "" if there is no queue."""
 
 COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages", "bytes_in", "bytes_out", "empty")
 """Counters of a key, in this order:
@@ -22,8 +23,9 @@ COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages"
 * ``throttled``: refused by a limit;
 * ``failed``: answered with an error of the service (5xx), which is not billed;
 * ``chunks``: 64 KiB chunks of successful calls, rounded up: a batch by its total size, and at least one;
-* ``messages``: messages that successful calls stored, handed out, deleted or changed;
-* ``bytes_in``, ``bytes_out``: bytes of the bodies of requests and answers, whatever the result of the call;
+* ``messages``: messages or records that successful calls stored, handed out, deleted or changed;
+* ``bytes_in``, ``bytes_out``: bytes of the bodies of requests and answers, whatever the result of the call; of streams
+  bytes of the batches that were stored, and of those in answers;
 * ``empty``: successful calls that concerned no message, such as a receive that returned none.
 
 Only ever extended at the end.
@@ -40,12 +42,12 @@ class UsageKey(msgspec.Struct, frozen=True, array_like=True):
     account: str
     """Account of 12 digits that pays: the owner of the queue, or else the caller."""
     queue: str
-    """Name of the queue; "" for calls that concern no queue."""
+    """Name of the queue or stream; "" for calls that concern none."""
     queue_id: int
-    """Incarnation of the queue; 0 for none."""
+    """Incarnation of the queue or stream, whose ids are in one number space; 0 for none."""
     kind: Kind
     action: str
-    """Action, by its name in SQS."""
+    """Action, by its name in SQS; of streams, by its name in Kafka's protocol."""
     tags: tuple[tuple[str, str], ...] = ()
     """Tags of the queue at the time, by name."""
 
@@ -64,7 +66,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
     """Start of the counted minute, in seconds since the Unix epoch."""
     key: UsageKey
     counts: tuple[int, ...]
-    """Counts in the order of :data:`COUNTS`; fewer from earlier versions."""
+    """Counts in the order of :data:`COUNTS`."""
 
 
 def chunks_of(size_bytes: int) -> int:

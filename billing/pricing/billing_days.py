@@ -83,13 +83,13 @@ def begins(month: Month, book: PriceBook, customers: Customers, before: Closed |
 def incomplete_days(tables: LakeTables, days: Sequence[date], now: datetime) -> list[date]:
     """Return the days whose tables are missing, or were made before the day was over.
 
-    ``now``: the time at which they could be made anew.
+    ``now``: the time at which they could be made again.
     """
     found = []
     for day in days:
         published = [tables.day(name, day) for name in TABLES]
         ends = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
-        if any(one is None or one.read_at < min(ends, now) for one in published):
+        if any(one is None or one.read.at < min(ends, now) for one in published):
             found.append(day)
     return found
 

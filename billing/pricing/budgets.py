@@ -111,7 +111,7 @@ def _budget(node: YamlNode) -> Budget:
     fields = node.fields("name", "measure", "limit", account=None, at=[100])
     account = None if fields["account"].value is None else fields["account"].text()
     if account is not None and not re.fullmatch(r"\d{12}", account, re.ASCII):
-        fields["account"].fail(f"{account!r} is no account: 12 digits, in quotes")
+        fields["account"].fail(f"{account!r} is not an account: 12 digits, in quotes")
     measure = fields["measure"].text()
     if measure not in MEASURED:
         fields["measure"].fail(f"there is no measure {measure!r}; there are {', '.join(MEASURED)}")
@@ -170,7 +170,7 @@ def alerts(lake: Lake) -> list[Alert]:
         return [] if data is None else msgspec.json.decode(data, type=list[Alert])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise LakeUnavailable(
-            f"{ALERTS} in the lake cannot be read: {error}; removed, what was passed this month is told again"
+            f"{ALERTS} in the lake cannot be read: {error}; if you remove it, this month's alerts are sent again"
         ) from error
 
 
@@ -194,7 +194,7 @@ def watch(lake: Lake, found: Iterable[Alert], month: Month, receivers: Sequence[
             try:
                 receiver.notify(alert)
             except ReceiverUnreachable as error:
-                logger.error("an alert waits: %s", error)
+                logger.error("an alert could not be sent yet: %s", error)
                 break
             kept[number] = msgspec.structs.replace(
                 alert, waiting=tuple(name for name in alert.waiting if name != receiver.name)
@@ -207,7 +207,7 @@ def _keep(lake: Lake, kept: list[Alert]) -> None:
     lake.write_bytes(ALERTS, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
-def told(alert: Alert) -> bytes:
+def alert_json(alert: Alert) -> bytes:
     """Encode an alert as receivers get it: JSON."""
     fields: dict[str, object] = msgspec.to_builtins(alert)
     del fields["waiting"]
@@ -224,14 +224,14 @@ class Webhook:
         try:
             self._url = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"the webhook is no URL: {error}") from None
+            raise ValueError(f"the webhook is not a URL: {error}") from None
         if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise ValueError("the webhook is no URL: it has to begin with https:// or http:// and a host")
+            raise ValueError("the webhook is not a URL: it has to begin with https:// or http:// and a host")
 
     def notify(self, alert: Alert) -> None:
         headers = {"Content-Type": "application/json", "Idempotency-Key": alert.id}
         try:
-            answer = httpx.post(self._url, content=told(alert), headers=headers, timeout=NOTIFY_SECONDS)
+            answer = httpx.post(self._url, content=alert_json(alert), headers=headers, timeout=NOTIFY_SECONDS)
         except httpx.HTTPError as error:  # the URL may contain a secret, and the error's text the URL
             raise ReceiverUnreachable(
                 f"the webhook at {self._url.host} cannot be reached: {type(error).__name__}"
@@ -256,7 +256,7 @@ class Lines:
                 before = file.read()
                 if alert.id.encode() in before:  # written by a process that was killed before it recorded the delivery
                     return
-                file.write((b"\n" if before and not before.endswith(b"\n") else b"") + told(alert) + b"\n")
+                file.write((b"\n" if before and not before.endswith(b"\n") else b"") + alert_json(alert) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from billing.lake.months import Month
+from billing.pricing.invoice_rows import Charge
 from billing.pricing.money import LINE_PLACES, PRICE_PLACES, add, share, to_minor
 from billing.pricing.plans import Customers, Meter, PriceBook
-from billing.reports.invoice_rows import Charge
 
 Category = Literal["usage", "rounding", "minimum", "tax"]
 
@@ -176,7 +176,7 @@ def statement(
 
 
 def differences(now: pa.Table, before: pa.Table) -> pa.Table:
-    """Return the lines that change what was charged before to what is to be charged now.
+    """Return the lines that correct the amounts charged before to those due now.
 
     Lines that are the same in both are left out.  ``before`` and these sum up to ``now``, line by line, exactly.
     """

@@ -25,6 +25,10 @@ CHARGES: Final[Mapping[Meter, str]] = {
     "requests_fifo": "Requests",
     "storage": "Storage",
     "bytes_out": "Bytes out",
+    "requests_stream": "Stream requests",
+    "stream_storage": "Stream storage",
+    "stream_bytes_in": "Bytes produced",
+    "stream_bytes_out": "Bytes fetched",
 }
 
 
@@ -136,12 +140,13 @@ def _currency(rating: Rating, account: str) -> str:
 def _explained(rating: Rating) -> str:
     skipped = rating.skipped()
     if skipped:
-        usage = f"the usage that was summed up by then, without {days_in_words(skipped)} (UTC), which was not"
+        usage = f"the usage that was summed up by then, without {days_in_words(skipped)} (UTC)"
     elif rating.covers >= rating.ends:
-        usage = "all usage of the month that had come by then"
+        usage = "all usage of the month recorded by then"
     else:
         usage = f"the usage before {rating.covers:%Y-%m-%d %H:%M} UTC"
     return (
-        f"As rated on {rating.rated_at:%Y-%m-%d at %H:%M} UTC, by the prices of then and {usage}; costs of queues are "
+        f"As rated on {rating.rated_at:%Y-%m-%d at %H:%M} UTC, by the prices at that time and {usage}; costs of "
+        "queues are "
         "before rounding, minimums and tax."
     )

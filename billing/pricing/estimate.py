@@ -22,6 +22,7 @@ METER_OF: Final[Mapping[str, Meter]] = {
     "standard": "requests_standard",
     "fair": "requests_fair",
     "fifo": "requests_fifo",
+    "stream": "requests_stream",
 }
 """Meter of requests, by the kind of the call."""
 
@@ -68,10 +69,10 @@ def _meter_cost(plan: Plan, version: Version, discount: int, month: Month, meter
 
     ``discount``: basis points, in addition to the version's.
     """
-    off = min(BASIS_POINTS, version.discounts[meter] + discount)
+    off = min(BASIS_POINTS, version.discount(meter) + discount)
     per = plan.units_per(meter, month)
     amounts = []
-    for tier in version.prices[meter]:
+    for tier in version.tiers(meter):
         starts = plan.edge_units(meter, month, tier.starts)
         ends = units if tier.ends is None else min(units, plan.edge_units(meter, month, tier.ends))
         if ends > starts:

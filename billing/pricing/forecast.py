@@ -19,14 +19,14 @@ from typing import Final, NamedTuple, TypeVar
 _Name = TypeVar("_Name", bound=str)
 
 METHOD: Final = (
-    "Days to come are taken to be like the last 28, each weekday like its own once there are two whole weeks, "
-    "without a trend; the month ends between low and high nine times of ten if that holds."
+    "The forecast assumes that coming days are like the last 28, by weekday once there are two whole weeks, "
+    "without a trend; then the month ends between low and high in nine of ten cases."
 )
 DAYS_MIN: Final = 3
 """Minimum number of days for a forecast."""
-DAYS_MOST: Final = 28
+DAYS_MAX: Final = 28
 """Maximum number of days used; older ones are not representative."""
-WEEKS_LEAST: Final = 2
+WEEKS_MIN: Final = 2
 _WEEK: Final = 7
 
 # fmt: off
@@ -64,14 +64,14 @@ def outlook(series: Mapping[date, Decimal | int], first: date, last: date) -> Ou
     ``series`` has complete days without gaps; days before ``first`` are used too.  Returns None if there are too few.
     The results are whole numbers, as they are estimates.
     """
-    behind = sorted(series)[-DAYS_MOST:]
+    behind = sorted(series)[-DAYS_MAX:]
     if len(behind) < DAYS_MIN:
         return None
     so_far = sum((Decimal(series[day]) for day in series if first <= day <= last), Decimal(0))
     ahead = [day for at in range((last - first).days + 1) if (day := first + timedelta(at)) > behind[-1]]
     if not ahead:
         return Outlook(so_far, so_far, so_far, so_far, len(behind))
-    weekly = len(behind) >= WEEKS_LEAST * _WEEK
+    weekly = len(behind) >= WEEKS_MIN * _WEEK
     of_kind: defaultdict[int, list[float]] = defaultdict(list)
     for day in behind:
         of_kind[day.weekday() if weekly else 0].append(float(series[day]))

@@ -6,9 +6,9 @@ In the lake, ``invoices/period=2026-11/`` has, once the month is closed:
 * ``<run>/heads.parquet``: the invoices without their lines;
 * ``<run>/lines.parquet``: their lines.
 
-The run's folder is written first.  ``closed.json``, written atomically, closes the month and assigns the invoices'
-numbers.  So a process killed while closing leaves at most an unreferenced folder, which the closing of a later month
-removes; numbers have no gaps.
+A month is a :class:`~billing.lake.snapshot.Snapshot` that is never replaced: its pointer ``closed.json`` closes the
+month and assigns the invoices' numbers.  So a process killed while closing leaves at most an unreferenced folder, which
+the closing of a later month removes; numbers have no gaps.
 
 Usage that arrives after its month was closed is charged with a later month's invoices.  Their correction lines are the
 difference between the month's current charge, at the prices of its closing, and what was charged.
@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
+from billing.lake.snapshot import Snapshot, remove_unnamed
 from billing.lake.tables import LakeTables
 from billing.pricing.billing_days import batch_command, begins, days_in_words, incomplete_days, month_hours
 from billing.pricing.charges import (
@@ -48,6 +49,7 @@ from billing.pricing.plans import Customer, Customers, Issuer, PriceBook
 from billing.pricing.rated import Rated, Rating
 
 FOLDER: Final = "invoices"
+_POINTER: Final = "closed.json"
 _HEADS: Final = pa.schema(
     [
         pa.field("account", pa.string(), nullable=False),
@@ -119,9 +121,10 @@ class Invoices:
         found = {}
         for path in self._lake.paths(FOLDER):
             folder, _, name = path.rpartition("/")
-            data = self._lake.read_bytes(path) if name == "closed.json" else None
-            if data is not None:
-                found[Month.parse(folder.rpartition("period=")[2])] = msgspec.json.decode(data, type=Closed)
+            month = Month.parse(folder.rpartition("period=")[2]) if name == _POINTER else None
+            closed = None if month is None else self._snapshot(month).current()
+            if month is not None and closed is not None:
+                found[month] = closed
         return dict(sorted(found.items()))
 
     def list(self, account: str | None = None, period: str | None = None) -> Heads:
@@ -136,14 +139,13 @@ class Invoices:
     def get(self, account: str, period: str) -> Invoice:
         """Return an invoice.  Raises :class:`NoInvoice`, and :class:`ValueError` if ``period`` is not a month."""
         month = Month.parse(period)
-        data = self._lake.read_bytes(_closed_path(month))
-        if data is None:
-            raise NoInvoice(f"{period} is not closed yet: there is no invoice, only perhaps a draft")
-        closed = msgspec.json.decode(data, type=Closed)
+        closed = self._snapshot(month).current()
+        if closed is None:
+            raise NoInvoice(f"{period} is not closed yet: there is no invoice, but there may be a draft")
         for head in self._heads(month, closed, account):
             lines = self._lines(month, closed)
-            mine = lines.filter(pc.equal(lines["account"], account))
-            return _invoice(head, lines_of(mine.select(CHARGED.names)))
+            own = lines.filter(pc.equal(lines["account"], account))
+            return _invoice(head, lines_of(own.select(CHARGED.names)))
         raise NoInvoice(f"account {account} has no invoice for {period}")
 
     def all_of(self, period: str) -> Iterator[Invoice]:
@@ -192,7 +194,7 @@ class Invoices:
         if rated is None:
             check_turn(month, list(before))
             raise CannotClose(
-                f"nothing of {month} is rated: close it with --plan, which sums it up and rates it first, or run "
+                f"nothing of {month} is rated: close it with --plan, which first sums it up and rates it, or run "
                 f"`python -m spark_analytics batch --month {month}` and then "
                 f"`python -m spark_analytics rate --period {month}`, both with --plan and --accounts"
             )
@@ -216,8 +218,8 @@ class Invoices:
             for at, account in enumerate(sorted({*slices, *others}), number)
         ]
         run = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ-") + secrets.token_hex(4)
-        self._lake.write_table(f"{_folder(month)}/{run}/lines.parquet", table)
-        self._lake.write_table(f"{_folder(month)}/{run}/heads.parquet", _heads_table(heads))
+        self._lake.write_table(_lines_path(month, run), table)
+        self._lake.write_table(_heads_path(month, run), _heads_table(heads))
         totals: defaultdict[str, Decimal] = defaultdict(Decimal)
         for head in heads:
             totals[head.currency] += head.total
@@ -233,11 +235,9 @@ class Invoices:
             rating.customers,
         )
         try:
-            self._lake.write_new(_closed_path(month), msgspec.json.encode(closed))
+            self._snapshot(month).create(closed)
         except FileExistsError:
-            raise CannotClose(
-                f"{month} was closed by another process meanwhile; its invoices are those that count"
-            ) from None
+            raise CannotClose(f"{month} was closed by another process meanwhile; its invoices are valid") from None
         self._forget_unfinished(before)
         return closed
 
@@ -258,8 +258,8 @@ class Invoices:
             assert rated is not None
             if (rated.rating.book, rated.rating.customers) != (closed.book, closed.customers):
                 raise CannotClose(
-                    f"{month} is closed, and was rated since by other prices or customers than it was closed by: run "
-                    f"the rating again, which takes those that are kept with the closing"
+                    f"{month} is closed, and was rated since with other prices or customers than those of its "
+                    "closing: run the rating again, which uses those stored with the closing"
                 )
             charged_before, usage = self._charged(month, before), charged(rated.lines, month)
             if account is not None:
@@ -286,29 +286,30 @@ class Invoices:
         return summed(pa.concat_tables(found))
 
     def _heads(self, month: Month, closed: Closed, account: str | None) -> Heads:
-        table = self._lake.read_table(f"{_folder(month)}/{closed.run}/heads.parquet")
-        assert table is not None, "what closed.json names was written before it"
+        table = self._lake.read_table(_heads_path(month, closed.run))
         if account is not None:
             table = table.filter(pc.equal(table["account"], account))
         return [msgspec.json.decode(head, type=InvoiceHeader) for head in table["head"].to_pylist()]
 
     def _lines(self, month: Month, closed: Closed) -> pa.Table:
-        table = self._lake.read_table(f"{_folder(month)}/{closed.run}/lines.parquet")
-        assert table is not None, "what closed.json names was written before it"
-        return table
+        return self._lake.read_table(_lines_path(month, closed.run))
 
     def _forget_unfinished(self, closed: dict[Month, Closed]) -> None:
         """Remove the run folders of processes that were killed while closing these months."""
         for month, one in closed.items():
-            for path in self._lake.paths(_folder(month)):
-                if path != _closed_path(month) and not path.startswith(f"{_folder(month)}/{one.run}/"):
-                    self._lake.remove(path)
+            named = (f"{_folder(month)}/{_POINTER}", _heads_path(month, one.run), _lines_path(month, one.run))
+            remove_unnamed(self._lake, _folder(month), named)
+
+    def _snapshot(self, month: Month) -> Snapshot[Closed]:
+        path = f"{_folder(month)}/{_POINTER}"
+        repair = "restore it from a backup"
+        return Snapshot(self._lake, path, Closed, published=f"{month} was closed", repair=repair)
 
 
 def check_turn(month: Month, closed: list[Month]) -> None:
     """Raises :class:`CannotClose` unless this is the next month to be closed."""
     if closed and month != closed[-1].next:
-        raise CannotClose(f"months are closed one after the other: after {closed[-1]} comes {closed[-1].next}")
+        raise CannotClose(f"months are closed in order: after {closed[-1]} comes {closed[-1].next}")
 
 
 def check_over(month: Month, closed: list[Month], book: PriceBook, customers: Customers, now: datetime) -> None:
@@ -367,13 +368,13 @@ def _in_one_currency(lines: pa.Table, book: PriceBook, customers: Customers, clo
         was, now = earlier.book.plan(plan), book.plan(customers.of(account).plan)
         if was.currency != now.currency:
             raise CannotClose(
-                f"account {account} was charged for {when} in {was.currency}, and has late usage there, but its plan "
-                f"is in {now.currency} now: let it have a plan in {was.currency} until this month is closed"
+                f"account {account} was charged for {when} in {was.currency}, and has late usage there, but its "
+                f"plan is now in {now.currency}: give it a plan in {was.currency} until this month is closed"
             )
         if was.minor_places != now.minor_places:
             raise CannotClose(
                 f"account {account} was charged for {when} with {was.minor_places} decimal places, and has late usage "
-                f"there, but its plan has minor_places {now.minor_places} now: let it have one with "
+                f"there, but its plan has minor_places {now.minor_places} now: give it one with "
                 f"{was.minor_places} until this month is closed"
             )
 
@@ -454,5 +455,9 @@ def _folder(month: Month) -> str:
     return f"{FOLDER}/period={month}"
 
 
-def _closed_path(month: Month) -> str:
-    return f"{_folder(month)}/closed.json"
+def _heads_path(month: Month, run: str) -> str:
+    return f"{_folder(month)}/{run}/heads.parquet"
+
+
+def _lines_path(month: Month, run: str) -> str:
+    return f"{_folder(month)}/{run}/lines.parquet"

@@ -22,9 +22,17 @@ from billing.lake.months import Month, midnight
 from billing.pricing.money import BASIS_POINTS, PRICE_BELOW, PRICE_PLACES
 from billing.pricing.strict_yaml import YamlNode, parse
 
-Meter = Literal["requests_standard", "requests_fair", "requests_fifo", "storage", "bytes_out"]
-"""Measured quantities that have a price."""
-METERS: Final[tuple[Meter, ...]] = get_args(Meter)
+QueueMeter = Literal["requests_standard", "requests_fair", "requests_fifo", "storage", "bytes_out"]
+StreamMeter = Literal["requests_stream", "stream_storage", "stream_bytes_in", "stream_bytes_out"]
+Meter = QueueMeter | StreamMeter
+"""Measured quantities that have a price.  Those of queues do not include streams."""
+QUEUE_METERS: Final[tuple[QueueMeter, ...]] = get_args(QueueMeter)
+"""Meters that each price book has."""
+STREAM_METERS: Final[tuple[StreamMeter, ...]] = get_args(StreamMeter)
+"""Meters that a price book may leave out: then they cost nothing."""
+METERS: Final[tuple[Meter, ...]] = (*QUEUE_METERS, *STREAM_METERS)
+STORAGE_METERS: Final[frozenset[Meter]] = frozenset(("storage", "stream_storage"))
+BYTES_METERS: Final[frozenset[Meter]] = frozenset(("bytes_out", "stream_bytes_in", "stream_bytes_out"))
 
 GB_BYTES: Final = 10**9
 """Bytes of a (decimal) gigabyte."""
@@ -51,19 +59,32 @@ class Tier(msgspec.Struct, frozen=True):
     """Price of a million requests, a GB-month or a GB."""
 
 
+FREE: Final = (Tier(Decimal(0), None, Decimal(0)),)
+"""Tiers of a meter without prices."""
+
+
 class Version(msgspec.Struct, frozen=True):
     """Prices of a plan from a day on."""
 
     starts: date
     """First day, in the plan's time zone."""
     prices: dict[Meter, tuple[Tier, ...]]
+    """Tiers, by meter; those of streams may be missing.  See :meth:`tiers`."""
     discounts: dict[Meter, int]
-    """Discounts in basis points, by meter."""
+    """Discounts in basis points, by meter that has prices.  See :meth:`discount`."""
     minimum: Decimal
     """Minimum sum of an invoice's lines before tax."""
     tax_name: str
     tax: int
     """Tax in basis points."""
+
+    def tiers(self, meter: Meter) -> tuple[Tier, ...]:
+        """Return the tiers of a meter."""
+        return self.prices.get(meter, FREE)
+
+    def discount(self, meter: Meter) -> int:
+        """Return the discount of a meter in basis points."""
+        return self.discounts.get(meter, 0)
 
 
 class PricingPeriod(NamedTuple):
@@ -96,8 +117,8 @@ class Plan(msgspec.Struct, frozen=True):
         for begins in (starts, ends, *started):
             if begins.minute or begins.second:
                 raise NoPrice(
-                    f"plan {self.name}: in {self.time_zone} days do not begin with an hour of UTC, and usage is kept "
-                    "by such hours: take a time zone that is a whole number of hours from UTC"
+                    f"plan {self.name}: in {self.time_zone} days do not begin with an hour of UTC, but usage is "
+                    "summed by such hours: use a time zone that is a whole number of hours from UTC"
                 )
         if started[0] > starts:
             raise NoPrice(
@@ -120,9 +141,9 @@ class Plan(msgspec.Struct, frozen=True):
         Requests are measured in chunks of 64 KiB, transfer in bytes, and storage in byte-milliseconds.  A GB-month is
         10⁹ bytes stored for the whole month, so it depends on the length of this month in this time zone.
         """
-        if meter == "bytes_out":
+        if meter in BYTES_METERS:
             return GB_BYTES
-        if meter == "storage":
+        if meter in STORAGE_METERS:
             starts, ends = self.edges(month)
             return GB_BYTES * int((ends - starts).total_seconds()) * 1000
         return _REQUESTS_EACH
@@ -219,7 +240,7 @@ def load_customers(path: Path | None, book: PriceBook) -> Customers:
         return customers_of(path.read_text("utf-8"), str(path), book)
     if len(book.plans) > 1:
         plans = ", ".join(sorted(book.plans))
-        raise NoPrice(f"the price book has the plans {plans}: say in a file who has which (--accounts)")
+        raise NoPrice(f"the price book has the plans {plans}: assign them in a file (--accounts)")
     return Customers(next(iter(book.plans)))
 
 
@@ -228,7 +249,7 @@ def book_of(text: str, source: str) -> PriceBook:
     top = parse(text, source).fields("issuer", "plans")
     plans = {name: _plan(name, node) for name, node in top["plans"].entries().items()}
     if not plans:
-        top["plans"].fail("has no plan; it has to have one")
+        top["plans"].fail("needs a plan")
     return PriceBook(_issuer(top["issuer"]), plans)
 
 
@@ -238,7 +259,7 @@ def customers_of(text: str, source: str, book: PriceBook) -> Customers:
     named = {}
     for account, node in top["accounts"].entries().items():
         if not re.fullmatch(r"\d{12}", account, re.ASCII):
-            node.fail(f"{account!r} is no account: 12 digits, in quotes")
+            node.fail(f"{account!r} is not an account: 12 digits, in quotes")
         named[account] = _customer(node, book)
     return Customers(_plan_of(top["default"], book), named)
 
@@ -249,11 +270,11 @@ def _plan(name: str, node: YamlNode) -> Plan:
     fields = node.fields("currency", "minor_places", "versions", title=name, time_zone="UTC")
     currency = fields["currency"].text()
     if not re.fullmatch(r"[A-Z]{3}", currency, re.ASCII):
-        fields["currency"].fail(f"{currency!r} is no currency: three capital letters of ISO 4217, such as EUR")
+        fields["currency"].fail(f"{currency!r} is not a currency: three capital letters of ISO 4217, such as EUR")
     minor_places = fields["minor_places"].whole(0, 4)
     versions = fields["versions"].items()
     if not versions:
-        fields["versions"].fail("has no version; it has to have one")
+        fields["versions"].fail("needs a version")
     plan = Plan(
         name,
         fields["title"].text(),
@@ -277,12 +298,16 @@ def _plan(name: str, node: YamlNode) -> Plan:
 
 def _version(node: YamlNode, minor_places: int) -> Version:
     fields = node.fields("from", "prices", discount=Decimal(0), discounts={}, minimum=Decimal(0), tax=None)
-    prices = fields["prices"].fields(*METERS)
+    given = fields["prices"].entries()
+    prices = fields["prices"].fields(*QUEUE_METERS, **dict.fromkeys(STREAM_METERS))
+    meters = [meter for meter in METERS if meter in given]
     discount = fields["discount"].basis_points()
-    discounts: dict[Meter, int] = dict.fromkeys(METERS, discount)
+    discounts: dict[Meter, int] = dict.fromkeys(meters, discount)
     for name, one in fields["discounts"].entries().items():
         if name not in METERS:
             one.fail(f"there is no such meter; there are {', '.join(METERS)}")
+        if name not in discounts:
+            one.fail("the meter has no prices in this version")
         discounts[name] = discount + one.basis_points()
         if discounts[name] > BASIS_POINTS:
             one.fail("all discounts together are more than 100 percent")
@@ -292,7 +317,7 @@ def _version(node: YamlNode, minor_places: int) -> Version:
         fields["from"].fail(f"is {starts}; it has to be in the years {_YEARS[0]} to {_YEARS[-1]}")
     return Version(
         starts,
-        {meter: _tiers(prices[meter], meter) for meter in METERS},
+        {meter: _tiers(prices[meter], meter) for meter in meters},
         discounts,
         fields["minimum"].decimal(minor_places),
         tax_name or "",
@@ -349,7 +374,7 @@ def _issuer(node: YamlNode) -> Issuer:
     fields = node.fields("name", address=[], tax_id="", email="", prefix="HF-", due_days=30)
     prefix = fields["prefix"].text()
     if not re.fullmatch(r"[A-Za-z0-9-]{1,20}", prefix, re.ASCII):
-        fields["prefix"].fail(f"{prefix!r} is no prefix of numbers: up to 20 letters, digits and hyphens")
+        fields["prefix"].fail(f"{prefix!r} is not a valid prefix of numbers: up to 20 letters, digits and hyphens")
     return Issuer(
         fields["name"].text(),
         tuple(line.text() for line in fields["address"].items()),

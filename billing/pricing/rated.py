@@ -1,12 +1,11 @@
 """Results of the rating: lines of usage with their cost, by month.
 
 In the lake, ``rated/month=2026-11.json`` names the current run of the month's rating and its files, which are in
-``rated/month=2026-11/<run>/``.  It is replaced atomically, so a reader sees one whole run.
+``rated/month=2026-11/<run>/``: a :class:`~billing.lake.snapshot.Snapshot`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Final
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from billing.lake.lake import Lake, LakeUnavailable
 from billing.lake.months import Month
-from billing.lake.tables import Outrun
+from billing.lake.snapshot import Snapshot, read_named, remove_unnamed
 from billing.pricing.billing_days import TABLES, account_hours, batch_command, days_in_words, days_needed, month_hours
 from billing.pricing.charges import RATED
 from billing.pricing.plans import Customers, PriceBook
@@ -87,54 +86,43 @@ class Rated:
 
     def rating(self, month: Month) -> Rating | None:
         """Return the current run; None: the month was not rated yet."""
-        data = self._lake.read_bytes(_pointer(month))
-        return None if data is None else msgspec.json.decode(data, type=Rating)
+        return self._snapshot(month).current()
 
     def of(self, month: Month) -> RatedMonth | None:
         """Return the current run with its lines."""
-        rating = self.rating(month)
-        while rating is not None:
-            lines = self._lines(rating.files)
-            if lines is not None:
-                amount = pc.sum(lines["amount"]).as_py() or Decimal(0)
-                if (lines.num_rows, amount) != (rating.lines, rating.amount):
-                    raise LakeUnavailable(
-                        f"the rating {rating.run} of {month} has {lines.num_rows} lines that cost {amount}, "
-                        f"but {rating.lines} that cost {rating.amount} were made: its files are damaged; rate it again"
-                    )
-                return RatedMonth(rating, lines)
-            again = self.rating(month)  # replaced by another run meanwhile
-            if again is not None and again.run == rating.run:
-                raise LakeUnavailable(f"files of the rating {rating.run} of {month} are missing: rate it again")
-            rating = again
-        return None
+        missing = f"files of the rating of {month} are missing: rate it again"
+        return read_named(self._snapshot(month).current, self._with_lines, missing)
 
     def publish(self, rating: Rating, over: Rating | None) -> None:
-        """Make a run the current one; its files are in the lake.  Removes the files of the month's other runs.
+        """Make a run the current one, as :meth:`~billing.lake.snapshot.Snapshot.publish` does.
 
-        ``over``: the run that was current when this one began, and must still be.  Raises
-        :class:`billing.lake.tables.Outrun`, and :class:`FewerHours` if that run had more of the month's usage.
+        Removes the files of the month's other runs.  Raises :class:`~billing.lake.snapshot.Outrun`, and
+        :class:`FewerHours` if the current run has more of the month's usage.
         """
         month = Month.parse(rating.month)
         there = self.rating(month)
         if there is not None:
             check_hours(rating, there)
-        if there is not None and (over is None or there.run != over.run):
-            raise Outrun(f"{month} was rated meanwhile by the run {there.run}; rate it again")
-        self._lake.sync(rating.files)
-        self._lake.write_bytes(_pointer(month), msgspec.json.encode(rating))
-        for file in self._lake.files(f"{FOLDER}/month={month}", hidden=True):
-            if file.path not in rating.files:
-                self._lake.remove(file.path)
+        self._snapshot(month).publish(rating, over, rating.files)
+        remove_unnamed(self._lake, f"{FOLDER}/month={month}", rating.files)
 
-    def _lines(self, files: Sequence[str]) -> pa.Table | None:
-        found = [RATED.empty_table()]
-        for path in files:
-            table = self._lake.read_table(path, RATED.names)
-            if table is None:
-                return None
-            found.append(table.cast(RATED))
-        return pa.concat_tables(found)
+    def _snapshot(self, month: Month) -> Snapshot[Rating]:
+        path = f"{FOLDER}/month={month}.json"
+        return Snapshot(self._lake, path, Rating, published=f"{month} was rated", repair="rate it again")
+
+    def _with_lines(self, rating: Rating | None) -> RatedMonth | None:
+        if rating is None:
+            return None
+        tables = [self._lake.read_table(path, RATED.names).cast(RATED) for path in rating.files]
+        lines = pa.concat_tables([RATED.empty_table(), *tables])
+        amount = pc.sum(lines["amount"]).as_py() or Decimal(0)
+        if (lines.num_rows, amount) != (rating.lines, rating.amount):
+            raise LakeUnavailable(
+                f"the rating {rating.run} of {rating.month} has {lines.num_rows} lines that cost {amount}, "
+                f"but {rating.lines} that cost {rating.amount} were written: its files are damaged; "
+                "rate it again"
+            )
+        return RatedMonth(rating, lines)
 
 
 def check_hours(rating: Rating, there: Rating) -> None:
@@ -154,7 +142,3 @@ def check_hours(rating: Rating, there: Rating) -> None:
 def folder_of(month: Month, run: str) -> str:
     """Return the folder for the files of a run."""
     return f"{FOLDER}/month={month}/{run}"
-
-
-def _pointer(month: Month) -> str:
-    return f"{FOLDER}/month={month}.json"

@@ -44,10 +44,10 @@ class YamlNode(NamedTuple):
     def entries(self) -> dict[str, YamlNode]:
         """Entries of a mapping whose keys are names."""
         if not isinstance(self.value, dict):
-            self.fail(f"is {_said(self.value)}; it has to be a mapping (name: value)")
+            self.fail(f"is {_described(self.value)}; it has to be a mapping (name: value)")
         for name in self.value:
             if not isinstance(name, str):
-                self.fail(f"the key {name} is {_said(name)}; write it in quotes")
+                self.fail(f"the key {name} is {_described(name)}; write it in quotes")
         return {name: self._under(name, value) for name, value in self.value.items()}
 
     def fields(self, *needed: str, **others: object) -> dict[str, YamlNode]:
@@ -55,7 +55,7 @@ class YamlNode(NamedTuple):
         given = self.entries()
         for name, node in given.items():
             if name not in needed and name not in others:
-                node.fail(f"there is no such field; there are {', '.join((*needed, *others))}")
+                node.fail(f"there is no such field; the fields are {', '.join((*needed, *others))}")
         for name in needed:
             if name not in given:
                 self.fail(f"{name} is missing")
@@ -64,22 +64,22 @@ class YamlNode(NamedTuple):
     def items(self) -> list[YamlNode]:
         """Items of a list."""
         if not isinstance(self.value, list):
-            self.fail(f"is {_said(self.value)}; it has to be a list (- one - another)")
+            self.fail(f"is {_described(self.value)}; it has to be a list (- one - another)")
         return [YamlNode(self.source, f"{self.path}[{number}]", value) for number, value in enumerate(self.value)]
 
     def text(self, *, empty: bool = False) -> str:
         if not isinstance(self.value, str):
-            self.fail(f"is {_said(self.value)}; it has to be text: write it in quotes")
+            self.fail(f"is {_described(self.value)}; it has to be text: write it in quotes")
         if not self.value and not empty:
             self.fail("is empty; it has to be a text")
         if any(unicodedata.category(one) in _BREAKS for one in self.value):
             self.fail(f"is {self.value!r}; it has to be one line")
         return self.value
 
-    def whole(self, least: int, most: int) -> int:
+    def whole(self, minimum: int, maximum: int) -> int:
         """Whole number in this range."""
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or not least <= self.value <= most:
-            self.fail(f"is {_said(self.value)}; it has to be a whole number from {least} to {most}")
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or not minimum <= self.value <= maximum:
+            self.fail(f"is {_described(self.value)}; it has to be a whole number from {minimum} to {maximum}")
         return self.value
 
     def decimal(self, places: int) -> Decimal:
@@ -89,9 +89,9 @@ class YamlNode(NamedTuple):
             try:
                 value = Decimal(value)
             except ArithmeticError:
-                self.fail(f"is {_said(value)}; it has to be a number")
+                self.fail(f"is {_described(value)}; it has to be a number")
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
-            self.fail(f"is {_said(value)}; it has to be a number")
+            self.fail(f"is {_described(value)}; it has to be a number")
         number = Decimal(value)
         if not number.is_finite() or number < 0:
             self.fail(f"is {value}; it has to be 0 or more")
@@ -110,7 +110,7 @@ class YamlNode(NamedTuple):
 
     def day(self) -> date:
         if not isinstance(self.value, date) or isinstance(self.value, datetime):
-            self.fail(f"is {_said(self.value)}; it has to be a day, such as 2026-11-01")
+            self.fail(f"is {_described(self.value)}; it has to be a day, such as 2026-11-01")
         return self.value
 
 
@@ -120,9 +120,9 @@ def parse(text: str, source: str) -> YamlNode:
         return YamlNode(source, "", yaml.load(text, _Loader))  # _Loader is a SafeLoader
     except yaml.MarkedYAMLError as error:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise YamlError(f"{source}: {place}this is no YAML: {error.problem or error}") from None
+        raise YamlError(f"{source}: {place}this is not YAML: {error.problem or error}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise YamlError(f"{source}: this is no YAML: {error}") from None
+        raise YamlError(f"{source}: this is not YAML: {error}") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -132,9 +132,11 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key is a name, no list or mapping", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem="a key must be a name, not a list or mapping", problem_mark=key.start_mark
+                )
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value} is there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{key.value} occurs twice", problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -150,7 +152,7 @@ def _decimal(loader: _Loader, node: yaml.ScalarNode) -> Decimal:
 def _whole(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     if not _WHOLE.fullmatch(text):
-        problem = f"{text} can be read in two ways: write a number in tens and without zeros in front, or it in quotes"
+        problem = f"{text} is ambiguous: write a decimal number without leading zeros, or text in quotes"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     return int(text.replace("_", ""))
 
@@ -159,7 +161,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _decimal)
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
-def _said(value: object) -> str:
+def _described(value: object) -> str:
     match value:
         case None:
             return "empty"

@@ -3,7 +3,7 @@
 ``python -m spark_analytics analyse`` computes it from the tables of the batch and stores it in the lake as
 ``analytics/month=2026-11.json``.  Readers need only that file: no Spark and no computation.
 
-Every line names its account, and each list has the first :data:`LINES_MOST` lines of every account.  So
+Every line names its account, and each list has the first :data:`LINES_MAX` lines of every account.  So
 :meth:`Analysis.of` can cut out what one tenant may see, and the first lines over all accounts are always present.
 """
 
@@ -16,9 +16,9 @@ from typing import Final, Literal
 
 import msgspec
 
-LINES_MOST: Final = 20
+LINES_MAX: Final = 20
 """Maximum lines of one account in each list."""
-DEPTHS_MOST: Final = 5
+DEPTHS_MAX: Final = 5
 """Maximum queues of an account with a daily depth series."""
 
 EMPTY_RATIO: Final = 0.5
@@ -76,9 +76,9 @@ class Depth(msgspec.Struct, frozen=True):
 
     account: str
     queue: str
-    messages_most: int
+    messages_max: int
     """Maximum of the month."""
-    oldest_age_ms_most: int
+    oldest_age_ms_max: int
     days: list[date]
     messages: list[int]
     """Maximum of each day."""
@@ -98,7 +98,7 @@ class HotPartition(msgspec.Struct, frozen=True):
     """Ratio of its bytes to an even share, which is the queue's bytes divided by its partitions."""
     partitions: int
     """Number of partitions of the queue."""
-    messages_most: int
+    messages_max: int
     """Maximum number of messages stored at one time."""
 
 
@@ -176,13 +176,13 @@ def advice_on_receives(receives: int, empty: int) -> str:
     """Advice about empty receives, in plain words; empty if there is none."""
     if empty < EMPTY_MIN or empty < EMPTY_RATIO * receives:
         return ""
-    said = (
+    text = (
         f"{empty:,} of {receives:,} receives found nothing, and each is billed as a request. Wait for messages instead "
         "of asking again: set WaitTimeSeconds of ReceiveMessage, or ReceiveMessageWaitTimeSeconds of the queue, to 20"
     )
     if empty >= 0.9 * receives:
-        said += "; if it is 20 already, fewer consumers are enough"
-    return said + "."
+        text += "; if it is 20 already, fewer consumers are enough"
+    return text + "."
 
 
 class NoAnalysis(Exception):
@@ -206,4 +206,4 @@ def decode(data: bytes) -> Analysis:
     try:
         return msgspec.json.decode(data, type=Analysis)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise NoAnalysis(f"what the lake has as a month's analysis is none: {error}; make it anew") from error
+        raise NoAnalysis(f"the lake's analysis of the month cannot be read: {error}; run it again") from error

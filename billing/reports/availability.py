@@ -19,7 +19,7 @@ import msgspec
 
 from billing.lake.periods import Period
 
-WORST_MOST: Final = 24
+WORST_MAX: Final = 24
 """Maximum number of hours that are listed."""
 
 
@@ -92,7 +92,7 @@ def availability(
         failed=failed,
         hours=hours,
         hours_with_failures=len(bad),
-        worst=[one for _, one in bad[:WORST_MOST]],
+        worst=[one for _, one in bad[:WORST_MAX]],
         missing=missing,
         final=over and not missing,
     )

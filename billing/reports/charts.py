@@ -23,7 +23,7 @@ WIDTH_PX: Final = 960
 _POINTS_AN_INCH: Final = 72
 _FONT_PX: Final = 12.5
 _BAR_PX: Final = 26
-_LABEL_MOST: Final = 34
+_LABEL_MAX: Final = 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def ranking_chart(name: str, title: str, description: str, bars: Sequence[Bar], 
     figure, axes = _figure(34 + _BAR_PX * max(1, len(bars)))
     drawn = axes.barh(range(len(bars)), [bar.value for bar in bars], height=0.66, color=colour.stand_in)
     tips = _tipped(list(drawn), [bar.tip for bar in bars], 0)
-    most = max((bar.value for bar in bars), default=0.0) or 1.0
+    value_max = max((bar.value for bar in bars), default=0.0) or 1.0
     for row, bar in enumerate(bars):
         axes.annotate(
             _plain(bar.text),
@@ -138,7 +138,7 @@ def ranking_chart(name: str, title: str, description: str, bars: Sequence[Bar], 
         )
     axes.set_yticks(range(len(bars)), [_plain(_short(bar.label)) for bar in bars])
     axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(0, most * 1.16)
+    axes.set_xlim(0, value_max * 1.16)
     axes.set_xticks([])
     axes.tick_params(axis="y", labelcolor=INK.stand_in)
     axes.spines["bottom"].set_visible(False)
@@ -187,8 +187,8 @@ def forecast_chart(
         )
     axes.set_xticks(range(len(days)), days)
     axes.set_xlim(-0.6, len(days) - 0.4)
-    most = max([*known, *(high for _, _, high in expected)], default=0.0)
-    axes.set_ylim(0, (most or 1.0) * 1.15)
+    value_max = max([*known, *(high for _, _, high in expected)], default=0.0)
+    axes.set_ylim(0, (value_max or 1.0) * 1.15)
     _value_axis(axes.yaxis, tick)
     _legend(axes, 3)
     return _chart(name, title, description, figure, [])
@@ -244,7 +244,7 @@ def _tipped(marks: Sequence[Any], tips: Sequence[str], first: int) -> list[str]:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= _LABEL_MOST else f"{label[: _LABEL_MOST - 1]}…"
+    return label if len(label) <= _LABEL_MAX else f"{label[: _LABEL_MAX - 1]}…"
 
 
 def _plain(text: str) -> str:
@@ -278,5 +278,7 @@ def _chart(name: str, title: str, description: str, figure: Figure, tips: Sequen
         rf'stroke-linejoin="round" role="img" aria-labelledby="{name}-title {name}-description">'
     )
     svg = _HEAD.sub(head, svg, count=1)
-    said = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-description">{escape(description)}</desc>'
-    return Chart(name, title, description, svg.replace(">", f">{said}", 1))
+    caption = (
+        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-description">{escape(description)}</desc>'
+    )
+    return Chart(name, title, description, svg.replace(">", f">{caption}", 1))

@@ -24,9 +24,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from billing.pricing.charges import ChargeLine
+from billing.pricing.invoice_rows import METER_TITLES
 from billing.pricing.invoices import Invoice
 from billing.pricing.money import BASIS_POINTS, LINE_PLACES, PRICE_PLACES
-from billing.reports.invoice_rows import METER_TITLES
+from billing.pricing.plans import STREAM_METERS
 
 VERSION: Final = "1.2"
 
@@ -90,6 +91,10 @@ _CONSUMED: Final[Mapping[str, tuple[str, int]]] = {
     "requests_fifo": ("Requests", 1),
     "storage": ("GB-Hours", _BYTE_MILLISECONDS_OF_GB_HOUR),
     "bytes_out": ("GB", 10**9),
+    "requests_stream": ("Requests", 1),
+    "stream_storage": ("GB-Hours", _BYTE_MILLISECONDS_OF_GB_HOUR),
+    "stream_bytes_in": ("GB", 10**9),
+    "stream_bytes_out": ("GB", 10**9),
 }
 _PRICED: Final = {
     "requests_standard": "1000000 Requests",
@@ -97,6 +102,10 @@ _PRICED: Final = {
     "requests_fifo": "1000000 Requests",
     "storage": "GB-Months",
     "bytes_out": "GB",
+    "requests_stream": "1000000 Requests",
+    "stream_storage": "GB-Months",
+    "stream_bytes_in": "GB",
+    "stream_bytes_out": "GB",
 }
 _CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
 _PLACE: Final = Decimal(1).scaleb(-LINE_PLACES)
@@ -172,7 +181,7 @@ def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
         "PricingUnit": _PRICED[line.meter],
         "ResourceId": f"{invoice.account}/{line.queue}/{line.queue_id}" if line.queue else None,
         "ResourceName": line.queue or None,
-        "ResourceType": "Queue" if line.queue else None,
+        "ResourceType": _resource_type(line),
         "SkuId": line.meter,
         "SkuMeter": METER_TITLES[line.meter],
         "SkuPriceDetails": _json({"x_TierStart": starts}),
@@ -183,6 +192,12 @@ def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
         "x_TierEnd": None if line.tier_ends is None else f"{line.tier_ends.normalize():f}",
         "x_TierStart": starts,
     }
+
+
+def _resource_type(line: ChargeLine) -> str | None:
+    if not line.queue:
+        return None
+    return "Stream" if line.meter in STREAM_METERS else "Queue"
 
 
 def _quotient(number: Decimal, of: int) -> Decimal:

@@ -19,10 +19,10 @@ import msgspec
 
 from billing.pricing.billing_days import days_in_words
 from billing.pricing.charges import ChargeLine, total
+from billing.pricing.invoice_rows import METER_TITLES, PLACES_MAX, Charge, aligned, tier_text, written
 from billing.pricing.invoices import Invoice
 from billing.pricing.money import add, to_minor
 from billing.reports.documents import page, pdf_of
-from billing.reports.invoice_rows import METER_TITLES, PLACES_MAX, Charge, aligned, tier_text, written
 
 LINES_SHOWN: Final = 400
 """Maximum lines of queues shown for one month.

@@ -13,14 +13,15 @@ import pyarrow.compute as pc
 
 from billing.lake.periods import Period
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
-from billing.pricing.forecast import DAYS_MOST, Outlook, outlook, since_first_use
+from billing.pricing.forecast import DAYS_MAX, Outlook, outlook, since_first_use
 
-SENDS: Final = frozenset(("SendMessage", "SendMessageBatch"))
-RECEIVES: Final = frozenset(("ReceiveMessage",))
+SENDS: Final = frozenset(("SendMessage", "SendMessageBatch", "Produce"))
+RECEIVES: Final = frozenset(("ReceiveMessage", "Fetch"))
 DELETES: Final = frozenset(
     ("DeleteMessage", "DeleteMessageBatch", "ChangeMessageVisibility", "ChangeMessageVisibilityBatch")
 )
 _COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "bytes_out")
+_COLUMNS: Final = ["account", "queue", "kind", "action", *_COUNTS, "messages", "bytes_in", "empty"]
 _STORED: Final = "byte_milliseconds"
 _RECEIVED: Final = pa.schema(
     [("account", pa.string()), ("queue", pa.string()), ("calls", pa.int64()), ("empty", pa.int64())]
@@ -69,6 +70,19 @@ class Receives(msgspec.Struct):
     empty: int
 
 
+class StreamTotals(msgspec.Struct):
+    """Usage of a stream in the month."""
+
+    account: str
+    stream: str
+    produced: int = 0
+    fetched: int = 0
+    """Records."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    byte_milliseconds: int = 0
+
+
 class MonthlyMeasure(msgspec.Struct):
     """A measure that is summed over the month, with its forecast."""
 
@@ -103,6 +117,8 @@ class Overview(msgspec.Struct):
     """Queues with empty receives, most of them first: at most :data:`EMPTY_QUEUES_MAX`."""
     empty_more: int = 0
     """Number of further queues with empty receives."""
+    streams: list[StreamTotals] = []
+    """Streams, most produced and fetched bytes first."""
     known_until: datetime | None = None
     """Time (UTC) up to which usage is included on the latest day with results."""
 
@@ -118,6 +134,7 @@ def read_overview(
     call_days, storage_days = frozenset(tables.days(USAGE_HOURLY)), frozenset(tables.days(STORAGE_HOURLY))
     days: list[DayCalls] = []
     tenants: dict[str, TenantUsage] = {}
+    streams: dict[tuple[str, str], StreamTotals] = {}
     received = _RECEIVED.empty_table()
     series: defaultdict[str, dict[date, int]] = defaultdict(dict)
     wanted = [*_before(period.first), *period.days()]
@@ -125,19 +142,15 @@ def read_overview(
     for number, day in enumerate(read, 1):
         progress(f"reading the usage of {day}, day {number} of {len(read)}")
         rows = _summed(
-            calls := tables.read(
-                USAGE_HOURLY, day, day, account=account, columns=["account", "queue", "action", *_COUNTS, "empty"]
-            ),
+            calls := tables.read(USAGE_HOURLY, day, day, account=account, columns=_COLUMNS),
             ("account", "action"),
             _COUNTS,
         )
-        stored: list[dict[str, Any]] = []
+        kept = None
         if day in storage_days:
-            stored = _summed(
-                tables.read(STORAGE_HOURLY, day, day, account=account, columns=["account", _STORED]),
-                ("account",),
-                (_STORED,),
-            )
+            columns = ["account", "queue", "kind", _STORED]
+            kept = tables.read(STORAGE_HOURLY, day, day, account=account, columns=columns)
+        stored = [] if kept is None else _summed(kept, ("account",), (_STORED,))
         series["requests"][day] = sum(row["chunks"] for row in rows)
         series["bytes_out"][day] = sum(row["bytes_out"] for row in rows)
         series["stored"][day] = sum(row[_STORED] for row in stored)
@@ -145,6 +158,7 @@ def read_overview(
             continue
         days.append(_day(day, rows))
         received = _received(received, calls)
+        _add_streams(streams, calls, kept)
         for row in rows:
             tenant = tenants.setdefault(row["account"], TenantUsage(row["account"]))
             for name in ("calls", "chunks", "bytes_out", "throttled"):
@@ -172,8 +186,34 @@ def read_overview(
             for row in found.slice(0, EMPTY_QUEUES_MAX).to_pylist()
         ],
         empty_more=max(0, len(found) - EMPTY_QUEUES_MAX),
-        known_until=None if latest is None else min(latest.read_at, _end(days[-1].day)),
+        streams=sorted(
+            streams.values(),
+            key=lambda one: (-one.bytes_in - one.bytes_out, -one.byte_milliseconds, one.account, one.stream),
+        ),
+        known_until=None if latest is None else min(latest.read.at, _end(days[-1].day)),
     )
+
+
+def _add_streams(streams: dict[tuple[str, str], StreamTotals], calls: pa.Table, kept: pa.Table | None) -> None:
+    """Add a day's usage of streams."""
+
+    def of_streams(rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.and_(pc.equal(rows["kind"], "stream"), pc.not_equal(rows["queue"], "")))
+
+    def total(row: dict[str, Any]) -> StreamTotals:
+        name = row["account"], row["queue"]
+        return streams.setdefault(name, StreamTotals(*name))
+
+    for row in _summed(of_streams(calls), ("account", "queue", "action"), ("messages", "bytes_in", "bytes_out")):
+        one = total(row)
+        if row["action"] == "Produce":
+            one.produced += row["messages"]
+        else:
+            one.fetched += row["messages"]
+        one.bytes_in += row["bytes_in"]
+        one.bytes_out += row["bytes_out"]
+    for row in [] if kept is None else _summed(of_streams(kept), ("account", "queue"), (_STORED,)):
+        total(row).byte_milliseconds += row[_STORED]
 
 
 def _end(day: date) -> datetime:
@@ -194,7 +234,7 @@ def _received(before: pa.Table, calls: pa.Table) -> pa.Table:
 
 def _before(first: date) -> Iterator[date]:
     """Days before the month that the forecast uses."""
-    for number in range(DAYS_MOST, 0, -1):
+    for number in range(DAYS_MAX, 0, -1):
         yield first - timedelta(days=number)
 
 

@@ -6,14 +6,10 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from billing.lake.periods import Period
+from billing.lake.periods import By, Period
 
-LINES_MOST: Final = 10_000
+LINES_MAX: Final = 10_000
 """Maximum lines of a summary in one answer."""
-
-By = Literal["account", "queue", "tag", "action", "hour", "day"]
-"""Grouping of a summary's lines."""
-BYS: Final[tuple[By, ...]] = get_args(By)
 
 DirectFormat = Literal["json", "html", "focus-csv", "focus-parquet"]
 """Formats of an invoice that are made while the caller waits."""
@@ -48,7 +44,7 @@ class UsageAsked(msgspec.Struct, frozen=True, tag="usage"):
     account: str | None
     """Account; None: all."""
     tag: str | None
-    lines_most: int
+    lines_max: int
 
 
 class InvoicesAsked(msgspec.Struct, frozen=True, tag="invoices"):

@@ -66,7 +66,7 @@ def answer(question: Question) -> tuple[AnswerHeader, bytes]:
             case ContentAsked():
                 content = lake.read_bytes(asked.path)
                 return (
-                    (AnswerHeader("none", "the document is no longer there"), b"")
+                    (AnswerHeader("none", "the document no longer exists"), b"")
                     if content is None
                     else (AnswerHeader("found"), content)
                 )
@@ -93,7 +93,7 @@ def _usage(lake: Lake, asked: UsageAsked) -> bytes:
         today=today,
         account=asked.account,
         tag=asked.tag,
-        lines_most=asked.lines_most,
+        lines_max=asked.lines_max,
     )
     return msgspec.json.encode(summary)
 
@@ -104,7 +104,7 @@ def _invoices(lake: Lake, asked: InvoicesAsked) -> bytes:
     heads = Invoices(lake).list(asked.account, asked.period)
     numbers = [head.number for head in heads]
     if asked.after and asked.after not in numbers:
-        raise ValueError(f"there is no invoice {asked.after!r} to go on after")
+        raise ValueError(f"there is no invoice {asked.after!r} to continue after")
     first = numbers.index(asked.after) + 1 if asked.after else 0
     page = heads[first : first + asked.limit]
     more = first + asked.limit < len(heads)
@@ -148,7 +148,7 @@ def _document(lake: Lake, asked: DocumentAsked) -> tuple[AnswerHeader, bytes]:
     try:
         _remove_old(lake, today)
     except LakeUnavailable as error:  # the document is made; removing old ones is not essential
-        return AnswerHeader("found", f"documents of days before are left: {error}"), made
+        return AnswerHeader("found", f"older documents remain: {error}"), made
     return AnswerHeader("found"), made
 
 

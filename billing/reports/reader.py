@@ -32,7 +32,7 @@ logger = logging.getLogger("holdfast.usage")
 
 AT_ONCE: Final = 2
 """Maximum concurrent reader processes; further callers wait."""
-PATIENCE_SECONDS: Final = 50.0
+TIMEOUT_SECONDS: Final = 50.0
 """Timeout including the wait for a free process; less than clients wait."""
 
 
@@ -69,7 +69,7 @@ class Reader:
 
         Raises :class:`NotFound`, :class:`QuestionRefused`, :class:`Unmade` and :class:`ReportUnavailable`.
         """
-        return await self._ask(asked, PATIENCE_SECONDS, self._turns)
+        return await self._ask(asked, TIMEOUT_SECONDS, self._turns)
 
     async def make(self, asked: DocumentAsked) -> DocumentMade:
         """Make a document and store it in the lake, outside the limit of concurrent :meth:`ask` calls.
@@ -85,7 +85,7 @@ class Reader:
         except TimeoutError:
             done = "made" if isinstance(asked, DocumentAsked) else "read"
             logger.error("%r was not %s within %.0f s", asked, done, seconds)
-            raise ReportUnavailable(f"what was asked for was not {done} within {seconds:.0f} s") from None
+            raise ReportUnavailable(f"the request was not {done} within {seconds:.0f} s") from None
         match answered.outcome:
             case "found":
                 if answered.text:
@@ -105,7 +105,7 @@ class Reader:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=pipe)
         try:
-            printed, said = await process.communicate(question)
+            printed, errors = await process.communicate(question)
         except BaseException:
             if process.returncode is None:
                 process.kill()
@@ -113,6 +113,6 @@ class Reader:
             raise
         head, _, content = printed.partition(b"\n")
         if process.returncode != 0:
-            logger.error("the lake was not read: %s", said.decode(errors="replace").strip() or process.returncode)
+            logger.error("the lake was not read: %s", errors.decode(errors="replace").strip() or process.returncode)
             raise ReportUnavailable("the usage lake was not read")
         return msgspec.json.decode(head, type=AnswerHeader), content

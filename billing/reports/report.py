@@ -20,6 +20,7 @@ from billing.reports.report_sections import (
     tenants_section,
     waste_section,
 )
+from billing.reports.stream_section import streams_section
 
 
 def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None, *, made_at: datetime) -> UsageReport:
@@ -27,6 +28,8 @@ def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None
     sections = [calls_section(overview), *cost_sections(costs)]
     if overview.account is None:
         sections.append(tenants_section(overview, costs))
+    if overview.streams:
+        sections.append(streams_section(overview, costs))
     sections += [forecast_section(overview, costs, analysis), waste_section(overview, costs, analysis)]
     whose = "All tenants" if overview.account is None else f"Account {overview.account}"
     name = "" if costs is None or overview.account is None else costs.names.get(overview.account, "")
@@ -68,7 +71,9 @@ def _tiles(overview: Overview, costs: Costs | None, made_at: datetime) -> list[T
     failed = sum(day.failed for day in overview.days)
     tiles = [
         Tile("Calls answered", short(overview.calls), f"{full(overview.calls)} with success"),
-        Tile("Billed requests", short(sum(tenant.chunks for tenant in overview.tenants)), "each begun 64 KiB is one"),
+        Tile(
+            "Billed requests", short(sum(tenant.chunks for tenant in overview.tenants)), "one for each started 64 KiB"
+        ),
         Tile("Sent to clients", size(out), "bytes of answers"),
         Tile(
             "Stored on average",

@@ -81,8 +81,8 @@ def calls_section(overview: Overview) -> Section:
         says,
         days_chart("calls", title, says, labels, series, short),
         (table,),
-        "Days are those of UTC; days without calls are left out. Deletes are with changes of visibility. Refused calls "
-        "had an error that the caller can mend; throttled ones met a limit; failed ones are the service's own.",
+        "Days are those of UTC; days without calls are left out. Deletes include visibility changes. Refused "
+        "calls had a client error; throttled ones exceeded a limit; failed ones had a server error.",
     )
 
 
@@ -113,7 +113,7 @@ def cost_sections(costs: Costs | None) -> list[Section]:
     """Cost by queue: a section for each currency."""
     title = "Cost by queue"
     if costs is None:
-        return [Section("cost", title, "This month was not rated yet, so there are no costs to show.")]
+        return [Section("cost", title, "This month has not been rated yet, so there are no costs to show.")]
     currencies = list(dict.fromkeys(one.currency for one in costs.queues))
     if not currencies:
         return [Section("cost", title, f"Nothing was charged for in this month. {costs.explained}")]
@@ -145,7 +145,7 @@ def _cost_section(id_: str, title: str, costs: Costs, currency: str) -> Section:
     ]
     headings = (*(("Account",) if costs.account is None else ()), "Queue", "Tags", *charges, "Together")
     words = frozenset(range(len(headings) - len(charges) - 1))
-    table = ReportTable(title, headings, rows, words, more=_more(len(queues) - ROWS_MAX, "queue"))
+    table = ReportTable(title, headings, rows, words, more=more_text(len(queues) - ROWS_MAX, "queue"))
     chart = ranking_chart(id_, title, says, bars) if queues[0].total else None
     return Section(id_, title, says, chart, (table,), costs.explained)
 
@@ -204,10 +204,10 @@ def tenants_section(overview: Overview, costs: Costs | None) -> Section:
         title,
         ("Account", "Calls", "Billed requests", "Sent", "Stored", "Throttled", "Cost"),
         rows,
-        more=_more(len(tenants) - ROWS_MAX, "tenant"),
+        more=more_text(len(tenants) - ROWS_MAX, "tenant"),
     )
     chart = ranking_chart("tenants", title, says, bars, TEAL) if overview.calls else None
-    return Section("tenants", title, says, chart, (table,), _gb_month_note(month_ms))
+    return Section("tenants", title, says, chart, (table,), gb_month_note(month_ms))
 
 
 def _tenants_says(overview: Overview, costs: Costs | None) -> str:
@@ -248,7 +248,7 @@ def forecast_section(overview: Overview, costs: Costs | None, analysis: Analysis
     days = list(overview.period.days())
     last = max(requests.counted, default=None)
     tables = (_forecasts(overview, costs, analysis),)
-    note = _gb_month_note(month_ms_of(overview, costs))
+    note = gb_month_note(month_ms_of(overview, costs))
     if last is None or not so_far:
         return Section("forecast", title, "No request was billed in this month.", None, tables, note)
     labels = [str(day.day) for day in days]
@@ -258,7 +258,7 @@ def forecast_section(overview: Overview, costs: Costs | None, analysis: Analysis
     so_far_text = counted(so_far, "billed request")
     end_text = ""
     if over:
-        title = "How the month went"
+        title = "Course of the month"
         says = f"The month is complete: {so_far_text}."
     elif not ahead:
         has = len(requests.by_day)
@@ -365,8 +365,8 @@ def waste_section(overview: Overview, costs: Costs | None, analysis: Analysis | 
         *("Queue", "Receives", "Empty", "Share", "Cost", "Advice"),
     )
     words = frozenset((*range(len(headings) - 5), len(headings) - 1))
-    more = _more(len(lines) + overview.empty_more - ROWS_MAX, "queue")
-    note = "What they cost was not worked out yet: that is done with the analysis of the month."
+    more = more_text(len(lines) + overview.empty_more - ROWS_MAX, "queue")
+    note = "Their cost is not known yet: the analysis of the month computes it."
     if analysis is not None:
         until = f" up to {day_of(analysis.days[-1])}" if analysis.days else ""
         note = f"Costs are those of the days{until} that were over when the month was analysed."
@@ -389,8 +389,8 @@ def money(amount: Decimal, currency: str, costs: Costs | None = None) -> str:
     """Amount in the currency's minor unit; a nonzero amount below one unit is not shown as zero."""
     places = 2 if costs is None else costs.places.get(currency, 2)
     shown = to_minor(amount, places)
-    least = Decimal(1).scaleb(-places)
-    text = f"< {least}" if amount > 0 and not shown else f"{shown:,}"
+    smallest = Decimal(1).scaleb(-places)
+    text = f"< {smallest}" if amount > 0 and not shown else f"{shown:,}"
     return f"{text} {currency}".rstrip()
 
 
@@ -401,7 +401,8 @@ def month_ms_of(overview: Overview, costs: Costs | None) -> int:
     return ((overview.period.last - overview.period.first).days + 1) * 86_400_000
 
 
-def _gb_month_note(month_ms: int) -> str:
+def gb_month_note(month_ms: int) -> str:
+    """The meaning of a GB-month, in a sentence."""
     return f"A GB-month is 10⁹ bytes kept for all {full(month_ms // 3_600_000)} hours of the month, as on invoices."
 
 
@@ -410,5 +411,6 @@ def counted(count: int, noun: str) -> str:
     return f"{full(count)} {noun}" if count == 1 else f"{full(count)} {noun}s"
 
 
-def _more(count: int, noun: str) -> str:
+def more_text(count: int, noun: str) -> str:
+    """``and 2 more queues``; empty if there are none."""
     return f"and {full(count)} more {noun if count == 1 else f'{noun}s'}" if count > 0 else ""

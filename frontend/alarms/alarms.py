@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from auth.encryption.data_keys import DataKeyMissing, SealBroken
+from auth.encryption.data_keys import DataKeyMissing, DecryptionFailed
 from auth.encryption.keyring import Keyring
 from frontend.alarms.rules import reason
 from frontend.alarms.webhooks import WebhookFailed, Webhooks, host_of
@@ -60,7 +60,7 @@ class Alarms:
         secret = SECRET_PREFIX + urlsafe_b64encode(secrets.token_bytes(24)).decode()
         alarm_id = secrets.token_hex(8)
         keys = await self._keyring.ready(account)
-        sealed = keys.seal(msgspec.json.encode(_Webhook(asked.webhook, secret)), _what(alarm_id))
+        encrypted = keys.encrypt(msgspec.json.encode(_Webhook(asked.webhook, secret)), _what(alarm_id))
         alarm = Alarm(
             account,
             name,
@@ -71,7 +71,7 @@ class Alarms:
             asked.threshold,
             asked.minutes,
             host,
-            sealed,
+            encrypted,
             int(self._clock()),
         )
         await self.store.put_alarm(alarm)
@@ -80,11 +80,11 @@ class Alarms:
     async def notify(self, alarm: Alarm, notification: Notification, *, test: bool = False) -> None:
         """Call the webhook.  Raises :class:`WebhookFailed`, and the keyring's errors for missing master keys."""
         try:
-            opened = await self._keyring.open(alarm.account, alarm.webhook, _what(alarm.alarm_id))
-        except (SealBroken, DataKeyMissing) as error:
+            opened = await self._keyring.decrypt(alarm.account, alarm.webhook, _what(alarm.alarm_id))
+        except (DecryptionFailed, DataKeyMissing) as error:
             raise WebhookFailed(f"the webhook cannot be decrypted, create the alarm again: {error}") from None
         webhook = msgspec.json.decode(opened, type=_Webhook)
-        body = told(alarm, notification, test=test)
+        body = webhook_body(alarm, notification, test=test)
         await self._webhooks.post(webhook.url, webhook.secret.encode(), notification.id, body, int(self._clock()))
 
     async def test(self, alarm: Alarm) -> None:
@@ -97,7 +97,7 @@ class Alarms:
         )
 
 
-def told(alarm: Alarm, notification: Notification, *, test: bool) -> bytes:
+def webhook_body(alarm: Alarm, notification: Notification, *, test: bool) -> bytes:
     """Body of a webhook call: JSON."""
     return msgspec.json.encode(
         {

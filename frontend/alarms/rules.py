@@ -16,10 +16,10 @@ import msgspec
 
 from metadata_service.alarms import Alarm, AlarmStatus, Comparison, Notification, State
 
-MISSING_MINUTES_LEAST: Final = 3
+MISSING_MINUTES_MIN: Final = 3
 EARLY_SECONDS: Final = 10
 """Tolerance for the interval of evaluations, which is not exactly a minute."""
-WAITING_MOST: Final = 10
+WAITING_MAX: Final = 10
 """Maximum number of waiting notifications of an alarm; beyond it the oldest is dropped."""
 
 COMPARISONS: Final[dict[Comparison, tuple[str, Callable[[float, float], bool]]]] = {
@@ -38,7 +38,7 @@ def judged(alarm: Alarm, status: AlarmStatus, value: float | None, now_s: int) -
     if value is None:
         missing_since = status.missing_since_s or now_s
         if status.state != "INSUFFICIENT_DATA" and _lasts(
-            missing_since, max(alarm.minutes, MISSING_MINUTES_LEAST), now_s
+            missing_since, max(alarm.minutes, MISSING_MINUTES_MIN), now_s
         ):
             return _changed(alarm, status, "INSUFFICIENT_DATA", None, now_s, missing_since_s=missing_since)
         if status.missing_since_s:
@@ -77,8 +77,10 @@ def _changed(
 ) -> AlarmStatus:
     waiting, lost = status.waiting, status.lost
     if status.since_s or state != "OK":  # no notification that a new alarm is OK
-        told = Notification(secrets.token_hex(16), now_s, status.state, state, value, reason(alarm, state, value))
-        waiting = (*waiting, told)[-WAITING_MOST:]
+        notification = Notification(
+            secrets.token_hex(16), now_s, status.state, state, value, reason(alarm, state, value)
+        )
+        waiting = (*waiting, notification)[-WAITING_MAX:]
         lost += len(status.waiting) + 1 - len(waiting)
     return msgspec.structs.replace(
         status,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 10.0
 """Timeout of a call, including name resolution."""
-URL_LENGTH_MOST: Final = 2048
-CONNECTIONS_MOST: Final = 64
+URL_LENGTH_MAX: Final = 2048
+CONNECTIONS_MAX: Final = 64
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -44,19 +44,19 @@ def host_of(url: str) -> str:
     """Host of a webhook's URL.  Raises ``ValueError``, whose text says what is wrong with it."""
     import httpx
 
-    if len(url) > URL_LENGTH_MOST:
-        raise ValueError(f"the URL of a webhook has at most {URL_LENGTH_MOST} characters")
+    if len(url) > URL_LENGTH_MAX:
+        raise ValueError(f"the URL of a webhook has at most {URL_LENGTH_MAX} characters")
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"the webhook is no URL: {error}") from None
+        raise ValueError(f"the webhook is not a URL: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("the URL of a webhook begins with https:// and has a host")
     if parsed.userinfo:
         raise ValueError("the URL of a webhook cannot have a user name or a password in it")
     host = parsed.raw_host.decode("ascii")
     if not _HOST.fullmatch(host):
-        raise ValueError(f"the webhook is no URL: {host[:100]!r} cannot be a host")
+        raise ValueError(f"the webhook is not a URL: {host[:100]!r} cannot be a host")
     return host
 
 
@@ -152,7 +152,7 @@ class Webhooks:
 
             self._http = httpx.AsyncClient(
                 verify=ssl.create_default_context(),
-                limits=httpx.Limits(max_connections=CONNECTIONS_MOST, max_keepalive_connections=0),
+                limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=0),
                 trust_env=False,  # a proxy would resolve the name again
                 follow_redirects=False,
             )

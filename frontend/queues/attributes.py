@@ -14,7 +14,7 @@ from frontend.queues import policies
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attribute_value
 from frontend.sqs.protocol.model import QUEUE_ATTRIBUTE_NAMES
-from metadata_service.clusters.partition_map import PARTITIONS_MOST
+from metadata_service.clusters.partition_map import PARTITIONS_MAX
 from metadata_service.queue_settings import (
     ACK_LEVEL,
     DELIVERY_GUARANTEE,
@@ -34,21 +34,21 @@ Attributes = dict[str, str]
 
 
 class _Bounds(NamedTuple):
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
 
 _NUMBERS = {
-    "DelaySeconds": _Bounds(0, limits.HOLDFAST_DELAY_SECONDS_MOST),
-    "MaximumMessageSize": _Bounds(limits.MESSAGE_BYTES_LEAST_SETTING, limits.MESSAGE_BYTES_MOST),
-    "MessageRetentionPeriod": _Bounds(limits.RETENTION_SECONDS_LEAST, limits.RETENTION_SECONDS_MOST),
-    "ReceiveMessageWaitTimeSeconds": _Bounds(0, limits.WAIT_SECONDS_MOST),
-    "VisibilityTimeout": _Bounds(0, limits.VISIBILITY_SECONDS_MOST),
-    "KmsDataKeyReusePeriodSeconds": _Bounds(limits.KMS_REUSE_SECONDS_LEAST, limits.KMS_REUSE_SECONDS_MOST),
-    MAXIMUM_DELAY: _Bounds(limits.DELAY_SECONDS_MOST, limits.HOLDFAST_DELAY_SECONDS_MOST),
-    MAXIMUM_MESSAGES: _Bounds(0, limits.HOLDFAST_LENGTH_MOST),
-    MAXIMUM_BYTES: _Bounds(0, limits.HOLDFAST_LENGTH_MOST),
-    PARTITIONS: _Bounds(1, PARTITIONS_MOST),
+    "DelaySeconds": _Bounds(0, limits.HOLDFAST_DELAY_SECONDS_MAX),
+    "MaximumMessageSize": _Bounds(limits.MESSAGE_BYTES_SETTING_MIN, limits.MESSAGE_BYTES_MAX),
+    "MessageRetentionPeriod": _Bounds(limits.RETENTION_SECONDS_MIN, limits.RETENTION_SECONDS_MAX),
+    "ReceiveMessageWaitTimeSeconds": _Bounds(0, limits.WAIT_SECONDS_MAX),
+    "VisibilityTimeout": _Bounds(0, limits.VISIBILITY_SECONDS_MAX),
+    "KmsDataKeyReusePeriodSeconds": _Bounds(limits.KMS_REUSE_SECONDS_MIN, limits.KMS_REUSE_SECONDS_MAX),
+    MAXIMUM_DELAY: _Bounds(limits.DELAY_SECONDS_MAX, limits.HOLDFAST_DELAY_SECONDS_MAX),
+    MAXIMUM_MESSAGES: _Bounds(0, limits.HOLDFAST_LENGTH_MAX),
+    MAXIMUM_BYTES: _Bounds(0, limits.HOLDFAST_LENGTH_MAX),
+    PARTITIONS: _Bounds(1, PARTITIONS_MAX),
 }
 _CHOICES = {
     "FifoQueue": ("true", "false"),
@@ -207,7 +207,7 @@ def _canonical_value(name: str, text: str) -> str:
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
             raise invalid_attribute_value(name)
         value = int(digits)
-        if not bounds.least <= value <= bounds.most:
+        if not bounds.minimum <= value <= bounds.maximum:
             raise invalid_attribute_value(name)
         return str(value)
     choices = _CHOICES.get(name)

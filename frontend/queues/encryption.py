@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from auth.encryption.data_keys import FORMAT, DataKeyMissing, SealBroken
+from auth.encryption.data_keys import FORMAT, DataKeyMissing, DecryptionFailed
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import KeyringError
 from auth.encryption.named_keys import DataKeyDestroyed
@@ -23,10 +23,10 @@ from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from metadata_service.store import StoreError
 
-log = logging.getLogger("holdfast.seals")
+log = logging.getLogger("holdfast.encryption")
 
-Seal = Callable[[bytes], bytes]
-_SEALED = bytes([FORMAT])
+Encrypt = Callable[[bytes], bytes]
+_ENCRYPTED = bytes([FORMAT])
 
 
 class Opened(NamedTuple):
@@ -38,45 +38,45 @@ class Opened(NamedTuple):
     """Set if others cannot be decrypted because their key was destroyed."""
 
 
-class Seals:
+class MessageEncryption:
     """Encrypts and decrypts; ``keyring`` None: messages are stored in clear, and encrypted ones cannot be read."""
 
     def __init__(self, keyring: Keyring | None) -> None:
         self._keyring = keyring
 
-    def cached(self, view: QueueView, messages: int = 1) -> Seal | None:
+    def cached(self, view: QueueView, messages: int = 1) -> Encrypt | None:
         """Function that encrypts ``messages`` messages until the caller's next await; None: ask :meth:`ready`."""
-        if self._keyring is None or not view.sealed:
+        if self._keyring is None or not view.encrypted:
             return _as_it_is
         if view.key_name:
             keys = self._keyring.named.cached(view.queue.account, view.key_name, messages)
         else:
             keys = self._keyring.cached(view.queue.account, messages)
-        return None if keys is None else keys.seal
+        return None if keys is None else keys.encrypt
 
-    async def ready(self, view: QueueView, messages: int = 1) -> Seal:
+    async def ready(self, view: QueueView, messages: int = 1) -> Encrypt:
         """Function that encrypts ``messages`` messages until the caller's next await, loading keys if
         necessary.
 
         Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`, other
         :class:`~auth.encryption.master_keys.KeyringError` and the store's errors.
         """
-        if self._keyring is None or not view.sealed:
+        if self._keyring is None or not view.encrypted:
             return _as_it_is
         if view.key_name:
-            return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).seal
-        return (await self._keyring.ready(view.queue.account, messages)).seal
+            return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).encrypt
+        return (await self._keyring.ready(view.queue.account, messages)).encrypt
 
-    async def open(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
+    async def decrypt(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
         """Decrypt and decode a stored payload, encrypted or not; ``deleted``: it cannot be read again later.
 
-        Raises :class:`SealBroken`, :class:`DataKeyMissing`, :class:`~auth.encryption.named_keys.DataKeyDestroyed`,
-        :class:`msgspec.DecodeError`, and the store's errors.
+        Raises :class:`DecryptionFailed`, :class:`DataKeyMissing`,
+        :class:`~auth.encryption.named_keys.DataKeyDestroyed`, :class:`msgspec.DecodeError`, and the store's errors.
         """
-        if stored[:1] == _SEALED:
+        if stored[:1] == _ENCRYPTED:
             if self._keyring is None:
-                raise SealBroken("it is sealed, and there is no keyring here")
-            stored = await self._keyring.open(account, stored, stale=deleted)
+                raise DecryptionFailed("it is encrypted, and there is no keyring here")
+            stored = await self._keyring.decrypt(account, stored, stale=deleted)
         return payload.decode(stored)
 
     async def before_receiving(self, view: QueueView) -> None:
@@ -92,7 +92,7 @@ class Seals:
         if view.settings.at_most_once and not self._keyring.knows(view.queue.account):
             await self._keyring.ready(view.queue.account)
 
-    async def opened(self, view: QueueView, received: Sequence[ReceivedMessage]) -> Opened:
+    async def decrypted(self, view: QueueView, received: Sequence[ReceivedMessage]) -> Opened:
         """Decrypt received messages.
 
         Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
@@ -136,9 +136,9 @@ class Seals:
     ) -> Payload | None:
         """Decrypt the payload of one message.  Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`."""
         try:
-            return await self.open(view.queue.account, stored, deleted=deleted)
-        except (SealBroken, DataKeyMissing, msgspec.DecodeError) as error:
-            log.error("message %s of %s cannot be opened: %s", message_id, view.arn, error)
+            return await self.decrypt(view.queue.account, stored, deleted=deleted)
+        except (DecryptionFailed, DataKeyMissing, msgspec.DecodeError) as error:
+            log.error("message %s of %s cannot be decrypted: %s", message_id, view.arn, error)
             return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from backend.api import Backend, BackendError, MapStale, PartitionGone, PartitionUnknown, SettingsStale, Target
+from backend.api import Backend, BackendError, MapStale, PartitionGone, PartitionUnknown, SettingsStale, Target, Watch
 from frontend.queues.view import QueueView
 
 WATCH_SECONDS = 20.0
@@ -91,7 +91,7 @@ class Arrivals:
             while True:
                 asked = loop.time()
                 try:
-                    if await self._backend.watch(target, WATCH_SECONDS):
+                    if await self._backend.call(Watch(target, WATCH_SECONDS)):
                         break
                     if loop.time() - asked < WATCH_SECONDS / 2:
                         await asyncio.sleep(RETRY_SECONDS)  # its node is about to end and releases all watches
@@ -101,7 +101,7 @@ class Arrivals:
                 except (PartitionUnknown, SettingsStale, MapStale):
                     break  # the woken call asks the partition, and learns of the change
                 except BackendError:
-                    await asyncio.sleep(RETRY_SECONDS)  # the calls go on waiting for the other partitions
+                    await asyncio.sleep(RETRY_SECONDS)  # the calls still wait for the other partitions
         finally:
             del waiting.watches[target.partition]
         waiting.wake(target.partition)

@@ -1,12 +1,12 @@
 """Calls for queues with several partitions: to the one that a token, group or receipt handle selects, or to
 all.
 
-:meth:`frontend.queues.queues.Queues.run` delegates every call for such a queue.  The methods are those of
-:class:`backend.api.Backend` for queues, with a view instead of the target.  A view's map may be old: a
-partition that knows a newer one refuses the call, which is then repeated with the newer map.
+:meth:`frontend.queues.queues.Queues.call` delegates every call for such a queue.  There is a method for each command
+for queues, which ignores the command's target.  A view's map may be old: a partition that knows a newer one refuses the
+call, which is then repeated with the newer map.
 
 A receive claims from one partition at a time.  It first asks those that recently had messages; if these have
-none, and at intervals, it asks all at once which of them have (:meth:`backend.api.Backend.watch` claims
+none, and at intervals, it asks all at once which of them have (:class:`backend.api.Watch` claims
 nothing).  Waiting receives share one such watch per partition (:mod:`frontend.queues.message_arrivals`).
 """
 
@@ -14,30 +14,44 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from backend.api import (
+    Answer,
     Backend,
     BackendError,
+    CancelMove,
+    ChangeVisibility,
     Counters,
+    CountMessages,
+    Delete,
     HandleOutcome,
+    ListMoves,
     MapStale,
     Measures,
     MoveTask,
     MoveTaskRefused,
     MoveTaskUnknown,
-    NewMessage,
     OverLimit,
+    PartitionCommand,
     PartitionGone,
     PartitionUnknown,
     Peeked,
+    PeekMessages,
+    Purge,
+    QueueMeasures,
     Receive,
     ReceivedMessage,
+    ReceiveOptions,
+    Send,
     SendResult,
     SettingsStale,
+    StartMove,
+    Target,
+    Watch,
 )
 from backend.engine.receipt_handles import partition_of
 from backend.engine.token_slots import slot_of_name, slot_of_token
@@ -45,11 +59,10 @@ from frontend.queues.message_arrivals import Arrivals
 from frontend.queues.view import PartitionView, QueueView
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 TRIES = 6
-LOOK_SECONDS = 0.2
+REFRESH_SECONDS = 0.2
 """Interval after which all partitions are asked again for messages, even if some of the known ones still have any."""
 FULL_KEPT = 10_000
 """Maximum number of queues whose partitions with messages are remembered."""
@@ -80,6 +93,23 @@ class PartitionedCalls:
         self._full: dict[int, tuple[float, list[int]]] = {}
         """Partitions with messages by queue, next one first, and the time until which this is assumed."""
         self._arrivals = Arrivals(backend)
+        self._methods: Mapping[type[PartitionCommand[Any]], Callable[[QueueView, Any], Coroutine[Any, Any, Any]]] = {
+            Send: self.send,
+            Receive: self.receive,
+            Delete: self.delete,
+            ChangeVisibility: self.change_visibility,
+            CountMessages: self.count_messages,
+            QueueMeasures: self.queue_measures,
+            Purge: self.purge,
+            PeekMessages: self.peek_messages,
+            StartMove: self.start_move,
+            ListMoves: self.list_moves,
+            CancelMove: self.cancel_move,
+        }
+
+    def call(self, view: QueueView, command: PartitionCommand[Answer]) -> Coroutine[Any, Any, Answer]:
+        """Run a command for a queue with several partitions."""
+        return self._methods[type(command)](view, command)
 
     def of_group(self, view: QueueView, group: str) -> PartitionView:
         """The partition for a message group of a FIFO queue."""
@@ -91,54 +121,53 @@ class PartitionedCalls:
         self,
         view: QueueView,
         pick: Callable[[QueueView], PartitionView],
-        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _T:
-        """Call a method of the backend for the partition that ``pick`` selects, with newer maps as necessary."""
+        command: PartitionCommand[Answer],
+    ) -> Answer:
+        """Run a command for the partition that ``pick`` selects, with newer maps as necessary."""
         part = pick(view)
         for _ in range(TRIES):
             try:
-                return await method(part.target, *args, **kwargs)
+                return await self._backend.call(command.at(part.target))
             except STALE:
                 view = await self._queues.refreshed(view)
                 part = pick(view)
                 await self._queues.configure_part(part)
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def send(self, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
-        send = self._backend.send
+    async def send(self, view: QueueView, command: Send) -> list[SendResult]:
+        messages = command.messages
         if not view.fifo:
             retry = messages[0].retry
             if retry is None:
                 place = self._sent = self._sent + 1
-                return await self._at(view, lambda view: view.open_parts[place % len(view.open_parts)], send, messages)
-            return await self._at(view, lambda view: _of_token(view, retry), send, messages)
+                return await self._at(view, lambda view: view.open_parts[place % len(view.open_parts)], command)
+            return await self._at(view, lambda view: _of_token(view, retry), command)
         by_slot: dict[int, list[int]] = {}
         for place, message in enumerate(messages):
             assert message.group is not None
             by_slot.setdefault(self.of_group(view, message.group).slot, []).append(place)
         slots = list(by_slot)
         answers = await _all(
-            self._at(view, _slot_picker(slot), send, [messages[place] for place in by_slot[slot]]) for slot in slots
+            self._at(view, _slot_picker(slot), Send(view.target, [messages[place] for place in by_slot[slot]]))
+            for slot in slots
         )
         return _in_order(len(messages), ((by_slot[slot], part) for slot, part in zip(slots, answers, strict=True)))
 
     # --- receiving --------------------------------------------------------------------------------------------
 
     async def receive(self, view: QueueView, command: Receive) -> list[ReceivedMessage]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + command.wait_seconds
-        once = msgspec.structs.replace(command, wait_seconds=0, partial=True)
-        if command.attempt is not None:
+        loop, options = asyncio.get_running_loop(), command.options
+        deadline = loop.time() + options.wait_seconds
+        once = msgspec.structs.replace(options, wait_seconds=0, partial=True)
+        if options.attempt is not None:
             # A retry has to find what the first attempt claimed: an attempt asks one partition only.
-            attempt = command.attempt
+            attempt = options.attempt
 
             def pick(view: QueueView) -> PartitionView:
                 slots = [part.slot for part in view.receive_parts]
                 return _at_slot(view.receive_parts, slot_of_name(attempt, slots))
 
-            return await self._at(view, pick, self._backend.receive, command)
+            return await self._at(view, pick, command)
         received = await self._receive_now(view, once)
         while not received and (left := deadline - loop.time()) > 0:
             arrived = await self._arrivals.wait(view, left)
@@ -156,7 +185,7 @@ class PartitionedCalls:
             received = await self._claim(view, last.id, msgspec.structs.replace(once, partial=False))
         return received
 
-    async def _receive_now(self, view: QueueView, once: Receive) -> list[ReceivedMessage]:
+    async def _receive_now(self, view: QueueView, once: ReceiveOptions) -> list[ReceivedMessage]:
         """Receive without waiting; empty only if every partition was empty when asked."""
         queue_id = view.queue.queue_id
         now = asyncio.get_running_loop().time()
@@ -180,7 +209,7 @@ class PartitionedCalls:
         full = ready[place + 1 :] + ready[: place + 1]
         if len(self._full) >= FULL_KEPT:
             self._full.clear()
-        self._full[queue_id] = (now + LOOK_SECONDS, full)
+        self._full[queue_id] = (now + REFRESH_SECONDS, full)
         for partition in [full[-1], *full[:-1]]:
             received = await self._claim(view, partition, once)
             if received:
@@ -189,7 +218,7 @@ class PartitionedCalls:
 
     async def _ready(self, view: QueueView) -> tuple[QueueView, list[int]]:
         """Partitions that have messages now.  Raises their errors if none can be asked."""
-        view, parts, answers = await self._ask_all(view, lambda view: view.receive_parts, self._backend.watch, 0)
+        view, parts, answers = await self._ask_all(view, lambda view: view.receive_parts, Watch(view.target, 0))
         failed = [
             answer for answer in answers if isinstance(answer, BaseException) and not isinstance(answer, PartitionGone)
         ]
@@ -202,10 +231,8 @@ class PartitionedCalls:
         self,
         view: QueueView,
         choose: Callable[[QueueView], Sequence[PartitionView]],
-        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> tuple[QueueView, Sequence[PartitionView], list[_T | BaseException]]:
+        command: PartitionCommand[Answer],
+    ) -> tuple[QueueView, Sequence[PartitionView], list[Answer | BaseException]]:
         """Ask all partitions that ``choose`` selects; returns them with their answers or errors.  If one knows
         a newer map, all are asked again with that.
 
@@ -214,7 +241,7 @@ class PartitionedCalls:
         for _ in range(TRIES):
             parts = choose(view)
             answers = await asyncio.gather(
-                *(method(part.target, *args, **kwargs) for part in parts), return_exceptions=True
+                *(self._backend.call(command.at(part.target)) for part in parts), return_exceptions=True
             )
             stale = {part.id for part, answer in zip(parts, answers, strict=True) if isinstance(answer, STALE)}
             if not stale:
@@ -229,14 +256,14 @@ class PartitionedCalls:
                     await self._queues.configure_part(part)
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def _claim(self, view: QueueView, partition: int, once: Receive) -> list[ReceivedMessage]:
+    async def _claim(self, view: QueueView, partition: int, once: ReceiveOptions) -> list[ReceivedMessage]:
         """Claim from one partition; empty if it has gone, is at its limit, or cannot be asked, because others
         follow."""
         part = view.part(partition)
         if part is None:
             return []
         try:
-            return await self._backend.receive(part.target, once)
+            return await self._backend.call(Receive(part.target, once))
         except STALE:
             return []  # the next query of all partitions finds the newer map
         except OverLimit:
@@ -252,16 +279,17 @@ class PartitionedCalls:
 
     # --- receipt handles --------------------------------------------------------------------------------------
 
-    async def delete(self, view: QueueView, handles: Sequence[str]) -> list[HandleOutcome]:
-        return await self._by_handle(view, self._backend.delete, handles, list(handles))
+    async def delete(self, view: QueueView, command: Delete) -> list[HandleOutcome]:
+        return await self._by_handle(view, Delete, command.handles, command.handles)
 
-    async def change_visibility(self, view: QueueView, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
-        return await self._by_handle(view, self._backend.change_visibility, [handle for handle, _ in changes], changes)
+    async def change_visibility(self, view: QueueView, command: ChangeVisibility) -> list[HandleOutcome]:
+        changes = command.changes
+        return await self._by_handle(view, ChangeVisibility, [handle for handle, _ in changes], changes)
 
     async def _by_handle(
         self,
         view: QueueView,
-        method: Callable[[Any, Sequence[_T]], Awaitable[list[HandleOutcome]]],
+        make: Callable[[Target, Sequence[_T]], PartitionCommand[list[HandleOutcome]]],
         handles: Sequence[str],
         asked: Sequence[_T],
     ) -> list[HandleOutcome]:
@@ -274,7 +302,9 @@ class PartitionedCalls:
         partitions = list(by_partition)
         outcomes = await _all(
             # Any partition can report what is wrong with a handle that names none of them.
-            self._at(view, _id_picker(partition), method, [asked[place] for place in by_partition[partition]])
+            self._at(
+                view, _id_picker(partition), make(view.target, [asked[place] for place in by_partition[partition]])
+            )
             for partition in partitions
         )
         pairs = zip(partitions, outcomes, strict=True)
@@ -282,19 +312,13 @@ class PartitionedCalls:
 
     # --- the queue as a whole ---------------------------------------------------------------------------------
 
-    async def _each(
-        self,
-        view: QueueView,
-        method: Callable[Concatenate[Any, _P], Awaitable[_T]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> list[_T]:
+    async def _each(self, view: QueueView, command: PartitionCommand[Answer]) -> list[Answer]:
         """Answers of all partitions."""
-        _, _, answers = await self._ask_all(view, lambda view: view.parts, method, *args, **kwargs)
+        _, _, answers = await self._ask_all(view, lambda view: view.parts, command)
         return [_answer(one) for one in answers]
 
-    async def counters(self, view: QueueView) -> Counters:
-        found = await self._each(view, self._backend.counters)
+    async def count_messages(self, view: QueueView, command: CountMessages) -> Counters:
+        found = await self._each(view, command)
         return Counters(
             sum(one.visible for one in found),
             sum(one.in_flight for one in found),
@@ -302,58 +326,59 @@ class PartitionedCalls:
             sum(one.stored_bytes for one in found),
         )
 
-    async def measures(self, view: QueueView) -> list[Measures]:
-        return [one for told in await self._each(view, self._backend.measures) for one in told]
+    async def queue_measures(self, view: QueueView, command: QueueMeasures) -> list[Measures]:
+        return [one for part in await self._each(view, command) for one in part]
 
-    async def purge(self, view: QueueView, purge_id: int) -> None:
-        await self._each(view, self._backend.purge, purge_id)
+    async def purge(self, view: QueueView, command: Purge) -> None:
+        await self._each(view, command)
 
-    async def peek(self, view: QueueView, most: int) -> list[Peeked]:
-        found = await self._each(view, self._backend.peek, most)
-        return sorted((one for some in found for one in some), key=lambda one: one.sent_ms)[:most]
+    async def peek_messages(self, view: QueueView, command: PeekMessages) -> list[Peeked]:
+        found = await self._each(view, command)
+        return sorted((one for some in found for one in some), key=lambda one: one.sent_ms)[: command.max_messages]
 
     # --- move tasks -------------------------------------------------------------------------------------------
 
-    async def start_move(self, view: QueueView, destination_arn: str | None, rate_per_second: int) -> MoveTask:
+    async def start_move(self, view: QueueView, command: StartMove) -> MoveTask:
         """Start one task per partition, all with the same id; each gets a share of the rate."""
         task_id = str(uuid.uuid4())
-        count = len(view.parts)
+        count, rate_per_second = len(view.parts), command.rate_per_second
         started: list[MoveTask] = []
 
         async def start(place: int, part: PartitionView) -> MoveTask:
             share = (place + 1) * rate_per_second // count - place * rate_per_second // count
             rate = max(1, share) if rate_per_second else 0
-            start_move = self._backend.start_move
-            return await self._at(view, _id_picker(part.id), start_move, destination_arn, rate, task_id)
+            shared = msgspec.structs.replace(command, rate_per_second=rate, task_id=task_id)
+            return await self._at(view, _id_picker(part.id), shared)
 
         try:
             for place, part in enumerate(view.parts):
                 started += [await start(place, part)]
         except MoveTaskRefused:
             if started:  # else another task was running before
-                await self.cancel_move(view, task_id)
+                await self.cancel_move(view, CancelMove(view.target, task_id))
             raise
         return _together(started)
 
-    async def list_moves(self, view: QueueView) -> list[MoveTask]:
+    async def list_moves(self, view: QueueView, command: ListMoves) -> list[MoveTask]:
         by_id: dict[str, list[MoveTask]] = {}
-        for tasks in await self._each(view, self._backend.list_moves):
+        for tasks in await self._each(view, command):
             for task in tasks:
                 by_id.setdefault(task.task_id, []).append(task)
         return sorted(map(_together, by_id.values()), key=lambda task: task.started_ms, reverse=True)
 
-    async def cancel_move(self, view: QueueView, task_id: str) -> MoveTask:
+    async def cancel_move(self, view: QueueView, command: CancelMove) -> MoveTask:
         """Cancel a task.  Raises :class:`MoveTaskUnknown` if it runs on no partition."""
         running = False
         for part in view.parts:
             try:
-                await self._at(view, _id_picker(part.id), self._backend.cancel_move, task_id)
+                await self._at(view, _id_picker(part.id), command)
                 running = True
             except MoveTaskUnknown:
                 pass  # it has ended on this partition
         if not running:
-            raise MoveTaskUnknown(task_id)
-        return next(task for task in await self.list_moves(view) if task.task_id == task_id)
+            raise MoveTaskUnknown(command.task_id)
+        tasks = await self.list_moves(view, ListMoves(view.target))
+        return next(task for task in tasks if task.task_id == command.task_id)
 
 
 def _together(tasks: Sequence[MoveTask]) -> MoveTask:

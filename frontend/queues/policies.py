@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from auth.policies.policies import NOBODY, Policy, PolicyError, compile_policy
+from auth.policies.policies import NO_STATEMENTS, Policy, PolicyError, compile_policy
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import OVER_LIMIT, SqsError, invalid_attribute_value, invalid_value
 from frontend.sqs.protocol.model import ACTIONS
@@ -56,11 +56,13 @@ def redrive_policy(text: str) -> tuple[str, RedrivePolicy]:
     target, count = given["deadLetterTargetArn"], given["maxReceiveCount"]
     if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 10:
         count = int(count)
-    most = limits.MAX_RECEIVE_COUNT_MOST
-    if type(count) is not int or not 1 <= count <= most:
-        told = "no number" if isinstance(count, list | dict) else count
+    maximum = limits.MAX_RECEIVE_COUNT_MAX
+    if type(count) is not int or not 1 <= count <= maximum:
+        found = "no number" if isinstance(count, list | dict) else count
         raise invalid_value(
-            text, name, f"Invalid value for maxReceiveCount: {told}, valid values are from 1 to {most} both inclusive."
+            text,
+            name,
+            f"Invalid value for maxReceiveCount: {found}, valid values are from 1 to {maximum} both inclusive.",
         )
     if not isinstance(target, str) or arn.parse(target) is None:
         raise invalid_value(text, name, "Invalid value for deadLetterTargetArn.")
@@ -93,9 +95,9 @@ def redrive_allow_policy(text: str) -> str:
                 text, name, "sourceQueueArns can only be specified when redrivePermission is set to byQueue."
             )
         return _compact(canonical)
-    most = limits.REDRIVE_SOURCES_MOST
-    if not isinstance(sources, list) or not 1 <= len(sources) <= most:
-        raise invalid_value(text, name, f"sourceQueueArns must hold 1 to {most} queue ARNs for byQueue.")
+    maximum = limits.REDRIVE_SOURCES_MAX
+    if not isinstance(sources, list) or not 1 <= len(sources) <= maximum:
+        raise invalid_value(text, name, f"sourceQueueArns must hold 1 to {maximum} queue ARNs for byQueue.")
     if not all(isinstance(source, str) and arn.parse(source) for source in sources):
         raise invalid_value(text, name, "sourceQueueArns holds something that is not the ARN of a queue.")
     return _compact(canonical | {"sourceQueueArns": sources})
@@ -112,8 +114,8 @@ def allows_source(policy: str | None, source_arn: str) -> bool:
 
 def access_policy(text: str) -> str:
     """Canonical form of a Policy, with its keys in the given order.  Raises InvalidAttributeValue."""
-    if len(text) > limits.POLICY_BYTES_MOST or len(text.encode()) > limits.POLICY_BYTES_MOST:
-        raise invalid_attribute_value("Policy", f"A policy can have at most {limits.POLICY_BYTES_MOST} bytes.")
+    if len(text) > limits.POLICY_BYTES_MAX or len(text.encode()) > limits.POLICY_BYTES_MAX:
+        raise invalid_attribute_value("Policy", f"A policy can have at most {limits.POLICY_BYTES_MAX} bytes.")
     try:
         given = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -126,13 +128,11 @@ def access_policy(text: str) -> str:
         raise invalid_attribute_value("Policy", str(error)) from None
     except RecursionError:
         raise invalid_attribute_value("Policy", "It is nested more deeply than any policy.") from None
-    if policy.statements > limits.POLICY_STATEMENTS_MOST:
+    if policy.statements > limits.POLICY_STATEMENTS_MAX:
+        raise invalid_attribute_value("Policy", f"A policy can have at most {limits.POLICY_STATEMENTS_MAX} statements.")
+    if policy.principals_max > limits.POLICY_PRINCIPALS_MAX:
         raise invalid_attribute_value(
-            "Policy", f"A policy can have at most {limits.POLICY_STATEMENTS_MOST} statements."
-        )
-    if policy.principals_most > limits.POLICY_PRINCIPALS_MOST:
-        raise invalid_attribute_value(
-            "Policy", f"A statement can have at most {limits.POLICY_PRINCIPALS_MOST} principals."
+            "Policy", f"A statement can have at most {limits.POLICY_PRINCIPALS_MAX} principals."
         )
     return _compact(given)
 
@@ -147,7 +147,7 @@ def stored_access_policy(text: str) -> Policy:
         logging.getLogger("holdfast.sqs").error(
             "a stored policy cannot be read, and therefore allows nothing: %s", error
         )
-        return NOBODY
+        return NO_STATEMENTS
 
 
 def with_permission(policy: str | None, queue_arn: str, label: str, accounts: list[str], actions: list[str]) -> str:
@@ -169,10 +169,10 @@ def with_permission(policy: str | None, queue_arn: str, label: str, accounts: li
                 if only_owners
                 else "Please refer to the appropriate WSDL for a list of valid actions.",
             )
-    if len(actions) > limits.PERMISSION_ACTIONS_MOST:
+    if len(actions) > limits.PERMISSION_ACTIONS_MAX:
         raise SqsError(
             OVER_LIMIT,
-            f"{len(actions)} Actions were found, maximum allowed is {limits.PERMISSION_ACTIONS_MOST}.",
+            f"{len(actions)} Actions were found, maximum allowed is {limits.PERMISSION_ACTIONS_MAX}.",
         )
     document = orjson.loads(policy) if policy else _empty_policy(queue_arn)
     statements = _statements(document)
@@ -189,19 +189,19 @@ def with_permission(policy: str | None, queue_arn: str, label: str, accounts: li
             "Resource": queue_arn,
         }
     )
-    if len(statements) > limits.POLICY_STATEMENTS_MOST:
+    if len(statements) > limits.POLICY_STATEMENTS_MAX:
         raise SqsError(
             OVER_LIMIT,
-            f"{len(statements)} statements were found, maximum allowed is {limits.POLICY_STATEMENTS_MOST}.",
+            f"{len(statements)} statements were found, maximum allowed is {limits.POLICY_STATEMENTS_MAX}.",
         )
-    if len(principals) > limits.POLICY_PRINCIPALS_MOST:
+    if len(principals) > limits.POLICY_PRINCIPALS_MAX:
         raise SqsError(
-            OVER_LIMIT, f"{len(principals)} principals were found, maximum allowed is {limits.POLICY_PRINCIPALS_MOST}."
+            OVER_LIMIT, f"{len(principals)} principals were found, maximum allowed is {limits.POLICY_PRINCIPALS_MAX}."
         )
     document["Statement"] = statements
     text = _compact(document)
-    if len(text.encode()) > limits.POLICY_BYTES_MOST:
-        raise SqsError(OVER_LIMIT, f"A policy can have at most {limits.POLICY_BYTES_MOST} bytes.")
+    if len(text.encode()) > limits.POLICY_BYTES_MAX:
+        raise SqsError(OVER_LIMIT, f"A policy can have at most {limits.POLICY_BYTES_MAX} bytes.")
     return text
 
 
@@ -220,7 +220,7 @@ def without_permission(policy: str | None, label: str) -> str | None:
 
 def _json_map(text: str, name: str, reason: str) -> dict[str, Any]:
     given = None
-    if len(text) <= limits.POLICY_BYTES_MOST:
+    if len(text) <= limits.POLICY_BYTES_MAX:
         try:
             given = orjson.loads(text)
         except orjson.JSONDecodeError:

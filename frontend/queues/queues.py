@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 from auth.encryption.named_keys import key_name
 from backend.api import (
     AckLevel,
+    Answer,
     BackendError,
+    ChangeVisibility,
+    Configure,
     DeadLetter,
+    Delete,
+    Drop,
     HandleOutcome,
     MapStale,
+    PartitionCommand,
     PartitionGone,
     PartitionUnknown,
     Peeked,
+    PeekMessages,
     SettingsStale,
-    Target,
 )
 from backend.engine.receipt_handles import Handles, partition_of
 from backend.partition_settings import partition_settings, target_for_message, target_of
@@ -36,15 +42,10 @@ from metadata_service.models import Queue
 from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_H = TypeVar("_H", bound=str | tuple[str, int])
-"""A receipt handle, alone or with its new visibility timeout."""
-
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _TRIES = 4
-_VIEWS_MOST = 10_000
+_VIEWS_MAX = 10_000
 _URL_KEPT = 256
 """Maximum length of URLs whose parsed form is cached."""
 
@@ -94,80 +95,69 @@ class Queues:
         view = self._views.get(queue.queue_id)
         if view is None or view.queue is not queue:
             view = self._make_view(queue)
-            if len(self._views) >= _VIEWS_MOST:
+            if len(self._views) >= _VIEWS_MAX:
                 self._views.clear()
             self._views[queue.queue_id] = view
         return view
 
     # --- calls to the backend ---
 
-    async def run(
-        self,
-        view: QueueView,
-        method: Callable[Concatenate[Target, _P], Awaitable[_T]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _T:
-        """Call a method of the backend for the queue, opening its partition or updating its settings first if
-        necessary. For several partitions the method determines which of them are called."""
+    async def call(self, view: QueueView, command: PartitionCommand[Answer]) -> Answer:
+        """Run a command of the backend for the queue, opening its partition or updating its settings first if
+        necessary.  The command's target is the view's; for several partitions its type determines which of them are
+        called."""
         if view.is_partitioned:
-            return await self._run_partitioned(view, method, *args, **kwargs)
+            return await self._partitioned.call(view, command)
         try:
-            return await method(view.target, *args, **kwargs)
+            return await self._services.backend.call(command)
         except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
             pass
         for _ in range(_TRIES):
             view = await self.refreshed(view)
             if view.is_partitioned:
-                return await self._run_partitioned(view, method, *args, **kwargs)
+                return await self._partitioned.call(view, command)
             await self.configure(view)
             try:
-                return await method(view.target, *args, **kwargs)
+                return await self._services.backend.call(command.at(view.target))
             except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
                 continue
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def _run_partitioned(
-        self,
-        view: QueueView,
-        method: Callable[Concatenate[Target, _P], Awaitable[_T]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _T:
-        call: Callable[..., Awaitable[_T]] = getattr(self._partitioned, method.__name__)
-        return await call(view, *args, **kwargs)
-
-    async def by_handles(
-        self,
-        view: QueueView,
-        method: Callable[[Target, Sequence[_H]], Awaitable[list[HandleOutcome]]],
-        asked: Sequence[_H],
-        gone: HandleOutcome,
-    ) -> Sequence[HandleOutcome]:
-        """Outcomes of the backend's ``method`` for receipt handles.
+    async def delete(self, view: QueueView, handles: Sequence[str]) -> Sequence[HandleOutcome]:
+        """Delete messages by receipt handle.
 
         If the queue got the partition of a handle after the ``view`` was made, the call is repeated.  If the
-        partition has retired, it was empty, so the handle's message is ``gone``.
+        partition has retired, it was empty, so the handle's message is already deleted.
         """
-        outcomes = await self.run(view, method, asked)
-        return await self._of_others(view, method, asked, gone, outcomes) if any(outcomes) else outcomes
+        command = Delete(view.target, handles)
+        outcomes = await self.call(view, command)
+        return (
+            await self._by_others(view, command, handles, HandleOutcome.DONE, outcomes) if any(outcomes) else outcomes
+        )
 
-    async def _of_others(
+    async def change_visibility(self, view: QueueView, changes: Sequence[tuple[str, int]]) -> Sequence[HandleOutcome]:
+        """Change visibility timeouts by receipt handle, as :meth:`delete` deletes."""
+        command = ChangeVisibility(view.target, changes)
+        outcomes = await self.call(view, command)
+        if not any(outcomes):
+            return outcomes
+        return await self._by_others(view, command, [handle for handle, _ in changes], HandleOutcome.GONE, outcomes)
+
+    async def _by_others(
         self,
         view: QueueView,
-        method: Callable[[Target, Sequence[_H]], Awaitable[list[HandleOutcome]]],
-        asked: Sequence[_H],
+        command: PartitionCommand[list[HandleOutcome]],
+        handles: Sequence[str],
         gone: HandleOutcome,
         outcomes: list[HandleOutcome],
     ) -> list[HandleOutcome]:
         """Outcomes after a check of handles that name other partitions."""
-        handles = [one if isinstance(one, str) else one[0] for one in asked]
         others = {partition_of(one) for one, was in zip(handles, outcomes, strict=True) if was == _OTHER}
         if not others:
             return outcomes
         fresh = await self.refreshed(view)
         if any(view.part(other) is None and fresh.part(other) is not None for other in others):
-            outcomes = await self.run(fresh, method, asked)
+            outcomes = await self.call(fresh, command.at(fresh.target))
         return [
             gone if was == _OTHER and _of_retired(handle, fresh.queue) else was
             for handle, was in zip(handles, outcomes, strict=True)
@@ -223,12 +213,12 @@ class Queues:
     async def configure_part(self, part: PartitionView) -> None:
         """Send the backend the settings of one partition."""
         try:
-            await self._services.backend.configure(part.settings)
+            await self._services.backend.call(Configure(part.settings))
         except (SettingsStale, PartitionGone):
             # the metadata changed in between: the caller reads it again
             return
 
-    async def peek_at(self, view: QueueView, partition: int, most: int, after: int) -> list[Peeked]:
+    async def peek_at(self, view: QueueView, partition: int, messages_max: int, after: int) -> list[Peeked]:
         """Peek at the first messages of one partition with numbers above ``after``; empty if the partition has
         retired, because it was empty then.  Raises the backend's errors."""
         for _ in range(_TRIES):
@@ -236,7 +226,7 @@ class Queues:
             if part is None:
                 return []
             try:
-                peeked = await self._services.backend.peek(part.target, most, after)
+                peeked = await self._services.backend.call(PeekMessages(part.target, messages_max, after))
                 if peeked and peeked[0].number <= after:
                     raise SqsError(SERVICE_UNAVAILABLE, "A backend of an older version cannot do this yet.")
                 return peeked
@@ -251,7 +241,7 @@ class Queues:
         failed: BackendError | None = None
         for part in view.parts:
             try:
-                await self._services.backend.drop(part.target)
+                await self._services.backend.call(Drop(part.target))
             except BackendError as error:
                 failed = error
         if failed is not None:
@@ -289,12 +279,12 @@ class Queues:
             fifo=first.settings.fifo,
             content_based=stored.get("ContentBasedDeduplication") == "true",
             scope_is_group=stored.get("DeduplicationScope") == "messageGroup",
-            delay_most=number(stored, MAXIMUM_DELAY),
-            message_bytes_most=number(stored, "MaximumMessageSize"),
+            delay_max=number(stored, MAXIMUM_DELAY),
+            message_bytes_max=number(stored, "MaximumMessageSize"),
             visibility_seconds=number(stored, "VisibilityTimeout"),
             wait_seconds=number(stored, "ReceiveMessageWaitTimeSeconds"),
             redrive=policies.stored_redrive_policy(redrive) if redrive else None,
-            sealed=settings.encryption and attributes.is_encrypted(stored),
+            encrypted=settings.encryption and attributes.is_encrypted(stored),
             key_name=key_name(stored.get("KmsMasterKeyId", ""), settings.region, queue.account),
             policy=policies.stored_access_policy(policy) if policy else None,
             token_key=blake2b(queue.handle_key, key=self._services.naming, digest_size=32).digest(),
@@ -320,7 +310,7 @@ def locate(url: str, own_account: str) -> tuple[str, str]:
     return _located.__wrapped__(url, own_account)
 
 
-@lru_cache(maxsize=_VIEWS_MOST)
+@lru_cache(maxsize=_VIEWS_MAX)
 def _located(url: str, own_account: str) -> tuple[str, str]:
     if "?" in url:
         url = url.partition("?")[0]

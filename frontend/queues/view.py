@@ -27,12 +27,12 @@ class QueueView(msgspec.Struct, frozen=True):
     fifo: bool
     content_based: bool
     scope_is_group: bool
-    delay_most: int
-    message_bytes_most: int
+    delay_max: int
+    message_bytes_max: int
     visibility_seconds: int
     wait_seconds: int
     redrive: policies.RedrivePolicy | None
-    sealed: bool
+    encrypted: bool
     """True if sent messages are stored encrypted."""
     key_name: str
     """Name of the data key for sent messages; empty: the tenant's own key, or none."""

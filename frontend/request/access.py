@@ -6,10 +6,10 @@ Three checks are made, in this order:
 before a queue is looked up, so this refusal (AccessDenied) is the same whether the queue exists or not. 2.
 **The owner** of a queue needs no permission: the account's credentials may do everything within their scopes.
 Only a statement that denies binds them as well; an administrator of the account can still read and change a
-policy that locks everybody out, like the root of an account in AWS. 3. **Everybody else** needs a policy of the
+policy that locks all callers out, like the root of an account in AWS. 3. **Everybody else** needs a policy of the
 queue that allows one of the actions that can be shared at all.  Without it the answer is the same, in the same
 words, as for a queue that does not exist, and both depend on a read of the store, so that timing does not
-reveal it either.  Unsigned callers are treated likewise, but are told to sign, whatever they asked for.
+reveal it either.  Unsigned callers are treated likewise, but the error always asks them to sign.
 
 The common case, an owner with an unrestricted credential and a queue without a policy, costs two comparisons.
 """
@@ -22,11 +22,12 @@ from datetime import UTC, datetime
 
 from auth.credentials import Tenant
 from auth.policies.policies import Decision, Policy, role_arn
-from auth.principal import EVERY_SCOPE, SCOPES, Principal, Scope
+from auth.principal import SCOPES, Principal, Scope
+from frontend.http.asgi import client_address
 from frontend.queues.policies import GOVERNED_BY, SHAREABLE_ACTIONS
 from frontend.queues.queues import Queues, locate
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, client_address
+from frontend.request.request import Call
 from frontend.services import Services
 from frontend.sqs.protocol.errors import ACCESS_DENIED, SqsError, no_access_to_queue
 from frontend.sqs.protocol.validation import is_queue_name
@@ -36,6 +37,7 @@ _ALL = frozenset(SCOPES)
 _SEND = frozenset[Scope](("send",))
 _RECEIVE = frozenset[Scope](("receive",))
 _MANAGE = frozenset[Scope](("manage",))
+_SEEN = frozenset[Scope]((*SCOPES, "monitor"))
 
 SCOPES_OF: dict[str, frozenset[Scope]] = {
     "AddPermission": _MANAGE,
@@ -70,7 +72,7 @@ SHARED = frozenset(SHAREABLE_ACTIONS) - {"*"}
 NEVER_LOCKED = frozenset(("GetQueueAttributes", "RemovePermission", "SetQueueAttributes"))
 """Actions that an administrator of the owning account can always take, so that a policy can be repaired."""
 
-_LOOKUPS_UNSIGNED_MOST = 8
+_LOOKUPS_UNSIGNED_MAX = 8
 """Maximum number of concurrent store reads for unsigned requests, so that they cannot displace others."""
 
 
@@ -83,7 +85,7 @@ class Access:
         self._region = services.settings.region
         self._clock = services.clock
         self._queues = queues
-        self._unsigned = asyncio.Semaphore(_LOOKUPS_UNSIGNED_MOST)
+        self._unsigned = asyncio.Semaphore(_LOOKUPS_UNSIGNED_MAX)
 
     def at_hand(self, principal: Principal, url: str) -> QueueView | None:
         """The queue in the common case: owned by the caller and cached, with an unrestricted credential and a
@@ -117,7 +119,7 @@ class Access:
     async def seen_queue(self, call: Call, account: str, name: str) -> QueueView:
         """Find a queue of the caller's own account if the caller may see its use: with permission to read its
         attributes, or with the scope ``monitor``.  Raises AccessDenied and QueueDoesNotExist."""
-        _check_scopes(call.principal, "the metrics of a queue", frozenset(EVERY_SCOPE))
+        _check_scopes(call.principal, "the metrics of a queue", _SEEN)
         _check_name(call.principal, name)
         view = await self._queues.find(account, name)
         if view.policy is not None and view.policy.denies:

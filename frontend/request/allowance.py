@@ -22,11 +22,11 @@ class Allowance:
     __slots__ = (
         "account",
         "calls",
-        "calls_most",
+        "calls_max",
         "limits",
         "meters",
         "polls",
-        "polls_most",
+        "polls_max",
         "processes",
         "queues",
         "stored_bytes",
@@ -50,40 +50,40 @@ class Allowance:
         self.stored_due = 0.0
         """Time of the next query to the backend."""
 
-    def check_stored_bytes(self, most: int, caller: str) -> None:
-        """Check a send to the account.  Raises RequestThrottled, which shows the numbers only to the owner."""
-        if self.stored_bytes < most:
+    def check_stored_bytes(self, limit: int, caller: str) -> None:
+        """Check that the account may store more.  Raises RequestThrottled; only the owner sees the numbers."""
+        if self.stored_bytes < limit:
             return
         THROTTLED.add("stored_bytes")
         if caller == self.account:
             text = (
-                f"The queues of the account {self.account} store {self.stored_bytes} bytes, and its quota "
-                f"'stored_bytes' is {most}. Receive and delete messages, and try again, or ask the operator of this "
+                f"The queues and streams of the account {self.account} store {self.stored_bytes} bytes, and its quota "
+                f"'stored_bytes' is {limit}. Delete messages or records, and try again, or ask the operator of this "
                 "service for more."
             )
         else:
             text = (
-                f"The queues of the account {self.account} store as much as its quota 'stored_bytes' lets them. "
-                "Try again later."
+                f"The queues and streams of the account {self.account} store as much as its quota 'stored_bytes' lets "
+                "them. Try again later."
             )
         raise SqsError(REQUEST_THROTTLED, text, retry_after_s=BUSY_RETRY_SECONDS)
 
     def set(self, limits: TenantLimits) -> None:
         """Set the limits."""
         self.limits = limits
-        self.calls_most = _share(limits.connections, self.processes)
+        self.calls_max = _share(limits.connections, self.processes)
         """This process's share of the quota of concurrent calls."""
-        self.polls_most = _share(limits.long_polls, self.processes)
+        self.polls_max = _share(limits.long_polls, self.processes)
 
-    def begin_call(self) -> None:
+    def start_call(self) -> None:
         """Count a call in progress; the caller decrements ``calls`` at its end.  Raises RequestThrottled."""
-        most = self.calls_most
-        if most is not None and self.calls >= most:
+        limit = self.calls_max
+        if limit is not None and self.calls >= limit:
             THROTTLED.add("connections")
             raise SqsError(
                 REQUEST_THROTTLED,
                 f"The account {self.account} has {self.calls} calls under way at this server, and its quota "
-                f"'connections' is {most} there. Try again when one of them has been answered.",
+                f"'connections' is {limit} there. Try again when one of them has been answered.",
                 retry_after_s=BUSY_RETRY_SECONDS,
             )
         self.calls += 1
@@ -91,13 +91,13 @@ class Allowance:
     @contextmanager
     def long_poll(self) -> Iterator[None]:
         """Count a waiting receive within this context.  Raises RequestThrottled."""
-        most = self.polls_most
-        if most is not None and self.polls >= most:
+        limit = self.polls_max
+        if limit is not None and self.polls >= limit:
             THROTTLED.add("long_polls")
             raise SqsError(
                 REQUEST_THROTTLED,
                 f"The account {self.account} has {self.polls} receives waiting for messages at this server, and its "
-                f"quota 'long_polls' is {most} there. Receive with WaitTimeSeconds 0, or try again later.",
+                f"quota 'long_polls' is {limit} there. Receive with WaitTimeSeconds 0, or try again later.",
                 retry_after_s=BUSY_RETRY_SECONDS,
             )
         self.polls += 1

@@ -13,15 +13,15 @@ import logging
 from typing import Final
 
 COUNTED_SECONDS: Final = 10.0
-KINDS_MOST: Final = 100
+KINDS_MAX: Final = 100
 """Maximum number of kinds; further ones share one."""
 
 
 class _Kind:
-    __slots__ = ("more", "said")
+    __slots__ = ("logged", "more")
 
     def __init__(self) -> None:
-        self.said = 0
+        self.logged = 0
         """Calls with a line of their own."""
         self.more = 0
         """Calls without a line since their number was last logged."""
@@ -38,14 +38,14 @@ class ErrorLog:
 
     def say(self, kind: str, text: str, *arguments: object) -> None:
         """Log or count a refused call of this kind."""
-        if kind not in self._kinds and len(self._kinds) >= KINDS_MOST:
+        if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
             kind = "several reasons"
         known = self._kinds.get(kind)
         if known is None:
             known = self._kinds[kind] = _Kind()
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self._log_count, kind, known)
-        if known.said < self._lines:
-            known.said += 1
+        if known.logged < self._lines:
+            known.logged += 1
             self._log.log(self._level, text, *arguments)
         else:
             known.more += 1

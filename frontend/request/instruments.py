@@ -21,13 +21,13 @@ CALLS: Final = Counter(
     "Calls by action and outcome: ok, refused (client error), throttled (by a limit), "
     "failed (server error), gone (the client disconnected before the answer).",
     labels=("action", "outcome"),
-    most=(len(ACTIONS) + 32) * 5,
+    series_max=(len(ACTIONS) + 32) * 5,
 )
 SECONDS_OF_CALLS: Final = Histogram(
     "holdfast_call_seconds",
     "Time from a call's head to its answer, by action; receives with a wait time are in holdfast_long_poll_seconds.",
     labels=("action",),
-    most=len(ACTIONS) + 32,
+    series_max=len(ACTIONS) + 32,
     bounds=SECONDS,
 )
 SECONDS_OF_POLLS: Final = Histogram(
@@ -39,13 +39,13 @@ ERRORS: Final = Counter(
     "holdfast_call_errors_total",
     "Calls answered with an error, by its code.",
     labels=("code",),
-    most=128,
+    series_max=128,
 )
 THROTTLED: Final = Counter(
     "holdfast_throttled_total",
     "Calls refused by a limit, by limit: rate, connections, long_polls, stored_bytes, unsigned.",
     labels=("limit",),
-    most=8,
+    series_max=8,
 )
 OUTCOMES: Final = ("ok", "refused", "throttled", "failed", "gone")
 _OK, _REFUSED, _THROTTLED, _FAILED, _GONE = range(len(OUTCOMES))
@@ -57,8 +57,8 @@ class _Row:
     __slots__ = ("outcomes", "seconds")
 
     def __init__(self, action: str) -> None:
-        self.outcomes = [CALLS.place(action, outcome) for outcome in OUTCOMES]
-        self.seconds = SECONDS_OF_CALLS.place(action)
+        self.outcomes = [CALLS.index(action, outcome) for outcome in OUTCOMES]
+        self.seconds = SECONDS_OF_CALLS.index(action)
 
 
 _rows: Final = {action: _Row(action) for action in ("SendMessage", "ReceiveMessage", "DeleteMessage", UNKNOWN)}

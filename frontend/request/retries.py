@@ -35,18 +35,18 @@ from typing import Any
 import msgspec
 
 from auth.principal import Principal
-from backend.api import Backend, NewMessage, SendResult, TokenReused
+from backend.api import NewMessage, Send, SendResult, TokenReused
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members, Retry
+from frontend.request.request import Call, Members, Retry
 from frontend.sqs.protocol.errors import IDEMPOTENT_PARAMETER_MISMATCH, INVALID_PARAMETER_VALUE, SqsError
 
 OWN_HEADER = b"x-holdfast-client-token"
 SDK_HEADER = b"amz-sdk-invocation-id"
 OLDER_SDK_HEADER = b"aws-sdk-invocation-id"
-TOKEN_LENGTH_MOST = 128
+TOKEN_LENGTH_MAX = 128
 
-_is_token = re.compile(rb"[A-Za-z0-9_.:/+=@-]{1,%d}" % TOKEN_LENGTH_MOST).fullmatch
+_is_token = re.compile(rb"[A-Za-z0-9_.:/+=@-]{1,%d}" % TOKEN_LENGTH_MAX).fullmatch
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _BASE_BYTES = 15
 """Bytes of a token that identify the call; one more is the message's index in the call."""
@@ -57,11 +57,10 @@ _DIGEST_BYTES = 16
 class Retries:
     """Derives tokens of calls, and serializes calls with the same token."""
 
-    __slots__ = ("_backend", "_on", "_queues", "_under_way")
+    __slots__ = ("_on", "_queues", "_under_way")
 
-    def __init__(self, queues: Queues, backend: Backend, window_seconds: int) -> None:
+    def __init__(self, queues: Queues, window_seconds: int) -> None:
         self._queues = queues
-        self._backend = backend
         self._on = window_seconds > 0
         self._under_way: dict[bytes, asyncio.Future[None] | None] = {}
         """Calls in progress by token; the first waiting repeat creates the future."""
@@ -80,7 +79,7 @@ class Retries:
         elif not _is_token(given):
             raise SqsError(
                 INVALID_PARAMETER_VALUE,
-                f"The header x-holdfast-client-token must have 1 to {TOKEN_LENGTH_MOST} characters, "
+                f"The header x-holdfast-client-token must have 1 to {TOKEN_LENGTH_MAX} characters, "
                 "which can be letters, digits and _ . : / + = @ -",
             )
         elif not self._on:
@@ -99,7 +98,7 @@ class Retries:
         IdempotentParameterMismatch."""
         retry = call.retry
         if retry is None:
-            return self._queues.run(view, self._backend.send, messages)
+            return self._queues.call(view, Send(view.target, messages))
         return self._send_once(retry.base, view, messages)
 
     async def _send_once(self, token: bytes, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
@@ -108,7 +107,7 @@ class Retries:
             await self._end_of(token)
         under_way[token] = None
         try:
-            return await self._queues.run(view, self._backend.send, messages)
+            return await self._queues.call(view, Send(view.target, messages))
         except TokenReused:
             raise SqsError(IDEMPOTENT_PARAMETER_MISMATCH) from None
         finally:

@@ -15,21 +15,21 @@ from typing import TypeVar
 from auth.credentials import Tenant
 from auth.limits import UNLIMITED, Rate, TenantLimits
 from auth.principal import SCOPES, Scope
-from backend.api import BackendError
+from backend.api import AccountBytes, BackendError
 from frontend.request.access import SCOPES_OF
 from frontend.request.allowance import Allowance, Meters
-from frontend.request.call import Call
 from frontend.request.instruments import THROTTLED
+from frontend.request.request import Call
 from frontend.services import Services
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, SqsError
 from metadata_service.models import Queue
 from ratelimit.meter import BucketMeter
 
-ACCOUNTS_MOST = 10_000
+ACCOUNTS_MAX = 10_000
 """Maximum number of accounts kept."""
-QUEUES_MOST = 10_000
+QUEUES_MAX = 10_000
 """Maximum number of queues of one account whose rates are kept."""
-RETRY_SECONDS_MOST = 900.0
+RETRY_SECONDS_MAX = 900.0
 """Maximum retry time given to a client."""
 STORED_SECONDS = 0.5
 """Time for which the backend's answer on stored bytes is used.  The answer itself may be as old again."""
@@ -78,7 +78,7 @@ class Throttle:
     async def within(self, allowance: Allowance, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
         """Run ``act`` within the account's limits.  Raises RequestThrottled."""
         call.allowance = allowance
-        allowance.begin_call()
+        allowance.start_call()
         try:
             if not self.admit_now(allowance, action):
                 await self.admit(allowance, action)
@@ -124,14 +124,12 @@ class Throttle:
         allowance = caller if queue.account == call.tenant.account else self._of_owner(queue.account)
         if allowance is None:
             return
-        rate, stored_most = allowance.limits.each_queue, allowance.limits.stored_bytes
-        if rate is None and stored_most is None:
+        rate, stored_max = allowance.limits.each_queue, allowance.limits.stored_bytes
+        if rate is None and stored_max is None:
             return
         try:
-            if stored_most is not None and CLASS_OF[action] == "send":
-                if time.monotonic() >= allowance.stored_due:
-                    await self._weigh(allowance)
-                allowance.check_stored_bytes(stored_most, call.principal.account)
+            if stored_max is not None and CLASS_OF[action] == "send":
+                await self._check_stored_bytes(allowance, stored_max, call.principal.account)
             if rate is not None:
                 meters = allowance.queues.get(queue.name) or self._queue_meters(allowance, rate, queue.name)
                 if self._admit_now(meters) != 0.0:
@@ -141,18 +139,42 @@ class Throttle:
                 self._limiter.give_back(caller.meters.get(action, ()))
             raise
 
-    async def queues_most(self, account: str) -> int | None:
+    async def check_stored_bytes(self, account: str, caller: str, tenant: Tenant | None = None) -> None:
+        """Check that the account may store records.  ``caller``: account of the call; ``tenant``: the account's, if
+        known.
+
+        Raises RequestThrottled.
+        """
+        if tenant is None:
+            tenant = await self._tenants.find(account)
+        allowance = None if tenant is None else self.allowance(tenant)
+        if allowance is None or allowance.limits.stored_bytes is None:
+            return
+        await self._check_stored_bytes(allowance, allowance.limits.stored_bytes, caller)
+
+    async def _check_stored_bytes(self, allowance: Allowance, stored_max: int, caller: str) -> None:
+        if time.monotonic() >= allowance.stored_due:
+            await self._weigh(allowance)
+        allowance.check_stored_bytes(stored_max, caller)
+
+    async def queues_max(self, account: str) -> int | None:
         """Maximum number of queues of the account; None: no limit."""
         tenant = await self._tenants.find(account)
         allowance = None if tenant is None else self.allowance(tenant)
         return None if allowance is None else allowance.limits.queues
+
+    async def topics_max(self, account: str) -> tuple[int | None, int | None]:
+        """Maximum numbers of topics of the account, and of partitions in all its topics; None: no limit."""
+        tenant = await self._tenants.find(account)
+        allowance = None if tenant is None else self.allowance(tenant)
+        return (None, None) if allowance is None else (allowance.limits.topics, allowance.limits.topic_partitions)
 
     async def _weigh(self, allowance: Allowance) -> None:
         """Read the account's stored bytes.  If the backend does not answer the last value is kept, so that
         sends that are still possible are not refused."""
         allowance.stored_due = time.monotonic() + STORED_SECONDS  # concurrent calls use the last value
         try:
-            allowance.stored_bytes = await self._backend.stored_bytes(allowance.account)
+            allowance.stored_bytes = await self._backend.call(AccountBytes(allowance.account))
         except BackendError as error:
             if self._weighing:
                 _log.warning(
@@ -183,7 +205,7 @@ class Throttle:
         elif allowance.limits != limits:
             self._drop(allowance)
             self._set(allowance, limits)
-        if tenant.account not in self._known and len(self._known) >= ACCOUNTS_MOST:
+        if tenant.account not in self._known and len(self._known) >= ACCOUNTS_MAX:
             self._make_room()
         self._known[tenant.account] = (tenant.limits, allowance)
         return allowance
@@ -195,7 +217,7 @@ class Throttle:
         allowance.meters = {action: by_class[scope] for action, scope in CLASS_OF.items()}
 
     def _queue_meters(self, allowance: Allowance, rate: Rate, name: str) -> Meters:
-        if len(allowance.queues) >= QUEUES_MOST:
+        if len(allowance.queues) >= QUEUES_MAX:
             self._drop_queues(allowance)
         meters = allowance.queues[name] = self._meters(allowance.account, f"queue:{name}", rate)
         return meters
@@ -225,16 +247,16 @@ class Throttle:
 
     async def _wait(self, allowance: Allowance, meters: Meters, limits: tuple[tuple[str, Rate | None], ...]) -> None:
         """Admit the call after asking the limiter, or refuse it."""
-        wait = min(await self._limiter.admit(meters), RETRY_SECONDS_MOST)
+        wait = min(await self._limiter.admit(meters), RETRY_SECONDS_MAX)
         if not wait:
             return
         THROTTLED.add("rate")
-        said = " and ".join(
+        reasons = " and ".join(
             f"{name} {rate.per_second:g} a second, {rate.burst} at once" for name, rate in limits if rate is not None
         )
         raise SqsError(
             REQUEST_THROTTLED,
             f"The request was denied due to throttling. For this call the account {allowance.account} has the limits "
-            f"{said}. Try again in {wait:.3g} seconds.",
+            f"{reasons}. Try again in {wait:.3g} seconds.",
             retry_after_s=wait,
         )

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from backend.api import ReceivedMessage
 from frontend.queues.payload import Payload
-from frontend.request.call import Handed
-from frontend.request.usage import MeteredCall
+from frontend.request.request import ClientRequest, Format, Handed
 from telemetry import traces
 from telemetry.headers import RemoteSpan, for_messages, read_xray, unpack
 
@@ -27,42 +26,38 @@ def hand_on(headers: Mapping[bytes, bytes], span: Span | None, fills: bool) -> H
     return Handed(for_messages(headers, place) if fills else None, None if place is None else place.pack())
 
 
-def trace_call(span: Span, call: MeteredCall, service: str, action: str, request_id: str, status: int) -> None:
-    """End the span of a call; ``status``: of its answer, 0 if there was none."""
-    told: dict[str, str | int] = {"rpc.system": "aws-api", "rpc.service": service}
-    if action:
-        told["rpc.method"] = action
-    span.set_attributes(told | _about(call, request_id, status))
-    span.end(f"{service}.{action}" if action else service)
-
-
-def trace_visit(span: Span, call: MeteredCall, method: str, act: str, request_id: str, status: int) -> None:
-    """End the span of a REST call; ``act``: its name in the audit log, or empty."""
-    span.set_attributes({"http.request.method": method, **_about(call, request_id, status)})
-    span.end(f"REST.{act}" if act else "REST")
-
-
-def _about(call: MeteredCall, request_id: str, status: int) -> dict[str, str | int]:
-    told: dict[str, str | int] = {"aws.request_id": request_id}
-    if status:
-        told["http.response.status_code"] = status
-    if call.account:
-        told["holdfast.account"] = call.account
-    if call.view is not None:
-        told["messaging.system"] = "aws_sqs"
-        told["messaging.destination.name"] = call.view.queue.name
-    count = _messages(call)
+def end_span(span: Span, request: ClientRequest) -> None:
+    """End the span of a request."""
+    if request.format is Format.REST:
+        about: dict[str, str | int] = {"http.request.method": request.method}
+        name = f"REST.{request.route}" if request.route else "REST"
+    else:
+        name = "STS" if request.format is Format.STS else "SQS"
+        about = {"rpc.system": "aws-api", "rpc.service": name}
+        if request.action:
+            about["rpc.method"] = request.action
+            name = f"{name}.{request.action}"
+    about["aws.request_id"] = request.request_id
+    if request.status:
+        about["http.response.status_code"] = request.status
+    if request.account:
+        about["holdfast.account"] = request.account
+    if request.view is not None:
+        about["messaging.system"] = "aws_sqs"
+        about["messaging.destination.name"] = request.view.queue.name
+    count = _messages(request)
     if count is not None:
-        told["messaging.batch.message_count"] = count
-    return told
+        about["messaging.batch.message_count"] = count
+    span.set_attributes(about)
+    span.end(name)
 
 
-def _messages(call: MeteredCall) -> int | None:
-    """Number of messages of a call that may have several; None for others."""
-    if call.members is not None and "Entries" in call.members:
-        return len(call.members["Entries"])
-    if call.result is not None and "Messages" in call.result:
-        return len(call.result["Messages"])
+def _messages(request: ClientRequest) -> int | None:
+    """Number of messages of a request that may have several; None for others."""
+    if request.members is not None and "Entries" in request.members:
+        return len(request.members["Entries"])
+    if request.result is not None and "Messages" in request.result:
+        return len(request.result["Messages"])
     return None
 
 

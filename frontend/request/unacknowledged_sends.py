@@ -19,13 +19,13 @@ from uuid import UUID
 
 from backend.api import NewMessage, SendResult
 from frontend.queues.view import QueueView
-from frontend.request.call import Call
+from frontend.request.request import Call
 from frontend.request.retries import Retries
 
 logger = logging.getLogger(__name__)
 
-CALLS_MOST = 1000
-BYTES_MOST = 16 << 20
+CALLS_MAX = 1000
+BYTES_MAX = 16 << 20
 """Maximum size of unacknowledged calls in progress."""
 LOG_SECONDS = 60.0
 """Minimum interval of log lines about lost messages."""
@@ -62,14 +62,14 @@ class UnacknowledgedSends:
         self._under_way[task] = (len(messages), size)
         self._bytes += size
         task.add_done_callback(self._done)
-        if len(self._under_way) > CALLS_MOST or self._bytes > BYTES_MOST:
+        if len(self._under_way) > CALLS_MAX or self._bytes > BYTES_MAX:
             await asyncio.wait([task])
         return answers
 
     def _done(self, task: asyncio.Task[list[SendResult]]) -> None:
         messages, size = self._under_way.pop(task)
         self._bytes -= size
-        error = asyncio.CancelledError("cut off") if task.cancelled() else task.exception()
+        error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         if error is None:
             return
         self.lost += messages
@@ -84,7 +84,7 @@ class UnacknowledgedSends:
             )
 
     async def drain(self, seconds: float) -> None:
-        """Wait until no call is in progress, at most so long; then cancel the rest."""
+        """Wait until no call is in progress, up to a time limit; then cancel the rest."""
         if self._under_way:
             _, left = await asyncio.wait(self._under_way, timeout=seconds)
             for task in left:

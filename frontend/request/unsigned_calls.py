@@ -1,10 +1,10 @@
 """Rate limits for unsigned calls that no policy allows.
 
-A queue's policy has to be looked up and evaluated to know if it allows everybody, at the expense of the service
+A queue's policy has to be looked up and evaluated to know if it allows all callers, at the expense of the service
 alone. So each such call first takes a token of its client's address, and one of the account that it names; an
 allowed call returns both, because it counts towards the limits of the queue's owner.  The account has a
-separate bucket for this: strangers can neither use up its own limits, nor have its policies evaluated without
-bound.
+separate bucket for this: unauthenticated callers can neither use up its own limits, nor have its policies
+evaluated without bound.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class UnsignedCall:
                 meter.level = max(0.0, meter.level - 1.0)
 
 
-class Strangers:
-    """The unsigned calls of a process."""
+class UnauthenticatedCallers:
+    """Throttles the unsigned calls of a process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._addresses = _Buckets(ADDRESS_PER_SECOND, ADDRESS_BURST, clock)

@@ -1,15 +1,13 @@
-"""Metering of a call, before its answer is sent (:mod:`billing`).
+"""Metering of a request, before its answer is sent (:mod:`billing`).
 
 The owner of the queue pays; for calls without a queue, the caller.  Unauthenticated requests are not metered,
-unless the policy of a queue allows them to everybody.
+unless the policy of a queue allows them to all callers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from billing.metering.meter import Meter
 from billing.metering.usage import (
@@ -27,23 +25,7 @@ from billing.metering.usage import (
     UsageKey,
     chunks_of,
 )
-from frontend.queues.view import QueueView
-from frontend.request.call import Members
-
-
-class MeteredCall(msgspec.Struct, eq=False):
-    """State of a request that will be metered; filled in while it is processed."""
-
-    account: str = ""
-    """Account of the caller; "": not authenticated."""
-    view: QueueView | None = None
-    """Queue of the call, once the caller is authorized."""
-    members: Members | None = None
-    """Members of the call, once parsed."""
-    result: Members | None = None
-    """Result of a call that was carried out."""
-    bytes_in: int = 0
-    """Bytes of the request's body."""
+from frontend.request.request import ClientRequest, Members
 
 
 class Usage:
@@ -54,38 +36,38 @@ class Usage:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def count(self, call: MeteredCall, action: str, status: int, throttled: bool, bytes_out: int) -> None:
-        """Meter a call that is about to be answered with this status.
+    def count(self, request: ClientRequest, status: int, bytes_out: int) -> None:
+        """Meter a request that is about to be answered with this status.
 
         Raises :class:`~billing.metering.meter.UsageNotCounted`: it must then not be answered with success.
         """
-        meter, view = self._meter, call.view
+        meter, view, action = self._meter, request.view, request.action
         if view is None:
-            if not call.account:
+            if not request.account:
                 return
-            name: tuple[object, ...] = (call.account, action)
+            name: tuple[object, ...] = (request.account, action)
         else:
-            fair = action in _GROUPED and not view.fifo and _has_group(action, call.members)
+            fair = action in _GROUPED and not view.fifo and _has_group(action, request.members)
             name = (view.queue.queue_id, view.queue.version, action, fair)
         cell = meter.cells_of.get(name)
         if cell is None:
-            cell = meter.open(name, _key(call, action, name))
+            cell = meter.open(name, _key(request, name))
         counters = meter.counters
-        bytes_in = call.bytes_in
+        bytes_in = request.bytes_in
         if status < 400:
             counters[cell + CALLS] += 1
             if bytes_in <= CHUNK_BYTES and bytes_out <= CHUNK_BYTES:
                 counters[cell + CHUNKS] += 1  # payloads are no longer than the bodies that contain them
             else:
-                counters[cell + CHUNKS] += chunks_of(_payload_bytes(action, call.members, call.result))
+                counters[cell + CHUNKS] += chunks_of(_payload_bytes(action, request.members, request.result))
             messages_of = _MESSAGES.get(action)
             if messages_of is not None:
-                messages = messages_of(call.result)
+                messages = messages_of(request.result)
                 if messages:
                     counters[cell + MESSAGES] += messages
                 else:
                     counters[cell + EMPTY] += 1
-        elif throttled:
+        elif request.throttled:
             counters[cell + THROTTLED] += 1
         elif status < 500:
             counters[cell + REFUSED] += 1
@@ -95,11 +77,12 @@ class Usage:
         counters[cell + BYTES_OUT] += bytes_out
 
 
-def _key(call: MeteredCall, action: str, name: tuple[object, ...]) -> UsageKey:
-    if call.view is None:
-        return UsageKey(call.account, "", 0, "", action)
-    queue = call.view.queue
-    kind: Kind = "fifo" if call.view.fifo else "fair" if name[3] else "standard"
+def _key(request: ClientRequest, name: tuple[object, ...]) -> UsageKey:
+    view, action = request.view, request.action
+    if view is None:
+        return UsageKey(request.account, "", 0, "", action)
+    queue = view.queue
+    kind: Kind = "fifo" if view.fifo else "fair" if name[3] else "standard"
     return UsageKey(queue.account, queue.name, queue.queue_id, kind, action, tuple(sorted(queue.tags.items())))
 
 

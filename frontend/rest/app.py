@@ -1,18 +1,22 @@
-"""The part of the frontend that is not SQS: health, ``/v1`` and their documentation."""
+"""The part of the frontend that is not SQS: health, ``/v1`` and their documentation, as a FastAPI application."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
 
-from frontend.rest.routes import add_routes
+from frontend.rest.caller import KEY, RestCaller, problem_response
+from frontend.rest.models import ProblemDocument
+from frontend.rest.problems import MEDIA_TYPE, of_request
 from frontend.services import Services
-from frontend.sqs.actions.context import Context
 
 _ASSETS = {
     "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
@@ -25,8 +29,24 @@ PATHS = frozenset(("/health/live", "/health/ready", "/docs", "/openapi.json", *_
 """Paths served by this part for GET, besides everything under ``/v1/``; the rest is SQS's."""
 
 
-def create_rest(services: Services, context: Context) -> FastAPI:
-    """Create the FastAPI application; not ready once long polls drain, and while the backend does not serve."""
+_BEARER = HTTPBearer(
+    auto_error=False, description="An API key.  Requests signed with AWS Signature Version 4 are accepted, too."
+)
+"""Security scheme for the documentation only: requests are authenticated before they reach a route."""
+_PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "The request was not carried out.",
+        "model": ProblemDocument,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+    }
+}
+
+
+def create_rest(services: Services, routers: Iterable[APIRouter]) -> FastAPI:
+    """Create the FastAPI application, with the ``routers`` under ``/v1``.
+
+    It is not ready once long polls drain, and while the backend does not serve.
+    """
     rest = FastAPI(
         title="Holdfast",
         description="The part of the service that is not SQS: administration, and messages in plain JSON. "
@@ -36,7 +56,9 @@ def create_rest(services: Services, context: Context) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    add_routes(rest, context)
+    for router in routers:
+        rest.include_router(router, prefix="/v1", dependencies=[Depends(_BEARER)], responses=_PROBLEM)
+    rest.add_exception_handler(HTTPException, _not_routed)
 
     @rest.get("/health/live", tags=["health"])
     async def live() -> dict[str, Any]:
@@ -69,6 +91,19 @@ def create_rest(services: Services, context: Context) -> FastAPI:
     for path, (name, media_type) in _ASSETS.items():
         rest.add_api_route(path, _asset(name, media_type), include_in_schema=False)
     return rest
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """Answer for a path or method without a route."""
+    assert isinstance(error, HTTPException)
+    caller: RestCaller | None = request.scope.get(KEY)
+    if caller is None:
+        return await http_exception_handler(request, error)
+    problem = of_request(error)
+    caller.request.fail(problem.code)
+    response = problem_response(problem, caller.request.request_id)
+    response.headers.update(error.headers or {})
+    return response
 
 
 @cache

@@ -1,9 +1,9 @@
-"""The authenticated caller of the REST interface, its permissions, and the audit of its acts."""
+"""The authenticated caller of the REST interface, its permissions, and the routes that it calls."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Request, Response
@@ -12,65 +12,43 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from auth.audit import Act, Outcome
 from auth.credentials import check_account
-from auth.principal import Principal, Scope, held
-from frontend.request.call import Call, Members
-from frontend.request.long_polls import ClientGone
+from auth.principal import Principal, Scope, effective_scopes
+from frontend.http.asgi import ClientGone
+from frontend.request.pipeline import Pipeline
+from frontend.request.request import Call, ClientRequest, Members
 from frontend.rest.problems import MEDIA_TYPE, Problem, invalid, not_permitted, of_request, of_sqs
-from frontend.services import Services
-from frontend.sqs.endpoint import Visit
-from frontend.sqs.protocol.errors import REQUEST_THROTTLED
 from frontend.sqs.protocol.validation import is_queue_name
 from telemetry.texts import shown
 
-KEY = "holdfast.visitor"
-"""Key of the :class:`Visitor` in the request's scope."""
-READS = frozenset(
-    (
-        "queue.list",
-        "queue.show",
-        "queue.metrics",
-        "metrics.scrape",
-        "alarm.list",
-        "alarm.show",
-        "tenant.list",
-        "tenant.show",
-        "limits.show",
-        "key.list",
-        "data_key.list",
-        "role.list",
-        "cluster.list",
-        "cluster.status",
-        "cluster.queue",
-        "usage.show",
-        "availability.show",
-        "invoice.list",
-        "invoice.show",
-        "document.show",
-        "document.content",
-        "message.send",
-        "message.receive",
-        "message.delete",
-    )
-)
-"""Acts that are audited only if refused: they change nothing and show no message, or are not administration."""
+T = TypeVar("T")
 
+KEY = "holdfast.caller"
+"""Key of the :class:`RestCaller` in the request's scope."""
+
+
+async def _shows_messages() -> None: ...
+
+
+SHOWS_MESSAGES = Depends(_shows_messages)
+"""Declares, among a route's dependencies, that it is audited although it only reads."""
 NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
-"""Acts exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
+"""Routes exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
 
 
-class Visitor:
+class RestCaller:
     """An authenticated caller, during one request."""
 
-    def __init__(self, services: Services, visit: Visit, call: Call) -> None:
-        self.services = services
-        self.visit = visit
+    def __init__(self, pipeline: Pipeline, request: ClientRequest, call: Call) -> None:
+        self.pipeline = pipeline
+        self.request = request
         self.call = call
         self.target = ""
-        """Object of the act, for the audit log."""
+        """Object of the request, for the audit log."""
+        self.gone = False
+        """True once the client has disconnected: nothing is sent any more."""
         self.made = ""
-        """Id of a credential that the act created, for the audit log."""
+        """Id of a credential that the request created, for the audit log."""
 
     @property
     def principal(self) -> Principal:
@@ -102,7 +80,7 @@ class Visitor:
             raise invalid(str(error)) from None
 
     def require_scope(self, scope: Scope) -> None:
-        if scope not in held(self.principal.scopes):
+        if scope not in effective_scopes(self.principal.scopes):
             raise not_permitted(f"The key does not have the scope {scope!r}.")
 
     def require_role(self, *roles: str, scope: Scope = "manage") -> None:
@@ -127,7 +105,7 @@ class Visitor:
             raise not_permitted(f"The key may only be used for queues whose names begin with {' or '.join(prefixes)}.")
 
     def arn(self, account: str, name: str) -> str:
-        return f"arn:aws:sqs:{self.services.settings.region}:{account}:{name}"
+        return f"arn:aws:sqs:{self.pipeline.services.settings.region}:{account}:{name}"
 
     # --- actions ---
 
@@ -136,12 +114,22 @@ class Visitor:
 
         ``members`` may be a function that parses them, called after the caller's limits have admitted the call.
         """
-        self.visit.count_as(action)
-        return await self.visit.carry_out(self.call, action, members) or {}
+        self.request.action = action
+        return await self._carry_out(self.call, action, members)
 
     async def carry_out_for(self, account: str, action: str, members: Members) -> Members:
         """Carry out an SQS action as if the caller belonged to the account that it administers."""
-        return await self.visit.carry_out(self.call_of(account), action, members) or {}
+        return await self._carry_out(self.call_of(account), action, members)
+
+    async def _carry_out(self, call: Call, action: str, members: Members | Callable[[], Members]) -> Members:
+        return await self.pipeline.carry_out(self.request, call, action, _as_given, members) or {}
+
+    def limited(self, action: str, act: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        """Run ``act``, counted towards the tenant's limits as that SQS action, or as one of that class.
+
+        Raises RequestThrottled.
+        """
+        return self.pipeline.limited(self.call, action, act)
 
     def call_of(self, account: str) -> Call:
         """The caller's call, as one of the account that it administers."""
@@ -149,73 +137,69 @@ class Visitor:
             return self.call
         return msgspec.structs.replace(self.call, principal=msgspec.structs.replace(self.principal, account=account))
 
-    async def audit(self, action: str, problem: Problem | None) -> None:
-        audit = self.services.audit
-        if audit is None or (problem is None and action in READS):
-            return
-        if action.startswith("message.") or (problem is not None and problem.code == REQUEST_THROTTLED.query_code):
-            return
-        principal = self.principal
-        outcome: Outcome = "done" if problem is None else "refused" if problem.status < 500 else "failed"
-        await audit.act(
-            Act(
-                self.visit.request_id,
-                principal.arn,
-                principal.credential,
-                self.visit.address,
-                action,
-                self.target,
-                outcome,
-                "" if problem is None else problem.code,
-                self.made if problem is None else "",
-            )
-        )
+
+def _current(request: Request) -> RestCaller:
+    caller: RestCaller = request.scope[KEY]
+    return caller
 
 
-def _visitor(request: Request) -> Visitor:
-    visitor: Visitor = request.scope[KEY]
-    return visitor
+CurrentCaller = Annotated[RestCaller, Depends(_current)]
 
 
-Who = Annotated[Visitor, Depends(_visitor)]
+class RestRoute(APIRoute):
+    """A route that converts errors to problems, and audits its requests under its name before answering.
 
+    Reads are audited only if they are refused.
+    """
 
-class AdminRoute(APIRoute):
-    """A route that converts errors to problems, and audits its acts under its name before answering."""
+    audited = True
+    """False: its requests are no administration."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle: Callable[[Request], Any] = super().get_route_handler()
         known = _parameters(self.dependant)
+        only_reads = self.methods == {"GET"} and SHOWS_MESSAGES not in self.dependencies
 
         async def answer(request: Request) -> Response:
-            visitor = _visitor(request)
-            visitor.visit.is_act(self.name)
-            problem: Problem | None = None
+            caller = _current(request)
+            audit = caller.pipeline.audit
+            caller.request.route = self.name
             try:
                 _require_known(request, known)
-                response: Response = await self.carry_out(visitor, lambda: handle(request))
+                response: Response = await self.carry_out(caller, lambda: handle(request))
             except ClientGone:
+                caller.gone = True
                 raise
             except Exception as error:
-                problem = _problem(visitor, error)
-                visitor.visit.failed(problem.code)
-                response = problem_response(problem, visitor.visit.request_id)
-            await visitor.audit(self.name, problem)
+                problem = _problem(caller, error)
+                caller.request.fail(problem.code)
+                response = problem_response(problem, caller.request.request_id)
+                if self.audited:
+                    await audit.failed(caller.call, self.name, caller.target, problem.status, problem.code)
+            else:
+                if self.audited and not only_reads:
+                    await audit.done(caller.call, self.name, caller.target, caller.made)
             return response
 
         return answer
 
-    async def carry_out(self, visitor: Visitor, handle: Callable[[], Awaitable[Response]]) -> Response:
+    async def carry_out(self, caller: RestCaller, handle: Callable[[], Awaitable[Response]]) -> Response:
         return await handle()
 
 
-class ManagingRoute(AdminRoute):
+class MessageRoute(RestRoute):
+    """A route that handles messages: it is not audited."""
+
+    audited = False
+
+
+class ManagingRoute(RestRoute):
     """A route that is no SQS action; it counts as ``manage`` towards the limits of the caller's tenant."""
 
-    async def carry_out(self, visitor: Visitor, handle: Callable[[], Awaitable[Response]]) -> Response:
-        if self.name in NEVER_LIMITED and visitor.principal.role == "operator":
+    async def carry_out(self, caller: RestCaller, handle: Callable[[], Awaitable[Response]]) -> Response:
+        if self.name in NEVER_LIMITED and caller.principal.role == "operator":
             return await handle()
-        return await visitor.visit.within_limits(visitor.call, "manage", handle)
+        return await caller.limited("manage", handle)
 
 
 def _parameters(dependant: Dependant) -> set[str]:
@@ -231,13 +215,18 @@ def _require_known(request: Request, known: set[str]) -> None:
             raise invalid(f"There is no query parameter {shown(name)!r} here{there_are}.")
 
 
-def _problem(visitor: Visitor, error: Exception) -> Problem:
+def _as_given(action: str, members: Members | Callable[[], Members]) -> Members:
+    """Return members, parsing them if a function is given."""
+    return members() if callable(members) else members
+
+
+def _problem(caller: RestCaller, error: Exception) -> Problem:
     match error:
         case Problem():
             return error
         case RequestValidationError() | HTTPException():
             return of_request(error)
-    return of_sqs(visitor.visit.logged(error), error)
+    return of_sqs(caller.pipeline.logged(caller.request, error), error)
 
 
 def problem_response(problem: Problem, request_id: str) -> Response:

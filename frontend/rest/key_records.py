@@ -22,11 +22,11 @@ from auth.tokens import api_keys
 from frontend.rest.problems import Problem, not_found
 from frontend.services import Services
 
-KEYS_MOST = 1_000
+KEYS_MAX = 1_000
 """Maximum number of valid keys of an account whose limits do not set another."""
 ENDED_SECONDS = 30 * 86_400
 """Time for which an ended key is kept."""
-ENDED_MOST = 100
+ENDED_MAX = 100
 """Maximum number of ended keys kept per account; the oldest are removed first."""
 _TRIES = 4
 _API = api_keys.PREFIX
@@ -62,13 +62,13 @@ class KeyRecords:
         async with self._adding:
             now_s = int(self._services.clock())
             good = sum(ended_s(one, now_s) is None for one in await self.of(key.account))
-            most = await self._most(key.account)
-            if good >= most:
+            keys_max = await self._keys_max(key.account)
+            if good >= keys_max:
                 raise Problem(
                     409,
                     "TooManyKeys",
-                    f"The account {key.account} has {good} keys, and its quota 'keys' is {most}. Revoke keys that are "
-                    "not in use, or ask the operator of this service for more.",
+                    f"The account {key.account} has {good} keys, and its quota 'keys' is {keys_max}. Revoke keys that "
+                    "are not in use, or ask the operator of this service for more.",
                 )
             if isinstance(key, AccessKey):
                 await self._credentials.put(key)
@@ -90,12 +90,12 @@ class KeyRecords:
                 current = await self.get(id_of(key))
         raise Problem(409, "Conflict", f"The key {id_of(key)} is being changed by others; try again.")
 
-    async def _most(self, account: str) -> int:
+    async def _keys_max(self, account: str) -> int:
         tenant = await self._store.get_tenant(account)
         limits = UNLIMITED if tenant is None else tenant.limits
         if limits == UNLIMITED:
             limits = self._services.settings.default_limits
-        return KEYS_MOST if limits.keys is None else limits.keys
+        return KEYS_MAX if limits.keys is None else limits.keys
 
     async def forget_ended(self, account: str) -> None:
         """Remove keys that ended long ago, or before many others."""
@@ -104,7 +104,7 @@ class KeyRecords:
         ended = [(ends_s, key) for key in keys if (ends_s := ended_s(key, now_s)) is not None]
         ended.sort(key=lambda one: one[0], reverse=True)
         gone = [
-            key for place, (ends_s, key) in enumerate(ended) if place >= ENDED_MOST or now_s - ends_s >= ENDED_SECONDS
+            key for place, (ends_s, key) in enumerate(ended) if place >= ENDED_MAX or now_s - ends_s >= ENDED_SECONDS
         ]
         for key in gone:
             if isinstance(key, AccessKey):

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from auth.encryption.named_keys import NAME_LENGTH_MAX
 from auth.principal import SCOPES, Scope
 
-PREFIXES_MOST = 50
+PREFIXES_MAX = 50
 """Maximum number of prefixes of a key, role or token: they are compared at each call, those of a role with
 those of a key pairwise, and those in a session or token have to fit into a header."""
-TRUSTED_MOST = 1_000
-LIFETIME_SECONDS_MOST = 100 * 365 * 86_400
+TRUSTED_MAX = 1_000
+LIFETIME_SECONDS_MAX = 100 * 365 * 86_400
 
 
 class Given(BaseModel):
@@ -185,7 +185,7 @@ class MetricShown(BaseModel):
     unit: Literal["Count", "Seconds", "Bytes"]
     value: float
     counter: bool = Field(
-        description="false: current value; true: count since counting began, for each partition separately"
+        description="false: current value; true: count since counting started, for each partition separately"
     )
 
 
@@ -237,7 +237,7 @@ class AlarmShown(BaseModel):
     value: float | None = Field(description="value of the metric at the last change of this record")
     breaching_since: int | None
     waiting: int = Field(description="number of notifications not delivered yet")
-    told: int | None = Field(description="time of the last successful delivery")
+    delivered_at: int | None = Field(description="time of the last successful delivery")
     trouble: str | None = Field(description="error of the last delivery, if it failed")
     lost: int = Field(description="number of notifications that were dropped")
 
@@ -307,6 +307,8 @@ class LimitsGiven(Given):
     manage: RateShown | None = Field(None, description="all other calls")
     each_queue: RateShown | None = Field(None, description="calls to any one queue")
     queues: int | None = None
+    topics: int | None = None
+    topic_partitions: int | None = Field(None, description="partitions in all topics together")
     keys: int | None = Field(None, description="access keys and API keys; null: 1,000")
     stored_bytes: int | None = Field(None, description="stored bytes in all queues together")
     connections: int | None = Field(None, description="concurrent calls")
@@ -344,8 +346,10 @@ class KeyGiven(Given):
     kind: Literal["access", "api"] = Field("access", description="access: signs requests; api: a bearer key")
     role: Literal["operator", "admin", "user"] = "user"
     scopes: list[Scope] = Field(list(SCOPES), min_length=1)
-    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="prefixes of queue names; empty: all queues")
-    expires_in_seconds: int | None = Field(None, ge=1, le=LIFETIME_SECONDS_MOST)
+    prefixes: list[str] = Field(
+        [], max_length=PREFIXES_MAX, description="prefixes of the names of queues, topics and groups; empty: all"
+    )
+    expires_in_seconds: int | None = Field(None, ge=1, le=LIFETIME_SECONDS_MAX)
 
 
 class KeyRotation(Given):
@@ -379,14 +383,16 @@ class KeyList(BaseModel):
 
 class RoleGiven(Given):
     scopes: list[Scope] = Field(list(SCOPES), min_length=1)
-    prefixes: list[str] = Field([], max_length=PREFIXES_MOST, description="prefixes of queue names; empty: all queues")
+    prefixes: list[str] = Field(
+        [], max_length=PREFIXES_MAX, description="prefixes of the names of queues, topics and groups; empty: all"
+    )
     trusted_accounts: list[str] = Field(
-        [], max_length=TRUSTED_MOST, description="other accounts whose keys may assume the role"
+        [], max_length=TRUSTED_MAX, description="other accounts whose keys may assume the role"
     )
     trusted_subjects: list[str] = Field(
-        [], max_length=TRUSTED_MOST, description="subjects of the OIDC issuer whose tokens may assume the role"
+        [], max_length=TRUSTED_MAX, description="subjects of the OIDC issuer whose tokens may assume the role"
     )
-    session_seconds_most: int = Field(3600, ge=900, le=43_200)
+    session_seconds_max: int = Field(3600, ge=900, le=43_200)
 
 
 class RoleShown(RoleGiven):
@@ -404,7 +410,7 @@ class TokenAsked(Given):
     seconds: int = Field(3600, ge=60, le=3600)
     scopes: list[Scope] | None = Field(None, description="default: those of the key")
     prefixes: list[str] = Field(
-        [], max_length=PREFIXES_MOST, description="prefixes of queue names; empty: those of the key"
+        [], max_length=PREFIXES_MAX, description="prefixes of queue names; empty: those of the key"
     )
 
 
@@ -444,7 +450,7 @@ class NodeShown(BaseModel):
     name: str
     address: str
     state: str = Field(
-        description="live, draining (it gives up its shards, or has none), cut off (it is alive, but most "
+        description="live, draining (it gives up its shards, or has none), unreachable (it is alive, but most "
         "callers of the cluster cannot reach it: other nodes get its shards), suspect (its "
         "heartbeats have stopped, and its shards have not been taken over yet) or gone (it "
         "died, and other nodes have its shards)"
@@ -458,7 +464,7 @@ class NodeShown(BaseModel):
     shards: int
     cpu: float = Field(description="used part of a core")
     storage: float = Field(description="used part of its disk, or of its memory for messages, whichever is higher")
-    release: str | None = Field(description="Holdfast release of the node; null: a release that does not report it")
+    release: str | None = Field(description="Holdfast release of the node; null: not reported")
 
 
 class ClusterShown(BaseModel):
@@ -497,7 +503,7 @@ class CandidateShown(BaseModel):
         description="acting, standing by, suspect (it has not reported for some time) or gone (another "
         "process replaced it)"
     )
-    heard: float = Field(description="time of its last report, by its clock")
+    reported_at: float = Field(description="time of its last report, by its clock")
     since: float | None = Field(description="gone process: time when it was replaced")
     taken_over_by: str | None = Field(description="gone process: the process that replaced it")
 
@@ -506,7 +512,7 @@ class ManagerShown(BaseModel):
     """The out-cluster manager."""
 
     name: str | None = Field(description="name of its process; null: there is none at the moment")
-    heard: float = Field(description="time of its last report")
+    reported_at: float = Field(description="time of its last report")
     processes: list[CandidateShown] = Field(
         description="the manager, processes standing by, and those that stopped reporting"
     )

@@ -1,19 +1,20 @@
 """Deletion of a tenant, in steps that can be repeated after an interruption.
 
-First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues
+First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues, topics
 and data keys are deleted; then its state becomes ``deleted``.  Its record with its times remains, for the last
 invoice, and the account number is not reused.  A tenant found in state ``deleting`` at a start is finished
 then.
 
-A call accepted before may create a queue meanwhile.  After creating a queue, calls therefore check the tenant's
-state, and delete the queue again unless the tenant still exists
-(:func:`frontend.sqs.actions.queues.ensure_queue`): either the queue exists when the queues are listed here, or
-the call sees the new state.  Only if that process ends in between does a queue remain, until the next start.
+A call accepted before may create a queue or a topic meanwhile.  After creating one, calls therefore check the tenant's
+state, and delete it again unless the tenant still exists (:func:`frontend.sqs.actions.queues.ensure_queue`): either it
+exists when all are listed here, or the call sees the new state.  Only if that process ends in between does a queue or
+topic remain, until the next start.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import msgspec
 
@@ -22,7 +23,8 @@ from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError
 from frontend.queues.queues import Queues
 from frontend.services import Services
-from metadata_service.store import ConditionFailed, QueueNotFound, StoreError
+from frontend.streams.deletion import delete_stream
+from metadata_service.store import ConditionFailed, QueueNotFound, StoreError, StreamNotFound
 
 _PAGE = 100
 _TRIES = 4
@@ -49,13 +51,14 @@ async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
     if services.documents is not None:
         await services.documents.store.delete_document_jobs(account)
     await _delete_queues(services, account)
+    await _delete_streams(services, account)
     if services.keyring is not None:
         await services.keyring.destroy_tenant_keys(account)
     return await _become(services, account, "deleted")
 
 
 async def finish_deletions(services: Services) -> None:
-    """Continue deletions that an ended process began.  Failures are logged, and left for the next start."""
+    """Continue deletions that an ended process started.  Failures are logged, and left for the next start."""
     after = ""
     while tenants := await services.credentials.store.list_tenants(after=after, limit=_PAGE):
         for tenant in tenants:
@@ -65,6 +68,7 @@ async def finish_deletions(services: Services) -> None:
                     log.info("the deletion of account %s was finished", tenant.account)
                 elif tenant.state == "deleted":
                     await _delete_queues(services, tenant.account)
+                    await _delete_streams(services, tenant.account)
             except (StoreError, BackendError, KeyringError) as error:
                 log.error("the deletion of account %s cannot be finished yet: %s", tenant.account, error)
         after = tenants[-1].account
@@ -87,6 +91,15 @@ async def _delete_queue(services: Services, queues: Queues, account: str, name: 
     except BackendError as error:
         # As with DeleteQueue, the backend drops the rest of its messages when it next starts.
         log.warning("the messages of queue %r of deleted account %s are still stored: %s", name, account, error)
+
+
+async def _delete_streams(services: Services, account: str) -> None:
+    if services.streams is None:
+        return
+    while streams := await services.streams.list_streams(account, limit=_PAGE):
+        for stream in streams:
+            with suppress(StreamNotFound):  # another process has deleted it
+                await delete_stream(services, stream)
 
 
 async def _become(services: Services, account: str, state: str) -> Tenant:

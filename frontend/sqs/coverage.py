@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from frontend.queues.attributes import READABLE, SETTABLE
-from frontend.sqs.operations import ON_ACCOUNT, ON_QUEUE
+from frontend.sqs.operations import OPERATIONS
 from frontend.sqs.protocol.errors import REGISTRY
 from frontend.sqs.protocol.model import (
     ACTIONS,
@@ -47,7 +47,7 @@ def _actions() -> Iterator[str]:
     yield "| action | JSON | Query | members | names in a Query request | answer |"
     yield "|---|---|---|---|---|---|"
     for name, action in sorted(ACTIONS.items()):
-        done = "yes" if name in ON_QUEUE or name in ON_ACCOUNT else "no"
+        done = "yes" if name in OPERATIONS else "no"
         members = ", ".join(
             f"**{member}**" if about.required else member for member, about in action.input.members.items()
         )

@@ -1,52 +1,39 @@
-"""Dispatch of actions to functions."""
+"""The actions of SQS, and the functions that carry them out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from typing import Final
 
-from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members
+from frontend.request.context import AccountAction, QueueAction, SqsAction
 from frontend.sqs.actions import batches, dead_letter, messages, moves, permissions, queues, tags, visibility
-from frontend.sqs.actions.context import Context
 
-QueueOperation = Callable[[Context, Call, QueueView, Members], Awaitable[Members | None]]
-AccountOperation = Callable[[Context, Call, Members], Awaitable[Members | None]]
+_ON_QUEUE: Final = (
+    QueueAction(name="AddPermission", run=permissions.add_permission, audited=True),
+    QueueAction(name="ChangeMessageVisibility", run=visibility.change_message_visibility),
+    QueueAction(name="ChangeMessageVisibilityBatch", run=batches.change_message_visibility_batch),
+    QueueAction(name="DeleteMessage", run=messages.delete_message),
+    QueueAction(name="DeleteMessageBatch", run=batches.delete_message_batch),
+    QueueAction(name="DeleteQueue", run=queues.delete_queue, audited=True),
+    QueueAction(name="GetQueueAttributes", run=queues.get_queue_attributes),
+    QueueAction(name="ListDeadLetterSourceQueues", run=dead_letter.list_dead_letter_source_queues),
+    QueueAction(name="ListQueueTags", run=tags.list_queue_tags),
+    QueueAction(name="PurgeQueue", run=queues.purge_queue, audited=True),
+    QueueAction(name="ReceiveMessage", run=messages.receive_message),
+    QueueAction(name="RemovePermission", run=permissions.remove_permission, audited=True),
+    QueueAction(name="SendMessage", run=messages.send_message, sends=True),
+    QueueAction(name="SendMessageBatch", run=batches.send_message_batch, sends=True),
+    QueueAction(name="SetQueueAttributes", run=queues.set_queue_attributes, audited=True),
+    QueueAction(name="TagQueue", run=tags.tag_queue, audited=True),
+    QueueAction(name="UntagQueue", run=tags.untag_queue, audited=True),
+)
+_ON_ACCOUNT: Final = (
+    AccountAction(name="CancelMessageMoveTask", run=moves.cancel_message_move_task, audited=True),
+    AccountAction(name="CreateQueue", run=queues.create_queue, audited=True, at_queue_url=False),
+    AccountAction(name="GetQueueUrl", run=queues.get_queue_url),
+    AccountAction(name="ListMessageMoveTasks", run=moves.list_message_move_tasks),
+    AccountAction(name="ListQueues", run=queues.list_queues, at_queue_url=False),
+    AccountAction(name="StartMessageMoveTask", run=moves.start_message_move_task, audited=True),
+)
 
-ON_QUEUE: dict[str, QueueOperation] = {
-    "AddPermission": permissions.add_permission,
-    "ChangeMessageVisibility": visibility.change_message_visibility,
-    "ChangeMessageVisibilityBatch": batches.change_message_visibility_batch,
-    "DeleteMessage": messages.delete_message,
-    "DeleteMessageBatch": batches.delete_message_batch,
-    "DeleteQueue": queues.delete_queue,
-    "GetQueueAttributes": queues.get_queue_attributes,
-    "ListDeadLetterSourceQueues": dead_letter.list_dead_letter_source_queues,
-    "ListQueueTags": tags.list_queue_tags,
-    "PurgeQueue": queues.purge_queue,
-    "ReceiveMessage": messages.receive_message,
-    "RemovePermission": permissions.remove_permission,
-    "SendMessage": messages.send_message,
-    "SendMessageBatch": batches.send_message_batch,
-    "SetQueueAttributes": queues.set_queue_attributes,
-    "TagQueue": tags.tag_queue,
-    "UntagQueue": tags.untag_queue,
-}
-"""Actions that name a queue by its URL; the queue is found first."""
-
-ON_ACCOUNT: dict[str, AccountOperation] = {
-    "CancelMessageMoveTask": moves.cancel_message_move_task,
-    "CreateQueue": queues.create_queue,
-    "GetQueueUrl": queues.get_queue_url,
-    "ListMessageMoveTasks": moves.list_message_move_tasks,
-    "ListQueues": queues.list_queues,
-    "StartMessageMoveTask": moves.start_message_move_task,
-}
-
-NOT_AT_A_QUEUE_URL = frozenset(("CreateQueue", "ListQueues"))
-"""Actions that are invalid for the endpoint, as in SQS, when sent to the URL of a queue."""
-
-UNSIGNED = frozenset(ON_QUEUE)
-"""Actions possible without a signature if the queue's policy allows everybody; asking for a URL needs one."""
-
-SENDS = frozenset(("SendMessage", "SendMessageBatch"))
-"""Actions that create the queue, if the settings say so."""
+OPERATIONS: Final[dict[str, SqsAction]] = {action.name: action for action in (*_ON_QUEUE, *_ON_ACCOUNT)}
+"""All actions by name."""

@@ -12,10 +12,11 @@ from typing import BinaryIO, Final, NoReturn
 
 from auth.encryption.data_keys import DataKey
 from auth.encryption.named_keys import NamedKey
-from backend.journal.cassandra.table_interface import StateRead, Written
+from backend.extent_ids import ExtentId
+from backend.journal.cassandra.table_interface import BLOCKS_PER_READ, ExtentBlock, StateRead, Written
 from holdfast.backup import rows
 from holdfast.backup.layout import LayoutEntry as FilePlace
-from holdfast.backup.layout import folder_of, pieces_path, segment_path
+from holdfast.backup.layout import chunks_path, folder_of, segment_path
 from holdfast.backup.rows import RowPosition
 from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy
 from metadata_service.models import LogEntry, ShardEntry
@@ -34,19 +35,22 @@ class Scratch:
     async def put_segment(self, place: FilePlace, found: Iterator[tuple[int, bytes]]) -> None:
         def write() -> None:
             with self._new(segment_path(place.cluster, place.log_id, place.number)) as file:
-                rows.begin(file)
+                rows.write_mark(file)
                 for number, data in found:
                     rows.add(file, number, data)
 
         await asyncio.to_thread(write)
 
-    async def put_pieces(self, place: FilePlace, chunks: Sequence[bytes]) -> None:
+    async def put_chunks(self, place: FilePlace, chunks: Sequence[bytes]) -> None:
         def write() -> None:
-            with self._new(pieces_path(place.cluster, place.log_id, place.number)) as file:
+            with self._new(chunks_path(place.cluster, place.log_id, place.number)) as file:
                 for chunk in chunks:
                     file.write(chunk)
 
         await asyncio.to_thread(write)
+
+    async def put_extent(self, place: FilePlace, file: BinaryIO) -> None:
+        """Do nothing: no recovery reads extents, and the sum of the file has been checked."""
 
     async def put_cluster(self, name: str, rows: Filling) -> None:
         """Do nothing: entries are read from the backup itself."""
@@ -72,7 +76,7 @@ class BackedUpTables:
     async def check(self) -> None:
         """Do nothing: the tables are not written."""
 
-    def everyone(self) -> BackedUpTables:
+    def at_consistency_all(self) -> BackedUpTables:
         return self
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
@@ -88,7 +92,7 @@ class BackedUpTables:
     async def get_bytes(self, log_id: int, file: int, offset: int, length: int) -> bytes:
         def read() -> bytes:
             try:
-                with open(self._folder / pieces_path(self._cluster, log_id, file), "rb") as found:
+                with open(self._folder / chunks_path(self._cluster, log_id, file), "rb") as found:
                     found.seek(offset)
                     return found.read(length)
             except FileNotFoundError:
@@ -127,7 +131,7 @@ class BackedUpTables:
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         _refuse()
 
-    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+    def put_row_at_all(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         _refuse()
 
     def read_state(self, log_id: int, done: StateRead) -> None:
@@ -143,6 +147,23 @@ class BackedUpTables:
         _refuse()
 
     async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
+        _refuse()
+
+    async def add_extent(self, shard: int, extent: ExtentId) -> None:
+        _refuse()
+
+    async def put_blocks(self, extent: ExtentId, blocks: Sequence[ExtentBlock]) -> None:
+        _refuse()
+
+    async def get_blocks(
+        self, extent: ExtentId, start: int, end: int, blocks_max: int = BLOCKS_PER_READ
+    ) -> list[ExtentBlock]:
+        _refuse()
+
+    async def extents(self, shard: int) -> list[ExtentId]:
+        _refuse()
+
+    async def drop_extent(self, shard: int, extent: ExtentId) -> None:
         _refuse()
 
 
@@ -176,11 +197,16 @@ class BackedUpEntries:
 
 
 class BackedUpKeys:
-    """Read-only data keys, for :meth:`auth.encryption.keyring.Keyring.check`."""
+    """Read-only keys, for :meth:`auth.encryption.keyring.Keyring.check`."""
 
     def __init__(self, copy: MetadataCopy) -> None:
-        self._keys = copy.data_keys()
-        self._named = copy.named_keys()
+        self.data_keys = _BackedUpDataKeys(copy.data_keys())
+        self.named_keys = _BackedUpNamedKeys(copy.named_keys())
+
+
+class _BackedUpDataKeys:
+    def __init__(self, keys: list[DataKey]) -> None:
+        self._keys = keys
 
     async def data_keys(self, account: str | None = None) -> list[DataKey]:
         return [key for key in self._keys if account in (None, key.account)]
@@ -200,8 +226,13 @@ class BackedUpKeys:
     async def destroy_data_keys(self, account: str) -> int:
         _refuse()
 
+
+class _BackedUpNamedKeys:
+    def __init__(self, keys: list[NamedKey]) -> None:
+        self._keys = keys
+
     async def named_keys(self, account: str | None = None) -> list[NamedKey]:
-        return [key for key in self._named if account in (None, key.account)]
+        return [key for key in self._keys if account in (None, key.account)]
 
     async def create_named_key(self, key: NamedKey) -> NamedKey:
         _refuse()

@@ -35,8 +35,8 @@ from backend.journal.cassandra.table_interface import Unanswered
 from backend.journal.cassandra.tables import CassandraTables
 from backend.journal.cassandra.tail import CassandraTail, End
 from backend.journal.rows import SEGMENT_MAX
-from holdfast.backup.kept import CannotBackUp, Tell, now_ms
-from metadata_service.cassandra.store import CassandraStore
+from holdfast.backup.kept import CannotBackUp, Report, now_ms
+from metadata_service.cassandra.entries import CassandraEntries
 from metadata_service.models import BackendCluster, BackupPin, LogEntry, ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
 
@@ -48,7 +48,7 @@ TRIES: Final = 20
 PAUSE_SECONDS: Final = (0.2, 3.0)
 """The first and the longest pause between two attempts, which lets the service make progress."""
 PIN_TRIES: Final = 20
-FILES_MOST: Final = (1 << 31) - 1
+FILES_MAX: Final = (1 << 31) - 1
 """Maximum number of a log's checkpoint file."""
 
 
@@ -67,9 +67,11 @@ class Moment(NamedTuple):
 class ClusterHold:
     """A backend cluster whose logs can be held, with the pin that protects the data being copied."""
 
-    def __init__(self, cluster: BackendCluster, store: CassandraStore, tables: CassandraTables, backup: str) -> None:
+    def __init__(
+        self, cluster: BackendCluster, entries: CassandraEntries, tables: CassandraTables, backup: str
+    ) -> None:
         self.cluster = cluster
-        self.store = store
+        self.entries = entries
         self.tables = tables
         self._backup = backup
         self._pin = BackupPin(backup, 0, ())
@@ -100,8 +102,8 @@ class ClusterHold:
         before, self._pin = self._pin, BackupPin(self._backup, now_ms() + int(PIN_SECONDS * 1000), logs)
         if not await self._change_pins(self._pin, again=True) or before.until_ms < now_ms():
             raise CannotBackUp(
-                f"what keeps the nodes of the cluster {self.cluster.name} from dropping what is being copied was taken "
-                "away meanwhile, or was not renewed in time.  Take the backup again"
+                f"the pin that protects the copied data of the cluster {self.cluster.name} was removed "
+                "meanwhile, or was not renewed in time.  Take the backup again"
             )
 
     async def unpin(self) -> None:
@@ -112,15 +114,15 @@ class ClusterHold:
         """Set, replace or remove (None) the backup's pin, and remove void ones; ``again``: only replace.
         Returns True if the backup had one."""
         for left in reversed(range(PIN_TRIES)):
-            entry = await self.store.cluster()
-            mine = any(one.name == self._backup for one in entry.pins)
+            entry = await self.entries.cluster()
+            own = any(one.name == self._backup for one in entry.pins)
             others = [one for one in entry.pins if one.name != self._backup and one.until_ms > now_ms()]
-            pins = (*others, pin) if pin is not None and (mine or not again) else tuple(others)
+            pins = (*others, pin) if pin is not None and (own or not again) else tuple(others)
             if pins == entry.pins:
-                return mine
+                return own
             try:
-                await self.store.update_cluster(msgspec.structs.replace(entry, pins=pins))
-                return mine
+                await self.entries.update_cluster(msgspec.structs.replace(entry, pins=pins))
+                return own
             except ConditionFailed:  # the cluster's manager has just changed it
                 if not left:
                     raise
@@ -134,31 +136,25 @@ class ClusterHold:
         Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
         """
         while True:
-            logs = needed(await self.store.logs(), await self.store.shards())
+            logs = needed(await self.entries.logs(), await self.entries.shards())
             known = {entry.log_id for entry in logs} <= {log_id for log_id, _, _ in self._pin.logs}
             if known and (not logs or self._pin.until_ms > now_ms() + PIN_SECONDS * 500):
                 break
-            await self.pin((entry.log_id, SEGMENT_MAX, FILES_MOST) for entry in logs)  # before listing the content
-        unable = {beat.log_id: beat.node for beat in await self.store.heartbeats() if not beat.can_be_held}
-        if names := [unable[entry.log_id] for entry in logs if entry.state == "open" and entry.log_id in unable]:
-            raise CannotBackUp(
-                f"these backends of the cluster {self.cluster.name} are of an earlier release, which cannot be held "
-                f"for the moment of a backup: {', '.join(sorted(names))}.  Upgrade them first"
-            )
+            await self.pin((entry.log_id, SEGMENT_MAX, FILES_MAX) for entry in logs)  # before listing the content
         await asyncio.gather(*(tail.catch_up() for tail in self._follow(logs)))
 
     async def hold(self, name: str) -> None:
         """Hold all open logs.  Raises :class:`StoreError`."""
         self._held = set()
-        logs = [entry.log_id for entry in await self.store.logs() if entry.state == "open"]
+        logs = [entry.log_id for entry in await self.entries.logs() if entry.state == "open"]
         self._held = set(logs)  # a failed hold may have taken effect, and has to be ended, too
-        held = await together(self.store.hold(log_id, name) for log_id in logs)
+        held = await together(self.entries.hold(log_id, name) for log_id in logs)
         self._held = {log_id for log_id, one in zip(logs, held, strict=True) if one}
 
     async def find(self) -> Moment | None:
         """Take steps 1 to 3; None if something has changed.  Raises :class:`StoreError` and :class:`Unanswered`."""
-        known = await self.store.logs()
-        shards = await self.store.shards()
+        known = await self.entries.logs()
+        shards = await self.entries.shards()
         logs = needed(known, shards)
         owners = {entry.owner_log for entry in shards}
         if any(log.state == "open" and log.log_id in owners and log.log_id not in self._held for log in logs):
@@ -167,13 +163,13 @@ class ClusterHold:
             return None
         tails = self._follow(logs)
         await asyncio.gather(*(tail.catch_up() for tail in tails))
-        if await self.store.shards() != shards:
+        if await self.entries.shards() != shards:
             return None
         return Moment(logs, shards, {tail.log_id: tail.end for tail in tails}, {})
 
     async def release(self, name: str) -> bool:
         """End the holds; True if all lasted until now."""
-        lasted = await asyncio.gather(*(self.store.release(one, name) for one in self._held), return_exceptions=True)
+        lasted = await asyncio.gather(*(self.entries.release(one, name) for one in self._held), return_exceptions=True)
         self._held = set()
         return all(one is True for one in lasted)
 
@@ -204,7 +200,7 @@ def needed(logs: Iterable[LogEntry], shards: Sequence[ShardEntry]) -> list[LogEn
     return [entry for entry in logs if entry.state != "sealed" or entry.log_id in mentioned]
 
 
-async def find(clusters: Sequence[ClusterHold], name: str, report: Tell) -> tuple[int, float, list[Moment]]:
+async def find(clusters: Sequence[ClusterHold], name: str, report: Report) -> tuple[int, float, list[Moment]]:
     """Find the moment: its time, the longest time that answers had to wait, and the state of each cluster.
 
     Raises :class:`CannotBackUp`, :class:`StoreError` and :class:`Unanswered`.
@@ -213,7 +209,7 @@ async def find(clusters: Sequence[ClusterHold], name: str, report: Tell) -> tupl
     pause, why = PAUSE_SECONDS[0], ""
     for tries in range(TRIES):
         if tries:
-            report(f"no moment was found ({why}): trying again")
+            report(f"no consistent moment was found ({why}): trying again")
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS[1])
         await asyncio.gather(*(one.prepare() for one in clusters))
@@ -239,8 +235,8 @@ async def find(clusters: Sequence[ClusterHold], name: str, report: Tell) -> tupl
                 moments[at] = moment._replace(seqs=await cluster.seqs(moment))
             return moment_ms, waited, moments
     raise CannotBackUp(
-        f"no moment was found at which the logs can be copied: {why}.  Nothing was changed; try again when there is "
-        "less load, or when the backends have settled"
+        f"no consistent moment was found: {why}.  Nothing was changed; try again under less load, or when the "
+        "backends are stable"
     )
 
 

@@ -14,16 +14,18 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
-from backend.journal.cassandra.retrying_tables import PatientTables
+from backend.api import Unavailable
+from backend.journal.cassandra.extents import CassandraExtents
+from backend.journal.cassandra.retrying_tables import RetryingTables
 from backend.journal.cassandra.table_interface import Unanswered
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from holdfast.backup.cassandra_moment import together
 from holdfast.backup.contents import Contents, read_contents, write_contents
 from holdfast.backup.layout import LayoutEntry
 from holdfast.backup.manifest import BackupUnusable, Manifest
-from holdfast.backup.restore import CannotRestore, Tell, damaged_files
+from holdfast.backup.restore import CannotRestore, Report, damaged_files
 from holdfast.backup.target import BackupTarget, TargetUnusable
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
@@ -35,10 +37,11 @@ from metadata_service.store import StoreError
 
 ROWS_AT_ONCE: Final = 16
 """Number of rows written to Cassandra concurrently."""
+EXTENT_BYTES_AT_ONCE: Final = 4 << 20
 
 
 async def restore(
-    target: BackupTarget, manifest: Manifest, settings: Settings, report: Tell = lambda text: None
+    target: BackupTarget, manifest: Manifest, settings: Settings, report: Report = lambda text: None
 ) -> None:
     """Fill the keyspaces named in the settings, which must be empty, not exist, or be an unfinished restore of
     the same backup.
@@ -61,10 +64,10 @@ async def restore(
             await keyspaces.close_all()
             await write_contents(target, contents, keyspaces, report)
             await keyspaces.open_all()
-        except (Unanswered, StoreError, BackupUnusable, TargetUnusable, OSError) as error:
+        except (Unanswered, Unavailable, StoreError, BackupUnusable, TargetUnusable, OSError) as error:
             raise CannotRestore(
-                f"{error}.  The restore is unfinished, and no service can use what is in the keyspaces "
-                f"{', '.join(opened)} now.  Repeat the command, which goes on, or drop them "
+                f"{error}.  The restore is incomplete, and no service can use the keyspaces {', '.join(opened)} "
+                "now.  Repeat the command, which continues, or drop them "
                 f"({' '.join(f'DROP KEYSPACE {name};' for name in opened)}) and restore into others"
             ) from error
 
@@ -84,7 +87,7 @@ class Keyspaces:
     """The keyspaces to be filled.  Implements :class:`~holdfast.backup.contents.Destination`.
 
     Each method raises :class:`~backend.journal.cassandra.table_interface.Unanswered` and :class:`StoreError`, also if
-    another restore has begun.
+    another restore was started.
     """
 
     def __init__(self, opened: dict[str, _Opened], metadata: str, clusters: dict[str, str], note: str) -> None:
@@ -93,7 +96,7 @@ class Keyspaces:
         self._metadata = opened[metadata]
         self._clusters = {cluster: opened[keyspace] for cluster, keyspace in clusters.items()}
         self._note = note
-        self._tables: dict[str, PatientTables] = {}
+        self._tables: dict[str, RetryingTables] = {}
 
     async def close_all(self) -> None:
         """Forbid all programs to use them, beginning with the metadata, without which no service starts."""
@@ -111,9 +114,17 @@ class Keyspaces:
         while some := list(islice(found, ROWS_AT_ONCE)):
             await together(tables.rewrite(place.log_id, place.number, number, data) for number, data in some)
 
-    async def put_pieces(self, place: LayoutEntry, chunks: Sequence[bytes]) -> None:
+    async def put_chunks(self, place: LayoutEntry, chunks: Sequence[bytes]) -> None:
         tables = await self._of(place)
         await tables.put_file(place.log_id, place.number, chunks)
+
+    async def put_extent(self, place: LayoutEntry, file: BinaryIO) -> None:
+        assert place.extent is not None
+        extents = CassandraExtents(await self._of(place))
+        offset = 0
+        while data := await asyncio.to_thread(file.read, EXTENT_BYTES_AT_ONCE):
+            await extents.append(place.extent, offset, data)
+            offset += len(data)
 
     async def put_cluster(self, name: str, rows: Filling) -> None:
         await self._check()
@@ -125,18 +136,18 @@ class Keyspaces:
         await self._check()
         await fill(self._metadata.store, rows, again=self._metadata.again)
 
-    async def _of(self, place: LayoutEntry) -> PatientTables:
+    async def _of(self, place: LayoutEntry) -> RetryingTables:
         await self._check()
         if place.cluster not in self._tables:
             store = self._clusters[place.cluster].store
             await store.bring(JOURNAL)
             tables = await CassandraTables.open(store.keyspace.connection, store.keyspace.name, store.fence)
-            self._tables[place.cluster] = PatientTables(tables)
+            self._tables[place.cluster] = RetryingTables(tables)
         return self._tables[place.cluster]
 
     async def _check(self) -> None:
         if await restored_as(self._metadata.store) != self._note:
-            raise CannotRestore("another restore into the same keyspaces has begun, and goes on alone")
+            raise CannotRestore("another restore into the same keyspaces was started, and replaces this one")
 
 
 class _Opened(NamedTuple):
@@ -172,8 +183,8 @@ async def _open_all(
             goes_on = again
         if not again and not await _is_empty(connection, store):
             raise CannotRestore(
-                f"the keyspace {name} is not empty, and nothing is restored over what is there: name another one, "
-                "which need not be there (cassandra_keyspace, --cassandra-keyspace)"
+                f"the keyspace {name} is not empty, and a restore overwrites nothing: name another one, which "
+                "need not exist (cassandra_keyspace, --cassandra-keyspace)"
             )
         found[name] = _Opened(store, again)
     return found
@@ -191,13 +202,20 @@ async def _is_empty(connection: CassandraConnection, store: CassandraStore) -> b
     return await is_empty(store) and not await asyncio.to_thread(_has_rows, connection, name, tables)
 
 
-_JOURNALS: Final = ("journal", "journal_segments", "checkpoints", "checkpoint_files")
+_JOURNALS: Final = (
+    "journal",
+    "journal_segments",
+    "checkpoints",
+    "checkpoint_files",
+    "stream_chunks",
+    "stream_extents",
+)
 
 
 def _has_rows(connection: CassandraConnection, keyspace: str, tables: Iterable[str]) -> bool:
     """True if there is a journal.  Blocks."""
     return any(
-        connection.session.execute(f"SELECT log FROM {keyspace}.{table} LIMIT 1").one() is not None
+        connection.session.execute(f"SELECT * FROM {keyspace}.{table} LIMIT 1").one() is not None
         for table in _JOURNALS
         if table in tables
     )

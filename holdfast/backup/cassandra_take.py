@@ -19,25 +19,35 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from backend.journal.cassandra.retrying_tables import PatientTables
-from backend.journal.cassandra.table_interface import CHUNK_BYTES as CHUNK
-from backend.journal.cassandra.table_interface import ROWS_MOST, Unanswered, pages
+from backend.api import shard_of
+from backend.extent_ids import ExtentId
+from backend.journal.cassandra.retrying_tables import RetryingTables
+from backend.journal.cassandra.table_interface import BLOCK_BYTES as CHUNK
+from backend.journal.cassandra.table_interface import ROWS_MAX, Unanswered, pages
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.journal.rows import SEGMENT_MAX, decode_row_header
 from backend.recovery.checkpointer import pins_of
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
 from holdfast.backup import rows
-from holdfast.backup.cassandra_moment import FILES_MOST, PIN_SECONDS, ClusterHold, Moment, find, together
+from holdfast.backup.cassandra_extents import copy_extent, list_extents
+from holdfast.backup.cassandra_moment import FILES_MAX, PIN_SECONDS, ClusterHold, Moment, find, together
 from holdfast.backup.contents import outside
-from holdfast.backup.kept import BackupResult, CannotBackUp, Tell, finish, now_ms, store, written_to
-from holdfast.backup.layout import METADATA, entries_path, pieces_path, segment_path
+from holdfast.backup.kept import BackupResult, CannotBackUp, Report, finish, now_ms, store, written_to
+from holdfast.backup.layout import METADATA, chunks_path, entries_path, extent_path, segment_path
 from holdfast.backup.manifest import BackedUpFile, Manifest
 from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, BackupTarget
 from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
-from metadata_service.cassandra.copy import ClusterCopy, MetadataCopy, maps_are_settled, opened, put_together, read_all
+from metadata_service.cassandra.copy import (
+    ClusterCopy,
+    MetadataCopy,
+    maps_are_unchanged,
+    opened,
+    put_together,
+    read_all,
+)
 from metadata_service.cassandra.driver.connection import CassandraConnection
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.store import CassandraStore
@@ -51,8 +61,8 @@ AT_ONCE: Final = 4
 """Number of segments and files copied concurrently; each is on this machine's disk meanwhile."""
 ROW_BYTES: Final = 64 << 10
 """Assumed size of a row of unknown size."""
-PIECES_BYTES: Final = 2 << 20
-_AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
+COPY_BYTES: Final = 2 << 20
+_AGAIN: Final = "Take the backup again; files that were copied are not copied twice"
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -64,10 +74,18 @@ class _Part(NamedTuple):
     cluster: ClusterHold
     log: LogEntry
     number: int
-    end_row: int = ROWS_MOST
+    end_row: int = ROWS_MAX
     """For a segment, the row before which it ends."""
     size_bytes: int | None = None
     """Size of a checkpoint file; None: it is a segment."""
+
+
+class _Extent(NamedTuple):
+    """An extent of a stream."""
+
+    path: str
+    cluster: ClusterHold
+    extent: ExtentId
 
 
 async def take(
@@ -76,7 +94,7 @@ async def take(
     *,
     keep: int | None = None,
     signer: ManifestSigner | None = None,
-    report: Tell = lambda text: None,
+    report: Report = lambda text: None,
 ) -> tuple[BackupResult, float]:
     """Take a backup of the service in the settings; also returns for how many seconds its answers were delayed
     once.
@@ -105,7 +123,7 @@ async def take(
             name=name,
             version=__version__,
             schema=schema,
-            began_ms=started_at,
+            started_ms=started_at,
             moment_ms=moment_ms,
             ended_ms=now_ms(),
             queues=len(copy.queues()),
@@ -123,13 +141,13 @@ async def _clusters(
     settings: Settings, connection: CassandraConnection, metadata: CassandraStore, name: str, stack: AsyncExitStack
 ) -> list[ClusterHold]:
     found = []
-    for cluster in await metadata.backend_clusters():
+    for cluster in await metadata.clusters.backend_clusters():
         keyspace = cluster_keyspace(settings, cluster.name)
         if cluster.emptied and await CassandraKeyspace(connection, keyspace).tables() is None:
             continue  # retired, and its keyspace was removed
         store, _ = await opened(connection.share(), keyspace, JOURNAL)
         stack.push_async_callback(store.close)
-        held = ClusterHold(cluster, store, await CassandraTables.open(connection, keyspace, store.fence), name)
+        held = ClusterHold(cluster, store.entries, await CassandraTables.open(connection, keyspace, store.fence), name)
         stack.push_async_callback(_unpinned, held)
         found.append(held)
     return found
@@ -141,7 +159,7 @@ async def _unpinned(cluster: ClusterHold) -> None:
 
 
 async def _copy(
-    metadata: CassandraStore, clusters: list[ClusterHold], name: str, report: Tell
+    metadata: CassandraStore, clusters: list[ClusterHold], name: str, report: Report
 ) -> tuple[int, float, list[Moment], MetadataCopy]:
     """Determine the moment, and the metadata that belong to it."""
     report("reading the metadata")
@@ -149,13 +167,11 @@ async def _copy(
     for _ in range(ROUNDS):
         moment_ms, waited, moments = await find(clusters, name, report)
         after = await read_all(metadata)
-        if maps_are_settled(before, after):
+        if maps_are_unchanged(before, after):
             return moment_ms, waited, moments, await put_together(metadata, after, await read_all(metadata))
-        report("queues were just given other partitions: looking again")
+        report("the partitions of queues have just changed: trying again")
         before = after
-    raise CannotBackUp(
-        "queues are given other partitions all the time: nothing was changed; try again when they have settled"
-    )
+    raise CannotBackUp("the partitions of queues keep changing: nothing was changed; try again when they are stable")
 
 
 # --- copying ----------------------------------------------------------------------------------------------
@@ -166,47 +182,58 @@ class _Pinned:
 
     def __init__(self, clusters: list[ClusterHold]) -> None:
         self._clusters = clusters
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
 
     async def keep(self) -> None:
-        if time.monotonic() - self._said > PUT_OFF_SECONDS:
+        if time.monotonic() - self._reported_at > PUT_OFF_SECONDS:
             await self.check()
 
     async def check(self) -> None:
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
         for cluster in self._clusters:
             await cluster.put_off()
 
 
 async def _files(
-    clusters: list[ClusterHold], moments: list[Moment], copy: MetadataCopy, target: BackupTarget, report: Tell
+    clusters: list[ClusterHold], moments: list[Moment], copy: MetadataCopy, target: BackupTarget, report: Report
 ) -> tuple[list[BackedUpFile], list[str], int]:
     """Copy everything; returns the copied files, the missing ones, and the number of bytes new to the target."""
     pinned = _Pinned(clusters)
     files, missing, written = [], [], 0
     parts: list[_Part] = []
+    extents: list[_Extent] = []
     for cluster, moment in zip(clusters, moments, strict=True):
         await cluster.narrow(_bounds(moment))
         found, gone = await _parts(cluster, moment)
         parts += found
         missing += gone
+        # A later owner's extents would be in the way of the restored service's: its first owners have these epochs.
+        epochs = {entry.shard: entry.epoch for entry in moment.shards}
+        extents += [
+            _Extent(extent_path(cluster.cluster.name, extent), cluster, extent)
+            for extent in await list_extents(RetryingTables(cluster.tables))
+            if extent.epoch <= epochs.get(shard_of(extent.partition), 0)
+        ]
+    to_copy: list[_Part | _Extent] = [*parts, *extents]
     done = 0
     free = asyncio.Semaphore(AT_ONCE)
 
-    async def one(part: _Part) -> tuple[BackedUpFile, int] | None:
+    async def one(part: _Part | _Extent) -> tuple[BackedUpFile, int] | None:
         nonlocal done
         async with free:
             with tempfile.TemporaryFile() as file:
-                if part.size_bytes is None:
+                if isinstance(part, _Extent):
+                    filled = await copy_extent(RetryingTables(part.cluster.tables), part.extent, file, pinned.keep)
+                elif part.size_bytes is None:
                     filled = await _rows(part, file, pinned)
                 else:
-                    filled = await _pieces(part, part.size_bytes, file, pinned)
+                    filled = await _copy_chunks(part, part.size_bytes, file, pinned)
                 stored = await _stored(target, part.path, file) if filled else None
             done += 1
-            report(f"{done} of {len(parts)} segments and files, {part.path}")
+            report(f"{done} of {len(to_copy)} segments and files, {part.path}")
             return stored
 
-    for stored in await together(one(part) for part in parts):
+    for stored in await together(one(part) for part in to_copy):
         if stored is not None:
             files.append(stored[0])
             written += stored[1]
@@ -236,13 +263,13 @@ def _bounds(moment: Moment) -> Iterator[tuple[int, int, int]]:
         yield (
             log.log_id,
             SEGMENT_MAX if end is None else end.segment,
-            FILES_MOST if unknown else last.get(log.log_id, 0),
+            FILES_MAX if unknown else last.get(log.log_id, 0),
         )
 
 
 async def _parts(cluster: ClusterHold, moment: Moment) -> tuple[list[_Part], list[str]]:
     """Parts that a recovery would read, and those of them that are missing."""
-    tables = PatientTables(cluster.tables)
+    tables = RetryingTables(cluster.tables)
     pins = pins_of(0, None, {entry.log_id: entry for entry in moment.logs}, moment.shards)
     pointed = {segment for entry in moment.shards for segment in entry.segments()}
     needed = {file for entry in moment.shards for file in entry.files or ()}
@@ -256,30 +283,30 @@ async def _parts(cluster: ClusterHold, moment: Moment) -> tuple[list[_Part], lis
                 continue
             if end is not None and (segment > end.segment or (segment == end.segment and not end.row)):
                 continue  # preallocated, or written since
-            end_row = end.row if end is not None and segment == end.segment else ROWS_MOST
+            end_row = end.row if end is not None and segment == end.segment else ROWS_MAX
             parts.append(_Part(segment_path(name, log.log_id, segment), cluster, log, segment, end_row))
             pointed.discard((log.log_id, segment))
         for file, size_bytes in await tables.files(log.log_id):
             if unknown or (log.log_id, file) in needed:
-                path = pieces_path(name, log.log_id, file)
+                path = chunks_path(name, log.log_id, file)
                 parts.append(_Part(path, cluster, log, file, size_bytes=size_bytes))
                 needed.discard((log.log_id, file))
     missing = [segment_path(name, *one) for one in sorted(pointed)]
-    return parts, missing + [pieces_path(name, *one) for one in sorted(needed)]
+    return parts, missing + [chunks_path(name, *one) for one in sorted(needed)]
 
 
 async def _rows(part: _Part, file: BinaryIO, pinned: _Pinned) -> bool:
     """Copy a segment; True if it has any rows."""
-    tables, log_id = PatientTables(part.cluster.tables), part.log.log_id
+    tables, log_id = RetryingTables(part.cluster.tables), part.log.log_id
     sizes = dict(await tables.row_sizes(log_id, part.number))
-    rows.begin(file)
+    rows.write_mark(file)
     count = 0
     numbers = await part.cluster.tables.numbers(log_id, part.number, 0)
     for page in pages((number, sizes.get(number, ROW_BYTES)) for number in numbers if number < part.end_row):
         await pinned.keep()
         found = await tables.get_rows(log_id, part.number, page)
         if lost := [number for number in page if number not in found]:
-            found.update(await tables.everyone().get_rows(log_id, part.number, lost))
+            found.update(await tables.at_consistency_all().get_rows(log_id, part.number, lost))
         for number in page:
             data = found.get(number)
             if data is None:
@@ -292,17 +319,17 @@ async def _rows(part: _Part, file: BinaryIO, pinned: _Pinned) -> bool:
     return count > 0
 
 
-async def _pieces(part: _Part, size_bytes: int, file: BinaryIO, pinned: _Pinned) -> bool:
+async def _copy_chunks(part: _Part, size_bytes: int, file: BinaryIO, pinned: _Pinned) -> bool:
     """Copy a checkpoint file; missing parts become zeros, which no checksum accepts."""
-    tables, log_id = PatientTables(part.cluster.tables), part.log.log_id
-    for offset in range(0, size_bytes, PIECES_BYTES):
+    tables, log_id = RetryingTables(part.cluster.tables), part.log.log_id
+    for offset in range(0, size_bytes, COPY_BYTES):
         await pinned.keep()
-        length = min(PIECES_BYTES, size_bytes - offset)
+        length = min(COPY_BYTES, size_bytes - offset)
         data = await tables.get_bytes(log_id, part.number, offset, length)
         if len(data) < length:
-            everyone = tables.everyone()
+            at_consistency_all = tables.at_consistency_all()
             chunks = [
-                await everyone.get_bytes(log_id, part.number, at, min(CHUNK, offset + length - at))
+                await at_consistency_all.get_bytes(log_id, part.number, at, min(CHUNK, offset + length - at))
                 for at in range(offset, offset + length, CHUNK)
             ]
             data = b"".join(one.ljust(min(CHUNK, length - at * CHUNK), b"\0") for at, one in enumerate(chunks))
@@ -330,22 +357,22 @@ async def _check_still_there(parts: list[_Part]) -> None:
     for part in parts:
         name, log_id, is_segment = part.cluster.cluster.name, part.log.log_id, part.size_bytes is None
         if (name, log_id, is_segment) not in there:
-            tables = PatientTables(part.cluster.tables)
+            tables = RetryingTables(part.cluster.tables)
             found = await (tables.segments(log_id) if is_segment else _numbers(tables, log_id))
             there[name, log_id, is_segment] = set(found)
         if part.number not in there[name, log_id, is_segment]:
             raise CannotBackUp(
-                f"{part.path} was dropped while it was copied: are the clocks of the backends' machines right, or did "
-                f"the backup stand still for {PIN_SECONDS / 60:.0f} minutes?  {_AGAIN}"
+                f"{part.path} was deleted while it was copied: are the clocks of the backends' machines right, "
+                f"or was the backup stopped for {PIN_SECONDS / 60:.0f} minutes?  {_AGAIN}"
             )
 
 
-async def _numbers(tables: PatientTables, log_id: int) -> list[int]:
+async def _numbers(tables: RetryingTables, log_id: int) -> list[int]:
     return [file for file, _ in await tables.files(log_id)]
 
 
 async def _entries(cluster: ClusterHold, moment: Moment) -> ClusterCopy:
-    next_log, incarnations = await cluster.store.numbering()
+    next_log, incarnations = await cluster.entries.numbering()
     logs = [
         msgspec.structs.replace(
             log,
@@ -363,5 +390,5 @@ async def _entries(cluster: ClusterHold, moment: Moment) -> ClusterCopy:
         incarnations,
         tuple(logs),
         tuple(moment.shards),
-        await cluster.store.cluster(),
+        await cluster.entries.cluster(),
     )

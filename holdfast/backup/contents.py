@@ -14,11 +14,11 @@ from typing import BinaryIO, Final, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
 
-from backend.journal.cassandra.table_interface import CHUNK_BYTES
+from backend.journal.cassandra.table_interface import BLOCK_BYTES
 from holdfast.backup import rows
 from holdfast.backup.layout import METADATA, LayoutEntry, entries_path, place_of
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
-from holdfast.backup.restore import Tell, checked
+from holdfast.backup.restore import Report, checked
 from holdfast.backup.target import BackupTarget
 from metadata_service.cassandra.copy import ClusterCopy, Filling, MetadataCopy, cluster_filling, metadata_filling
 from metadata_service.cassandra.schema.tables import METADATA as METADATA_TABLES
@@ -31,7 +31,7 @@ _NAMED_MAX: Final = 3
 
 
 class File(NamedTuple):
-    """A segment of a log, or a file of checkpoint chunks."""
+    """A segment of a log, a file of checkpoint chunks, or an extent."""
 
     place: LayoutEntry
     file: BackedUpFile
@@ -44,7 +44,7 @@ class Contents(NamedTuple):
     clusters: dict[str, ClusterCopy]
     """Clusters by name."""
     files: list[File]
-    """Journals and checkpoints of all clusters."""
+    """Journals, checkpoints and extents of all clusters."""
     metadata_rows: Filling
     cluster_rows: dict[str, Filling]
     """Rows by name of the cluster."""
@@ -60,8 +60,11 @@ class Destination(Protocol):
     async def put_segment(self, place: LayoutEntry, found: Iterator[tuple[int, bytes]]) -> None:
         """Write a segment, from the numbers and bytes of its rows."""
 
-    async def put_pieces(self, place: LayoutEntry, chunks: Sequence[bytes]) -> None:
+    async def put_chunks(self, place: LayoutEntry, chunks: Sequence[bytes]) -> None:
         """Write a file of checkpoint chunks."""
+
+    async def put_extent(self, place: LayoutEntry, file: BinaryIO) -> None:
+        """Write an extent of a stream, from its bytes."""
 
     async def put_cluster(self, name: str, rows: Filling) -> None:
         """Write the entries of a cluster, after all its files."""
@@ -87,7 +90,9 @@ def read_contents(target: BackupTarget, manifest: Manifest) -> Contents:
         try:
             check_cluster_name(name)
         except ValueError as error:
-            raise BackupUnusable(f"the backup {manifest.name} names a backend cluster wrongly: {error}") from error
+            raise BackupUnusable(
+                f"the backup {manifest.name} has an invalid name of a backend cluster: {error}"
+            ) from error
     documents = {METADATA, *map(entries_path, manifest.clusters)}
     by_path = {file.path: file for file in manifest.files}
     metadata = _document(target, manifest, by_path.get(METADATA), METADATA, MetadataCopy)
@@ -121,12 +126,13 @@ def _document(target: BackupTarget, manifest: Manifest, file: BackedUpFile | Non
 def _placed(manifest: Manifest, file: BackedUpFile) -> File:
     place = place_of(file.path)
     if place is None or place.kind == "entries" or place.cluster not in manifest.clusters:
-        raise BackupUnusable(f"the backup {manifest.name} has a file that belongs to no part of it: {file.path!r}")
+        raise BackupUnusable(f"the backup {manifest.name} has an unknown file: {file.path!r}")
     return File(place, file)
 
 
 def _check_numbers(manifest: Manifest, metadata: MetadataCopy, clusters: dict[str, ClusterCopy]) -> None:
-    """Check that every queue has its partitions in the backup's clusters, and that clusters' entries are their own."""
+    """Check that every queue and topic has its partitions in the backup's clusters, and that clusters' entries are
+    their own."""
     if wrong := [name for name, copy in clusters.items() if copy.name != name]:
         raise BackupUnusable(f"the backup {manifest.name} has entries of another cluster for {wrong[0]}")
     numbers = {copy.number for copy in clusters.values()}
@@ -135,17 +141,17 @@ def _check_numbers(manifest: Manifest, metadata: MetadataCopy, clusters: dict[st
     if lost := outside(metadata, numbers):
         more = f" and {len(lost) - _NAMED_MAX} more" if len(lost) > _NAMED_MAX else ""
         raise BackupUnusable(
-            f"the backup {manifest.name} lacks the backend cluster of these queues: "
+            f"the backup {manifest.name} does not have the backend cluster of these queues or topics: "
             f"{', '.join(lost[:_NAMED_MAX])}{more}"
         )
 
 
 def outside(metadata: MetadataCopy, clusters: set[int]) -> list[str]:
-    """Account and name of each queue that has a partition in none of the clusters with these numbers."""
+    """Account and name of each queue and topic that has a partition in none of the clusters with these numbers."""
+    partitions = [(queue.account, queue.name, [one.id for one in queue.partitions]) for queue in metadata.queues()]
+    partitions += [(stream.account, stream.name, list(stream.partition_ids)) for stream in metadata.streams()]
     return [
-        f"{queue.account}/{queue.name}"
-        for queue in metadata.queues()
-        if any(cluster_of(partition.id) not in clusters for partition in queue.partitions)
+        f"{account}/{name}" for account, name, ids in partitions if any(cluster_of(one) not in clusters for one in ids)
     ]
 
 
@@ -153,7 +159,7 @@ def outside(metadata: MetadataCopy, clusters: set[int]) -> list[str]:
 
 
 async def write_contents(
-    target: BackupTarget, contents: Contents, to: Destination, report: Tell, scratch: Path | None = None
+    target: BackupTarget, contents: Contents, to: Destination, report: Report, scratch: Path | None = None
 ) -> None:
     """Write everything, journals first and the metadata last.
 
@@ -168,8 +174,11 @@ async def write_contents(
             await asyncio.to_thread(_spool, target, file, copy)
             if place.kind == "segment":
                 await to.put_segment(place, ((one.number, rows.read(copy, one)) for one in rows.places(copy)))
+            elif place.kind == "extent":
+                copy.seek(0)
+                await to.put_extent(place, copy)
             else:
-                await to.put_pieces(place, FileChunks(copy, file.size_bytes))
+                await to.put_chunks(place, FileChunks(copy, file.size_bytes))
         done += file.size_bytes
     for name, entries in contents.cluster_rows.items():
         await to.put_cluster(name, entries)
@@ -187,7 +196,7 @@ class FileChunks(Sequence[bytes]):
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file
-        self._count = (size_bytes + CHUNK_BYTES - 1) // CHUNK_BYTES
+        self._count = (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES
 
     def __len__(self) -> int:
         return self._count
@@ -203,5 +212,5 @@ class FileChunks(Sequence[bytes]):
             return [self[one] for one in range(*at.indices(self._count))]
         if not 0 <= at < self._count:
             raise IndexError(at)
-        self._file.seek(at * CHUNK_BYTES)
-        return self._file.read(CHUNK_BYTES)
+        self._file.seek(at * BLOCK_BYTES)
+        return self._file.read(BLOCK_BYTES)

@@ -21,7 +21,7 @@ the others' then, so that no backup relies on content that is about to be remove
 STALE_SECONDS: Final = 86_400.0
 """Age from which a mark counts as left by a killed backup."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class CannotBackUp(Exception):
@@ -50,7 +50,7 @@ def written_to(target: BackupTarget, name: str) -> Iterator[None]:
     target.write(mark, [b""])  # also checks that the target exists
     try:
         if any(one.age_seconds < STALE_SECONDS for one in target.files(REMOVING)):
-            raise CannotBackUp(f"older backups are just being removed from {target.name}: try again in some minutes")
+            raise CannotBackUp(f"older backups are being removed from {target.name}: try again in some minutes")
         yield
     finally:
         quietly(lambda: target.remove(mark))

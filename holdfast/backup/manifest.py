@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the Holdfast that made it."""
     schema: int
     """Schema version of the metadata."""
-    began_ms: int
+    started_ms: int = msgspec.field(name="began_ms")
     """Start of the backup: everything acknowledged before is in it, unless deleted since."""
     moment_ms: int
     """Moment of the backup's state, by the clock of the machine that made it, as the other times."""
@@ -115,7 +115,7 @@ def decode(data: bytes, name: str, signer: ManifestSigner | None = None) -> Mani
         written = msgspec.json.decode(data, type=_Written)
         body = bytes(written.manifest)
         if _check_of(body, written.signature) != written.sha256:
-            raise BackupUnusable(f"the list of what is in the backup {name} is damaged ({path_of(name)})")
+            raise BackupUnusable(f"the manifest of the backup {name} is damaged ({path_of(name)})")
         if signer is not None:
             try:
                 signer.check(name, body, written.signature)
@@ -129,22 +129,22 @@ def decode(data: bytes, name: str, signer: ManifestSigner | None = None) -> Mani
             )
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise BackupUnusable(
-            f"the list of what is in the backup {name} is damaged ({path_of(name)}): {error}"
-        ) from error
+        raise BackupUnusable(f"the manifest of the backup {name} is damaged ({path_of(name)}): {error}") from error
     if manifest.name != name:
-        raise BackupUnusable(f"the list of the backup {name} is of another, {manifest.name} ({path_of(name)})")
+        raise BackupUnusable(
+            f"the manifest of the backup {name} is that of another one, {manifest.name} ({path_of(name)})"
+        )
     for path, is_known in (
         *((folder, manifest.form == "folder" and _FOLDERS_OF_FOLDER.fullmatch(folder)) for folder in manifest.folders),
         *((file.path, _is_file_of(manifest.form, file.path)) for file in manifest.files),
     ):
         if not is_known or any(part in ("", ".", "..") for part in path.split("/")):
-            raise BackupUnusable(f"the backup {name} names a file that cannot be part of a backup: {path[:200]!r}")
+            raise BackupUnusable(f"the backup {name} names an invalid file: {path[:200]!r}")
     if len({file.path for file in manifest.files}) != len(manifest.files):
         raise BackupUnusable(f"the backup {name} names a file twice")
     for file in manifest.files:
         if not _CHECK.match(file.sha256) or file.size_bytes < 0:
-            raise BackupUnusable(f"the backup {name} has no check of the file {file.path!r}")
+            raise BackupUnusable(f"the backup {name} has no valid checksum of the file {file.path!r}")
     return manifest
 
 

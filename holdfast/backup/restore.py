@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.backup.manifest import BackedUpFile, BackupUnusable, Manifest
 from holdfast.backup.target import BackupTarget
-from metadata_service.sqlite.copy import begin_anew
+from metadata_service.sqlite.copy import prepare_restored
 
 METADATA: Final = "metadata.sqlite"
 _ASIDE: Final = "metadata.sqlite.restoring"
@@ -21,14 +21,14 @@ _NOBODYS = {"lost+found"}
 _SPARE_BYTES: Final = 256 << 20
 """Space that a start needs in addition to the restored files."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class CannotRestore(Exception):
     """Nothing was restored; the text says why."""
 
 
-def restore(target: BackupTarget, manifest: Manifest, data: Path, report: Tell = lambda text: None) -> None:
+def restore(target: BackupTarget, manifest: Manifest, data: Path, report: Report = lambda text: None) -> None:
     """Fill the data folder, which must be empty or not exist.
 
     Every file is verified while it is copied.  On any error the folder is left as it was.  Raises
@@ -45,17 +45,17 @@ def restore(target: BackupTarget, manifest: Manifest, data: Path, report: Tell =
         raise CannotRestore(f"{data} cannot be used: {error.strerror}") from error
     if found and METADATA not in found and not found - {"journal", *_ASIDES}:
         raise CannotRestore(
-            f"{data} has a journal and no metadata: if a restore into it was killed, remove the folder and restore "
-            "again; if its metadata were taken away, bring metadata.sqlite back"
+            f"{data} has a journal and no metadata: if a restore into it was killed, remove the folder and "
+            "restore again; if metadata.sqlite was removed, put it back"
         )
     if found:
         raise CannotRestore(
-            f"{data} is not empty, and nothing is restored over what is there: name a new folder, or move that one away"
+            f"{data} is not empty, and a restore overwrites nothing: name a new folder, or move that one away"
         )
     if (free := shutil.disk_usage(data).free) < manifest.size_bytes + _SPARE_BYTES:
         raise CannotRestore(
-            f"there is no room in {data}: {free >> 20} MiB are free, and {manifest.size_bytes >> 20} MiB are to be "
-            f"restored, with {_SPARE_BYTES >> 20} MiB for a start"
+            f"{data} has too little space: {free >> 20} MiB are free, and the restore needs "
+            f"{manifest.size_bytes >> 20} MiB, and {_SPARE_BYTES >> 20} MiB for a start"
         )
     try:
         data.chmod(0o700)
@@ -75,12 +75,12 @@ def restore(target: BackupTarget, manifest: Manifest, data: Path, report: Tell =
         raise
 
 
-def _fill(target: BackupTarget, manifest: Manifest, data: Path, report: Tell) -> None:
+def _fill(target: BackupTarget, manifest: Manifest, data: Path, report: Report) -> None:
     try:
         for name in manifest.folders:
             (data / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         unpack(target, manifest, data, report)
-        begin_anew(data / _ASIDE)
+        prepare_restored(data / _ASIDE)
         filled = {(data / file.path).parent for file in manifest.files}
         for folder in sorted(filled | {data / name for name in manifest.folders}, reverse=True):
             _sync(folder)
@@ -92,7 +92,7 @@ def _fill(target: BackupTarget, manifest: Manifest, data: Path, report: Tell) ->
         raise CannotRestore(f"{data} cannot be written: {error.strerror}") from error
 
 
-def unpack(target: BackupTarget, manifest: Manifest, folder: Path, report: Tell = lambda text: None) -> None:
+def unpack(target: BackupTarget, manifest: Manifest, folder: Path, report: Report = lambda text: None) -> None:
     """Write the files of a backup into a folder, durably.  The metadata of a data folder get a temporary name.
 
     Raises :class:`OSError`, and the errors of :func:`checked`.
@@ -112,7 +112,7 @@ def unpack(target: BackupTarget, manifest: Manifest, folder: Path, report: Tell 
         done += file.size_bytes
 
 
-def damaged_files(target: BackupTarget, manifest: Manifest, report: Tell) -> list[str]:
+def damaged_files(target: BackupTarget, manifest: Manifest, report: Report) -> list[str]:
     """Read every file to its end, and describe the missing and damaged ones.
 
     Raises :class:`~holdfast.backup.target.TargetUnusable`.

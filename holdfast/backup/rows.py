@@ -24,7 +24,7 @@ class RowPosition(NamedTuple):
     size_bytes: int
 
 
-def begin(file: BinaryIO) -> None:
+def write_mark(file: BinaryIO) -> None:
     file.write(MARK)
 
 
@@ -38,7 +38,7 @@ def places(file: BinaryIO) -> Iterator[RowPosition]:
     size_bytes = file.seek(0, 2)
     file.seek(0)
     if file.read(len(MARK)) != MARK:
-        raise BackupUnusable("a segment does not begin with the mark of its format")
+        raise BackupUnusable("a segment does not begin with its format's magic number")
     offset = len(MARK)
     while offset < size_bytes:
         file.seek(offset)

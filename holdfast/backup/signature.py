@@ -45,7 +45,9 @@ class ManifestSigner:
     def check(self, name: str, body: bytes, signature: Signature | None) -> None:
         """Raise :class:`ManifestSignatureRefused` unless one of the keys has signed this manifest."""
         if signature is None:
-            raise ManifestSignatureRefused("is not signed: it was made without the keyring, or its list was changed")
+            raise ManifestSignatureRefused(
+                "is not signed: it was made without the keyring, or its manifest was changed"
+            )
         try:
             wrapped = b64decode(signature.wrapped, validate=True)
             digest = asyncio.run(self._masters.unwrap(signature.master_key, wrapped, _context(name)))
@@ -56,7 +58,7 @@ class ManifestSigner:
         except (WrapBroken, ValueError):
             digest = b""
         if digest != sha256(body).digest():
-            raise ManifestSignatureRefused("has a list that was changed after it was signed")
+            raise ManifestSignatureRefused("has a manifest that was changed after it was signed")
 
 
 def _context(name: str) -> bytes:

@@ -22,13 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from backend.journal.local.extents import FOLDER as EXTENTS
 from backend.journal.local.journal import folder_of
 from backend.journal.local.segments import segment_name
 from backend.journal.local.tail import LogTail, stand_still
 from backend.recovery.checkpointer import pins_of
 from holdfast import __version__
 from holdfast.backup import manifest as manifests
-from holdfast.backup.kept import BackupResult, CannotBackUp, Tell, finish, now_ms, quietly, store, written_to
+from holdfast.backup.kept import BackupResult, CannotBackUp, Report, finish, now_ms, quietly, store, written_to
 from holdfast.backup.manifest import Manifest
 from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, BackupTarget
@@ -67,7 +68,7 @@ def take(
     *,
     keep: int | None = None,
     signer: ManifestSigner | None = None,
-    report: Tell = lambda text: None,
+    report: Report = lambda text: None,
 ) -> BackupResult:
     """Take a backup of the data folder.  ``keep``: number of backups to keep in the target; older ones are
     removed.
@@ -105,7 +106,7 @@ def take(
             name=name,
             version=__version__,
             schema=metadata.schema,
-            began_ms=started_at,
+            started_ms=started_at,
             moment_ms=moment.moment_ms,
             ended_ms=now_ms(),
             queues=queues,
@@ -124,29 +125,29 @@ class _Pinned:
     def __init__(self, metadata: MetadataFile, pin: BackupPin) -> None:
         self._metadata = metadata
         self._pin = pin
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def keep(self) -> None:
-        if time.monotonic() - self._said > PUT_OFF_SECONDS:
+        if time.monotonic() - self._reported_at > PUT_OFF_SECONDS:
             self.check()
 
     def check(self) -> None:
         self._pin = BackupPin(self._pin.name, _until_ms(), self._pin.logs)
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
         if not self._metadata.put_off(self._pin):
             raise CannotBackUp(
-                "what keeps the service from dropping what is being copied was taken away meanwhile: was the data "
-                "folder restored, or `holdfast doctor --mend` run?  Take the backup again"
+                "the pin that protects the copied data was removed meanwhile: was the data folder restored, or "
+                "`holdfast doctor --mend` run?  Take the backup again"
             )
 
 
-def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, report: Tell) -> tuple[_Moment, BackupPin]:
+def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, report: Report) -> tuple[_Moment, BackupPin]:
     """Find the moment, and pin the files it needs."""
     tails: dict[str, LogTail] = {}
     try:
         for tries in range(ROUNDS):
             if tries:
-                report("the logs do not stand still for a moment: trying again")
+                report("all logs grew at every attempt: trying again")
                 time.sleep(ROUND_PAUSE_SECONDS)
             try:
                 # Reading the rows of the last segments takes longer, so it is done before the metadata are locked.
@@ -169,8 +170,8 @@ def _moment(journal: Path, metadata: MetadataFile, pin: BackupPin, report: Tell)
         for tail in tails.values():
             tail.close()
     raise CannotBackUp(
-        "no moment was found at which none of the logs was written to: there is much load on many backends.  "
-        "Nothing was changed; try again when there is less"
+        "no moment was found at which no log grew: many backends are under heavy load.  Nothing was changed; "
+        "try again under less load"
     )
 
 
@@ -204,7 +205,7 @@ def _numbers(folder: Path, before: str, behind: str) -> list[int]:
     return sorted(int(middle) for middle in middles if middle.isdigit())
 
 
-def _pieces(folder: Path) -> list[int]:
+def _chunk_files(folder: Path) -> list[int]:
     return _numbers(folder, "ckpt-", ".bin")
 
 
@@ -213,7 +214,7 @@ def _last_of(journal: Path, logs: list[LogEntry]) -> tuple[tuple[int, int, int],
     last = []
     for entry in logs:
         folder = journal / folder_of(entry)
-        numbers = (max(_numbers(folder, "", ".log"), default=0), max(_pieces(folder), default=0))
+        numbers = (max(_numbers(folder, "", ".log"), default=0), max(_chunk_files(folder), default=0))
         if any(numbers):
             last.append((entry.log_id, *numbers))
     return tuple(last)
@@ -245,11 +246,17 @@ def _at_this_moment(
                     continue  # preallocated
                 size = min(size, tail.offset)
             parts.append(_Part(path, size))
-        for number in _pieces(journal / folder):
+        for number in _chunk_files(journal / folder):
             if unknown or (entry.log_id, number) in needed:
                 path = f"journal/{folder}/ckpt-{number:08d}.bin"
                 parts.append(_Part(path, os.stat(journal.parent / path).st_size))
                 needed.discard((entry.log_id, number))
+    # Bytes behind the length that the logs have for an extent do not count, and extents that they do not name are
+    # deleted by the next start.
+    if (journal / EXTENTS).is_dir():
+        folders.append(f"journal/{EXTENTS}")
+        extents = sorted((journal / EXTENTS).iterdir())
+        parts += [_Part(f"journal/{EXTENTS}/{path.name}", path.stat().st_size) for path in extents]
     names = {entry.log_id: folder_of(entry) for entry in logs}
     missing = [f"journal/{names.get(log_id, log_id)}/{segment_name(number)}" for log_id, number in sorted(pointed)]
     missing += [f"journal/{names.get(log_id, log_id)}/ckpt-{number:08d}.bin" for log_id, number in sorted(needed)]
@@ -270,14 +277,14 @@ def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[byt
                 yield chunk
     except FileNotFoundError:
         raise CannotBackUp(
-            f"{source} was dropped while it was to be copied: the service needed the room, or the backup stood still "
-            f"for {PIN_SECONDS / 60:.0f} minutes.  {_AGAIN}"
+            f"{source} was deleted before it was copied: the service needed the space, or the backup was "
+            f"stopped for {PIN_SECONDS / 60:.0f} minutes.  {_AGAIN}"
         ) from None
     except OSError as error:
         raise CannotBackUp(f"{source} cannot be read: {error.strerror}") from error
 
 
-_AGAIN: Final = "Take the backup again; what was copied need not be copied twice"
+_AGAIN: Final = "Take the backup again; files that were copied are not copied twice"
 
 
 def _until_ms() -> int:

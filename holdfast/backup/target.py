@@ -59,7 +59,7 @@ def open_target(place: str) -> BackupTarget:
     parts = urlsplit(place)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise TargetUnusable(f"{place} names another machine: file:///folder is a folder of this one")
+            raise TargetUnusable(f"{place} names another machine; a folder of this one is file:///folder")
         from urllib.parse import unquote
 
         return LocalTarget(Path(unquote(parts.path)))
@@ -158,8 +158,8 @@ class ArrowTarget:
         try:
             self._files, root = fs.FileSystem.from_uri(url)
         except (*self._errors, ValueError) as error:
-            said = str(error).replace(url, self.name)
-            raise TargetUnusable(f"{self.name} is no place for backups: {said}") from None
+            message = str(error).replace(url, self.name)
+            raise TargetUnusable(f"{self.name} cannot be a target for backups: {message}") from None
         self._root = root.rstrip("/")
 
     def write(self, path: str, chunks: Iterable[bytes]) -> None:

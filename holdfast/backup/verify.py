@@ -27,9 +27,9 @@ from metadata_service.sqlite.copy import MetadataFile
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import StoreError
 
-DAMAGES_SAID: Final = 100
+DAMAGES_LISTED: Final = 100
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class VerifiedQueue(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ async def verify(
     manifest: Manifest,
     scratch: Path | None,
     masters: MasterKeys | None,
-    report: Tell = lambda text: None,
+    report: Report = lambda text: None,
 ) -> Verified:
     """Verify a backup completely.  ``scratch``: a folder with room for it; None: the one for temporary files.
 
@@ -102,7 +102,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
     disk = RealDisk()
     try:
         journal = LocalJournal(disk, str(data / "journal"))
-        offline_stats = await count(journal, store, journal.segments.read_many)
+        offline_stats = await count(journal, store.entries, journal.segments.read_many)
         keys = await _try_keys(store, masters)
     finally:
         await store.close()
@@ -116,7 +116,7 @@ async def _open(data: Path, masters: MasterKeys | None) -> tuple[list[str], list
 
 
 async def _open_files(
-    target: BackupTarget, manifest: Manifest, folder: Path, masters: MasterKeys | None, report: Tell
+    target: BackupTarget, manifest: Manifest, folder: Path, masters: MasterKeys | None, report: Report
 ) -> tuple[list[str], list[VerifiedQueue], list[str]]:
     """Open a backup of a service in Cassandra, whose tables and entries are files."""
     from backend.journal.cassandra.journal import CassandraJournal
@@ -150,8 +150,8 @@ async def _try_keys(store: KeyringStore, masters: MasterKeys | None) -> list[str
 
 
 def _damages(offline_stats: OfflineStats) -> list[str]:
-    wrong = [str(one) for one in (*offline_stats.survey.logs, *offline_stats.survey.harms)]
-    return wrong + _shortened([f"a message cannot be read: {one}" for one in offline_stats.rotten])
+    wrong = [str(one) for one in (*offline_stats.survey.logs, *offline_stats.survey.shard_damage)]
+    return wrong + _shortened([f"a message cannot be read: {one}" for one in offline_stats.damaged])
 
 
 def _queue(known: Mapping[int, Counters], queue: Queue) -> VerifiedQueue:
@@ -167,6 +167,6 @@ def _queue(known: Mapping[int, Counters], queue: Queue) -> VerifiedQueue:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    if len(lines) <= DAMAGES_SAID:
+    if len(lines) <= DAMAGES_LISTED:
         return lines
-    return [*lines[:DAMAGES_SAID], f"and {len(lines) - DAMAGES_SAID} more messages cannot be read"]
+    return [*lines[:DAMAGES_LISTED], f"and {len(lines) - DAMAGES_LISTED} more messages cannot be read"]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from auth.principal import EVERY_SCOPE
+
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
 
@@ -108,12 +110,15 @@ def account_option(*parsers: argparse.ArgumentParser) -> None:
 
 def scope_options(*parsers: argparse.ArgumentParser) -> None:
     for parser in parsers:
-        scopes = ("send", "receive", "manage", "monitor")
         parser.add_argument(
-            "--scope", choices=scopes, action="append", help="repeat; default: all (monitor is a part of manage)"
+            "--scope", choices=EVERY_SCOPE, action="append", help="repeat; default: all (monitor is a part of manage)"
         )
         parser.add_argument(
-            "--prefix", metavar="TEXT", action="append", default=[], help="repeat; of queue names; default: all queues"
+            "--prefix",
+            metavar="TEXT",
+            action="append",
+            default=[],
+            help="repeat; of names of queues, topics and groups; default: all",
         )
 
 
@@ -142,8 +147,8 @@ def confirm(parsed: Parsed, question: str, word: str = "yes", *, undo: str | Non
     if parsed.yes:
         return
     if not sys.stdin.isatty():
-        raise CommandFailed(f"{undo or 'this cannot be undone'}, and there is nobody to ask: add --yes", USAGE)
-    print(f"{shown(question)}  Type {word} to go on: ", end="", file=sys.stderr, flush=True)
+        raise CommandFailed(f"{undo or 'this cannot be undone'}, and standard input is no terminal: add --yes", USAGE)
+    print(f"{shown(question)}  Type {word} to continue: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != word:
         raise CommandFailed("nothing was done")
 

@@ -29,10 +29,10 @@ API_KEY_VARIABLE = "HOLDFAST_API_KEY"
 DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
 TIMEOUT_SECONDS = 60
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-PATIENCE_SECONDS = 45.0
+RETRY_SECONDS = 45.0
 """Time for which a call is retried: less than the 60 s for which the service recognizes a repeated send."""
 _PAUSE_FIRST_SECONDS = 0.1
-_PAUSE_MOST_SECONDS = 5.0
+_PAUSE_SECONDS_MAX = 5.0
 _EXIT_CODES = {401: NOT_PERMITTED, 403: NOT_PERMITTED, 404: NOT_FOUND, 429: UNREACHABLE}
 
 _T = TypeVar("_T")
@@ -49,15 +49,15 @@ class CommandFailed(Exception):
 def persistently(
     call: Callable[[], _T],
     *,
-    patience_seconds: float = PATIENCE_SECONDS,
+    retry_seconds: float = RETRY_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T:
     """Return the result of a call, which is retried while the service cannot be reached or asks for a retry.
 
-    Raises :class:`CommandFailed` for other errors, or after ``patience_seconds``.
+    Raises :class:`CommandFailed` for other errors, or after ``retry_seconds``.
     """
-    end, pause = clock() + patience_seconds, _PAUSE_FIRST_SECONDS
+    end, pause = clock() + retry_seconds, _PAUSE_FIRST_SECONDS
     while True:
         try:
             return call()
@@ -65,7 +65,7 @@ def persistently(
             if error.code != UNREACHABLE or clock() + pause > end:
                 raise
         sleep(pause)
-        pause = min(2 * pause, _PAUSE_MOST_SECONDS)
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class RestClient:
         elif asked.data is not None:
             self._signing, running, settings_endpoint = _of_folder(asked.data, asked.config, environment)
             if endpoint is None and not running:
-                self.remark = f"no service was found that runs on {asked.data}; asking {settings_endpoint}"
+                self.remark = f"no running service was found on {asked.data}; calling {settings_endpoint}"
             elif running and asked.endpoint is None and endpoint is not None and endpoint.rstrip("/") not in running:
-                self.remark = f"asking {endpoint}, as {ENDPOINT_VARIABLE} says; {asked.data} is served at {running[0]}"
+                self.remark = f"calling {endpoint} from {ENDPOINT_VARIABLE}; {asked.data} is served at {running[0]}"
             endpoint = endpoint or next(iter(running), settings_endpoint)
         elif API_KEY_VARIABLE in environment:
             self._bearer = _checked_key(environment[API_KEY_VARIABLE], f"the variable {API_KEY_VARIABLE}")
@@ -118,7 +118,7 @@ class RestClient:
             endpoint = endpoint or environment.get("AWS_ENDPOINT_URL_SQS")
         else:
             raise CommandFailed(
-                f"nobody to sign in as: set {API_KEY_VARIABLE}, or name a file with --api-key-file, "
+                f"no credentials: set {API_KEY_VARIABLE}, or name a file with --api-key-file, "
                 "or on the machine of the service its data folder with --data",
                 USAGE,
             )
@@ -182,11 +182,11 @@ class RestClient:
             return response.json() if response.content else None
         try:
             answer = response.json()
-            told, kind = str(answer["message"]), str(answer["__type"])
+            reason, kind = str(answer["message"]), str(answer["__type"])
         except (ValueError, KeyError, TypeError):
-            told, kind = "not as a Holdfast does", ""
+            reason, kind = "with an unexpected answer", ""
         code = UNREACHABLE if kind.endswith("RequestThrottled") else _code(response)
-        raise CommandFailed(f"{action} is answered {response.status_code}: {told}", code)
+        raise CommandFailed(f"{action} is answered {response.status_code}: {reason}", code)
 
     @property
     def endpoint(self) -> str:
@@ -202,7 +202,7 @@ class RestClient:
             return self._http.send(request)
         except httpx.TimeoutException:
             seconds = request.extensions["timeout"]["read"]
-            done = "" if request.method == "GET" else "; whether it was done is not known"
+            done = "" if request.method == "GET" else "; it is not known whether the call took effect"
             raise CommandFailed(f"{self._endpoint} did not answer within {seconds:g} s{done}", UNREACHABLE) from None
         except httpx.HTTPError as error:
             raise CommandFailed(f"{self._endpoint} cannot be reached: {error}", UNREACHABLE) from None
@@ -237,9 +237,7 @@ def _code(response: httpx.Response) -> int:
 def _failure(response: httpx.Response, endpoint: str) -> CommandFailed:
     code = _code(response)
     if not response.headers.get("content-type", "").startswith("application/problem+json"):
-        return CommandFailed(
-            f"{endpoint} answered {response.status_code}, not as a Holdfast of this version does", code
-        )
+        return CommandFailed(f"{endpoint} answered {response.status_code}, unlike a Holdfast of this version", code)
     problem = response.json()
     detail = str(problem["detail"])
     if response.status_code >= 500:

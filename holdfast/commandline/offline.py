@@ -16,8 +16,8 @@ def is_data_folder(settings: Settings) -> bool:
     """Return True if the data folder exists; print an error if not."""
     if is_distributed(settings):
         print(
-            "holdfast: this command works on a data folder, and the settings (cassandra, metadata_nodes) say that what "
-            "is kept is not there; how it is done then: docs/operations.md, On many machines",
+            "holdfast: this command works on a data folder, but the settings (cassandra, metadata_nodes) store "
+            "the data in another store; see docs/operations.md, On many machines",
             file=sys.stderr,
         )
         return False

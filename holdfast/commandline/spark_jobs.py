@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from shutil import which
 from typing import NamedTuple
 
-from billing.metering.where import environment_of
+from billing.metering.lake_variable import environment_of
 from holdfast.commandline.progress import Progress
 from holdfast.process.parent_death import die_with_parent
 from holdfast.runtime.python import python

@@ -21,13 +21,14 @@ from holdfast.commands.billing.usage import add_usage_command
 from holdfast.commands.clusters import add_cluster_commands
 from holdfast.commands.keys import add_key_commands, add_role_commands, add_token_commands
 from holdfast.commands.migrate import add_move_commands
+from holdfast.commands.streams import add_stream_commands
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
 
 _RATES = ("calls", "send", "receive", "manage", "each_queue")
-_QUOTAS = ("queues", "keys", "stored_bytes", "connections", "long_polls")
-_PEEK_MOST = 100
+_QUOTAS = ("queues", "topics", "topic_partitions", "keys", "stored_bytes", "connections", "long_polls")
+_PEEK_MAX = 100
 
 
 # --- tenants -------------------------------------------------------------------------------------------------
@@ -72,8 +73,8 @@ def _delete_tenant(client: RestClient, parsed: Parsed) -> None:
     tenant = client.call("GET", "tenants", parsed.account)
     confirm(
         parsed,
-        f"Delete tenant {parsed.account} ({tenant['name']}) with all its keys, queues and messages?  "
-        "Nothing of it can be had back.",
+        f"Delete tenant {parsed.account} ({tenant['name']}) with all its keys, queues and messages?  This "
+        "cannot be undone.",
         parsed.account,
     )
     tenant = client.call("DELETE", "tenants", parsed.account)
@@ -118,7 +119,7 @@ def _print_limits(parsed: Parsed, limits: dict[str, Any]) -> None:
 def _limit_lines(limits: dict[str, Any]) -> dict[str, str | None]:
     lines: dict[str, str | None] = {}
     for name in (*_RATES, *_QUOTAS):
-        limit = limits[name]
+        limit = limits.get(name)  # None of a server that does not know it
         rate = isinstance(limit, dict)
         lines[name] = None if limit is None else f"{limit['per_second']:g}:{limit['burst']}" if rate else str(limit)
     return lines
@@ -159,7 +160,7 @@ def _check(client: RestClient, parsed: Parsed) -> None:
         sent = client.sqs("SendMessage", QueueUrl=url, MessageBody=name)
         messages = client.sqs("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20).get("Messages", [])
         if [(one["MessageId"], one["Body"]) for one in messages] != [(sent["MessageId"], name)]:
-            raise CommandFailed(f"message {sent['MessageId']} was sent, and not received within 20 s")
+            raise CommandFailed(f"message {sent['MessageId']} was sent, but not received within 20 s")
         client.sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=messages[0]["ReceiptHandle"])
     finally:
         client.sqs("DeleteQueue", QueueUrl=url)
@@ -167,7 +168,7 @@ def _check(client: RestClient, parsed: Parsed) -> None:
     print_result(
         parsed,
         {"queue": name, "message_id": sent["MessageId"], "seconds": round(took, 3)},
-        lambda: f"Message {sent['MessageId']} was sent, received and deleted; with its queue that took {took:.2f} s.",
+        lambda: f"Message {sent['MessageId']} was sent, received and deleted, with its queue, in {took:.2f} s.",
     )
 
 
@@ -190,7 +191,7 @@ def _show_queue(client: RestClient, parsed: Parsed) -> None:
 
     queue = client.call("GET", "queues", parsed.name, query={"account": parsed.account})
 
-    def told() -> str:
+    def show() -> str:
         tags = ", ".join(f"{key}={value}" for key, value in queue["tags"].items())
         own = {"arn": queue["arn"], "url": queue["url"], **queue["messages"], "tags": tags or None}
         text = facts(own) + "\n\n" + facts(dict(sorted(queue["attributes"].items())))
@@ -202,23 +203,23 @@ def _show_queue(client: RestClient, parsed: Parsed) -> None:
             text += "\n\n" + table(("MOVE TASK", "DESTINATION", "MOVED", "TO MOVE", "STARTED"), rows, nothing="")
         return text
 
-    print_result(parsed, queue, told)
+    print_result(parsed, queue, show)
 
 
 def _queue_metrics(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
-    told = client.call("GET", "queues", parsed.name, "metrics", query={"account": parsed.account})
+    metrics = client.call("GET", "queues", parsed.name, "metrics", query={"account": parsed.account})
 
     def lines() -> str:
         rows = [
             (one["name"], f"{one['value']:.15g}", one["unit"], "since" if one["counter"] else "now")
-            for one in told["metrics"]
+            for one in metrics["metrics"]
         ]
-        since = f"since: {moment(told['counted_since'])}; what was counted begins anew with each start of a backend"
+        since = f"since: {moment(metrics['counted_since'])}; the counts restart at zero with each start of a backend"
         return table(("METRIC", "VALUE", "UNIT", ""), rows, nothing="") + f"\n\n{since}"
 
-    print_result(parsed, told, lines)
+    print_result(parsed, metrics, lines)
 
 
 def _peek_queue(client: RestClient, parsed: Parsed) -> None:
@@ -248,7 +249,7 @@ def _peek_queue(client: RestClient, parsed: Parsed) -> None:
 
 
 def _purge_queue(client: RestClient, parsed: Parsed) -> None:
-    confirm(parsed, f"Delete all messages of queue {parsed.name}?  They cannot be had back.")
+    confirm(parsed, f"Delete all messages of queue {parsed.name}?  This cannot be undone.")
     client.call("POST", "queues", parsed.name, "purge", query={"account": parsed.account})
     print_result(parsed, {"purged": parsed.name}, lambda: f"Queue {parsed.name} is purged.")
 
@@ -257,12 +258,14 @@ def _move_queue(client: RestClient, parsed: Parsed) -> None:
     body = {"destination": parsed.to, "rate_per_second": parsed.rate}
     started = client.call("POST", "queues", parsed.name, "move", query={"account": parsed.account}, body=body)
     where = f"to {parsed.to}" if parsed.to else "back to where they came from"
-    told = f"The messages of {parsed.name} are being moved {where}; holdfast queue show {parsed.name} tells how far."
-    print_result(parsed, started, lambda: told)
+    text = (
+        f"The messages of {parsed.name} are being moved {where}; holdfast queue show {parsed.name} shows the progress."
+    )
+    print_result(parsed, started, lambda: text)
 
 
 def _delete_queue(client: RestClient, parsed: Parsed) -> None:
-    confirm(parsed, f"Delete queue {parsed.name} with all its messages?  They cannot be had back.")
+    confirm(parsed, f"Delete queue {parsed.name} with all its messages?  This cannot be undone.")
     client.call("DELETE", "queues", parsed.name, query={"account": parsed.account})
     print_result(parsed, {"deleted": parsed.name}, lambda: f"Queue {parsed.name} is deleted.")
 
@@ -274,8 +277,8 @@ def _created(tenant: dict[str, Any]) -> str | None:
 
 
 def _peeked(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _PEEK_MOST:
-        raise argparse.ArgumentTypeError(f"a number from 1 to {_PEEK_MOST}, not {text!r}")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _PEEK_MAX:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_PEEK_MAX}, not {text!r}")
     return int(text)
 
 
@@ -284,35 +287,35 @@ def _peeked(text: str) -> int:
 
 def add_tenant_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    create = group.add("create", _create_tenant, "make a tenant; it has no keys yet", "name")
-    create.add_argument("--account", metavar="ACCOUNT", help="12 digits; without it a free one is chosen")
-    group.add("list", _list_tenants, "list all tenants, deleted ones too")
+    create = group.add("create", _create_tenant, "create a tenant; it has no keys yet", "name")
+    create.add_argument("--account", metavar="ACCOUNT", help="12 digits; default: a free one")
+    group.add("list", _list_tenants, "list all tenants, including deleted ones")
     group.add("show", _show_tenant, "show a tenant", "account")
     group.add("suspend", _suspend_tenant, "refuse all calls of a tenant until it is resumed", "account")
-    group.add("resume", _resume_tenant, "let a suspended tenant in again", "account")
+    group.add("resume", _resume_tenant, "resume a suspended tenant", "account")
     group.add("delete", _delete_tenant, "delete a tenant with its keys, queues and messages", "account", asks=True)
 
 
 def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    listing = group.add("list", _list_queues, "list queues with their messages counted")
-    listing.add_argument("--prefix", metavar="TEXT", help="only names that begin so")
+    listing = group.add("list", _list_queues, "list queues with their numbers of messages")
+    listing.add_argument("--prefix", metavar="TEXT", help="only names with this prefix")
     show = group.add("show", _show_queue, "show a queue's attributes, tags, counters and move tasks", "name")
     metrics = group.add("metrics", _queue_metrics, "show a queue's metrics, under CloudWatch's names", "name")
-    peek = group.add("peek", _peek_queue, "look at the first messages without receiving them", "name")
+    peek = group.add("peek", _peek_queue, "show the first messages without receiving them", "name")
     peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
     purge = group.add("purge", _purge_queue, "delete all messages of a queue", "name", asks=True)
-    move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or elsewhere", "name")
-    move.add_argument("--to", metavar="NAME", help="queue of the same account; default: back to where each was")
-    move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: as fast as it goes")
-    group.add("check", _check, "send a message to a queue of its own, receive and delete it, and delete the queue")
+    move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or to another queue", "name")
+    move.add_argument("--to", metavar="NAME", help="queue of the same account; default: the source of each message")
+    move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: unlimited")
+    group.add("check", _check, "send a message to a temporary queue, receive and delete it, and delete the queue")
     delete = group.add("delete", _delete_queue, "delete a queue with all its messages", "name", asks=True)
     account_option(listing, show, metrics, peek, purge, move, delete)
 
 
 def add_limits_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    group.add("show", _show_limits, "show what a tenant may do at most", "account")
+    group.add("show", _show_limits, "show the limits of a tenant", "account")
     change = group.add("set", _set_limits, "change limits of a tenant; the others stay", "account")
     change.add_argument(
         "limits",
@@ -328,14 +331,15 @@ def add_commands(commands: Any, key: Group) -> None:
     """Add all of them to the command line; ``key`` already has other commands."""
     groups: Sequence[tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = (
         ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
-        ("queue", "look at queues, purge, move and delete them", add_queue_commands),
+        ("queue", "show, purge, move and delete queues", add_queue_commands),
+        ("stream", "create, read and write streams; positions of consumer groups", add_stream_commands),
         ("alarm", "alarms on queues, which call a webhook", add_alarm_commands),
-        ("limits", "what a tenant may do at most (operators)", add_limits_commands),
-        ("role", "make, list and delete the roles that sessions are begun with", add_role_commands),
-        ("token", "buy short-lived tokens with an API key", add_token_commands),
-        ("cluster", "look at backend clusters and nodes, drain, retire and split (operators)", add_cluster_commands),
-        ("usage", "show what was used, by day, queue, tag or action", add_usage_command),
-        ("availability", "how available the service was to a tenant in a month", add_availability_command),
+        ("limits", "limits and quotas of tenants (operators)", add_limits_commands),
+        ("role", "create, list and delete roles, which sessions assume", add_role_commands),
+        ("token", "create short-lived tokens with an API key", add_token_commands),
+        ("cluster", "show backend clusters and nodes; drain, retire and split (operators)", add_cluster_commands),
+        ("usage", "show usage by day, queue, tag or action", add_usage_command),
+        ("availability", "availability of the service to a tenant in a month", add_availability_command),
         ("invoice", "list, show, save and close invoices", add_invoice_commands),
     )
     for name, about, add in groups:

@@ -87,7 +87,7 @@ def _facts(alarm: dict[str, Any]) -> str:
             "state": alarm["state"],
             "since": moment(alarm["since"]),
             "value": None if alarm["value"] is None else f"{alarm['value']:.15g}",
-            "told": moment(alarm["told"]),
+            "delivered_at": moment(alarm["delivered_at"]),
             "waiting": alarm["waiting"] or None,
             "trouble": alarm["trouble"],
             "lost": alarm["lost"] or None,
@@ -105,13 +105,13 @@ class _Threshold(argparse.Action):
 
 def add_alarm_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    create = group.add("create", _create, "make an alarm on a queue; one of its name goes", "name")
+    create = group.add("create", _create, "create an alarm on a queue, replacing one of the same name", "name")
     create.add_argument("--queue", metavar="NAME", required=True, help="the queue")
     create.add_argument(
         "--metric",
         metavar="METRIC",
         default="ApproximateNumberOfMessagesVisible",
-        help="as `holdfast queue metrics` names them; default: ApproximateNumberOfMessagesVisible",
+        help="a name in `holdfast queue metrics`; default: ApproximateNumberOfMessagesVisible",
     )
     threshold = create.add_mutually_exclusive_group(required=True)
     for name, (_, sign) in _COMPARISONS.items():
@@ -121,13 +121,13 @@ def add_alarm_commands(parser: argparse.ArgumentParser) -> None:
             type=float,
             action=_Threshold,
             dest="threshold",
-            help=f"rings when the metric is {sign} N; of one that is counted, in a minute",
+            help=f"fire when the metric is {sign} N; for a counter, its increase in a minute",
         )
-    create.add_argument("--minutes", metavar="N", type=int, default=1, help="for so long (default: 1)")
-    create.add_argument("--webhook", metavar="URL", required=True, help="is called by POST at each change of state")
-    listing = group.add("list", _list, "list alarms and how they stand")
-    listing.add_argument("--queue", metavar="NAME", help="only those on this queue")
-    show = group.add("show", _show, "show an alarm, and whether its webhook has heard of it", "name")
+    create.add_argument("--minutes", metavar="N", type=int, default=1, help="duration of the condition (default: 1)")
+    create.add_argument("--webhook", metavar="URL", required=True, help="URL to POST each change of state to")
+    listing = group.add("list", _list, "list alarms with their states")
+    listing.add_argument("--queue", metavar="NAME", help="only alarms on this queue")
+    show = group.add("show", _show, "show an alarm, and the delivery to its webhook", "name")
     delete = group.add("delete", _delete, "delete an alarm", "name")
-    test = group.add("test", _test, "call the webhook once, as if the alarm rang", "name")
+    test = group.add("test", _test, "call the webhook once, as if the alarm fired", "name")
     account_option(create, listing, show, delete, test)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CASSANDRA_FLAGS: Final = ("cassandra", "cassandra_port", "cassandra_keyspace")
 _EXIT_CODES = """exit codes:
-  0  done; the backup is whole
+  0  done; the backup is complete
   1  not done, or the backup is damaged
   2  wrong arguments
 """
@@ -42,11 +42,11 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 
         if not settings.cassandra:
             raise SettingsError(
-                "what is kept is in Cassandra, and the settings name the metadata nodes alone: cassandra has to say "
-                "where it is (docs/backup.md)"
+                "the data is in Cassandra, but the settings name only the metadata nodes: set cassandra "
+                "(docs/backup.md)"
             )
         if parsed.data is not None:
-            raise SettingsError("the settings say that what is kept is in Cassandra (cassandra): there is no --data")
+            raise SettingsError("the settings store the data in Cassandra (cassandra), so --data cannot be given")
         work = cassandra_take.take(
             settings, open_target(parsed.target), keep=parsed.keep, signer=signer, report=progress.within
         )
@@ -61,7 +61,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
     progress.done()
     manifest = taken.manifest
     for path in manifest.missing:
-        print(f"holdfast: {path} is missing: the service was damaged before", file=sys.stderr)
+        print(f"holdfast: {path} is missing: the service was already damaged", file=sys.stderr)
     document = {
         **_document(manifest),
         "seconds": round(time.monotonic() - started_at, 3),
@@ -77,20 +77,20 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 def _taken(document: dict[str, Any], target: str) -> str:
     keys = document["master_keys"]
     lines = [
-        f"Backup {document['backup']}: {_count(document['queues'], 'queue')}, {_mib(document['size_bytes'])}, of which "
-        f"{_mib(document['written_bytes'])} were not in the target yet.",
-        f"It has everything that was acknowledged before {document['began']}.",
+        f"Backup {document['backup']}: {_count(document['queues'], 'queue')}, {_mib(document['size_bytes'])}, "
+        f"of which {_mib(document['written_bytes'])} were new to the target.",
+        f"It contains everything that was acknowledged before {document['started']}.",
     ]
     if (waited := document["answers_waited_seconds"]) is not None:
-        lines.append(f"Answers had to wait for it once, {waited:.2f} s at the most.")
+        lines.append(f"It delayed answers once, by at most {waited:.2f} s.")
     if document["removed_backups"]:
         lines.append(f"Older backups removed: {document['removed_backups']}.")
     if keys:
         lines.append(
-            f"The keyring is not in it.  Without the master key {_either(keys)} nothing in it can be read: keep a copy "
-            "of the keyring, and keep it apart from the backups."
+            f"It does not contain the keyring.  Without the master key {_either(keys)} nothing in it can be "
+            "read: keep a copy of the keyring apart from the backups."
         )
-    return "\n".join((*lines, f"Try it: holdfast verify {target}"))
+    return "\n".join((*lines, f"To verify it: holdfast verify {target}"))
 
 
 def _list(parsed: argparse.Namespace) -> int:
@@ -108,10 +108,10 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def _restore(parsed: argparse.Namespace, settings: Settings) -> int:
-    return _run(lambda progress: _begin_anew(parsed, settings, progress))
+    return _run(lambda progress: _restore_data(parsed, settings, progress))
 
 
-def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
+def _restore_data(parsed: argparse.Namespace, settings: Settings, progress: Progress) -> int:
     from holdfast.backup.kept import read_manifest
     from holdfast.backup.restore import restore
     from holdfast.backup.target import open_target
@@ -124,8 +124,8 @@ def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progre
 
         if parsed.data is not None or not settings.cassandra:
             raise SettingsError(
-                f"the backup {manifest.name} is of a service in Cassandra: say which Cassandra and which keyspace are "
-                "to have it (--cassandra, --cassandra-keyspace), and name no --data"
+                f"the backup {manifest.name} is of a service in Cassandra: name the Cassandra and the keyspace "
+                "to restore it into (--cassandra, --cassandra-keyspace), without --data"
             )
         asyncio.run(cassandra_restore.restore(target, manifest, settings, progress.within))
         keyspace = settings.cassandra_keyspace
@@ -134,7 +134,7 @@ def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progre
         document = {**_document(manifest), "keyspace": keyspace}
     else:
         if parsed.data is None:
-            raise SettingsError(f"the backup {manifest.name} is of a data folder: name the one to be made with --data")
+            raise SettingsError(f"the backup {manifest.name} is of a data folder: name the new one with --data")
         restore(target, manifest, settings.data, progress.within)
         where, then = str(settings.data), f"Then: holdfast serve --data {settings.data}"
         keyring = f"copy it to {settings.data}/keyring.toml, or name it (HOLDFAST_KEYRING_FILE)"
@@ -142,16 +142,15 @@ def _begin_anew(parsed: argparse.Namespace, settings: Settings, progress: Progre
     progress.done()
 
     def text() -> str:
-        lines = [f"Restored {manifest.name} into {where}: what the service had at {document['moment']}."]
+        lines = [f"Restored {manifest.name} into {where}: the state of the service at {document['moment']}."]
         if manifest.master_keys:
             lines.append(
-                f"It needs the keyring with the master key {_either(manifest.master_keys)}: {keyring}, before you "
-                "start the service."
+                f"It needs the keyring with the master key {_either(manifest.master_keys)}: {keyring} before "
+                "you start the service."
             )
         if signer is None:
             lines.append(
-                "Who made the backup was not checked: with --keyring-file, only one is restored that was signed with a "
-                "master key of the service."
+                "The backup's signature was not checked; --keyring-file requires one by a master key of the service."
             )
         return "\n".join((*lines, then))
 
@@ -214,13 +213,15 @@ def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Prog
         lines += [f"WRONG: {one}" for one in found.wrong]
         if not found.wrong:
             counted = f"{_count(len(queues), 'queue')} and {_count(found.messages, 'message')}"
-            lines.append(f"Backup {manifest.name} of {document['moment']} is whole: {counted}, all of them read.")
+            lines.append(
+                f"Backup {manifest.name} of {document['moment']} is complete: {counted}, all of them readable."
+            )
         if found.keys_checked and not found.wrong:
             lines.append("The keyring opens it." if signer is None else "The keyring has signed it and opens it.")
         elif not found.keys_checked and manifest.master_keys:
             lines.append(
-                f"No keyring was tried.  It needs the master key {_either(manifest.master_keys)}: name the copy that "
-                "you keep with --keyring-file."
+                f"No keyring was tried.  The backup needs the master key {_either(manifest.master_keys)}: name "
+                "your copy with --keyring-file."
             )
         return "\n".join(lines)
 
@@ -271,7 +272,7 @@ def _run(work: Callable[[Progress], int]) -> int:
 def _document(manifest: Any) -> dict[str, Any]:
     return {
         "backup": manifest.name,
-        "began": _time(manifest.began_ms),
+        "started": _time(manifest.started_ms),
         "moment": _time(manifest.moment_ms),
         "version": manifest.version,
         "queues": manifest.queues,
@@ -307,46 +308,46 @@ def add_backup_commands(commands: Any, add_settings: Callable[[argparse.Argument
     """Add the commands; ``add_settings`` adds options for the given settings, and the one for the settings file."""
     backup = commands.add_parser(
         "backup",
-        help="make a backup, while the service runs or when it does not",
-        description="Make a backup of the data folder, or of what is in Cassandra if the settings name one: metadata, "
-        "logs and checkpoints, all of one moment.  The service may be running.  Of a data folder the command runs on "
-        "its machine, as its user.  Several backups of one target share what they have in common.  The keyring is not "
-        "in it: keep a copy of it elsewhere.",
+        help="make a backup of a running or stopped service",
+        description="Make a backup of the data folder, or of the data in Cassandra if the settings name one: "
+        "metadata, logs and checkpoints, all of one moment.  The service may be running.  For a "
+        "data folder, run the command on its machine, as its user.  The backups of one target share "
+        "equal files.  A backup does not contain the keyring: keep a copy of it in another place.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     backup.add_argument("target", metavar="TARGET", help="a folder, or a URL of pyarrow (s3://, gs://, hdfs://)")
     backup.add_argument("--data", metavar="DIR", help="data folder of the service (default: data)")
     backup.add_argument(
-        "--keep", metavar="N", type=_at_least_one, help="leave the latest N backups in the target and remove older ones"
+        "--keep", metavar="N", type=_at_least_one, help="keep the latest N backups in the target and remove older ones"
     )
     backup.add_argument("--list", action="store_true", help="list the backups in the target instead")
     backup.set_defaults(part=_backup)
     restore = commands.add_parser(
         "restore",
-        help="make a data folder, or keyspaces in Cassandra, out of a backup",
-        description="Make a data folder out of a backup, or, of a service in Cassandra, the keyspaces that the "
-        "settings name.  They have to be empty, or not to be there.",
+        help="restore a backup to a data folder, or to keyspaces in Cassandra",
+        description="Restore a backup to a data folder or, for a service in Cassandra, to the keyspaces in the "
+        "settings.  They have to be empty or missing.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    restore.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
-    restore.add_argument("--data", metavar="DIR", help="the folder to be made")
+    restore.add_argument("source", metavar="SOURCE", help="target of the backups, as given to `holdfast backup`")
+    restore.add_argument("--data", metavar="DIR", help="the new data folder")
     restore.set_defaults(part=_restore)
     verify = commands.add_parser(
         "verify",
-        help="find out whether a backup is whole",
-        description="Read all of a backup, restore it into a scratch folder, open it as a start would, and read and "
-        "count the messages of each queue.  Nothing is changed.",
+        help="check that a backup is complete and readable",
+        description="Read all of a backup, restore it into a scratch folder, open it as at startup, and read "
+        "and count the messages of each queue.  Nothing is changed.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verify.add_argument("source", metavar="SOURCE", help="where the backups are, as `holdfast backup` was told")
+    verify.add_argument("source", metavar="SOURCE", help="target of the backups, as given to `holdfast backup`")
     verify.add_argument(
-        "--scratch", metavar="DIR", type=Path, help="folder with room for the backup (default: that of temporary files)"
+        "--scratch", metavar="DIR", type=Path, help="folder with space for the backup (default: for temporary files)"
     )
     verify.add_argument(
-        "--keyring-file", metavar="FILE", help="find out, too, whether this keyring has signed it and opens it"
+        "--keyring-file", metavar="FILE", help="also check that this keyring has signed it and can decrypt it"
     )
     restore.add_argument(
         "--keyring-file", metavar="FILE", help="restore only a backup that was signed with a master key of this keyring"
@@ -359,9 +360,9 @@ def add_backup_commands(commands: Any, add_settings: Callable[[argparse.Argument
     ):
         add_settings(parser, flags)
     for parser in (restore, verify):
-        parser.add_argument("--backup", metavar="NAME", help="which one (default: the latest)")
+        parser.add_argument("--backup", metavar="NAME", help="name of the backup (default: the latest)")
         parser.add_argument(
-            "--unsigned", action="store_true", help="take one also if no key of the named keyring has signed it"
+            "--unsigned", action="store_true", help="also accept a backup that no key of the keyring has signed"
         )
     for parser in (backup, restore, verify):
         parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")

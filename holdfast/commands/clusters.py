@@ -38,13 +38,13 @@ def _status(client: RestClient, parsed: Parsed) -> None:
 
     status = client.call("GET", "cluster", seconds=_STATUS_SECONDS)
 
-    def told() -> str:
+    def show() -> str:
         parts = [text for one in status["clusters"] for text in (_heading(one), _nodes(one))]
         missed = "\n".join(shown(f"NOT ASKED: {one}.") for one in status["not_asked"])
         manager = "" if status["manager"] is None and missed else _manager(status["manager"])
         return "\n\n".join(filter(None, [missed, *(parts or ["There are no clusters."]), manager]))
 
-    print_result(parsed, status, told)
+    print_result(parsed, status, show)
 
 
 def _heading(cluster: dict[str, Any]) -> str:
@@ -55,7 +55,7 @@ def _heading(cluster: dict[str, Any]) -> str:
         facts.append("it has never reported")
     else:
         facts += [f"used to {_part(cluster['utilisation'])}", f"reported {_ago(cluster)} by {cluster['manager']}"]
-        facts.append(f"{cluster['moving']} shards on their way, {cluster['unassigned']} without a living node")
+        facts.append(f"{cluster['moving']} shards in migration, {cluster['unassigned']} without a live node")
     return shown("; ".join(facts) + ".")
 
 
@@ -77,7 +77,7 @@ def _nodes(cluster: dict[str, Any]) -> str:
             )
             for node in cluster["nodes"]
         ],
-        nothing="No node of it is known.",
+        nothing="It has no known nodes.",
     )
 
 
@@ -98,21 +98,21 @@ def _process(one: dict[str, Any]) -> str:
 
     if one["state"] == "gone":
         return f"gone, {one['taken_over_by']} took its place at {moment(one['since'])}"
-    return f"suspect since {moment(one['heard'])}" if one["state"] == "suspect" else str(one["state"])
+    return f"suspect since {moment(one['reported_at'])}" if one["state"] == "suspect" else str(one["state"])
 
 
 def _manager(manager: dict[str, Any] | None) -> str:
     from holdfast.commandline.text_tables import moment, shown, table
 
     if manager is None:
-        return "There is no out-cluster manager: nothing splits queues or moves them off a cluster."
-    who = f"Manager: {manager['name'] or 'none at the moment'}, heard at {moment(manager['heard'])}."
+        return "There is no out-cluster manager: queues are not split or moved off a cluster automatically."
+    who = f"Manager: {manager['name'] or 'none at the moment'}, last report at {moment(manager['reported_at'])}."
     pins = [f"{pin['queue']} ({pin['account']}): {pin['partitions']} partitions" for pin in manager["pins"]]
     lines = [who, *(["Set by an operator: " + "; ".join(pins) + "."] if pins else [])]
-    processes = [(one["name"], _process(one), moment(one["heard"])) for one in manager["processes"]]
+    processes = [(one["name"], _process(one), moment(one["reported_at"])) for one in manager["processes"]]
     listed = table(("MANAGER", "STATE", "HEARD"), processes, nothing="") if processes else ""
     decided = [(moment(one["time"]), one["text"]) for one in manager["decisions"][-_DECISIONS_SHOWN:]]
-    decisions = table(("DECIDED", "WHAT"), decided, nothing="Nothing was decided yet.")
+    decisions = table(("DECIDED", "WHAT"), decided, nothing="No decisions yet.")
     return "\n\n".join(filter(None, ["\n".join(map(shown, lines)), listed, decisions]))
 
 
@@ -120,14 +120,14 @@ def _drain(client: RestClient, parsed: Parsed) -> None:
     cluster = _cluster_of(client, parsed)
     shown = client.call("POST", "clusters", cluster, "nodes", parsed.node, "drain")
     print_result(
-        parsed, shown, lambda: f"Node {parsed.node} gives up its shards; holdfast cluster status tells how far."
+        parsed, shown, lambda: f"Node {parsed.node} hands over its shards; holdfast cluster status shows the progress."
     )
 
 
 def _undrain(client: RestClient, parsed: Parsed) -> None:
     cluster = _cluster_of(client, parsed)
     shown = client.call("POST", "clusters", cluster, "nodes", parsed.node, "undrain")
-    print_result(parsed, shown, lambda: f"Node {parsed.node} gets shards again.")
+    print_result(parsed, shown, lambda: f"Node {parsed.node} can get shards again.")
 
 
 def _cluster_of(client: RestClient, parsed: Parsed) -> str:
@@ -141,9 +141,7 @@ def _cluster_of(client: RestClient, parsed: Parsed) -> str:
     if len(having) > 1:
         raise CommandFailed(f"there is a node {parsed.node} in {', '.join(having)}: name one with --cluster", USAGE)
     if not having:
-        raise CommandFailed(
-            f"no cluster reports a node {parsed.node}; one that is away now is named with --cluster", NOT_FOUND
-        )
+        raise CommandFailed(f"no cluster reports a node {parsed.node}; for one that is down, add --cluster", NOT_FOUND)
     return str(having[0])
 
 
@@ -151,17 +149,17 @@ def _retire(client: RestClient, parsed: Parsed) -> None:
     name = parsed.name
     confirm(
         parsed,
-        f"Retire cluster {name}?  All its queues move to other clusters.  holdfast cluster serve {name} stops that; "
-        "the queues that have moved by then stay where they are.",
-        undo=f"holdfast cluster serve {name} takes the cluster back, but not the queues that have moved by then",
+        f"Retire cluster {name}?  All its queues move to other clusters.  holdfast cluster serve {name} stops "
+        "this; queues that have moved stay where they are.",
+        undo=f"holdfast cluster serve {name} stops this, but does not move queues back",
     )
     shown = client.call("POST", "clusters", name, "retire")
     print_result(
         parsed,
         shown,
         lambda: (
-            f"Cluster {name} is being retired: its queues move to others, and it may be turned off when holdfast "
-            "cluster status says so."
+            f"Cluster {name} is being retired: its queues move to others; turn it off when holdfast cluster "
+            "status reports it as retired."
         ),
     )
 
@@ -185,11 +183,11 @@ def _split(client: RestClient, parsed: Parsed) -> None:
     body = {"partitions": parsed.partitions}
     query = {"account": parsed.account}
     shown = client.call("PUT", "queues", parsed.name, "partitions", query=query, body=body)
-    how = "as many partitions as its rate asks for" if parsed.partitions is None else f"{parsed.partitions} partitions"
+    how = "as many partitions as its rate needs" if parsed.partitions is None else f"{parsed.partitions} partitions"
     print_result(
         parsed,
         shown,
-        lambda: f"Queue {parsed.name} is to have {how}; holdfast cluster queue {parsed.name} tells how far.",
+        lambda: f"Queue {parsed.name} is to have {how}; holdfast cluster queue {parsed.name} shows the progress.",
     )
 
 
@@ -198,7 +196,7 @@ def _partitions(shown: dict[str, Any]) -> str:
 
     rows = [(str(one["id"]), one["cluster"], one["state"], one["slot"]) for one in shown["partitions"]]
     text = table(("PARTITION", "CLUSTER", "STATE", "SLOT"), rows, nothing="It has no partitions.")
-    return text if shown["pinned"] is None else f"{text}\n\nAn operator wants {shown['pinned']} of them."
+    return text if shown["pinned"] is None else f"{text}\n\nAn operator has fixed the number at {shown['pinned']}."
 
 
 def _part(value: float | None) -> str | None:
@@ -221,16 +219,16 @@ def _count(text: str) -> int | None:
 def add_cluster_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
     group.add("list", _list_clusters, "list the backend clusters")
-    group.add("status", _status, "show the clusters with their nodes, and what the manager has decided lately")
-    drain = group.add("drain", _drain, "let a node give up its shards, until it is undrained", "node")
-    undrain = group.add("undrain", _undrain, "let a node have shards again", "node")
+    group.add("status", _status, "show the clusters with their nodes, and the manager's recent decisions")
+    drain = group.add("drain", _drain, "move all shards off a node, until it is undrained", "node")
+    undrain = group.add("undrain", _undrain, "let a node own shards again", "node")
     for one in (drain, undrain):
         one.add_argument("--cluster", metavar="NAME", help="cluster of the node; default: the one that has such a node")
     group.add("retire", _retire, "move the queues of a cluster to the others", "name", asks=True)
-    group.add("serve", _serve, "let a cluster that was being retired take queues again", "name")
-    weigh = group.add("weight", _weigh, "set how many of the new queues a cluster gets", "name")
-    weigh.add_argument("weight", metavar="WEIGHT", type=float, help="beside others; every cluster begins with 1")
+    group.add("serve", _serve, "stop retiring a cluster: let it take queues again", "name")
+    weigh = group.add("weight", _weigh, "set a cluster's share of new queues", "name")
+    weigh.add_argument("weight", metavar="WEIGHT", type=float, help="relative to other clusters; the default is 1")
     queue = group.add("queue", _show_queue, "show the partitions of a queue, and where they are", "name")
-    split = group.add("split", _split, "set how many partitions a standard queue has", "name")
-    split.add_argument("partitions", metavar="N", type=_count, help="1 to 64, or auto: as its rate asks for")
+    split = group.add("split", _split, "set the number of partitions of a standard queue", "name")
+    split.add_argument("partitions", metavar="N", type=_count, help="1 to 64, or auto: as its rate needs")
     account_option(queue, split)

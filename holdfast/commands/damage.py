@@ -6,8 +6,8 @@ import asyncio
 import sys
 
 from backend.api import BackendError
-from backend.cluster.liveness import living
-from backend.journal.local.segments import LogInUse
+from backend.cluster.liveness import live_nodes
+from backend.journal.types import LogInUse
 from backend.recovery.damage import accept as accept_loss
 from backend.recovery.damage import survey
 from holdfast.commandline.offline import run_stopped
@@ -35,24 +35,24 @@ async def _show(settings: Settings, accept: bool) -> int:
     stores = Stores(settings)
     try:
         entries = await stores.entries()
-        if settings.cassandra and (nodes := await living(entries)):
+        if settings.cassandra and (nodes := await live_nodes(entries)):
             print(
-                f"holdfast: nodes of cluster {settings.cluster} live: {', '.join(sorted(nodes))}. Stop them first; "
-                "nothing was looked at",
+                f"holdfast: nodes of cluster {settings.cluster} live: {', '.join(sorted(nodes))}. Stop them "
+                "first; nothing was examined",
                 file=sys.stderr,
             )
             return 1
         found = await survey((await stores.journal())(), entries)
-        if not (found.harms or found.logs):
-            print("Nothing is damaged that would keep a queue from being served.")
+        if not (found.shard_damage or found.logs):
+            print("No damage prevents a queue from being served.")
             return 0
         print(found)
         where = f"with cassandra and cluster {settings.cluster}" if settings.cassandra else f"--data {settings.data}"
         if not accept:
-            print(f"\nThe rest is served.  To accept that this is lost: holdfast damage accept {where}")
+            print(f"\nEverything else is served.  To accept this loss: holdfast damage accept {where}")
             return 0
         await accept_loss(found, entries)
-        print("\nAccepted.  Start the service, and look once more: there may be damage behind this.")
+        print("\nAccepted.  Start the service and check again: this may have hidden more damage.")
         return 0
     finally:
         await stores.close()

@@ -31,7 +31,7 @@ def _list(client: RestClient, parsed: Parsed) -> None:
         lambda: table(
             ("DATA KEY", "STATE", "VERSIONS", "CREATED", "ROTATED", "DESTROYED"),
             rows,
-            nothing="There are no named data keys: the first message to a queue with a KmsMasterKeyId makes one.",
+            nothing="There are no named data keys: the first message to a queue with a KmsMasterKeyId creates one.",
         ),
     )
 
@@ -42,7 +42,7 @@ def _rotate(client: RestClient, parsed: Parsed) -> None:
 
 
 def _destroy(client: RestClient, parsed: Parsed) -> None:
-    question = f"Destroy the data key {parsed.name}?  Nobody can ever again read the messages that it has encrypted."
+    question = f"Destroy the data key {parsed.name}?  The messages that it has encrypted can never be read again."
     confirm(parsed, question, parsed.name)
     key = _call(client, parsed, "destroy", {"name": parsed.name, "confirm": parsed.name})
     print_result(parsed, key, lambda: f"The data key {key['name']} is destroyed.")
@@ -55,11 +55,11 @@ def _call(client: RestClient, parsed: Parsed, act: str, body: dict[str, Any]) ->
 
 def add_data_key_commands(group: Group) -> None:
     """Add the commands to ``holdfast keyring``."""
-    listing = group.add("list", _list, "list the named data keys of a tenant, which KmsMasterKeyId of queues name")
+    listing = group.add("list", _list, "list the named data keys of a tenant (KmsMasterKeyId of queues)")
     rotate = group.add(
-        "rotate-key", _rotate, "give a named data key a new version, which encrypts what is sent from now on", "name"
+        "rotate-key", _rotate, "create a new version of a named data key, which encrypts new messages", "name"
     )
     destroy = group.add(
-        "destroy", _destroy, "destroy a named data key, and so the messages that it has encrypted", "name", asks=True
+        "destroy", _destroy, "destroy a named data key, which makes its messages unreadable", "name", asks=True
     )
     account_option(listing, rotate, destroy)

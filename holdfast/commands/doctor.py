@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WARNED: Final = 3
 WRONG: Final = 4
 _EXIT_CODES: Final = f"""exit codes:
-  0  nothing is wrong, or everything that was has been mended
+  0  nothing is wrong, or everything was repaired
   2  wrong arguments or settings
   {WARNED}  there are warnings
   {WRONG}  something is wrong
@@ -27,7 +27,7 @@ _HEADS: Final = {"wrong": "WRONG", "warning": "WARNING", "note": "NOTE"}
 
 def _doctor(parsed: argparse.Namespace, settings: Settings) -> int:
     if parsed.mend and not parsed.yes and not sys.stdin.isatty():
-        raise SettingsError("--mend asks before it changes anything, and there is nobody to ask: add --yes")
+        raise SettingsError("--mend asks before it changes anything, and standard input is no terminal: add --yes")
     logging.disable(logging.CRITICAL)  # what a start would log is printed by the command
     shown: list[dict[str, Any]] = []
     left: list[str] = []
@@ -67,13 +67,13 @@ def _findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _print_finding(found: Finding, mended: bool) -> None:
-    print(f"{_HEADS[found.level]}: {found.what}.")
+    print(f"{_HEADS[found.level]}: {_sentence(found.what)}")
     if mended:
         print("    Mended.")
     elif found.todo:
-        print(f"    {found.todo[0].upper()}{found.todo[1:]}.")
+        print(f"    {_sentence(found.todo[0].upper() + found.todo[1:])}")
     if found.mend is not None and not mended:
-        print("    It can be mended: holdfast doctor --mend.")
+        print("    To repair it: holdfast doctor --mend.")
 
 
 def _mended(parsed: argparse.Namespace, found: Finding) -> bool:
@@ -88,7 +88,7 @@ def _mended(parsed: argparse.Namespace, found: Finding) -> bool:
     try:
         found.mend.act()
     except (OSError, StoreError) as error:
-        print(f"holdfast: it could not be mended: {error}", file=sys.stderr)
+        print(f"holdfast: it could not be repaired: {error}", file=sys.stderr)
         return False
     return True
 
@@ -96,15 +96,20 @@ def _mended(parsed: argparse.Namespace, found: Finding) -> bool:
 def add_doctor_command(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
-        help="find out what is wrong with a data folder or a cluster, and mend what can be",
-        description="Look at a data folder, or with --cassandra at a service on many machines, and say what is wrong "
-        "and what to do.  It changes nothing, unless --mend is given and somebody consents.  Of a data folder whose "
-        "service runs, the journal is not looked through.",
+        help="diagnose a data folder or a cluster, and repair what can be repaired",
+        description="Examine a data folder, or with --cassandra a service on many machines, and report what is "
+        "wrong and what to do.  Nothing is changed, unless --mend is given and confirmed.  While "
+        "the service runs, the journal of its data folder is not examined.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--mend", action="store_true", help="mend what can be; it asks for each")
+    parser.add_argument("--mend", action="store_true", help="repair what can be repaired; asks for each")
     parser.add_argument("--yes", action="store_true", help="with --mend: do not ask")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.set_defaults(part=_doctor)
     return parser
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a full stop, unless it ends a sentence already."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."

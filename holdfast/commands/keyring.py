@@ -43,8 +43,8 @@ def new_keyring(settings: Settings) -> int:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
     print(
-        f"Made the master key {master_id} in {keyring_path(settings)}.  Without it nothing that is stored can be read: "
-        "back it up, and keep it from others."
+        f"Created the master key {master_id} in {keyring_path(settings)}.  Without it the stored data cannot be "
+        "read: back it up, and keep it secret."
     )
     return 0
 
@@ -61,7 +61,7 @@ async def _show(settings: Settings) -> int:
         state = "MISSING" if master_id not in ids else "primary" if master_id == ids[0] else "older"
         print(f"{master_id}  {state:<8} {wrapped[master_id]} data keys")
     if not ids and not wrapped:
-        print("There are no keys yet: the first start of the service makes them.")
+        print("There are no keys yet: the first start of the service creates them.")
     return 1 if wrapped.keys() - ids else 0
 
 
@@ -69,9 +69,8 @@ async def _rotate(settings: Settings, data_keys: bool) -> int:
     path = keyring_path(settings)
     if settings.master_key is not None:
         print(
-            "holdfast: the master key is given in the settings, so a new one has to be put there: put it before the "
-            "old one, with a comma between, and start the service, which then needs the new one alone. "
-            "Nothing was changed",
+            "holdfast: the master key is given in the settings: put a new one there, before the old one and "
+            "separated by a comma, and start the service; after that it needs only the new one. Nothing was changed",
             file=sys.stderr,
         )
         return 2
@@ -83,7 +82,7 @@ async def _rotate(settings: Settings, data_keys: bool) -> int:
         stored = await stored_keys(store)
         print(f"The primary master key is now {keyring.masters.primary}; it wraps {len(stored)} data keys.")
         if data_keys:
-            print(f"New data keys were made for {await _renew(keyring, store)} accounts.")
+            print(f"New data keys were created for {await _renew(keyring, store)} accounts.")
         print(f"Back up {path} now.  The older master keys in it are needed for older backups of the data only.")
         return 0
     finally:
@@ -94,7 +93,7 @@ async def _renew(keyring: Keyring, store: SQLiteStore) -> int:
     accounts = sorted({key.account for key in await stored_keys(store)})
     for account in accounts:
         await keyring.renew(account)
-    for key in await store.named_keys():
+    for key in await store.named_keys.named_keys():
         if key.destroyed_s is None and len(key.versions) < VERSIONS_MAX:
             await keyring.named.rotate(key.account, key.name)
     return len(accounts)

@@ -85,13 +85,13 @@ def _set_role(client: RestClient, parsed: Parsed) -> None:
         "prefixes": parsed.prefix,
         "trusted_accounts": parsed.trust_account,
         "trusted_subjects": parsed.trust_subject,
-        "session_seconds_most": parsed.session_most,
+        "session_seconds_max": parsed.session_max,
     }
     if parsed.scope:
         body["scopes"] = parsed.scope
     role = client.call("PUT", "roles", parsed.name, query={"account": parsed.account}, body=body)
 
-    def told() -> str:
+    def show() -> str:
         from holdfast.commandline.text_tables import facts
 
         return facts(
@@ -101,18 +101,18 @@ def _set_role(client: RestClient, parsed: Parsed) -> None:
                 "prefixes": role["prefixes"],
                 "trusted accounts": role["trusted_accounts"],
                 "trusted subjects": role["trusted_subjects"],
-                "session at most": f"{role['session_seconds_most']} s",
+                "session at most": f"{role['session_seconds_max']} s",
             }
         )
 
-    print_result(parsed, role, told)
+    print_result(parsed, role, show)
 
 
 def _list_roles(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import table
 
     listed = client.call("GET", "roles", query={"account": parsed.account})
-    members = ("arn", "scopes", "prefixes", "trusted_accounts", "trusted_subjects", "session_seconds_most")
+    members = ("arn", "scopes", "prefixes", "trusted_accounts", "trusted_subjects", "session_seconds_max")
     print_result(
         parsed,
         listed,
@@ -125,7 +125,7 @@ def _list_roles(client: RestClient, parsed: Parsed) -> None:
 
 
 def _delete_role(client: RestClient, parsed: Parsed) -> None:
-    confirm(parsed, f"Delete role {parsed.name}?  All its sessions end, and no role of that name brings them back.")
+    confirm(parsed, f"Delete role {parsed.name}?  All its sessions end, even if a role of that name is created again.")
     client.call("DELETE", "roles", parsed.name, query={"account": parsed.account})
     print_result(parsed, {"deleted": parsed.name}, lambda: f"Role {parsed.name} is deleted.")
 
@@ -144,26 +144,30 @@ def _buy_token(client: RestClient, parsed: Parsed) -> None:
 
 
 def add_key_commands(group: Group) -> None:
-    create = group.add("create", _create_key, "make a key; its secret is shown once", "name")
+    create = group.add("create", _create_key, "create a key; its secret is shown once", "name")
     create.add_argument("--kind", choices=("access", "api"), default="access", help="access: signs; api: bearer key")
     create.add_argument("--role", choices=("operator", "admin", "user"), default="user")
     scope_options(create)
     create.add_argument("--expires-in", metavar="TIME", type=duration, help="such as 12h or 30d; default: never")
-    rotate = group.add("rotate", _rotate_key, "make a key like another one, which then ends", "id")
+    rotate = group.add("rotate", _rotate_key, "create a key like another one, which then expires", "id")
     rotate.add_argument(
-        "--keep", metavar="TIME", type=duration, default=86_400, help="how long the old key stays good (default: 1d)"
+        "--keep", metavar="TIME", type=duration, default=86_400, help="validity of the old key (default: 1d)"
     )
-    revoke = group.add("revoke", _revoke_key, "refuse a key from now on", "id", asks=True)
-    listing = group.add("list", _list_keys, "list keys, revoked ones too")
+    revoke = group.add("revoke", _revoke_key, "revoke a key", "id", asks=True)
+    listing = group.add("list", _list_keys, "list keys, including revoked ones")
     account_option(create, rotate, revoke, listing)
 
 
 def add_role_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    change = group.add("set", _set_role, "make a role, or make it so: what is not given has its default", "name")
+    change = group.add("set", _set_role, "create or replace a role; omitted options get their defaults", "name")
     scope_options(change)
     change.add_argument(
-        "--trust-account", metavar="ACCOUNT", action="append", default=[], help="repeat; whose keys may assume it too"
+        "--trust-account",
+        metavar="ACCOUNT",
+        action="append",
+        default=[],
+        help="repeat; account whose keys may also assume it",
     )
     change.add_argument(
         "--trust-subject",
@@ -172,7 +176,7 @@ def add_role_commands(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="repeat; subject of the trusted OIDC issuer whose tokens may assume it",
     )
-    change.add_argument("--session-most", metavar="TIME", type=duration, default=3600, help="15m to 12h (default: 1h)")
+    change.add_argument("--session-max", metavar="TIME", type=duration, default=3600, help="15m to 12h (default: 1h)")
     listing = group.add("list", _list_roles, "list roles")
     delete = group.add("delete", _delete_role, "delete a role and end its sessions", "name", asks=True)
     account_option(change, listing, delete)
@@ -180,6 +184,6 @@ def add_role_commands(parser: argparse.ArgumentParser) -> None:
 
 def add_token_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    buy = group.add("buy", _buy_token, "buy a token with the API key that signs in; it is shown once")
+    buy = group.add("buy", _buy_token, "create a token with the API key in use; it is shown once")
     scope_options(buy)
     buy.add_argument("--lasts", metavar="TIME", type=duration, default=3600, help="1m to 1h (default: 1h)")

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from holdfast import __version__, logs
 from holdfast.commandline.base import Group, run
 from holdfast.commands.admin import add_commands
@@ -26,6 +28,9 @@ from holdfast.settings import Settings, SettingsError, describe, describe_one, i
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
 """Settings that are options of the command line; environment and file accept all settings."""
+
+KAFKA_PORT = 9092
+"""Port of Kafka's clients if ``--kafka`` is given, and ``kafka_port`` is not."""
 
 _CASSANDRA_FLAGS = ("cassandra", "cassandra_port", "cassandra_keyspace", "cassandra_replication", "cassandra_strict")
 _PEER_FLAGS = ("cluster_secret_file", "cluster_tls_ca", "cluster_tls_cert", "cluster_tls_key")
@@ -76,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if (value := getattr(parsed, name, None)) is not None
         }
         settings = load(given, os.environ, parsed.config)
+        if getattr(parsed, "kafka", False) and not settings.kafka_port:
+            settings = msgspec.structs.replace(settings, kafka_port=KAFKA_PORT)
         code: int = parsed.part(parsed, settings) if "part" in parsed else parsed.run(settings)
     except SettingsError as error:
         logs.complain(error)
@@ -88,9 +95,9 @@ def _serve(settings: Settings) -> int:
     for name in ("cassandra", "metadata_nodes"):
         if getattr(settings, name):
             raise SettingsError(
-                f"{name} is for a service in parts (`holdfast metadata`, `backend` and `frontend`); `holdfast serve` "
-                f"would keep everything in the data folder {settings.data} nevertheless, so take {name} out of its "
-                "settings"
+                f"{name} is for a service in parts (`holdfast metadata`, `backend` and `frontend`); `holdfast "
+                f"serve` would still store everything in the data folder {settings.data}, so remove {name} from "
+                "its settings"
             )
     if settings.frontends or settings.backends:
         from holdfast.process.supervisor import supervise
@@ -167,7 +174,7 @@ def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
         return _started(lambda: standalone_frontend.frontend(settings, address))
     if parsed.backend is not None:
         raise SettingsError(
-            "--backend is for a backend on this machine, with which the data folder is shared; with cassandra or "
+            "--backend is for a backend on this machine that shares the data folder; with cassandra or "
             "metadata_nodes a frontend finds the backends by itself"
         )
     from holdfast.process import distributed_frontend
@@ -176,7 +183,7 @@ def _frontend(parsed: argparse.Namespace, settings: Settings) -> int:
 
 
 def _show_keys(settings: Settings) -> int:
-    from auth.encryption.encrypted_store import sealed
+    from auth.encryption.encrypted_store import encrypted
     from auth.encryption.master_keys import KeyringError
     from holdfast.commandline.offline import is_data_folder
     from holdfast.http.certificate import CertificateUnusable
@@ -195,7 +202,7 @@ def _show_keys(settings: Settings) -> int:
         try:
             store = await stores.metadata()
             keyring = await read_keyring(settings, store)
-            opened = store if keyring is None else sealed(store, keyring)
+            opened = store.credentials if keyring is None else encrypted(store.credentials, keyring)
             found = [key for key in await opened.list_access_keys(settings.account) if is_good(key)]
         finally:
             await stores.close()
@@ -268,13 +275,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_flags(serve, _FLAGS)
+    _add_kafka(serve)
     serve.set_defaults(run=_serve)
 
     metadata = commands.add_parser(
         "metadata",
         help="run a metadata node",
-        description="Run one of the metadata nodes of a cluster, which tell its other processes which queues there "
-        "are.  Nodes on one machine may share a data folder.  SIGTERM drains it.",
+        description="Run one of the metadata nodes of a cluster, which serve the metadata to its other "
+        "processes.  Nodes on one machine may share a data folder.  SIGTERM drains it.",
     )
     _add_flags(metadata, _METADATA_FLAGS)
     metadata.set_defaults(run=_metadata)
@@ -283,8 +291,9 @@ def _parser() -> argparse.ArgumentParser:
         "backend",
         help="run a backend by itself",
         description="Run a backend by itself; clients connect to frontends.  With --cassandra it is a node of a "
-        "cluster on many machines, and keeps nothing on its own.  Without, it owns the data folder, which it shares "
-        "with frontends on the same machine.  SIGTERM drains it: its shards go to other nodes.",
+        "cluster on many machines, and stores nothing locally.  Without, it owns the data folder, "
+        "which it shares with frontends on the same machine.  SIGTERM drains it: other nodes get "
+        "its shards.",
         epilog=_ALL_ARE_SETTINGS,
     )
     _add_flags(backend, _BACKEND_FLAGS)
@@ -292,12 +301,13 @@ def _parser() -> argparse.ArgumentParser:
         "frontend",
         help="run a frontend by itself",
         description="Run a frontend in a process of its own.  With --cassandra or --metadata-nodes it is one of many, "
-        "on any machine, and keeps only the audit log in its data folder.  With --backend it shares the data folder "
+        "on any machine, and stores only the audit log in its data folder.  With --backend it shares the data folder "
         "with a backend on the same machine.  SIGTERM drains it.",
         epilog=_ALL_ARE_SETTINGS,
     )
     _add_flags(frontend, _FRONTEND_FLAGS)
-    frontend.add_argument("--backend", metavar="ADDRESS", help="where the backend of this machine listens")
+    _add_kafka(frontend)
+    frontend.add_argument("--backend", metavar="ADDRESS", help="address of the backend on this machine")
     backend.set_defaults(run=_backend)
     frontend.set_defaults(part=_frontend)
 
@@ -305,15 +315,15 @@ def _parser() -> argparse.ArgumentParser:
         "manager",
         help="run an out-cluster manager",
         description="Run a manager over all backend clusters: it splits hot queues, and empties a cluster that "
-        "is being retired.  Of several, one acts and the others wait for its end.",
+        "is being retired.  Of several managers, one acts and the others stand by.",
         epilog=_ALL_ARE_SETTINGS,
     )
     _add_flags(manager, _MANAGER_FLAGS)
     manager.set_defaults(run=_manager)
 
-    key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's"))
+    key = Group(commands.add_parser("key", help="create, rotate, revoke and list keys; show the root tenant's key"))
     show = key.commands.add_parser(
-        "show", help="print the lines that make a shell use the service, with the secret access key"
+        "show", help="print shell commands that configure AWS clients for the service, with the secret access key"
     )
     _add_flags(show, _KEY_FLAGS)
     show.set_defaults(run=_show_keys)
@@ -323,32 +333,30 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser(
         "report",
         help="write a month's usage as a page with charts, and as PDF",
-        description="Write the usage of a month as one HTML page that needs no network, and as PDF.  It is read from "
+        description="Write the usage of a month as a self-contained HTML page, and as PDF.  The command reads "
         "the usage lake, so the service need not be running.",
     )
     add_report_command(report)
     _add_flags(report, ("data",))
 
-    keyring = Group(
-        commands.add_parser(
-            "keyring", help="the master keys under which everything is stored encrypted, and the data keys of tenants"
-        )
-    )
+    keyring = Group(commands.add_parser("keyring", help="master keys, and data keys of tenants"))
     keyring_commands = keyring.commands
     create = keyring_commands.add_parser(
         "create",
-        help="make a keyring file with a new master key, for the frontends of a service on many machines",
+        help="create a keyring file with a new master key, for the frontends of a service on many machines",
     )
     _add_flags(create, ("keyring_file", "data"))
     create.set_defaults(run=_create_keyring)
-    show = keyring_commands.add_parser("show", help="print the ids of the master keys, and what is wrapped with each")
+    show = keyring_commands.add_parser(
+        "show", help="print the ids of the master keys, and the number of data keys that each wraps"
+    )
     _add_flags(show, ("data",))
     show.set_defaults(run=_show_keyring)
     rotate = keyring_commands.add_parser(
         "rotate",
-        help="make a new master key, and wrap all data keys with it",
-        description="Make a new master key in the keyring file and wrap all data keys with it.  The service must not "
-        "be running.  Messages are not touched.",
+        help="create a new master key, and wrap all data keys with it",
+        description="Create a new master key in the keyring file and wrap all data keys with it.  The service "
+        "must not be running.  Messages are not rewritten.",
     )
     _add_flags(rotate, ("data",))
     rotate.add_argument(
@@ -357,7 +365,7 @@ def _parser() -> argparse.ArgumentParser:
         const=_rotate_data_keys,
         default=_rotate_keyring,
         dest="run",
-        help="make new data keys too, which encrypt what is sent from now on",
+        help="also create new data keys, which encrypt new messages",
     )
     add_data_key_commands(keyring)
 
@@ -366,23 +374,25 @@ def _parser() -> argparse.ArgumentParser:
 
     damage = commands.add_parser(
         "damage",
-        help="what of the journal is damaged, and accepting that it is lost",
-        description="List what cannot be served because the journal is damaged.  The service must not be running; with "
+        help="list damage to the journal, and accept its loss",
+        description="List queues and messages that cannot be served because the journal is damaged.  The "
+        "service must not be running; with "
         "--cassandra, no backend of the --cluster.",
     )
     _add_flags(damage, _DAMAGE_FLAGS)
     damage.set_defaults(run=_damage)
     damage_commands = damage.add_subparsers(metavar="COMMAND")
     accepting = damage_commands.add_parser(
-        "accept", help="accept that what is listed is lost: the next start passes over it and serves the rest"
+        "accept", help="accept the listed loss: the next start skips it and serves the rest"
     )
     _add_flags(accepting, _DAMAGE_FLAGS)
     accepting.set_defaults(run=_accept_damage)
 
     schema = commands.add_parser(
         "schema",
-        help="versions of what is stored: show them, bring it to this release's, or go one step back",
-        description="What is stored has a version, and each release knows versions up to its own (docs/upgrading.md).",
+        help="schema versions of the stored data: show, migrate, roll back",
+        description="The stored data has a schema version, and each release knows versions up to its own "
+        "(docs/upgrading.md).",
     )
     add_schema_command(schema, lambda command: _add_flags(command, _DAMAGE_FLAGS))
     return parser
@@ -399,6 +409,14 @@ def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
             "--" + name.replace("_", "-"), metavar=_metavar(name), help=setting.description.replace("`", "") + default
         )
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+
+
+def _add_kafka(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kafka",
+        action="store_true",
+        help=f"serve Kafka's clients too, on port {KAFKA_PORT} unless kafka_port is set",
+    )
 
 
 def _metavar(name: str) -> str:

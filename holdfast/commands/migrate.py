@@ -33,10 +33,10 @@ def _import_sqs(client: RestClient, parsed: Parsed) -> None:
     import_sqs(client, parsed)
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
+def _number(minimum: int, maximum: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
-            raise argparse.ArgumentTypeError(f"a number from {least} to {most}, not {text!r}")
+        if not text.isascii() or not text.isdigit() or not minimum <= int(text[:9]) <= maximum:
+            raise argparse.ArgumentTypeError(f"a number from {minimum} to {maximum}, not {text!r}")
         return int(text)
 
     return number
@@ -47,18 +47,18 @@ def _add_existing(parser: argparse.ArgumentParser) -> None:
         "--existing",
         choices=_EXISTING,
         default="stop",
-        help="what is done where a queue is there already and is another: stop and say so, keep it as it is, or update "
-        "it (default: stop)",
+        help="action if a queue already exists and differs: stop with an error, keep it, or update it (default: stop)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check everything, tell what would be done, and end")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and stop")
 
 
 def add_move_commands(commands: Any) -> None:
     export = commands.add_parser(
         "export",
         help="write a queue with its messages as JSON lines",
-        description="Write a queue's definition and its messages as JSON lines, without receiving them.  It is exact "
-        "where nobody uses the queue meanwhile; else each message that stays throughout is there once.",
+        description="Write a queue's definition and its messages as JSON lines, without receiving them.  The "
+        "file is exact if the queue is not used meanwhile; otherwise it contains each message once "
+        "that stays in the queue throughout.",
     )
     export.add_argument("queue", metavar="QUEUE")
     export.add_argument("--file", metavar="FILE", type=Path, help="default: standard output")
@@ -69,56 +69,66 @@ def add_move_commands(commands: Any) -> None:
     group = Group(
         commands.add_parser(
             "import",
-            help="bring queues in: from files, or from another SQS service",
-            description="Bring queues in: from files, or from another SQS service.",
+            help="import queues from files, or from another SQS service",
+            description="Import queues from files, or from another SQS service.",
         )
     )
-    file = group.add("file", _import_file, "bring in queues that holdfast export has written")
+    file = group.add("file", _import_file, "import queues from files of holdfast export")
     file.description = (
-        "Bring in queues that holdfast export has written.  Every line is checked first.  An import that was cut off "
-        "is gone on with by repeating it."
+        "Import queues from files of holdfast export.  Every line is checked first.  Repeat the command to "
+        "continue an interrupted import."
     )
     file.add_argument("files", metavar="FILE", type=Path, nargs="+")
-    file.add_argument("--progress", metavar="FILE", type=Path, help="how far it came (default: FILE.progress)")
-    file.add_argument("--definition-only", action="store_true", help="make the queues, and send no messages")
-    file.add_argument("--skip-in-flight", action="store_true", help="leave out what was in flight at the export")
+    file.add_argument(
+        "--progress", metavar="FILE", type=Path, help="file that records the progress (default: FILE.progress)"
+    )
+    file.add_argument("--definition-only", action="store_true", help="create the queues, and send no messages")
+    file.add_argument(
+        "--skip-in-flight", action="store_true", help="leave out messages that were in flight at the export"
+    )
     _add_existing(file)
 
-    sqs = group.add("sqs", _import_sqs, "bring in the queues of another SQS service, and its messages", asks=True)
+    sqs = group.add("sqs", _import_sqs, "import the queues of another SQS service, with their messages", asks=True)
     sqs.description = (
-        "Bring in the queues of another SQS service, Amazon's or any other, by boto3, which finds credentials for it "
-        "as ever.  What is done is told first.  It can be repeated, and goes on where it was cut off.  The key for "
+        "Import the queues of another SQS service, Amazon's or any other, with boto3, which finds its "
+        "credentials as usual.  The plan is printed first.  Repeat the command to continue an interrupted "
+        "import.  The key for "
         "this service comes from --api-key-file, --data or HOLDFAST_API_KEY; the variables of AWS are the source's."
     )
     sqs.set_defaults(without_aws=True)
     source = sqs.add_argument_group("the source")
-    source.add_argument("--endpoint-url", metavar="URL", help="of the source (default: Amazon's, as boto3 finds it)")
-    source.add_argument("--region", metavar="NAME", help="default: as boto3 finds it")
+    source.add_argument(
+        "--endpoint-url", metavar="URL", help="of the source (default: Amazon's, from boto3's configuration)"
+    )
+    source.add_argument("--region", metavar="NAME", help="default: from boto3's configuration")
     source.add_argument("--profile", metavar="NAME", help="of AWS's configuration files")
-    source.add_argument("--queue-prefix", metavar="TEXT", default="", help="only queues whose names begin so")
+    source.add_argument("--queue-prefix", metavar="TEXT", default="", help="only queues with this prefix")
     how = sqs.add_mutually_exclusive_group()
-    how.add_argument("--copy-definitions", action="store_true", help="make the queues alone; this is the default")
+    how.add_argument("--copy-definitions", action="store_true", help="only create the queues (default)")
     how.add_argument(
         "--drain",
         action="store_true",
-        help="move messages too: each is deleted at the source when it is stored here",
+        help="also move messages: each is deleted at the source when it is stored here",
     )
     drain = sqs.add_argument_group("with --drain")
-    drain.add_argument("--follow", action="store_true", help="go on until Ctrl-C or SIGTERM, though there is nothing")
+    drain.add_argument(
+        "--follow", action="store_true", help="continue until Ctrl-C or SIGTERM, even if the queues are empty"
+    )
     drain.add_argument(
         "--settle",
         metavar="SECONDS",
         type=_number(0, 86_400),
         default=60,
-        help="for so long a queue has to be empty to be done (default: 60: what Amazon counts is a minute old)",
+        help="time for which a queue has to be empty to be finished (default: 60, because Amazon's counts are a "
+        "minute old)",
     )
     drain.add_argument(
         "--visibility",
         metavar="SECONDS",
         type=_number(1, 60),
         default=30,
-        help="for so long a message is hidden at the source while it is on its way (default: 30; at most 60, for so "
-        "long the service knows a repeated send)",
+        help="visibility timeout at the source while a message is moved (default: 30; at most 60, because the "
+        "service recognizes a repeated send for that time)",
     )
     drain.add_argument("--workers", metavar="N", type=_number(1, 64), default=8, help="default: 8")
     drain.add_argument(
@@ -126,6 +136,6 @@ def add_move_commands(commands: Any) -> None:
         metavar="DIR",
         type=Path,
         default=Path("holdfast-import"),
-        help="folder that remembers what is under way (default: holdfast-import)",
+        help="folder that records the progress (default: holdfast-import)",
     )
     _add_existing(sqs)

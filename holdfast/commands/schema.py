@@ -25,7 +25,7 @@ DUE: Final = 3
 """Exit code of ``show`` if a migration is due."""
 EXIT_CODES: Final = f"""exit codes:
   0  done; of show: this program can use what is stored as it is
-  1  refused, or failed: nothing was changed, or the same command goes on
+  1  refused, or failed: nothing was changed, or the same command continues
   2  wrong arguments or settings
   {DUE}  of show: what is stored is older than this program, which brings it to its version when it starts
 """
@@ -64,14 +64,14 @@ def show(parsed: argparse.Namespace, settings: Settings) -> int:
         states = {part.state for part in parts}
         return 1 if states & {"too new", "half back", "restoring"} else DUE if states & {"none", "older"} else 0
 
-    return _told(found) if settings.cassandra or is_data_folder(settings) else 1
+    return _reporting_errors(found) if settings.cassandra or is_data_folder(settings) else 1
 
 
 def migrate(parsed: argparse.Namespace, settings: Settings) -> int:
     if settings.cassandra:
         from holdfast.runtime import schema_cassandra
 
-        return _told(lambda: _done(parsed, settings, schema_cassandra.migrate(settings)))
+        return _reporting_errors(lambda: _done(parsed, settings, schema_cassandra.migrate(settings)))
 
     async def work() -> int:
         from metadata_service.sqlite import schema as sqlite_schema
@@ -93,7 +93,9 @@ def roll_back(parsed: argparse.Namespace, settings: Settings) -> int:
         except CommandFailed as error:
             print(f"holdfast: {error}", file=sys.stderr)
             return error.code
-        return _told(lambda: _done(parsed, settings, schema_cassandra.roll_back(settings, parsed.part_name, parsed.to)))
+        return _reporting_errors(
+            lambda: _done(parsed, settings, schema_cassandra.roll_back(settings, parsed.part_name, parsed.to))
+        )
     if parsed.part_name != "metadata":
         raise SettingsError(f"--part {parsed.part_name} is in Cassandra alone: a data folder has the part metadata")
 
@@ -113,7 +115,7 @@ def _done(parsed: argparse.Namespace, settings: Settings, work: Coroutine[Any, A
     return 0
 
 
-def _told(act: Callable[[], int]) -> int:
+def _reporting_errors(act: Callable[[], int]) -> int:
     try:
         return act()
     except StoreError as error:
@@ -165,9 +167,9 @@ def add_schema_command(
     """Add the commands; ``add_settings`` adds the options for the location of the stored data."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, part, about in (
-        ("show", show, "show the versions of what is stored, and whether this program can use it"),
-        ("migrate", migrate, "bring what is stored to the version of this program, as its start would"),
-        ("rollback", roll_back, "go one step back, for a release that cannot use what is stored"),
+        ("show", show, "show the versions of the stored data, and whether this program can use them"),
+        ("migrate", migrate, "migrate the stored data to the version of this program, as its start would"),
+        ("rollback", roll_back, "go one step back, for a release that cannot use the stored data"),
     ):
         command = commands.add_parser(
             name,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import KeyringError
 from backend.api import SHARDS
-from backend.cluster.liveness import living
+from backend.cluster.liveness import live_nodes
 from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, certificate, note, secret_file, warning, wrong
 from holdfast.http.certificate import CertificateUnusable
@@ -30,7 +30,7 @@ SKEW_MS: Final = 2_000
 BEAT_MS: Final = 1_500
 """Maximum age of a heartbeat when it is read."""
 REPORT_SECONDS: Final = 15.0
-REPLICAS_LEAST: Final = 3
+REPLICAS_MIN: Final = 3
 
 
 def check(settings: Settings) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _files(settings: Settings) -> Iterator[Finding]:
     if settings.cluster_tls_cert is None:
         yield note(
             "the processes speak with each other without TLS",
-            "let nobody else listen to the network between them, or give them cluster_tls_ca, _cert and _key",
+            "protect the network between them, or set cluster_tls_ca, _cert and _key",
         )
     try:
         cluster_secret(settings)
@@ -76,7 +76,7 @@ async def _check(settings: Settings) -> list[Finding]:
         if settings.cassandra:
             found += await _cluster(settings, await stores.entries())
     except (StoreError, SettingsError) as error:
-        found.append(wrong(str(error), "look at the machines that are named, and at their logs"))
+        found.append(wrong(str(error), "check the named machines and their logs"))
     finally:
         await stores.close()
     return found
@@ -93,14 +93,14 @@ async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
 
     connection = await CassandraConnection.open(connection_settings(settings))
     try:
-        if careless := await connection.careless_commit_logs():
-            found.append(wrong(careless, "set it, and restart the nodes of Cassandra one by one"))
+        if unsafe := await connection.unsafe_commit_logs():
+            found.append(wrong(unsafe, "set it, and restart the Cassandra nodes one by one"))
         found += _nodes(connection)
         there = True
         for keyspace in dict.fromkeys((settings.cassandra_keyspace, cluster_keyspace(settings))):
             if await CassandraKeyspace(connection, keyspace).tables() is None:
                 there = False
-                todo = "the first start of the service makes it; or are these other settings than the service's?"
+                todo = "the first start of the service creates it; or do these settings differ from the service's?"
                 found.append(wrong(f"Cassandra has no keyspace {keyspace}", todo))
             else:
                 found += _replicas(connection, keyspace, settings)
@@ -112,13 +112,15 @@ async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
         known = kept.part.schema
         what = f"the schema of the {kept.part.name} in the keyspace {kept.keyspace} has version {stored.version}"
         if stored.restoring:
-            found.append(wrong(f"the keyspace {kept.keyspace} was not restored to its end", RESTORE_AGAIN))
+            found.append(wrong(f"the keyspace {kept.keyspace} has an incomplete restore", RESTORE_AGAIN))
             there = False
         elif stored.oldest > known.version:
             found.append(wrong(f"{what}, and this program knows only {known.version}", "use the newer release"))
             there = False
         elif 0 < stored.leaving <= known.version:
-            found.append(wrong(f"{what}, on its way back from {stored.leaving}", "run holdfast schema rollback again"))
+            found.append(
+                wrong(f"{what}, being rolled back from {stored.leaving}", "run holdfast schema rollback again")
+            )
             there = False
         elif stored.version < known.version:
             found.append(warning(f"{what}, and this program's is {known.version}", "run holdfast schema migrate"))
@@ -130,7 +132,7 @@ def _nodes(connection: CassandraConnection) -> Iterator[Finding]:
     hosts = connection.cluster.metadata.all_hosts()
     down = sorted(str(host.address) for host in hosts if not host.is_up)
     if down:
-        yield wrong(f"of {len(hosts)} nodes of Cassandra these are down: {', '.join(down)}", "start them")
+        yield wrong(f"of {len(hosts)} Cassandra nodes these are down: {', '.join(down)}", "start them")
 
 
 def _replicas(connection: CassandraConnection, keyspace: str, settings: Settings) -> Iterator[Finding]:
@@ -138,18 +140,18 @@ def _replicas(connection: CassandraConnection, keyspace: str, settings: Settings
     has: dict[str, int] = getattr(strategy, "dc_replication_factors", {})  # of the only strategy that Holdfast uses
     shown = ", ".join(f"{name}={count}" for name, count in has.items())
     for name, count in has.items():
-        if count < REPLICAS_LEAST:
-            what = "all is lost with one machine" if count == 1 else "all stops when one machine is away"
+        if count < REPLICAS_MIN:
+            what = "one lost machine loses all data" if count == 1 else "the service stops when one machine is down"
             yield warning(
                 f"the keyspace {keyspace} has {count} replica{'' if count == 1 else 's'} in {name}: {what}",
-                f"give it {REPLICAS_LEAST} (ALTER KEYSPACE, then nodetool repair --full), unless it is for trying out",
+                f"give it {REPLICAS_MIN} (ALTER KEYSPACE, then nodetool repair --full), unless it is for tests",
             )
     wanted = replication_of(settings.cassandra_replication) if settings.cassandra_replication else {}
     if wanted and wanted != has:
         yield warning(
             f"the keyspace {keyspace} is replicated as {shown}, and the settings (cassandra_replication) say "
-            f"{settings.cassandra_replication}, which counts only when a keyspace is made",
-            "change the one or the other",
+            f"{settings.cassandra_replication}, which applies only when a keyspace is created",
+            "change one of them",
         )
 
 
@@ -159,18 +161,20 @@ def _replicas(connection: CassandraConnection, keyspace: str, settings: Settings
 async def _metadata(settings: Settings, store: MetadataStore) -> list[Finding]:
     found: list[Finding] = []
     now_s = time.time()
-    clusters = {one.number: one for one in await store.backend_clusters()}
-    reports = {one.cluster: one for one in await store.cluster_reports()}
+    clusters = {one.number: one for one in await store.clusters.backend_clusters()}
+    reports = {one.cluster: one for one in await store.clusters.cluster_reports()}
     for number, cluster in clusters.items():
         found += _report(cluster.name, reports.get(number), now_s)
         if cluster.state == "retiring":
             found.append(note(f"the cluster {cluster.name} is being retired"))
         if cluster.drained:
-            found.append(note(f"nodes of {cluster.name} are drained by an operator: {', '.join(cluster.drained)}"))
-    manager = await store.manager()
+            found.append(
+                note(f"nodes of {cluster.name} are being drained by an operator: {', '.join(cluster.drained)}")
+            )
+    manager = await store.clusters.manager()
     silent = now_s - manager.time_ms / 1000
     if len(clusters) > 1 and (not manager.manager or silent > REPORT_SECONDS):
-        since = f"was heard {silent:.0f} s ago" if manager.manager else "never ran"
+        since = f"reported {silent:.0f} s ago" if manager.manager else "never ran"
         found.append(
             warning(f"the manager of all clusters {since}: no queue is split or moved", "start holdfast manager")
         )
@@ -178,11 +182,13 @@ async def _metadata(settings: Settings, store: MetadataStore) -> list[Finding]:
     try:
         masters = local_master_keys(settings)
         if masters is None:
-            found.append(note("no keyring is on this machine: frontends need it", "name it with --keyring-file"))
+            found.append(note("this machine has no keyring, which frontends need", "name it with --keyring-file"))
         else:
             await Keyring(store, masters).check(rewrap=False)
     except KeyringError as error:
-        found.append(wrong(f"the keyring of this machine does not open what is stored: {error}", "bring the right one"))
+        found.append(
+            wrong(f"the keyring of this machine cannot decrypt the stored data: {error}", "install the right one")
+        )
     return found
 
 
@@ -198,26 +204,26 @@ def _report(name: str, report: ClusterReport | None, now_s: float) -> Iterator[F
         )
         return
     if report.unassigned:
-        yield wrong(f"{report.unassigned} shards of {name} are served by nobody", "start its backends; read their logs")
+        yield wrong(f"{report.unassigned} shards of {name} are not served", "start its backends; read their logs")
     for node in report.nodes:
         if node.gone:
             continue  # reported from the entries of its cluster
         if not node.live:
             yield wrong(f"the node {node.name} of {name} has been silent for {node.silent_ms / 1000:.0f} s", "start it")
-        elif node.cut_off:
+        elif node.unreachable:
             yield wrong(
-                f"the node {node.name} of {name} lives, and those who call the cluster do not reach it",
-                f"look at the network to {node.address}",
+                f"the node {node.name} of {name} is live, but most callers of the cluster cannot reach it",
+                f"check the network to {node.address}",
             )
         if node.storage > 0.9:
-            yield warning(f"the node {node.name} of {name} has used {node.storage:.0%} of its storage", "make room")
+            yield warning(f"the node {node.name} of {name} has used {node.storage:.0%} of its storage", "free space")
 
 
 # --- a backend cluster ----------------------------------------------------------------------------------
 
 
 async def _cluster(settings: Settings, entries: MemberStore) -> list[Finding]:
-    beats, live = await entries.heartbeats(), await living(entries)
+    beats, live = await entries.heartbeats(), await live_nodes(entries)
     now_ms = time.time() * 1000
     seen = await entries.poll_entries()
     found = list(_owners(settings.cluster, seen.logs, seen.shards, live))
@@ -243,13 +249,14 @@ def _owners(cluster: str, logs: list[LogEntry], shards: list[ShardEntry], live: 
     for node, count in sorted(owned.items()):
         if node not in live:
             yield wrong(
-                f"the node {node} of {cluster} has {count} shards and is not heard", "start it, or another backend"
+                f"the node {node} of {cluster} has {count} shards and sends no heartbeats",
+                "start it, or another backend",
             )
     if nobodys and live:
         yield wrong(f"{nobodys} shards of {cluster} have no owner", "if it lasts, read the log of its manager")
     if damaged:
         yield wrong(
-            f"shards of {cluster} have queues that cannot be served, for the journal is damaged: "
+            f"shards of {cluster} have queues that cannot be served because the journal is damaged: "
             f"{', '.join(map(str, damaged))}",
             "stop its backends and run: holdfast damage",
         )
@@ -264,8 +271,8 @@ def _silent(cluster: str, beats: list[Heartbeat], logs: list[LogEntry], live: se
     for beat in beats:
         if beat.address and beat.node not in live and beat.log_id in sealed:
             yield warning(
-                f"the node {beat.node} of {cluster} has died, and others have its shards",
-                "start it again; if it is gone for good, nothing has to be done",
+                f"the node {beat.node} of {cluster} has died, and other nodes have its shards",
+                "start it again; if it is removed for good, nothing has to be done",
             )
 
 
@@ -276,11 +283,11 @@ def _clocks(beats: list[Heartbeat], now_ms: float) -> Iterator[Finding]:
             how = f"{abs(behind) / 1000:.0f} s {'behind' if behind > 0 else 'ahead of'}"
             yield warning(
                 f"the clock of the node {beat.node} is {how} this machine's",
-                "set the clocks (chrony, ntpd); signatures fail from 15 minutes on, the queues keep their time",
+                "set the clocks (chrony, ntpd); signatures fail from 15 minutes on; the queues' time is not affected",
             )
 
 
 def _pins(entry: ClusterEntry, now_ms: float) -> Iterator[Finding]:
     for pin in entry.pins:
         if pin.until_ms > now_ms:
-            yield note(f"the backup {pin.name} holds what it copies")
+            yield note(f"the backup {pin.name} pins the data that it copies")

@@ -60,17 +60,17 @@ def certificate(path: Path, now: datetime | None = None) -> Iterator[Finding]:
         yield wrong(f"the certificate {path} cannot be read: {error.strerror}", "name the right file")
         return
     except ValueError as error:
-        yield wrong(f"{path} is no certificate: {error}", "name a file in the form PEM")
+        yield wrong(f"{path} is no certificate: {error}", "name a file in PEM format")
         return
     for one in chain:
         name = f"the certificate {path} of {one.subject.rfc4514_string()}"
         ends, begins = one.not_valid_after_utc, one.not_valid_before_utc
         if ends <= now:
-            yield wrong(f"{name} has expired on {ends:%Y-%m-%d}", "put a new one in its place")
+            yield wrong(f"{name} has expired on {ends:%Y-%m-%d}", "replace it")
         elif begins > now:
             yield wrong(f"{name} is valid only from {begins:%Y-%m-%d %H:%M} on", "is the clock right?")
         elif ends - now < EXPIRES_SOON:
-            yield warning(f"{name} expires on {ends:%Y-%m-%d}", "put a new one in its place before")
+            yield warning(f"{name} expires on {ends:%Y-%m-%d}", "replace it before then")
 
 
 def secret_file(path: Path, what: str, *, group: bool = False) -> Iterator[Finding]:
@@ -78,7 +78,9 @@ def secret_file(path: Path, what: str, *, group: bool = False) -> Iterator[Findi
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
-        yield wrong(f"{what} {path} cannot be read: {error.strerror}", "name the right file, or give the right to it")
+        yield wrong(
+            f"{what} {path} cannot be read: {error.strerror}", "name the right file, or grant read access to it"
+        )
         return
     others = mode & (0o007 if group else 0o077)
     if others:
@@ -90,20 +92,22 @@ def secret_file(path: Path, what: str, *, group: bool = False) -> Iterator[Findi
         )
 
 
-def disk(folder: Path, least_bytes: int, what: str) -> Iterator[Finding]:
+def disk(folder: Path, bytes_min: int, what: str) -> Iterator[Finding]:
     """Check the free space of the folder's disk."""
     try:
         total, _, free = shutil.disk_usage(folder)
         files = os.statvfs(folder)
     except OSError as error:
-        yield wrong(f"the disk of {folder} cannot be looked at: {error.strerror}")
+        yield wrong(f"the disk of {folder} cannot be examined: {error.strerror}")
         return
-    if free < least_bytes:
+    if free < bytes_min:
         yield wrong(
             f"{free >> 20} MiB are free on the disk of {folder}: {what}",
-            "make room, or let consumers receive and delete: what holds no message is given back",
+            "free space, or let consumers receive and delete: segments without messages are deleted",
         )
     elif free < total // 10:
-        yield warning(f"{free / total:.0%} of the disk of {folder} are free ({free >> 20} MiB)", "make room in time")
+        yield warning(f"{free / total:.0%} of the disk of {folder} are free ({free >> 20} MiB)", "free space in time")
     if files.f_files and files.f_favail < 1000:
-        yield wrong(f"the disk of {folder} can take only {files.f_favail} more files", "remove what is not needed")
+        yield wrong(
+            f"the disk of {folder} can take only {files.f_favail} more files", "remove files that are not needed"
+        )

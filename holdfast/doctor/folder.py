@@ -29,13 +29,13 @@ from backend.api import BackendError
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.journal import LocalJournal, folder_of
 from backend.journal.local.log import LogSettings
-from backend.journal.local.segments import LogInUse
+from backend.journal.types import LogInUse
 from backend.recovery.damage import Survey, examine
 from holdfast.backup.take import SCRATCH
 from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, Mend, certificate, disk, note, secret_file, warning, wrong
 from holdfast.http.certificate import CertificateUnusable
-from holdfast.process.serve import certificate_of
+from holdfast.process.serve import certificate_of, connections_of
 from holdfast.runtime.data_folder import LOCK_FILE, USE_FILE
 from holdfast.runtime.keyring import keyring_path, local_master_keys, stored_keys
 from holdfast.runtime.root_tenant import endpoint
@@ -69,8 +69,8 @@ def check(settings: Settings) -> Iterator[Finding]:
     if not settings.metadata_file.exists():
         if (data / _RESTORING).exists() or (data / "journal").exists():
             yield wrong(
-                f"{data} has a journal and no metadata: a restore was killed, or the metadata were taken away",
-                "remove the folder and restore again, or bring metadata.sqlite back",
+                f"{data} has a journal and no metadata: a restore was killed, or metadata.sqlite was removed",
+                "remove the folder and restore again, or put metadata.sqlite back",
             )
         else:
             yield wrong(f"{data} is no data folder of Holdfast", "name the data folder of the service with --data")
@@ -81,7 +81,7 @@ def check(settings: Settings) -> Iterator[Finding]:
         yield from _keys_and_certificates(settings)
         yield from shared_redis.check(settings)
         low = LogSettings().low_water_bytes + 2 * settings.segment_bytes
-        yield from disk(data, low, "sends are refused, so that what is there can be received and deleted")
+        yield from disk(data, low, "sends are refused, so that existing messages can be received and deleted")
         yield from _open_files(settings, process)
         yield from _metadata(settings, process)
         if process is not None:
@@ -119,8 +119,8 @@ def _keys_and_certificates(settings: Settings) -> Iterator[Finding]:
         yield from secret_file(path, "the keyring file", group=True)
         if path.parent == settings.data and settings.keyring_file is None:
             yield note(
-                f"the keyring is in the data folder ({path}): who has a copy of the folder can read all messages, and "
-                "without the file nobody can",
+                f"the keyring is in the data folder ({path}): anyone with a copy of the folder can read all "
+                "messages, and without the file no one can",
                 "keep a copy of it apart from the folder and its backups",
             )
     if settings.tls_cert is not None and settings.tls_key is not None:
@@ -129,16 +129,17 @@ def _keys_and_certificates(settings: Settings) -> Iterator[Finding]:
         try:
             certificate_of(settings)
         except CertificateUnusable as error:
-            yield wrong(str(error), "put a certificate and its own key in the place of these files")
+            yield wrong(str(error), "replace these files by a certificate and its key")
     elif settings.host not in ("127.0.0.1", "::1", "localhost") and not settings.trusted_proxies:
         yield note(
-            f"the service listens on {settings.host} without TLS: messages, keys and tokens pass in clear",
-            "give it tls_cert and tls_key, or put it behind a proxy that speaks TLS",
+            f"the service listens on {settings.host} without TLS: messages, keys and tokens are sent in clear text",
+            "set tls_cert and tls_key, or put it behind a proxy with TLS",
         )
 
 
 def _open_files(settings: Settings, process: int | None) -> Iterator[Finding]:
-    wanted = settings.connections_limit + FILES_BESIDE_CONNECTIONS
+    connections = connections_of(settings)
+    wanted = connections + FILES_BESIDE_CONNECTIONS
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if process:
         try:
@@ -147,7 +148,7 @@ def _open_files(settings: Settings, process: int | None) -> Iterator[Finding]:
             pass  # another user's process: use the limit of this one
     if allowed != resource.RLIM_INFINITY and allowed < wanted:
         yield warning(
-            f"a process may have {allowed} files open, and {settings.connections_limit} connections "
+            f"a process may have {allowed} files open, and {connections} connections "
             f"(connections_limit) with the journal may take {wanted}",
             "raise the limit (LimitNOFILE= of systemd, ulimit -n), or lower connections_limit",
         )
@@ -173,7 +174,7 @@ def _metadata(settings: Settings, process: int | None) -> Iterator[Finding]:
                 yield note(
                     f"the metadata file has version {stored.version} of the schema, and this program "
                     f"{schema.SCHEMA.version}",
-                    "the next start brings it up to date",
+                    "the next start migrates it",
                 )
             yield from asyncio.run(_opened(settings, copy, running=process is not None))
     except StoreError as error:
@@ -188,9 +189,9 @@ def _pins(pins: tuple[BackupPin, ...], path: Path) -> Iterator[Finding]:
             yield note(f"the backup {pin.name} is being made, or was killed less than ten minutes ago")
             continue
         yield warning(
-            f"the backup {pin.name} was killed: what it held is free since {_time(pin.until_ms)}",
-            "nothing has to be done; its entry can be taken away",
-            Mend(f"Take the entry of the backup {pin.name} away?", _unpin(path, pin)),
+            f"the backup {pin.name} was killed: its pin is void since {_time(pin.until_ms)}",
+            "nothing has to be done; its entry can be removed",
+            Mend(f"Remove the entry of the backup {pin.name}?", _unpin(path, pin)),
         )
 
 
@@ -212,16 +213,16 @@ async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Find
     disk = RealDisk()
     try:
         found += await _keyring(settings, store)
-        folders = {folder_of(entry) for entry in await store.logs()}
+        folders = {folder_of(entry) for entry in await store.entries.logs()}
         try:
             names = sorted(os.listdir(settings.journal_folder))
         except OSError as error:
             return [*found, wrong(f"the journal {settings.journal_folder} cannot be read: {error.strerror}")]
         found += [
             warning(
-                f"nothing names the log {settings.journal_folder / name}: was a file of the metadata put in the place "
-                "of another?",
-                "if no other metadata file names it, move it away",
+                f"no metadata entry names the log {settings.journal_folder / name}: was the metadata file "
+                "replaced by another one?",
+                "if no other metadata file has an entry for it, move it away",
             )
             for name in names
             if name not in folders and _LOG_FOLDER.match(name) and not running
@@ -229,16 +230,16 @@ async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Find
         if running:
             return found
         try:
-            replay, survey = await examine(LocalJournal(disk, str(settings.journal_folder)), store)
+            replay, survey = await examine(LocalJournal(disk, str(settings.journal_folder)), store.entries)
         except LogInUse as error:
-            return [*found, wrong(f"a process that is left of the service has the journal: {error}", "end it")]
+            return [*found, wrong(f"a remaining process of the service has the journal open: {error}", "end it")]
         except (BackendError, OSError) as error:
             return [*found, wrong(f"the journal cannot be read: {error}")]
         found += _damage(settings, survey)
         if quarantined := sum(fold.quarantined for fold in replay.folds.values()):
             found.append(
                 note(
-                    f"{quarantined} messages of the queues here are lost, for their bytes were damaged or unreadable",
+                    f"{quarantined} messages of the queues are lost, because their bytes were damaged or unreadable",
                     "check the disk; the service has logged the file and offset of each",
                 )
             )
@@ -246,8 +247,9 @@ async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Find
         if ahead > AHEAD_MS:
             found.append(
                 warning(
-                    f"the time of the queues is {ahead / 1000:.0f} s ahead of the clock, which was so far ahead once",
-                    "set the clock, if it is that which is wrong; timeouts are exact in any case",
+                    f"the time of the queues is {ahead / 1000:.0f} s ahead of the clock, which was that far "
+                    "ahead before",
+                    "set the clock if it is wrong; timeouts are exact in any case",
                 )
             )
         return found
@@ -257,7 +259,7 @@ async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Find
 
 
 async def _keyring(settings: Settings, store: SQLiteStore) -> list[Finding]:
-    todo = "bring the keyring back from its copy, or name it (HOLDFAST_KEYRING_FILE, HOLDFAST_MASTER_KEY)"
+    todo = "restore the keyring from its copy, or name it (HOLDFAST_KEYRING_FILE, HOLDFAST_MASTER_KEY)"
     try:
         masters: LocalMasterKeys | None = local_master_keys(settings)
     except KeyringError as error:
@@ -265,26 +267,26 @@ async def _keyring(settings: Settings, store: SQLiteStore) -> list[Finding]:
     keys = await stored_keys(store)
     if masters is None:
         needed = ", ".join(sorted({key.master_id for key in keys}))
-        return [wrong(f"there is no keyring, and what is stored needs the master key {needed}", todo)] if keys else []
+        return [wrong(f"there is no keyring, and the stored data needs the master key {needed}", todo)] if keys else []
     try:
         await Keyring(store, masters).check(rewrap=False)
     except KeyringError as error:
-        return [wrong(f"the keyring does not open what is stored: {error}", todo)]
+        return [wrong(f"the keyring cannot decrypt the stored data: {error}", todo)]
     return []
 
 
 def _damage(settings: Settings, survey: Survey) -> Iterator[Finding]:
     accept = f"holdfast damage accept --data {settings.data}"
-    todo = f"restore a backup, or accept that it is lost, so that the rest is served: {accept}"
+    todo = f"restore a backup, or accept the loss, so that the rest is served: {accept}"
     for log in survey.logs:
-        yield wrong(f"the service does not start, for the journal is damaged: {log}", todo)
-    for harm in survey.harms:
-        yield wrong(f"this cannot be served, for the journal is damaged: {harm}", todo)
+        yield wrong(f"the service does not start because the journal is damaged: {log}", todo)
+    for damage in survey.shard_damage:
+        yield wrong(f"this cannot be served because the journal is damaged: {damage}", todo)
 
 
 def _running(settings: Settings, process: int) -> Iterator[Finding]:
     yield note(
-        f"the service runs (process {process or 'unknown'}): the journal was not looked through",
+        f"the service runs (process {process or 'unknown'}): the journal was not examined",
         "stop the service for that, or make a backup and verify it: holdfast backup, holdfast verify",
     )
     if not settings.port:
@@ -295,14 +297,14 @@ def _running(settings: Settings, process: int) -> Iterator[Finding]:
         with urllib.request.urlopen(url, timeout=HEALTH_SECONDS, context=anyone) as answer:
             health = json.loads(answer.read())
     except urllib.error.HTTPError as error:
-        yield wrong(f"the service is not ready: {url} answers {error.code}", "its log says why")
+        yield wrong(f"the service is not ready: {url} answers {error.code}", "see its log")
     except (OSError, ValueError) as error:
-        yield wrong(f"the service does not answer at {url}: {error}", "its log says why; are these its settings?")
+        yield wrong(f"the service does not answer at {url}: {error}", "see its log; are these its settings?")
     else:
         if damaged := health.get("damaged"):
             yield wrong(
-                f"{damaged} queues or shards cannot be served, for the journal is damaged",
-                f"the log says which; stop the service and run: holdfast damage --data {settings.data}",
+                f"{damaged} queues or shards cannot be served because the journal is damaged",
+                f"the log names them; stop the service and run: holdfast damage --data {settings.data}",
             )
 
 
@@ -312,7 +314,7 @@ def _left_over(data: Path) -> Iterator[Finding]:
         if name.startswith(SCRATCH) and path.is_dir() and time.time() - path.stat().st_mtime > 600:
             yield warning(
                 f"{path} was left by a backup that was killed, with a copy of the metadata",
-                "remove it, unless a backup is just being made",
+                "remove it, unless a backup is running",
                 Mend(f"Remove {path}?", _remove(path)),
             )
         elif name.startswith(_RESTORING) or name == "keyring.toml.new":

@@ -1,4 +1,4 @@
-"""Diagnosis of the Redis that processes share for rates and invalidation hints."""
+"""Diagnosis of the Redis that processes share for rates and invalidation."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def check(settings: Settings) -> Iterator[Finding]:
     """Check each Redis in the settings once; findings name the features affected."""
     used: dict[str, list[str]] = {}
     if settings.rate_limit_storage != MEMORY:
-        what = "rate_limit_storage: each process counts rates by itself meanwhile, with its part of the limits"
+        what = "rate_limit_storage: meanwhile each process counts rates by itself, with its share of the limits"
         used.setdefault(settings.rate_limit_storage, []).append(what)
-    if settings.metadata_hints is not None:
-        what = "metadata_hints: other processes see changes of queues some seconds later meanwhile"
-        used.setdefault(settings.metadata_hints, []).append(what)
+    if settings.metadata_invalidation is not None:
+        what = "metadata_invalidation: meanwhile other processes see changes of queues some seconds later"
+        used.setdefault(settings.metadata_invalidation, []).append(what)
     for url, uses in used.items():
         yield from _check(url, uses)
 
@@ -48,17 +48,17 @@ def _check(url: str, uses: list[str]) -> Iterator[Finding]:
             took.append(time.monotonic() - started_at)
         role = client.info("replication").get("role")
     except AuthenticationError as error:
-        yield wrong(f"{name} refuses the user or password that the settings have: {error}", f"correct it ({hurt})")
+        yield wrong(f"{name} refuses the user or password in the settings: {error}", f"correct it ({hurt})")
     except (RedisError, OSError) as error:
-        said = str(error).replace(url, shown(url))
-        yield wrong(f"{name} cannot be used: {said}", f"is it running, and is it reached from here? ({hurt})")
+        message = str(error).replace(url, shown(url))
+        yield wrong(f"{name} cannot be used: {message}", f"is it running and reachable from here? ({hurt})")
     else:
         if role == "slave":
-            yield wrong(f"{name} is a replica, which takes no writes", f"name the one that it follows ({hurt})")
+            yield wrong(f"{name} is a replica, which accepts no writes", f"name its primary ({hurt})")
         if min(took) > SLOW_SECONDS:
             yield warning(
                 f"{name} takes {min(took) * 1000:.0f} ms to answer, and calls wait for it",
-                "put it nearer to the frontends, or see what it is busy with",
+                "move it closer to the frontends, or find its load",
             )
     finally:
         client.close()

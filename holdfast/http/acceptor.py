@@ -45,7 +45,7 @@ class Seat(Protocol):
         """Hand the connection over; False: the process takes none now."""
 
 
-class Dealer:
+class Acceptor:
     """Acceptor on ``sockets``, which are bound; distributes to the current ``seats``."""
 
     def __init__(self, sockets: Sequence[socket.socket], seats: Callable[[], Sequence[Seat]]) -> None:
@@ -133,7 +133,7 @@ class Dealer:
         except OSError as error:  # out of file descriptors, or of memory
             if not self._failing:
                 self._failing = True
-                log.error("connections cannot be accepted now %s", facts(error=error.strerror))
+                log.error("connections cannot be accepted %s", facts(error=error.strerror))
             self._wait()
             return False
         if self._failing:

@@ -56,7 +56,7 @@ class Certificate:
         try:
             self.context = self._load()
         except CertificateUnusable as error:
-            log.error("the certificate was not reloaded, the old one stays: %s", error)
+            log.error("the certificate was not reloaded, the old one remains in use: %s", error)
 
     def _load(self) -> ssl.SSLContext:
         context = server_context()
@@ -72,11 +72,11 @@ class Certificate:
                 f"certificate {self._cert} with key {self._key}{authority} cannot be used: {error}"
             ) from error
         self.valid_until_s = until.timestamp()
-        told = facts(cert=self._cert, valid_until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        loaded = facts(cert=self._cert, valid_until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         if until > datetime.now(UTC):
-            log.info("certificate loaded %s", told)
+            log.info("certificate loaded %s", loaded)
         else:
-            log.warning("the certificate has expired, clients will refuse it %s", told)
+            log.warning("the certificate has expired, clients will refuse it %s", loaded)
         return context
 
     def _stamp(self) -> Stamp:

@@ -80,14 +80,14 @@ class Limits(NamedTuple):
 
 
 class PendingHandshake(Protocol):
-    """A TLS handshake under way (:class:`holdfast.http.tls_handshake.Handshake`)."""
+    """A TLS handshake in progress (:class:`holdfast.http.tls_handshake.Handshake`)."""
 
     def drop(self) -> None:
         """Close the connection."""
 
 
 class ConnectionRegistry(ServerState):
-    """State shared by the connections of a process.  ``tasks`` are the calls under way."""
+    """State shared by the connections of a process.  ``tasks`` are the calls in progress."""
 
     connections: set[Connection]  # type: ignore[assignment]  # uvicorn names its own protocols
 
@@ -97,11 +97,11 @@ class ConnectionRegistry(ServerState):
         super().__init__()
         self.limits = limits
         self.answers = UnreadAnswers()
-        self.places = ConnectionSlots(limits.connections, limits.connections_per_client)
+        self.slots = ConnectionSlots(limits.connections, limits.connections_per_client)
         self.certificate = certificate
         self.forwarded = forwarded
         self.handshakes: dict[PendingHandshake, None] = {}
-        """Handshakes under way, the oldest first."""
+        """Handshakes in progress, the oldest first."""
         self.common_headers = b""
         """``default_headers`` in encoded form."""
         self.draining = False
@@ -112,7 +112,7 @@ class ConnectionRegistry(ServerState):
         """Return the client that a connection from this host counts for."""
         if self.forwarded is not None and self.forwarded.trusts(host):
             return ""  # a proxy makes connections for many clients
-        return self.places.client(host)
+        return self.slots.client(host)
 
     @property
     def is_empty(self) -> bool:
@@ -174,12 +174,12 @@ class Connection(asyncio.Protocol):
         if registry.forwarded is not None and registry.forwarded.trusts(host):
             self._app = registry.forwarded
         self._takes = registry.client(host)
-        if not registry.places.take(self._takes):
+        if not registry.slots.take(self._takes):
             self.refuse(b"503 Service Unavailable", b"Too many connections.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.connections.discard(self)
-        self.registry.places.give_back(self._takes)
+        self.registry.slots.give_back(self._takes)
         for cycle in (self._answering, self._receiving):
             if cycle is not None:
                 cycle.disconnect()
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
         cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
         self._receiving = cycle
         if self._answering is None:
-            self._begin(cycle)
+            self._start_cycle(cycle)
         else:
             self.waiting.append(cycle)
             self._pause_reading()
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
         elif not self.transport.is_closing():
             self.resume_reading()
             if self.waiting:
-                self._begin(self.waiting.popleft())
+                self._start_cycle(self.waiting.popleft())
             elif not self.mid_message:
                 self._rest()
 
@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def refuse(self, status: bytes, text: bytes) -> None:
-        """Close with an error answer, unless that would be taken for the answer to another request, or is too late."""
+        """Close with an error answer, unless it is too late, or could be mistaken for another request's answer."""
         if self.transport.is_closing():
             return
         cycle = self._receiving
@@ -400,7 +400,7 @@ class Connection(asyncio.Protocol):
         """Return the head just read without its offer to upgrade to another protocol, to be parsed again.
 
         Java's client offers HTTP/2 on each plain connection, with requests that have a body, and expects a normal
-        answer; the parser would take the body for the other protocol.  CONNECT, which requests a tunnel, is changed to
+        answer; the parser would mistake the body for the other protocol.  CONNECT, which requests a tunnel, becomes
         a method that is never served.
         """
         method = self._parser.get_method().replace(b"CONNECT", b"TRACE")
@@ -423,7 +423,7 @@ class Connection(asyncio.Protocol):
         elif self.message_bytes > MESSAGE_BYTES_LIMIT:
             self.refuse(b"413 Content Too Large", b"The request is too large.")
 
-    def _begin(self, cycle: RequestCycle) -> None:
+    def _start_cycle(self, cycle: RequestCycle) -> None:
         self._answering = cycle
         if cycle is not self._receiving:
             self.deadline = _NEVER

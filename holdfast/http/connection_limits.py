@@ -8,17 +8,17 @@ from ipaddress import IPv6Network, ip_address
 class ConnectionSlots:
     """Counts connections, including those in a handshake."""
 
-    def __init__(self, most: int, most_of_client: int | None) -> None:
+    def __init__(self, connections_max: int, client_max: int | None) -> None:
         self.taken = 0
         self.refused = 0
         """Number of connections refused."""
-        self._most = most
-        self._most_of_client = most_of_client
+        self._max = connections_max
+        self._client_max = client_max
         self._clients: dict[str, int] = {}
 
     def client(self, host: str) -> str:
         """Return the client that a connection from this host counts for; empty if there is no limit for each client."""
-        return "" if self._most_of_client is None else network_of(host)
+        return "" if self._client_max is None else network_of(host)
 
     def take(self, client: str) -> bool:
         """Count one more connection of this client (empty: only in total).  Returns False if a limit is exceeded.
@@ -26,11 +26,11 @@ class ConnectionSlots:
         It is counted in any case: each call must be followed by one of :meth:`give_back`.
         """
         self.taken += 1
-        fits = self.taken <= self._most
+        fits = self.taken <= self._max
         if client:
             count = self._clients[client] = self._clients.get(client, 0) + 1
-            assert self._most_of_client is not None
-            fits = fits and count <= self._most_of_client
+            assert self._client_max is not None
+            fits = fits and count <= self._client_max
         if not fits:
             self.refused += 1
         return fits
@@ -43,6 +43,21 @@ class ConnectionSlots:
                 self._clients[client] = count
             else:
                 del self._clients[client]
+
+
+def slots_of(connections_max: int, client_max: int | None, processes: int) -> ConnectionSlots:
+    """Return the slots of one of ``processes`` that share the limits."""
+    return ConnectionSlots(share_of(connections_max, processes), share_of_client(client_max, processes))
+
+
+def share_of(limit: int, processes: int) -> int:
+    """Return one process's share of a limit, rounded up."""
+    return -(-limit // processes)
+
+
+def share_of_client(limit: int | None, processes: int) -> int | None:
+    """Return one process's share of a limit that may be absent."""
+    return None if limit is None else share_of(limit, processes)
 
 
 def network_of(host: str) -> str:

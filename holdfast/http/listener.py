@@ -30,7 +30,7 @@ LINGER_SECONDS = 2.0
 That answer has "Connection: close".  Closing the connection while its client is just sending would cost the client an
 attempt.
 """
-TELL_REFUSED_SECONDS = 60
+REFUSED_LOG_SECONDS = 60
 """Minimum time between two log lines about refused connections."""
 _TURNS = 10
 """Turns of the event loop; Python's own loop needs five."""
@@ -40,8 +40,11 @@ class CannotListen(Exception):
     """The address cannot be bound; the text says why."""
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Make a socket for each address of ``host``, bound but not listening.  Raises :class:`CannotListen`."""
+def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
+    """Make a socket for each address of ``host``, bound but not listening.
+
+    ``option`` sets the port, for the text of an error.  Raises :class:`CannotListen`.
+    """
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -60,7 +63,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for bound in sockets:
             bound.close()
-        raise CannotListen(_why(error, host, port)) from error
+        raise CannotListen(_why(error, host, port, option)) from error
     return sockets
 
 
@@ -72,11 +75,11 @@ def listen_on(bound: socket.socket, backlog: int) -> None:
         raise CannotListen(_why(error, *bound.getsockname()[:2])) from error
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _why(error: OSError, host: str, port: int, option: str = "--port") -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use by another program; choose another with --port"
+        return f"port {port} on {host} is in use by another program; choose another with {option}"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} may not be used by this user; choose one above 1023 with --port"
+        return f"port {port} on {host} is not permitted for this user; choose one above 1023 with {option}"
     return f"port {port} on {host} cannot be listened on: {error.strerror}"
 
 
@@ -128,7 +131,7 @@ class HttpServer(uvicorn.Server):
         self.server_state = self.registry = ConnectionRegistry(limits, certificate, forwarded)
         self.cut = 0
         """Number of calls aborted at the end."""
-        self._tells_refused = 0.0
+        self._log_refused_at = 0.0
         self._reports_cut_at = 0.0
         self._taking: set[asyncio.Task[None]] = set()
         """Tasks that start serving connections which another process accepted."""
@@ -160,7 +163,7 @@ class HttpServer(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, accepted)
         except OSError as error:
             accepted.close()
-            log.debug("a connection was gone before it was served %s", facts(error=error))
+            log.debug("a client disconnected before it was served %s", facts(error=error))
 
     def _protocol(self) -> asyncio.Protocol:
         kind: Any = self.config.http_protocol_class
@@ -181,20 +184,20 @@ class HttpServer(uvicorn.Server):
                 connection.sweep(now)
             if self.registry.certificate is not None:
                 self.registry.certificate.refresh()
-            if self.registry.places.refused and now >= self._tells_refused:
+            if self.registry.slots.refused and now >= self._log_refused_at:
                 log.warning(
-                    "connections were refused, there were too many %s",
-                    facts(count=self.registry.places.refused),
+                    "connections were refused because there were too many %s",
+                    facts(count=self.registry.slots.refused),
                 )
-                self.registry.places.refused = 0
-                self._tells_refused = now + TELL_REFUSED_SECONDS
+                self.registry.slots.refused = 0
+                self._log_refused_at = now + REFUSED_LOG_SECONDS
             if self.registry.answers.cut and now >= self._reports_cut_at:
                 log.warning(
-                    "connections were cut whose clients did not read long answers %s",
+                    "connections were aborted because their clients did not read long answers %s",
                     facts(count=self.registry.answers.cut, bytes_max=self.registry.answers.bytes_max),
                 )
                 self.registry.answers.cut = 0
-                self._reports_cut_at = now + TELL_REFUSED_SECONDS
+                self._reports_cut_at = now + REFUSED_LOG_SECONDS
         return self._stop.is_set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -208,7 +211,7 @@ class HttpServer(uvicorn.Server):
         await self._drain_app()
         self.cut = await self.finish(self.registry.limits.drain_seconds)
         if self.cut:
-            log.warning("calls were cut off: they took longer than drain_seconds %s", facts(calls=self.cut))
+            log.warning("calls were aborted because they took longer than drain_seconds %s", facts(calls=self.cut))
 
     async def stop_accepting(self) -> None:
         """Stop accepting connections; existing ones close after the requests they have sent are answered."""

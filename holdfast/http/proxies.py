@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Literal, NamedTuple
 
 from holdfast.http.request_cycle import App, Scope
+from holdfast.networks import Network
 
 HOPS_LIMIT = 32
 """Maximum number of proxies in a header; a longer header is ignored."""
 
 Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 Header = Literal["x-forwarded-for", "forwarded"]
 
 _NODE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?|([0-9a-f:.]+)", re.IGNORECASE)
@@ -40,20 +40,12 @@ class Origin(NamedTuple):
 _UNKNOWN = Origin(None, None)
 
 
-def parse_networks(text: str) -> tuple[Network, ...]:
-    """Parse addresses and networks, separated by commas.
-
-    Raises :class:`ValueError`, whose text names the wrong one.
-    """
-    return tuple(ip_network(part) for piece in text.split(",") if (part := piece.strip()))
-
-
 class Forwarded:
     """ASGI application for requests from a trusted proxy.
 
     It sets ``client`` and ``scheme`` to the values that the trusted proxies report; others stay as the connection has
     them. ``header`` is the header that the proxies write.  The other one is ignored: a proxy that does not know a
-    header passes on whatever a client has put into it.
+    header passes on any value that a client has put into it.
     """
 
     def __init__(self, app: App, networks: tuple[Network, ...], header: Header) -> None:

@@ -79,12 +79,12 @@ class RequestCycle:
     __slots__ = (
         "_body",
         "_chunked",
+        "_connection",
         "_head",
         "_length",
         "_news",
         "_on_gone",
         "_waiter",
-        "_way",
         "complete",
         "expects_continue",
         "gone",
@@ -98,7 +98,9 @@ class RequestCycle:
     task: asyncio.Task[None]
     """Task that runs the application."""
 
-    def __init__(self, way: ExchangeConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
+    def __init__(
+        self, connection: ExchangeConnection, scope: Scope, *, keep_alive: bool, expects_continue: bool
+    ) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
@@ -108,7 +110,7 @@ class RequestCycle:
         """True if the client has closed the connection."""
         self.complete = False
         """True if the answer was written."""
-        self._way = way
+        self._connection = connection
         self._body: bytes | bytearray = b""
         self._news = False
         """True if there is something new that ``receive`` has not returned yet."""
@@ -127,21 +129,21 @@ class RequestCycle:
         try:
             await app(self.scope, self, self.send)
         except asyncio.CancelledError:
-            self._way.give_up()
+            self._connection.give_up()
             raise
         except Exception as error:
-            log.error("an error that nobody caught, at %s %s", self.scope["method"], self.scope["path"], exc_info=error)
+            log.error("an unhandled error at %s %s", self.scope["method"], self.scope["path"], exc_info=error)
             await self._fail()
         else:
             if not self.complete and not self.gone:
                 log.error("%s %s was not answered", self.scope["method"], self.scope["path"])
                 await self._fail()
         finally:
-            self._way.ended(self)
+            self._connection.ended(self)
 
     async def _fail(self) -> None:
         if self.started:
-            self._way.give_up()
+            self._connection.give_up()
         elif not self.gone:
             self._head = None
             length = str(len(_FAILED)).encode()
@@ -175,7 +177,7 @@ class RequestCycle:
             self._on_gone()
 
     def call_when_gone(self, on_gone: Callable[[], None] | None) -> None:
-        """Call ``tell`` once the client has gone, at once if it has; None: no longer.
+        """Call ``tell`` once the client has disconnected, at once if it already has; None: no longer.
 
         An application that waits for nothing else from the client needs no receiving task.
         """
@@ -183,15 +185,15 @@ class RequestCycle:
         if on_gone is not None:
             if self.gone:
                 on_gone()
-            self._way.resume_reading()
+            self._connection.resume_reading()
 
     async def receive(self) -> Message:
         """Return the next part of the request; ``http.disconnect`` after a disconnection or a complete answer."""
         if not self._news and not self.gone and not self.complete:
             if self.expects_continue and self.more_body:
                 self.expects_continue = False
-                self._way.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._way.resume_reading()
+                self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._connection.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -231,34 +233,34 @@ class RequestCycle:
         if len(body) > WRITE_BYTES and self.scope["method"] != "HEAD":
             await self._write_slices(body, more)
             return
-        await self._way.room_to_write()
+        await self._connection.room_to_write()
         self._write(body, more)
 
     async def _write_slices(self, body: bytes, more: bool) -> None:
         if self._head is not None and self._length is None and not more:
             self._length = len(body)
             self._head.append(b"content-length: %d\r\n" % self._length)
-        way = self._way
-        way.hold_answer(len(body))
+        connection = self._connection
+        connection.hold_answer(len(body))
         try:
             for start in range(0, len(body), WRITE_BYTES):
-                await way.room_to_write()
+                await connection.room_to_write()
                 if self.gone:
                     return
                 if start:
-                    way.answer_progressed()
+                    connection.answer_progressed()
                 end = start + WRITE_BYTES
                 self._write(body[start:end], more or end < len(body))
         finally:
-            way.release_answer()
+            connection.release_answer()
 
     def answer(self, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Write a whole answer with status 200; its headers contain neither length nor connection headers.
 
         False, and nothing was written, if the client has to read first; ``send`` waits for that.
         """
-        way = self._way
-        if way.full or len(body) > WRITE_BYTES:
+        connection = self._connection
+        if connection.full or len(body) > WRITE_BYTES:
             return False
         if self.gone:
             return True
@@ -270,7 +272,7 @@ class RequestCycle:
         self.started = True
         closes = b"" if self.keep_alive else _CLOSES
         sent = b"" if self.scope["method"] == "HEAD" else body
-        way.write(_WHOLE_ANSWER % (way.common_headers, lines, len(body), closes, sent))
+        connection.write(_WHOLE_ANSWER % (connection.common_headers, lines, len(body), closes, sent))
         self._end()
         return True
 
@@ -287,7 +289,7 @@ class RequestCycle:
         elif self._length is not None:
             self._length -= len(body)
         if body:
-            self._way.write(body)  # no effect on a connection that was closed meanwhile
+            self._connection.write(body)  # no effect on a connection that was closed meanwhile
         if not more:
             if self._length:
                 raise RuntimeError("an answer of another length than its head says")
@@ -296,12 +298,12 @@ class RequestCycle:
     def _end(self) -> None:
         self.complete = True
         self._notify()
-        self._way.answered(self)
+        self._connection.answered(self)
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if self._head is not None or self.started:
             raise RuntimeError("a second start of an answer")
-        head = [_STATUS_LINES[status], self._way.common_headers]
+        head = [_STATUS_LINES[status], self._connection.common_headers]
         for name, value in headers:
             if b"\n" in value or b"\r" in value:
                 raise RuntimeError(f"a header's value with a line break: {name!r}")

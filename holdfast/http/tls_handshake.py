@@ -48,7 +48,7 @@ class Handshake(asyncio.Protocol):
         client = transport.get_extra_info("peername") or ("",)
         self._takes = registry.client(client[0])
         try:
-            if registry.places.take(self._takes):
+            if registry.slots.take(self._takes):
                 self._sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
                 self._shaking = self._loop.create_task(self._shake(self._sock, client))
                 self._shaking.add_done_callback(lambda _: self.over())
@@ -57,15 +57,15 @@ class Handshake(asyncio.Protocol):
                     next(iter(registry.handshakes)).drop()  # the oldest one is the least likely to be honest
         finally:
             if self._shaking is None:
-                registry.places.give_back(self._takes)
-            transport.abort()  # type: ignore[attr-defined]  # nothing was read; the socket lives on in its copy
+                registry.slots.give_back(self._takes)
+            transport.abort()  # type: ignore[attr-defined]  # nothing was read; the socket stays open in its copy
 
     def over(self) -> None:
         """Release the slot: for the resulting connection, or for another handshake."""
         if self._shaking is not None:
             self._shaking = None
             del self._registry.handshakes[self]
-            self._registry.places.give_back(self._takes)
+            self._registry.slots.give_back(self._takes)
             self._registry.notify_if_empty()
 
     def drop(self) -> None:

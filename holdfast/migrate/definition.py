@@ -58,11 +58,11 @@ class Definition:
             return None
 
     @property
-    def bytes_most(self) -> int:
+    def bytes_max(self) -> int:
         return number(self.attributes, "MaximumMessageSize")
 
     @property
-    def delay_most(self) -> int:
+    def delay_max(self) -> int:
         return number(self.attributes, MAXIMUM_DELAY)
 
 
@@ -82,10 +82,10 @@ def portable(definition: Definition) -> Portable:
     try:
         check_new_queue_name(definition.name, definition.fifo)
     except SqsError as error:
-        left.append(f"the queue cannot be made: {error.message}")
+        left.append(f"the queue cannot be created: {error.message}")
     given = dict(definition.attributes)
     if given.get("KmsMasterKeyId", MANAGED_NAME) != MANAGED_NAME:
-        left.append(f"the KMS key {given['KmsMasterKeyId']}: only its name comes along, for a data key of this service")
+        left.append(f"the KMS key {given['KmsMasterKeyId']}: only its name is imported, for a data key of this service")
     dead = definition.dead_letter_queue
     if dead is not None and dead[:2] != definition.arn[:2]:
         del given["RedrivePolicy"]
@@ -157,7 +157,7 @@ class ArnMapping:
         return text
 
 
-def strangers(definition: Definition) -> list[str]:
+def foreign_references(definition: Definition) -> list[str]:
     """References in a queue's policy that stay unchanged: other accounts, other services, other regions."""
     text = definition.attributes.get("Policy")
     if not text:
@@ -213,17 +213,17 @@ def differences(wanted: Definition, there: Definition) -> list[str]:
     """Differences of an existing queue, as sentences."""
     asked, found = attributes.effective(wanted.attributes), attributes.effective(there.attributes)
     names = [name for name in attributes.SETTABLE if name not in _ENCRYPTION]
-    told = [
+    texts = [
         f"{name} is {_shown(found.get(name))}, not {_shown(asked.get(name))}"
         for name in names
         if _value(name, asked.get(name)) != _value(name, found.get(name))
     ]
-    told += [
+    texts += [
         f"the tag {key} is {_shown(there.tags.get(key))}, not {_shown(wanted.tags.get(key))}"
         for key in sorted({*wanted.tags, *there.tags})
         if wanted.tags.get(key) != there.tags.get(key)
     ]
-    return told
+    return texts
 
 
 def _value(name: str, text: str | None) -> Any:

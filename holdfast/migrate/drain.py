@@ -37,7 +37,7 @@ from holdfast.migrate.target import EntryRefused, TargetService, batches
 REASONS_SHOWN = 10
 _TURN_RECEIVES = 20
 """Number of receives after which a worker changes to the next queue."""
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 _POLL_SECONDS = 1
 
 
@@ -57,7 +57,7 @@ class Drain:
     """Reason for waiting at the end."""
     workers: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
-    looked_at: float = 0.0
+    checked_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -100,7 +100,7 @@ class Drainer:
             while any(thread.is_alive() for thread in threads):
                 for thread in threads:
                     thread.join(0.05)
-                progress.within(self._told())
+                progress.within(self._progress_text())
         finally:
             self._stopping.set()
             for thread in threads:
@@ -109,7 +109,7 @@ class Drainer:
         if self._broken is not None:
             raise self._broken
 
-    def _told(self) -> str:
+    def _progress_text(self) -> str:
         moved = sum(one.forwarded for one in self._drains)
         open_ = [one for one in self._drains if not one.done]
         waiting = next((f"; {one.name}: {one.waiting}" for one in open_ if one.waiting), "")
@@ -168,15 +168,15 @@ class Drainer:
         """Check after an empty receive if the queue is drained."""
         now = time.monotonic()
         with drain.lock:
-            if now - drain.looked_at < _LOOK_SECONDS:
+            if now - drain.checked_at < _CHECK_SECONDS:
                 return
-            drain.looked_at = now
+            drain.checked_at = now
         counted = self._source.count(drain.queue)
         with drain.lock:
             stays = len(drain.left)
             if counted.delayed or counted.visible + counted.in_flight > stays:
                 there = f"{counted.visible} visible, {counted.in_flight} in flight, {counted.delayed} delayed"
-                drain.waiting = f"waiting for those at the source ({there})"
+                drain.waiting = f"waiting for messages at the source ({there})"
                 if counted.delayed or counted.in_flight > stays:
                     drain.arrived_at = now
             elif not self._follow and now - drain.arrived_at >= self._settle_seconds:
@@ -185,7 +185,7 @@ class Drainer:
     # --- forwarding ---------------------------------------------------------------------------------------
 
     def _forward(self, drain: Drain, arrived: Sequence[Arrived]) -> None:
-        fresh = [one for one in arrived if not drain.ledger.is_stored(one.id) and self._sendable(drain, one)]
+        fresh = [one for one in arrived if self._sendable(drain, one) and drain.ledger.claim(one.id)]
         if fresh:
             drain.ledger.sending(fresh, by_group=False)
             for one in fresh:
@@ -229,7 +229,7 @@ class Drainer:
     def _checked(self, drain: Drain, one: Arrived) -> int:
         """Validate a message; returns its size.  Raises :class:`Unsendable`."""
         target = drain.target
-        return one.message.check(fifo=drain.fifo, delay_most=target.delay_most, bytes_most=target.bytes_most)
+        return one.message.check(fifo=drain.fifo, delay_max=target.delay_max, bytes_max=target.bytes_max)
 
     def _delete(self, drain: Drain, arrived: Sequence[Arrived], forwarded: int) -> None:
         """Delete at the source the messages stored here."""
@@ -247,13 +247,13 @@ class Drainer:
 
 def _blocked(drain: Drain, one: Arrived, reason: str) -> CommandFailed:
     return CommandFailed(
-        f"message {one.id} of {drain.name} cannot be forwarded: {reason}; it stays at the source with all messages "
-        "behind it, to keep their order"
+        f"message {one.id} of {drain.name} cannot be forwarded: {reason}; it stays at the source with all "
+        "messages after it, to keep their order"
     )
 
 
 def reasons(drains: Sequence[Drain]) -> list[str]:
     """Reasons for messages that stay at the source, limited to the first ones."""
-    told = [f"{one.name}: message {id_}: {reason}" for one in drains for id_, reason in one.left.items()]
-    more = len(told) - REASONS_SHOWN
-    return [*told[:REASONS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+    lines = [f"{one.name}: message {id_}: {reason}" for one in drains for id_, reason in one.left.items()]
+    more = len(lines) - REASONS_SHOWN
+    return [*lines[:REASONS_SHOWN], *([f"and {more} more"] if more > 0 else [])]

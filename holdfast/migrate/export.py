@@ -2,11 +2,11 @@
 
 Nothing is received: consumers are not affected.  If the queue is used during the export, the file contains:
 
-- each message that was stored when the export began and was still there when its page was read, exactly once;
+- each message that was stored when the export started and was still there when its page was read, exactly once;
 - some of the messages sent or deleted meanwhile;
 - a message moved meanwhile to another queue, or back, in the file of one of the two, in both, or in none.
 
-So the file is exact if nobody uses the queue.
+So the file is exact if the queue is not in use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PAGE = 250
 """Messages per page; other callers wait while the service decrypts one."""
-_TOLD = 1_000
+_PROGRESS_MESSAGES = 1_000
 _MEMBERS = (
     *("body", "group", "deduplication_id", "trace_header", "state", "due", "id", "sent", "receives", "first_received"),
     *("sequence_number", "sender", "origin"),
@@ -58,7 +58,7 @@ def export(client: RestClient, parsed: Parsed) -> None:
         output.write(file_format.encode(heading) + b"\n")
         for message in () if parsed.definition_only else _messages(client, parsed.queue, parsed.account):
             output.write(file_format.encode(_line(message, counts)) + b"\n")
-            if not counts["messages"] % _TOLD:
+            if not counts["messages"] % _PROGRESS_MESSAGES:
                 progress.within(f"{counts['messages']:,} messages")
         output.write(file_format.encode(file_format.EndLine(counts["messages"], counts["unreadable"])) + b"\n")
     progress.done()
@@ -72,8 +72,8 @@ def export(client: RestClient, parsed: Parsed) -> None:
         )
     if counts["unreadable"]:
         raise CommandFailed(
-            f"{counts['unreadable']} messages of queue {parsed.queue} could not be read by the service: its log says "
-            "why, unless their data key was destroyed; the file has their ids in their places, and everything else"
+            f"{counts['unreadable']} messages of queue {parsed.queue} could not be read by the service: see its "
+            "log, unless their data key was destroyed; the file has only their ids in their places"
         )
 
 
@@ -109,7 +109,7 @@ def _output(path: Path | None) -> Iterator[BinaryIO]:
     aside = path.with_name(f"{path.name}.partial")
     try:
         if path.exists():
-            raise CommandFailed(f"{path} is there already: name another file, or move that one away")
+            raise CommandFailed(f"{path} already exists: name another file, or move that one away")
         with aside.open("wb") as output:
             yield output
         aside.replace(path)

@@ -20,7 +20,7 @@ from holdfast.commandline.client import CommandFailed
 from holdfast.migrate.messages import MessageContent
 
 VERSION = 1
-LINE_BYTES_MOST = 8 << 20
+LINE_BYTES_MAX = 8 << 20
 """Maximum length of a line: a body of 1 MiB with each character escaped, and its attributes."""
 
 
@@ -113,21 +113,21 @@ class FileSummary(NamedTuple):
 def read(file: BinaryIO, number: int, digest: hashlib._Hash | None = None) -> Iterator[NumberedLine]:
     """Read lines from the current position; the first one has this number."""
     position = file.tell()
-    while text := file.readline(LINE_BYTES_MOST + 1):
+    while text := file.readline(LINE_BYTES_MAX + 1):
         position += len(text)
         if digest is not None:
             digest.update(text)
         yield NumberedLine(number, position, _line(text))
-        if len(text) > LINE_BYTES_MOST:
+        if len(text) > LINE_BYTES_MAX:
             return
         number += 1
 
 
 def _line(text: bytes) -> Line | BadLine:
-    if len(text) > LINE_BYTES_MOST:
-        return BadLine(f"it is longer than {LINE_BYTES_MOST >> 20} MiB")
+    if len(text) > LINE_BYTES_MAX:
+        return BadLine(f"it is longer than {LINE_BYTES_MAX >> 20} MiB")
     if not text.endswith(b"\n"):
-        return BadLine("it was cut off: a line ends with a line feed")
+        return BadLine("it is incomplete: a line ends with a line feed")
     try:
         line: Line = _decode(text)
     except msgspec.DecodeError as error:

@@ -118,7 +118,9 @@ class _File:
 def import_files(client: RestClient, parsed: Parsed) -> None:
     """Run the command.  Raises :class:`CommandFailed`."""
     if parsed.progress is not None and len(parsed.files) > 1:
-        raise CommandFailed("--progress is for one file; without it each has its own beside it", USAGE)
+        raise CommandFailed(
+            "--progress is for one file; without it each file has its own progress file beside it", USAGE
+        )
     target, progress = TargetService(client), Progress()
     files = [_opened(path) for path in parsed.files]
     names = [one.queue.name for one in files]
@@ -167,18 +169,16 @@ def _opened(path: Path) -> _File:
     if isinstance(line, BadLine):
         raise CommandFailed(f"{path}, line 1: {line}")
     if not isinstance(line, QueueDefinitionLine):
-        raise CommandFailed(f"{path}, line 1: it has to be the queue's, as holdfast export writes it")
+        raise CommandFailed(f"{path}, line 1: it has to be the definition of the queue, as holdfast export writes it")
     if line.version != file_format.VERSION:
-        raise CommandFailed(
-            f"{path} has version {line.version} of the form, and this program reads {file_format.VERSION}"
-        )
+        raise CommandFailed(f"{path} has format version {line.version}, and this program reads {file_format.VERSION}")
     try:
         where = place_of(line.arn)
     except ValueError as error:
         raise CommandFailed(f"{path}, line 1: {error}") from None
     strange = sorted(line.attributes.keys() - settable(line.attributes).keys())
     if strange:
-        raise CommandFailed(f"{path}, line 1: there are no attributes {', '.join(strange)} that could be set")
+        raise CommandFailed(f"{path}, line 1: the attributes {', '.join(strange)} cannot be set")
     found = portable(Definition(line.name, where, line.attributes, line.tags))
     return _File(path, line, found.definition, found.left, first=first.end)
 
@@ -211,12 +211,12 @@ def _check(one: _File, queue: Definition, progress: Progress, parsed: Parsed) ->
     counted = (one.messages, one.unreadable)
     if not problems and end is None:
         problems.append(
-            f"{one.path}, line {number}: the end is missing, so the file was cut off; export the queue again"
+            f"{one.path}, line {number}: the end line is missing, so the file is incomplete; export the queue again"
         )
     elif not problems and end is not None and (end.messages, end.unreadable) != counted:
         problems.append(
-            f"{one.path}, line {number}: by the end there are {end.messages} messages and {end.unreadable} that could "
-            f"not be read, and in the file are {counted[0]} and {counted[1]}"
+            f"{one.path}, line {number}: the end line counts {end.messages} messages and {end.unreadable} "
+            f"unreadable ones, but the file has {counted[0]} and {counted[1]}"
         )
     if problems:
         progress.done()
@@ -245,7 +245,7 @@ def _check_line(
             one.messages += 1
             one.in_flight += line.state in ("in_flight", "moving")
             message = file_format.message_of(line, now, fifo=one.fifo)
-            message.check(fifo=one.fifo, delay_most=queue.delay_most, bytes_most=queue.bytes_most)
+            message.check(fifo=one.fifo, delay_max=queue.delay_max, bytes_max=queue.bytes_max)
 
 
 class _Filter:
@@ -277,11 +277,9 @@ def _notes(one: _File) -> list[str]:
     """Notes for the user on the file's messages."""
     notes = []
     if one.unreadable:
-        notes.append(f"{one.unreadable} messages could not be read when it was exported, and are not in the file")
+        notes.append(f"{one.unreadable} messages could not be read at the export, and are not in the file")
     if one.in_flight:
-        notes.append(
-            f"{one.in_flight} messages were in flight when it was exported: their receivers may be done with them"
-        )
+        notes.append(f"{one.in_flight} messages were in flight at the export: their receivers may have processed them")
     return notes
 
 
@@ -317,7 +315,7 @@ class _Sender:
                 else:
                     doubtful = entry
             if journal.entries:
-                self._progress.step(f"Going on at line {done.number} of {one.path}")
+                self._progress.step(f"Continuing at line {done.number} of {one.path}")
             if doubtful is not None:
                 self._log_doubt(doubtful)
             file.seek(done.offset)
@@ -339,7 +337,7 @@ class _Sender:
             if isinstance(line, MessageLine) and not (self._skip and line.state in ("in_flight", "moving")):
                 try:
                     message = self._message(read, line, time.time())
-                    yield read, message.check(fifo=self._file.fifo, delay_most=1 << 31, bytes_most=1 << 31)
+                    yield read, message.check(fifo=self._file.fifo, delay_max=1 << 31, bytes_max=1 << 31)
                 except (BadLine, Unsendable) as error:
                     raise self._changed(read, error) from None
 
@@ -366,12 +364,13 @@ class _Sender:
         except EntryRefused as error:
             line = batch[error.place].number
             raise CommandFailed(
-                f"line {line} of {one.path} is refused: {error}; of lines {first} to {last.number} others are stored"
+                f"line {line} of {one.path} is refused: {error}; other messages of lines {first} to "
+                f"{last.number} are stored"
             ) from None
         except CommandFailed as error:
             raise CommandFailed(
-                f"lines {first} to {last.number} of {one.path} are not sent, or that is not known: {error}; what was "
-                "sent before is stored, and the same command goes on from here",
+                f"lines {first} to {last.number} of {one.path} are not sent, or their state is unknown: "
+                f"{error}; earlier messages are stored, and the same command continues from here",
                 error.code,
             ) from None
         journal.write(_Sent(last.number + 1, last.end, sent))
@@ -381,6 +380,6 @@ class _Sender:
         ago = time.time() - doubtful.now
         if ago > window:
             self._progress.step(
-                f"The batch from line {doubtful.number} on was being sent when the import was cut off, {ago:.0f} s "
+                f"The batch from line {doubtful.number} on was being sent when the import was interrupted, {ago:.0f} s "
                 "ago: up to 10 messages from there on may be in the queue twice"
             )

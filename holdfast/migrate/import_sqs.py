@@ -46,7 +46,7 @@ def import_sqs(client: RestClient, parsed: Parsed) -> None:
         visibility_seconds=parsed.visibility,
     )
     if _host(source.endpoint) == _host(target.endpoint):
-        raise CommandFailed(f"{source.endpoint} is the service itself: the source is named with --endpoint-url", USAGE)
+        raise CommandFailed(f"{source.endpoint} is the service itself: name the source with --endpoint-url", USAGE)
     progress.step(f"Reading the queues of {source.endpoint}")
     queues = source.queues(parsed.queue_prefix)
     if not queues:
@@ -68,7 +68,7 @@ def import_sqs(client: RestClient, parsed: Parsed) -> None:
     with ExitStack() as stack:
         both = zip(queues, planned, strict=True) if parsed.drain else ()
         drains = [_drain(stack, one, plan, source, target, parsed, progress) for one, plan in both]
-        progress.step("Making the queues")
+        progress.step("Creating the queues")
         target.make(planned, parsed.existing)
         if not parsed.drain:
             print_result(parsed, document, lambda: f"{len(queues)} queues are at {target.endpoint}.")
@@ -85,22 +85,27 @@ def _planned(queues: Sequence[SourceQueue], target: TargetService) -> tuple[list
     planned, notes = [], []
     for one in queues:
         found = portable(one.definition)
-        wanted, told = found.definition, list(found.left)
+        wanted, remarks = found.definition, list(found.left)
         dead = wanted.dead_letter_queue
         if dead is not None and dead.name not in coming and target.find(dead.name) is None:
             wanted = _without(wanted, "RedrivePolicy")
-            told.append(f"its dead-letter queue {dead.name} is neither there nor among these: it gets none")
-        told += [f"the attribute {name} is not known here" for name in one.unknown]
+            remarks.append(f"its dead-letter queue {dead.name} neither exists nor is imported: the queue gets none")
+        remarks += [f"the attribute {name} is not known here" for name in one.unknown]
         if one.counted.in_flight:
-            told.append(f"{one.counted.in_flight} messages are in flight at the source, and cannot be moved meanwhile")
+            remarks.append(
+                f"{one.counted.in_flight} messages are in flight at the source, and cannot be moved "
+                "until they are visible"
+            )
         if one.counted.delayed:
-            told.append(f"{one.counted.delayed} messages are delayed at the source, and cannot be moved meanwhile")
+            remarks.append(
+                f"{one.counted.delayed} messages are delayed at the source, and cannot be moved until they are visible"
+            )
         if wanted.fifo and int(wanted.attributes.get("DelaySeconds", 0)):
-            told.append(
-                "its messages wait once more for the queue's delay: a message of a FIFO queue has none of its own"
+            remarks.append(
+                "its messages wait for the queue's delay again: messages of a FIFO queue have no delay of their own"
             )
         planned.append(target.plan(wanted))
-        notes.append(told)
+        notes.append(remarks)
     return planned, notes
 
 
@@ -111,11 +116,11 @@ def _without(definition: Definition, name: str) -> Definition:
 
 
 def _question(queues: Sequence[SourceQueue], target: TargetService, parsed: Parsed) -> str:
-    what = f"Bring {len(queues)} queues to {target.endpoint}"
+    what = f"Import {len(queues)} queues to {target.endpoint}"
     if not parsed.drain:
         return f"{what}?  Messages stay where they are."
     count = sum(sum(one.counted) for one in queues)
-    return f"{what}, and move their messages, about {count}?  They are deleted at the source as they arrive."
+    return f"{what}, and move their messages, about {count}?  They are deleted at the source once they are stored."
 
 
 def _host(endpoint: str) -> tuple[str | None, int | None]:
@@ -147,8 +152,8 @@ def _drain(
     late = [at for at in ledger.in_doubt() if time.time() - at > _WINDOW_SECONDS[queue.definition.fifo]]
     if late:
         progress.step(
-            f"{len(late)} messages of {name} were being sent when this was cut off, longer ago than the service knows "
-            "repeated sends: they may be there twice"
+            f"{len(late)} messages of {name} were being sent when the import was interrupted, longer ago than "
+            "the service recognizes repeated sends: they may be stored twice"
         )
     return Drain(queue, plan.result(parsed.existing), ledger)
 
@@ -192,7 +197,7 @@ def _print_end(drains: Sequence[Drain], document: dict[str, Any], parsed: Parsed
     failures = [one.failure for one in drains if one.failure is not None]
     left = reasons(drains)
     if failures or left:
-        told = [*map(str, failures), *(["these messages stay at the source:", *left] if left else [])]
+        remarks = [*map(str, failures), *(["these messages stay at the source:", *left] if left else [])]
         raise CommandFailed(
-            "\n  ".join(shown(one, TEXT_LENGTH_MAX) for one in told), failures[0].code if failures else 1
+            "\n  ".join(shown(one, TEXT_LENGTH_MAX) for one in remarks), failures[0].code if failures else 1
         )

@@ -26,27 +26,27 @@ class MessageContent(NamedTuple):
     delay_seconds: int | None
     """Delay; None: the queue's own."""
 
-    def check(self, *, fifo: bool, delay_most: int, bytes_most: int) -> int:
+    def check(self, *, fifo: bool, delay_max: int, bytes_max: int) -> int:
         """Validate the message for a queue of this kind; returns its size in bytes that counts towards limits.
 
         Raises :class:`Unsendable`.
         """
         try:
-            size = self._checked_size(fifo, delay_most)
+            size = self._checked_size(fifo, delay_max)
         except SqsError as error:
             raise Unsendable(error.message.rstrip(".")) from None
         except UnicodeEncodeError:
-            raise Unsendable("half of a surrogate pair stands alone in a text") from None
-        if size > bytes_most:
-            raise Unsendable(f"it has {size} bytes, and the queue takes {bytes_most} at most")
+            raise Unsendable("a text contains half of a surrogate pair") from None
+        if size > bytes_max:
+            raise Unsendable(f"it has {size} bytes, and the queue accepts at most {bytes_max}")
         return size
 
-    def _checked_size(self, fifo: bool, delay_most: int) -> int:
+    def _checked_size(self, fifo: bool, delay_max: int) -> int:
         if not self.body:
             raise Unsendable("its body is empty")
         body = self.body.encode()
         validation.check_body(body)
-        validation.delay_seconds(self.delay_seconds, delay_most, fifo)
+        validation.delay_seconds(self.delay_seconds, delay_max, fifo)
         if self.group is not None:
             validation.group_id(self.group)
         elif fifo:
@@ -86,5 +86,5 @@ def _described(attributes: Mapping[str, tuple[str, str | bytes]], *, binary: boo
     }
 
 
-BATCH_MOST = limits.BATCH_ENTRIES_MOST
-BATCH_BYTES_MOST = limits.MESSAGE_BYTES_MOST
+BATCH_MAX = limits.BATCH_ENTRIES_MAX
+BATCH_BYTES_MAX = limits.MESSAGE_BYTES_MAX

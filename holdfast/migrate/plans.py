@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.migrate.definition import strangers
+from holdfast.migrate.definition import foreign_references
 from holdfast.migrate.target import Existing, Planned, TargetService
 
 _HALF_MADE = (
-    ". It lacks nothing but what is set last, as where an import was cut off: if it was one, --existing update ends it"
+    ". Only attributes that are set last are missing, as after an interrupted import: if it was one, complete "
+    "it with --existing update"
 )
 
 
@@ -21,24 +22,24 @@ def describe_plan(
     wrong: list[str] = []
     coming = {one.wanted.name for one in planned}
     for one, more in zip(planned, notes, strict=True):
-        told = list(more)
+        texts = list(more)
         dead = one.wanted.dead_letter_queue
         if dead is not None and dead.name not in coming and target.find(dead.name) is None:
             wrong.append(
-                f"queue {one.wanted.name} has the dead-letter queue {dead.name}, which is neither there nor imported "
-                "with it: name its file as well, or make it first"
+                f"queue {one.wanted.name} has the dead-letter queue {dead.name}, which neither exists nor is "
+                "imported with it: name its file as well, or create it first"
             )
-        told += [f"its policy names {stranger}, which stays as it is" for stranger in strangers(one.wanted)]
+        texts += [f"its policy names {reference}, which is not changed" for reference in foreign_references(one.wanted)]
         action = "create" if one.there is None else "use"
         if one.differences:
             action = "update" if existing == "update" else "use"
             if existing == "stop":
                 wrong.append(
-                    f"queue {one.wanted.name} is there, and is another: {'; '.join(one.differences)}. Choose with "
-                    "--existing: keep (it stays as it is) or update (it becomes as asked for)"
+                    f"queue {one.wanted.name} exists and differs: {'; '.join(one.differences)}. Choose with "
+                    "--existing: keep (it is not changed) or update (it is changed)"
                     + (_HALF_MADE if one.half_made else "")
                 )
-        queues[one.wanted.name] = {"action": action, "differences": one.differences, "notes": told}
+        queues[one.wanted.name] = {"action": action, "differences": one.differences, "notes": texts}
     return {"service": target.endpoint, "queues": queues}, "\n  ".join(wrong)
 
 
@@ -52,7 +53,7 @@ def lines_of(document: dict[str, Any]) -> str:
         (name, queue["action"], *((queue.get("messages"),) if counted else ()))
         for name, queue in document["queues"].items()
     ]
-    text = table(headings, rows, nothing="There is nothing to be done.")
+    text = table(headings, rows, nothing="There is nothing to do.")
     notes = [
         shown(f"{name}: {note}")
         for name, queue in document["queues"].items()

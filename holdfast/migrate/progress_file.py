@@ -61,9 +61,9 @@ class ProgressFile:
                 decode = msgspec.json.Decoder(entry_type).decode
                 entries = [decode(line) for line in lines[1:]]
             except msgspec.DecodeError as error:
-                raise Unusable(f"{path} is damaged ({error}): move it away to begin anew") from None
+                raise Unusable(f"{path} is damaged ({error}): move it away to start over") from None
             if found != header:
-                raise Unusable(f"{path} is of another file, queue or service: move it away to begin anew")
+                raise Unusable(f"{path} belongs to another file, queue or service: move it away to start over")
             return cls(path, descriptor, entries)
         except BaseException:
             os.close(descriptor)

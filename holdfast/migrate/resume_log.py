@@ -4,6 +4,7 @@ A line is written before messages are sent, one when they are stored here, and o
 source. So after a kill, at any moment, a message that is received again
 
 - is only deleted at the source, if it is known to be stored here;
+- is only deleted again, if it was deleted already: a standard queue may return a message once more after that;
 - is *in doubt*, if it was being sent: it is sent again, with the same token or deduplication id;
 - is sent, if nothing is known of it.
 
@@ -31,6 +32,8 @@ from holdfast.migrate.source import Arrived
 
 FORGOTTEN_SECONDS = 600
 """Time for which a deduplication id is remembered: twice as long as by the service."""
+DELETED_MAX = 100_000
+"""Number of messages deleted at the source that are remembered."""
 _REWRITTEN_BYTES = 8 << 20
 
 
@@ -77,6 +80,10 @@ class ResumeLog:
         self._lock = threading.Lock()
         self._tried: dict[str, _Tried] = {}
         self._stored: set[str] = set()
+        self._claimed: set[str] = set()
+        """Messages that a worker of this process is sending."""
+        self._deleted: dict[str, None] = {}
+        """The latest messages deleted at the source, the oldest first.  A standard queue may return one again."""
         self._owners: dict[str, tuple[str, float]] = {}
         """Latest message of each deduplication key with its time, the oldest first."""
         self._journal = ProgressFile.opened(path, header, Header, _Sending | _Sent | _Deleted)
@@ -94,9 +101,23 @@ class ResumeLog:
         return [tried.at for id_, tried in self._tried.items() if id_ not in self._stored]
 
     def is_stored(self, id_: str) -> bool:
-        """True if the message is known to be stored here."""
+        """True if the message is known to be stored here, also if it was deleted at the source since."""
         with self._lock:
-            return id_ in self._stored
+            return self._is_stored(id_)
+
+    def claim(self, id_: str) -> bool:
+        """Return True if the caller has to send the message: it is not stored here, and no other worker has claimed it.
+
+        A standard queue may return a message to two workers at a time.  The claim ends with :meth:`sent`.
+        """
+        with self._lock:
+            if id_ in self._claimed or self._is_stored(id_):
+                return False
+            self._claimed.add(id_)
+            return True
+
+    def _is_stored(self, id_: str) -> bool:
+        return id_ in self._stored or id_ in self._deleted
 
     def sending(self, messages: Sequence[Arrived], *, by_group: bool) -> list[Arrived]:
         """Record that messages are being sent; returns them as they are to be sent."""
@@ -133,6 +154,7 @@ class ResumeLog:
         with self._lock:
             ids = [one.id for one in messages]
             self._stored.update(ids)
+            self._claimed.difference_update(ids)
             self._write(_Sent(ids))
 
     def deleted(self, messages: Sequence[Arrived]) -> None:
@@ -165,6 +187,9 @@ class ResumeLog:
         for id_ in ids:
             self._tried.pop(id_, None)
             self._stored.discard(id_)
+            self._deleted[id_] = None
+        while len(self._deleted) > DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
 
     def _forget_owners(self, now: float) -> None:
         for key, (_, at) in list(self._owners.items()):

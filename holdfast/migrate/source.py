@@ -77,7 +77,7 @@ class SourceService:
         config = Config(
             retries=retries, read_timeout=_READ_SECONDS, connect_timeout=10, max_pool_connections=connections + 1
         )
-        with _told():
+        with _readable_errors():
             session = boto3.session.Session(profile_name=profile, region_name=region)
             self._client = session.client("sqs", endpoint_url=endpoint_url, config=config)
 
@@ -90,14 +90,14 @@ class SourceService:
         asked: dict[str, Any] = {"PaginationConfig": {"PageSize": _PAGE}}
         if prefix:
             asked["QueueNamePrefix"] = prefix
-        with _told():
+        with _readable_errors():
             pages = self._client.get_paginator("list_queues").paginate(**asked)
             urls = [url for page in pages for url in page.get("QueueUrls", ())]
         return [queue for url in dict.fromkeys(urls) if (queue := self._queue(url)) is not None]
 
     def _queue(self, url: str) -> SourceQueue | None:
         try:
-            with _told():
+            with _readable_errors():
                 given = self._client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
                 tags = self._client.list_queue_tags(QueueUrl=url).get("Tags", {})
         except CommandFailed as error:
@@ -106,20 +106,20 @@ class SourceService:
             raise
         where = parse(given.get("QueueArn", "").replace(":aws-cn:", ":aws:").replace(":aws-us-gov:", ":aws:"))
         if where is None:
-            raise CommandFailed(f"the queue at {url} does not say its ARN, so what names it cannot be mapped")
+            raise CommandFailed(f"the queue at {url} does not report its ARN, so references to it cannot be mapped")
         unknown = sorted(given.keys() - attributes.READABLE - attributes.OWN.keys())
         definition = Definition(where.name, where, settable(given), tags)
         return SourceQueue(url, definition, tuple(unknown), _counted(given))
 
     def count(self, queue: SourceQueue) -> MessageCounts:
         """Count a queue's messages.  Raises :class:`CommandFailed`."""
-        with _told():
+        with _readable_errors():
             answer = self._client.get_queue_attributes(QueueUrl=queue.url, AttributeNames=list(attributes.COUNTERS))
         return _counted(answer.get("Attributes", {}))
 
     def receive(self, queue: SourceQueue, wait_seconds: int) -> list[Arrived]:
         """Receive up to ten messages, which are hidden for a while.  Raises :class:`CommandFailed`."""
-        with _told():
+        with _readable_errors():
             answer = self._client.receive_message(
                 QueueUrl=queue.url,
                 MaxNumberOfMessages=10,
@@ -133,7 +133,7 @@ class SourceService:
     def delete(self, queue: SourceQueue, messages: Sequence[Arrived]) -> list[Arrived]:
         """Delete messages; returns those deleted, as others will be received again.  Raises :class:`CommandFailed`."""
         entries = [{"Id": str(place), "ReceiptHandle": one.receipt} for place, one in enumerate(messages)]
-        with _told():
+        with _readable_errors():
             answer = self._client.delete_message_batch(QueueUrl=queue.url, Entries=entries)
         return [messages[int(one["Id"])] for one in answer.get("Successful", ())]
 
@@ -164,7 +164,7 @@ def _arrived(received: Mapping[str, Any], *, fifo: bool) -> Arrived:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _readable_errors() -> Iterator[None]:
     """Convert errors of the other service to sentences."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 

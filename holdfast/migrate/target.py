@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from frontend.queues import attributes
 from holdfast.commandline.client import NOT_FOUND, UNREACHABLE, CommandFailed, RestClient, persistently
 from holdfast.migrate.definition import BOUND, ArnMapping, Definition, differences
-from holdfast.migrate.messages import BATCH_BYTES_MOST, BATCH_MOST, MessageContent
+from holdfast.migrate.messages import BATCH_BYTES_MAX, BATCH_MAX, MessageContent
 from metadata_service.arn import QueueArn, parse
 
 _T = TypeVar("_T")
@@ -170,7 +170,7 @@ def batches(messages: Iterator[tuple[_T, int]]) -> Iterator[list[_T]]:
     batch: list[_T] = []
     total = 0
     for one, size in messages:
-        if batch and (len(batch) == BATCH_MOST or total + size > BATCH_BYTES_MOST):
+        if batch and (len(batch) == BATCH_MAX or total + size > BATCH_BYTES_MAX):
             yield batch
             batch, total = [], 0
         batch.append(one)

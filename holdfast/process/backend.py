@@ -21,8 +21,8 @@ from backend.cluster.member import Member
 from backend.cluster.reporter import Reporter
 from backend.journal.local.log import LogSettings
 from backend.node import Node
-from backend.resolver import StoreResolver
-from backend.rpc.address import UNIX_PATH_BYTES_MOST, Address, ServerTls
+from backend.resolver import StoreResolver, StoreStreamResolver
+from backend.rpc.address import UNIX_PATH_BYTES_MAX, Address, ServerTls
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
 from backend.rpc.server import BackendServer, serve_backend
 from holdfast import __version__
@@ -74,7 +74,7 @@ class BackendRole:
     ) -> BackendRole:
         """Serve the node to callers that know the ``secret``, and join the cluster.
 
-        ``reached``: address for the heartbeat, if others reach the node elsewhere than where it listens.  ``load``,
+        ``reached``: address for the heartbeat, if others do not reach the node where it listens.  ``load``,
         ``reporter`` and ``expected``: see :class:`~backend.cluster.member.Member`.  ``tracing`` makes the spans of
         sampled calls.  The caller closes the node, after :meth:`close`.  Raises :class:`CannotStart`.
         """
@@ -96,7 +96,7 @@ class BackendRole:
             *(name, node, entries, now_ms, address),
             load=load,
             reporter=reporter,
-            acquaint_seconds=WATCH_SECONDS if listen.host else 0.0,
+            observe_seconds=WATCH_SECONDS if listen.host else 0.0,
             expected=expected,
             callers=lambda: server.callers,
             release=__version__,
@@ -105,7 +105,7 @@ class BackendRole:
         return cls(node, server, member)
 
     async def close(self, drain_seconds: float, *, hand_over: bool) -> None:
-        """Accept no more calls, answer those under way, and leave the cluster.
+        """Accept no more calls, answer those in progress, and leave the cluster.
 
         ``hand_over``: first give all shards to other nodes, so that they stay available.  Otherwise, or if no other
         node lives, they wait for the next start of this node, or for another node's takeover.
@@ -129,7 +129,7 @@ class Sockets:
     def at(self, name: str) -> Address:
         """Return the address of a socket, independent of the length of the folder's path."""
         path = os.fspath(self._data / name)
-        if len(os.fsencode(path)) > UNIX_PATH_BYTES_MOST:
+        if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
             if self._short is None:
                 folder = os.open(self._data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # open for the process's life
                 self._short = f"/proc/self/fd/{folder}"
@@ -189,29 +189,37 @@ async def run_backend(
             stack.push_async_callback(tracing.close)
         store = SQLiteStore(settings.metadata_file)
         stack.push_async_callback(store.close)
-        nodes = nodes_of(store, Sockets(settings.data).reach)
-        elsewhere = await ClusterBackend.connect(nodes, secret=secret, name=backend.name)
-        stack.push_async_callback(elsewhere.close)
-        resolver = StoreResolver(store, settings)
-        node = await open_node(settings, store, resolver, name=backend.node, nodes=backend.nodes, elsewhere=elsewhere)
+        nodes = nodes_of(store.entries, Sockets(settings.data).reach)
+        peers = await ClusterBackend.connect(nodes, secret=secret, name=backend.name)
+        stack.push_async_callback(peers.close)
+        resolver = StoreResolver(store.queues, settings)
+        node = await open_node(
+            *(settings, store, resolver),
+            name=backend.node,
+            nodes=backend.nodes,
+            peers=peers,
+            streams=StoreStreamResolver(store.streams),
+        )
         stack.push_async_callback(node.close)
-        storage = meter_storage(settings, node, store)
+        storage = meter_storage(settings, node, store.queues, store.streams)
         if storage is not None:
             stack.push_async_callback(storage.close)
         role = await BackendRole.start(
             backend.node,
             node,
-            store,
+            store.entries,
             listen=backend.listen,
             secret=secret,
             reached=backend.reached,
             load=Load(node, settings.journal_folder),
-            reporter=Reporter(store, FIRST_CLUSTER, now_ms),
+            reporter=Reporter(store.clusters, FIRST_CLUSTER, now_ms),
             expected=backend.nodes,
             tracing=tracing,
         )
         if len(backend.nodes) > 1:  # with a single backend there is no gain in splitting a queue
-            managing = Managing(store, ClusterDirectory(store), elsewhere, resolver, backend.name, rule_of(settings))
+            managing = Managing(
+                store, ClusterDirectory(store.clusters), peers, resolver, backend.name, rule_of(settings)
+            )
             stack.push_async_callback(managing.close)
             await managing.start()
         metrics.register(

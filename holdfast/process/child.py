@@ -33,16 +33,19 @@ CONNECTION, RELOAD, DRAIN, LEAVE, METRICS = b"connection", b"reload", b"drain", 
 """Messages from the supervisor.
 
 A connection is sent with its file descriptor.  "Leave" means to drain while the others continue: a backend first hands
-its shards over, and a frontend lets its clients reconnect elsewhere.  "Tell" requests the process's metrics.
+its shards over, and a frontend lets its clients reconnect to others.  "Metrics" requests the metrics of the process.
 """
-READY, SETTLED, LOAD, TOLD = b"ready", b"settled", b"load ", b"told"
+KAFKA_CONNECTION = b"kafka connection"
+"""Message from the supervisor: a connection to ``kafka_port``, with its file descriptor."""
+# During an upgrade children of one release answer to a supervisor of another: these bytes do not change.
+READY, IN_PLACE, LOAD, METRICS_READ = b"ready", b"settled", b"load ", b"told"
 """Messages to the supervisor.
 
-A backend has settled when it has its share of the shards, and each other shard is with its intended owner.  A load is
+A backend is in place when it has its share of the shards, and each other shard is with its intended owner.  A load is
 followed by the number of connections, and is sent once a second from the start of the process.  Metrics are sent as the
 descriptor of a file in memory (:data:`decode_families`).
 """
-MESSAGE_BYTES_MOST = 64
+MESSAGE_BYTES_MAX = 64
 LOAD_SECONDS = 1.0
 
 log = logging.getLogger("holdfast")
@@ -66,7 +69,7 @@ class Orders(msgspec.Struct):
     """Number of frontends."""
     first: bool
     """True for the one frontend that does the work of the service's start; false when it is restarted."""
-    seals: bool = False
+    uploads: bool = False
     """True for the frontend that uploads usage to the lake, also after its restarts."""
     node: str = ""
     """Name of a backend's node, in the entries and in the names of logs."""
@@ -107,7 +110,7 @@ def main() -> int:
         import holdfast.process.backend  # noqa: F401
     from auth.encryption.master_keys import KeyringError
     from holdfast.http.certificate import CertificateUnusable
-    from holdfast.process.serve import allow_open_files
+    from holdfast.process.serve import allow_open_files, connections_of
     from holdfast.runtime.errors import CannotStart
     from metadata_service.store import StoreError
 
@@ -118,7 +121,7 @@ def main() -> int:
     if os.getppid() != orders.supervisor:
         return 1  # the same, but it had written the parameters before
     logs.set_up(orders.settings, "frontend" if orders.frontend else "backend", orders.name)
-    allow_open_files(-(-orders.settings.connections_limit // orders.frontends) if orders.frontend else 0)
+    allow_open_files(connections_of(orders.settings, orders.frontends) if orders.frontend else 0)
     line = SupervisorSocket(socket.socket(fileno=orders.line))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -139,7 +142,8 @@ class SupervisorSocket:
         """True if the other processes continue."""
         self._sock = sock
         self._load: Callable[[], int] = lambda: 0
-        self._take: Callable[[socket.socket], None] | None = None
+        self._takes: dict[bytes, Callable[[socket.socket], None]] = {}
+        """Functions that serve a connection, by the message that it arrives with."""
         self._reload: Callable[[], None] | None = None
         self._observed: Observability | None = None
         self._sending_metrics: asyncio.Task[None] | None = None
@@ -150,20 +154,25 @@ class SupervisorSocket:
         reload: Callable[[], None] | None = None,
         load: Callable[[], int] = lambda: 0,
         observed: Observability | None = None,
+        take_kafka: Callable[[socket.socket], None] | None = None,
     ) -> None:
         """Report that the process is ready, and carry out the supervisor's messages from now on.
 
-        ``load``: returns the number of connections; ``observed``: the metrics of the process.
+        ``take`` and ``take_kafka``: serve a connection of HTTP, or of Kafka's protocol; ``load``: returns the number of
+        connections; ``observed``: the metrics of the process.
         """
         self._observed = observed
-        self._take, self._reload, self._load = take, reload, load
+        self._reload, self._load = reload, load
+        for message, serve in ((CONNECTION, take), (KAFKA_CONNECTION, take_kafka)):
+            if serve is not None:
+                self._takes[message] = serve
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._readable)
         self._sock.send(READY)
         log.info("ready %s", logs.facts(pid=os.getpid()))
 
-    def report_settled(self) -> None:
-        """Report that this backend has settled."""
-        self._sock.send(SETTLED)
+    def report_in_place(self) -> None:
+        """Report that this backend is in place."""
+        self._sock.send(IN_PLACE)
 
     def report_load(self) -> None:
         """Report the number of connections once a second from now on, which also shows that the process runs."""
@@ -180,37 +189,39 @@ class SupervisorSocket:
         file = os.memfd_create("metrics")
         try:
             os.write(file, data)
-            socket.send_fds(self._sock, [TOLD], [file])
+            socket.send_fds(self._sock, [METRICS_READ], [file])
         except OSError as error:  # the socket's buffer is full, or the supervisor has ended
-            log.debug("what is counted was not told %s", logs.facts(error=error))
+            log.debug("metrics could not be reported %s", logs.facts(error=error))
         finally:
             os.close(file)
 
     def _readable(self) -> None:
         while True:
             try:
-                said, files, _, _ = socket.recv_fds(self._sock, MESSAGE_BYTES_MOST, 1, socket.MSG_CMSG_CLOEXEC)
+                message, files, _, _ = socket.recv_fds(self._sock, MESSAGE_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
-            if said == CONNECTION:
-                assert self._take is not None
+            if message in (CONNECTION, KAFKA_CONNECTION):
                 if files:
-                    self._take(socket.socket(fileno=files[0]))
+                    self._takes[message](socket.socket(fileno=files[0]))
                 else:
-                    log.error("a connection is closed: there are too many open files")
-            elif said == RELOAD:
+                    log.error("a connection was closed because there are too many open files")
+            elif message == RELOAD:
                 if self._reload is not None:
                     self._reload()
-            elif said == METRICS:
+            elif message == METRICS:
                 if self._observed is not None and (self._sending_metrics is None or self._sending_metrics.done()):
                     self._sending_metrics = asyncio.get_running_loop().create_task(self._send_metrics(self._observed))
-            elif said == DRAIN:
+            elif message == DRAIN:
                 self.stop.set()
-            elif said == LEAVE:
+            elif message == LEAVE:
                 self.leaves = True
                 self.stop.set()
+            elif message:
+                for number in files:
+                    os.close(number)
+                log.warning("a message of a supervisor of another release is not understood: %r", message)
             else:
-                assert not said
                 os._exit(1)  # the supervisor has ended
 
 
@@ -219,16 +230,16 @@ async def _backend(orders: Orders, line: SupervisorSocket) -> int:
     from holdfast.runtime.observability import Observability
 
     backend = in_folder(orders.settings.data, orders.name, orders.node, orders.nodes)
-    settling: list[asyncio.Task[None]] = []
+    placing: list[asyncio.Task[None]] = []
     line.report_load()
 
     def started(role: BackendRole) -> None:
         line.open(observed=observed)
-        settling.append(asyncio.create_task(settled(role)))
+        placing.append(asyncio.create_task(report(role)))
 
-    async def settled(role: BackendRole) -> None:
-        await role.member.settled.wait()
-        line.report_settled()
+    async def report(role: BackendRole) -> None:
+        await role.member.placed.wait()
+        line.report_in_place()
 
     observed = await Observability.start(orders.settings, "backend", orders.name, listens=False)
     try:
@@ -252,10 +263,12 @@ async def _frontend(orders: Orders, line: SupervisorSocket) -> int:
     sockets = Sockets(settings.data)
 
     async def connect(store: SQLiteStore) -> ClusterBackend:
-        return await ClusterBackend.connect(nodes_of(store, sockets.reach), secret=orders.secret, name=orders.name)
+        return await ClusterBackend.connect(
+            nodes_of(store.entries, sockets.reach), secret=orders.secret, name=orders.name
+        )
 
     line.report_load()
-    service = await Frontend.start(settings, connect, processes=processes, first=orders.first, seals=orders.seals)
+    service = await Frontend.start(settings, connect, processes=processes, first=orders.first, uploads=orders.uploads)
 
     def started(server: HttpServer) -> None:
         registry = server.registry
@@ -263,14 +276,15 @@ async def _frontend(orders: Orders, line: SupervisorSocket) -> int:
         line.open(
             server.take,
             reload,
-            lambda: len(registry.connections) + len(registry.handshakes),
+            lambda: len(registry.connections) + len(registry.handshakes) + service.kafka.connections,
             observed,
+            service.kafka.take,
         )
 
     observed = await Observability.start(settings, "frontend", orders.name, listens=False)
     try:
         return await run_frontend(
-            *(settings, service, certificate, [], line.stop, started, observed),
+            *(settings, service, certificate, [], [], line.stop, started, observed),
             processes=processes,
             lingers=lambda: line.leaves,
         )

@@ -10,19 +10,19 @@ import os
 from typing import Any
 
 from backend.api import BackendError
+from backend.clocks.node_clock import SteadyClock
 from backend.cluster import metrics
-from backend.cluster.liveness import clock_at_start, living, recovered_by_others
+from backend.cluster.liveness import clock_at_start, live_nodes, recovered_by_others
 from backend.cluster.load import Load
 from backend.cluster.reporter import Reporter
 from backend.journal.cassandra.table_interface import Unanswered
 from backend.node import Node, NodeSettings
 from backend.recovery.replay import JournalDamaged
-from backend.resolver import StoreResolver
+from backend.resolver import StoreResolver, StoreStreamResolver
 from backend.rpc.address import Address
 from backend.rpc.cluster_client import nodes_of
 from backend.rpc.cluster_router import ClusterRouter
 from backend.rpc.fleet_addresses import FleetAddresses
-from backend.serving.node_clock import SteadyClock
 from holdfast import __version__, logs
 from holdfast.process.backend import BackendRole
 from holdfast.process.node import TRIES, meter_storage, now_ms
@@ -45,12 +45,12 @@ def backend(settings: Settings) -> int:
     """
     secret = cluster_secret(settings)
     if not settings.cassandra:
-        raise SettingsError("a backend of a cluster keeps its journal in Cassandra: cassandra has to say where that is")
+        raise SettingsError("a backend of a cluster keeps its journal in Cassandra: set cassandra")
     if settings.backend_node is None:
         raise SettingsError("backend_node has to name this backend among those of its cluster")
     listen = listening(settings)
     if listen.path:
-        raise SettingsError("a backend of a cluster is reached from other machines: listen has to be host:port")
+        raise SettingsError("a backend of a cluster must be reachable from other machines: listen has to be host:port")
     address = advertised(settings, listen)
     logs.set_up(settings, "backend", settings.backend_node)
     tls = peer_tls(settings)
@@ -70,18 +70,18 @@ async def _backend(
         stores = closing.later(Stores(settings, tls))
         metadata, entries = await stores.metadata(), await stores.entries()
         clock = SteadyClock()
-        alive, _ = await asyncio.gather(living(entries, name), clock_at_start(entries, name, clock))
+        alive, _ = await asyncio.gather(live_nodes(entries, name), clock_at_start(entries, name, clock))
         if name in alive:
             raise CannotStart(
-                f"another process is backend {name} of cluster {settings.cluster}, and lives: give each a backend_node "
-                "of its own (two of the same name would take each other's shards away)"
+                f"another process is backend {name} of cluster {settings.cluster}, and is live: give each its "
+                "own backend_node (two nodes with one name would take each other's shards)"
             )
-        own = (await metadata.register_cluster(settings.cluster)).number
-        fleet = closing.later(ClusterDirectory(metadata))
+        own = (await metadata.clusters.register_cluster(settings.cluster)).number
+        fleet = closing.later(ClusterDirectory(metadata.clusters))
         await fleet.start()
         addresses = FleetAddresses(fleet)
         nodes = nodes_of(entries)
-        elsewhere = closing.later(
+        peers = closing.later(
             ClusterRouter(
                 lambda number: nodes if number == own else addresses.of(number),
                 addresses.numbers,
@@ -90,7 +90,7 @@ async def _backend(
                 tls=tls.client,
             )
         )
-        resolver = StoreResolver(metadata, settings)
+        resolver = StoreResolver(metadata.queues, settings)
         journal = await stores.journal()
         for left in reversed(range(TRIES)):
             try:
@@ -101,7 +101,8 @@ async def _backend(
                         resolver,
                         clock=clock,
                         settings=NodeSettings(name, memory_bytes=settings.memory_limit, shards=(), cluster=own),
-                        elsewhere=elsewhere,
+                        peers=peers,
+                        streams=StoreStreamResolver(metadata.streams),
                     )
                 )
                 break
@@ -109,7 +110,7 @@ async def _backend(
                 if not left or not isinstance(error, ConditionFailed):
                     raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
                 await recovered_by_others(entries, name)
-        storage = meter_storage(settings, node, metadata)
+        storage = meter_storage(settings, node, metadata.queues, metadata.streams)
         if storage is not None:
             closing.later(storage)
             closing.later(start_uploader(settings))
@@ -123,13 +124,13 @@ async def _backend(
             reached=str(address),
             tls=tls.server,
             load=Load(node),
-            reporter=Reporter(metadata, settings.cluster, now_ms),
+            reporter=Reporter(metadata.clusters, settings.cluster, now_ms),
             tracing=tracing,
         )
         metrics.register(observed.registry, node)
         metrics.register_member(observed.registry, role.member)
-        told = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
-        log.info("started %s", told)
+        started = logs.facts(version=__version__, cluster=settings.cluster, address=address, pid=os.getpid())
+        log.info("started %s", started)
         logs.say(f"Backend {name} of cluster {settings.cluster} is at {address}.")
         freeze_heap()
         health.status = "ready"

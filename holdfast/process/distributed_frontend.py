@@ -10,14 +10,15 @@ import asyncio
 import os
 import signal
 
-from auth.encryption.encrypted_store import sealed
+from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from backend.rpc.cluster_router import ClusterRouter
 from backend.rpc.fleet_addresses import FleetAddresses
 from holdfast import __version__, logs
 from holdfast.http.listener import bind
+from holdfast.kafka.address import bind_kafka
 from holdfast.process.frontend import ChangeFeed, Frontend, run_frontend
-from holdfast.process.serve import Closing, allow_open_files, certificate_of, log, run, stop_of_signals
+from holdfast.process.serve import Closing, allow_open_files, certificate_of, connections_of, log, run, stop_of_signals
 from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.keyring import naming_secret, open_shared_keyring
 from holdfast.runtime.observability import Observability
@@ -27,8 +28,9 @@ from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings, cluster_secret
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.cached_streams import StreamClient
 from metadata_service.nodes.change_feed import ChangeWatch
-from metadata_service.nodes.invalidation import Hints
+from metadata_service.nodes.invalidation import InvalidationChannel
 from metadata_service.store import MetadataStore
 
 
@@ -39,7 +41,7 @@ def frontend(settings: Settings) -> int:
     tls = peer_tls(settings)
     claim = FolderLock(settings.data, shared=True) if settings.audit_file is None else None
     try:
-        allow_open_files(settings.connections_limit)
+        allow_open_files(connections_of(settings))
         return run(_frontend(settings, secret, tls))
     finally:
         if claim is not None:
@@ -50,18 +52,20 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
     stop = stop_of_signals()
     certificate = certificate_of(settings)
     sockets = bind(settings.host, settings.port)
+    kafka_sockets = bind_kafka(settings)
     name = f"frontend {os.uname().nodename}:{sockets[0].getsockname()[1]}"
     async with Closing() as closing:
         observed = closing.later(await Observability.start(settings, "frontend"))
         stores = closing.later(Stores(settings, tls))
         metadata = await stores.metadata()
         keyring = await prepare_shared(settings, metadata)
-        fleet = closing.later(ClusterDirectory(metadata))
+        fleet = closing.later(ClusterDirectory(metadata.clusters))
         await fleet.start()
         addresses = FleetAddresses(fleet)
         backend = ClusterRouter(addresses.of, addresses.numbers, secret=secret, name=name, tls=tls.client)
-        cache, changes = _following(settings, metadata)
-        service = await Frontend.over(settings, metadata, keyring, cache, changes, backend, fleet=fleet)
+        cache, streams = MetadataClient(metadata.queues), StreamClient(metadata.streams)
+        changes = _following(settings, metadata, cache, streams)
+        service = await Frontend.over(settings, metadata, keyring, cache, streams, changes, backend, fleet=fleet)
         if certificate is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
 
@@ -70,7 +74,7 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
             log.info("started %s", logs.facts(version=__version__, port=port, pid=os.getpid()))
 
         code = await run_frontend(
-            settings, service, certificate, sockets, stop, started, observed, lingers=lambda: True
+            *(settings, service, certificate, sockets, kafka_sockets, stop, started, observed), lingers=lambda: True
         )
     log.info("stopped")
     return code
@@ -84,7 +88,7 @@ async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
     :class:`~metadata_service.store.StoreError` and :class:`SettingsError`.
     """
     keyring = await open_shared_keyring(settings, store)
-    secrets = sealed(store, keyring)
+    secrets = encrypted(store.credentials, keyring)
     await take_turn(secrets, settings.account)
     await naming_secret(secrets)  # before the key, because other processes wait for the key
     root, new = await ensure_root(secrets, settings)
@@ -99,23 +103,23 @@ async def prepare_shared(settings: Settings, store: MetadataStore) -> Keyring:
 class _Learning:
     """Implements :class:`holdfast.process.frontend.ChangeFeed` by polling for changes, and by invalidation messages."""
 
-    def __init__(self, watch: ChangeWatch, hints: Hints | None) -> None:
+    def __init__(self, watch: ChangeWatch, invalidation: InvalidationChannel | None) -> None:
         self._watch = watch
-        self._hints = hints
+        self._invalidation = invalidation
 
     async def start(self) -> None:
         await self._watch.start()
-        if self._hints is not None:
-            self._hints.start()
+        if self._invalidation is not None:
+            self._invalidation.start()
 
     async def close(self) -> None:
-        if self._hints is not None:
-            await self._hints.close()
+        if self._invalidation is not None:
+            await self._invalidation.close()
         await self._watch.close()
 
 
-def _following(settings: Settings, store: MetadataStore) -> tuple[MetadataClient, ChangeFeed]:
-    """Make a cache of the queues, and the source of changes that other processes make."""
-    metadata = MetadataClient(store)
-    hints = Hints(settings.metadata_hints, metadata) if settings.metadata_hints is not None else None
-    return metadata, _Learning(ChangeWatch(store, metadata), hints)
+def _following(settings: Settings, store: MetadataStore, metadata: MetadataClient, streams: StreamClient) -> ChangeFeed:
+    """Make the source of changes that other processes make to what these caches have."""
+    url = settings.metadata_invalidation
+    invalidation = None if url is None else InvalidationChannel(url, metadata)
+    return _Learning(ChangeWatch(store.changes, metadata, streams), invalidation)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from auth.audit import AuditFile, AuditLog
 from auth.credentials import AccessKey
-from auth.encryption.encrypted_store import sealed
+from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from auth.limits import parse_limits
 from auth.lookup import Credentials
@@ -20,20 +22,22 @@ from backend.cluster.load import Load
 from backend.cluster.storage_meter import StorageMeter
 from backend.journal.local.log import LogSettings
 from backend.node import Node
-from backend.resolver import StoreResolver
+from backend.resolver import StoreResolver, StoreStreamResolver
 from billing.metering.meter import Meter
 from billing.metering.spool import waiting
 from billing.reports.reader import Reader
+from frontend.alarm_keeper import Keeper
 from frontend.alarms.alarms import Alarms
-from frontend.alarms.keeper import Keeper
 from frontend.alarms.webhooks import Webhooks
 from frontend.app import FrontendApp, create_app
-from frontend.request.settings import FrontendSettings
-from frontend.rest.document_jobs import Documents
+from frontend.document_jobs import Documents
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
+from frontend.settings import FrontendSettings
 from holdfast import __version__
-from holdfast.http.proxies import parse_networks
+from holdfast.http.certificate import Certificate
+from holdfast.kafka.listener import KafkaClients
+from holdfast.networks import parse_networks
 from holdfast.process.node import meter_storage, open_node
 from holdfast.runtime.declared_queues import declare
 from holdfast.runtime.errors import CannotStart
@@ -45,8 +49,9 @@ from holdfast.runtime.usage_upload import start_uploader
 from holdfast.settings import Settings
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.cached_streams import StreamClient
 from metadata_service.sqlite.store import SQLiteStore
-from metadata_service.store import AlarmStore, DocumentStore
+from metadata_service.store import AlarmStore, DocumentStore, StreamStore
 from ratelimit.address import MEMORY
 from ratelimit.limiter import BaseLimiter, Limiter
 from telemetry.metrics import Registry
@@ -58,17 +63,20 @@ logger = logging.getLogger("holdfast.usage")
 
 
 class Embedded:
-    """Implements :class:`holdfast.process.serve.Service`."""
+    """Implements :class:`holdfast.process.serve.ClientService`."""
 
-    def __init__(self, settings: Settings, app: FrontendApp, node: Node, storage: StorageMeter | None) -> None:
+    def __init__(
+        self, settings: Settings, app: FrontendApp, node: Node, storage: StorageMeter | None, streams: StreamStore
+    ) -> None:
         self._settings = settings
         self.app = app
+        self.kafka = KafkaClients(settings, app, streams)
         self.failed = node.lost
         self._node = node
         self._storage = storage
 
     def register_metrics(self, registry: Registry) -> None:
-        register_frontend_metrics(registry, self.app.services, self._settings)
+        register_frontend_metrics(registry, self.app.services, self._settings, lambda: self.kafka.connections)
         metrics.register(
             registry,
             self._node,
@@ -76,11 +84,16 @@ class Embedded:
             low_water_bytes=LogSettings().low_water_bytes,
         )
 
+    def serve_kafka(self, sockets: list[socket.socket], certificate: Certificate | None) -> None:
+        self.kafka.start(sockets, certificate)
+
     async def drain(self) -> None:
-        self.app.begin_drain()
+        self.kafka.start_drain()  # while HTTP's connections drain, so that both have the same time
+        self.app.start_drain()
         self._node.drain()
 
     async def close(self) -> None:
+        await self.kafka.close()
         await self.app.drain()
         if self._storage is not None:
             await self._storage.close()
@@ -91,10 +104,11 @@ class Embedded:
 async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyring: Keyring) -> Embedded:
     """Recover the journal and start the frontend on it.  Raises :class:`CannotStart`."""
     frontend = frontend_settings(settings)
-    resolver = StoreResolver(store, frontend)
-    credentials = Credentials(sealed(store, keyring))
+    resolver = StoreResolver(store.queues, frontend)
+    streams = StoreStreamResolver(store.streams)
+    credentials = Credentials(encrypted(store.credentials, keyring))
     naming = await naming_secret(credentials.store)
-    node = await open_node(settings, store, resolver)
+    node = await open_node(settings, store, resolver, streams=streams)
     try:
         audit = open_audit(settings)
     except CannotStart:
@@ -103,8 +117,9 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
     services = Services(
         frontend,
         credentials,
-        MetadataClient(store),
+        MetadataClient(store.queues),
         node,
+        streams=StreamClient(store.streams),
         serving=lambda: node.ready,
         damaged=lambda: len(node.damage),
         audit=audit,
@@ -114,21 +129,21 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         naming=naming,
         alone=Alone(node, settings.journal_folder).report,
     )
-    keep_alarms(services, settings, store)
+    keep_alarms(services, settings, store.alarms)
     try:
         services.tracing = await start_tracing(settings)
-        count_usage(services, settings, store)
+        count_usage(services, settings, store.documents)
         await services.limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
-        storage = meter_storage(settings, node, store)
+        storage = meter_storage(settings, node, store.queues, store.streams)
     except BaseException:
         await node.close()
         await services.close()
         raise
     if services.keeper is not None:
         services.keeper.start()
-    return Embedded(settings, create_app(services), node, storage)
+    return Embedded(settings, create_app(services), node, storage, store.streams)
 
 
 class Alone:
@@ -174,13 +189,13 @@ def open_audit(settings: Settings) -> AuditLog:
         raise CannotStart(f"the audit log {settings.audit_path} cannot be written: {error.strerror}") from error
 
 
-def count_usage(services: Services, settings: Settings, store: DocumentStore, *, seals: bool = True) -> None:
-    """Start metering, if the settings enable it; ``seals``: and upload the records to the lake.
+def count_usage(services: Services, settings: Settings, store: DocumentStore, *, uploads: bool = True) -> None:
+    """Start metering, if the settings enable it; ``uploads``: and upload the records to the lake.
 
     Raises :class:`CannotStart`.
     """
     if settings.usage == "off":
-        if seals:
+        if uploads:
             _log_what_waits(settings)
         return
     try:
@@ -190,7 +205,7 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
     services.meter.run()
     services.lake = Reader(settings.lake, python())
     services.documents = Documents(store, services.lake, services.clock)
-    if seals:
+    if uploads:
         services.uploader = start_uploader(settings)
 
 
@@ -199,8 +214,8 @@ def _log_what_waits(settings: Settings) -> None:
     found = waiting(settings.usage_folder)
     if found.files:
         logger.warning(
-            '%d files of usage in %s have not reached the lake, and wait: they go on with usage = "on", or bring '
-            "them with `python -m billing.lake.upload %s LAKE`",
+            '%d usage files in %s are not uploaded: set usage = "on", or upload them with '
+            "`python -m billing.lake.upload %s LAKE`",
             found.files,
             settings.usage_folder,
             settings.usage_folder,
@@ -220,23 +235,20 @@ def keep_alarms(services: Services, settings: Settings, store: AlarmStore) -> No
     services.keeper = Keeper(services, services.alarms, name, seconds=settings.alarm_seconds)
 
 
+_SAME_SETTINGS = {field.name for field in fields(FrontendSettings)}.intersection(Settings.__struct_fields__) - {
+    "encryption",
+    "default_limits",
+}
+"""Settings of a frontend that are the same as the service's."""
+
+
 def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSettings:
     """Return the settings of one of ``processes`` frontends."""
     return FrontendSettings(
-        region=settings.region,
-        external_url=settings.external_url,
-        queue_name_hold_seconds=settings.queue_name_hold_seconds,
-        purge_interval_seconds=settings.purge_interval_seconds,
-        deduplication_window_seconds=settings.deduplication_window_seconds,
-        send_retry_window_seconds=settings.send_retry_window_seconds,
-        in_flight_limit=settings.in_flight_limit,
-        auto_create_queues=settings.auto_create_queues,
-        forbid_deleting_nonempty_queues=settings.forbid_deleting_nonempty_queues,
+        **{name: getattr(settings, name) for name in _SAME_SETTINGS},
         encryption=settings.encryption == "on",
         default_limits=parse_limits(settings.default_limits),
-        trace_messages=settings.trace_messages,
         processes=processes,
-        availability_objective=settings.availability_objective,
     )
 
 

@@ -14,17 +14,18 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from auth.encryption.encrypted_store import sealed
+from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from auth.lookup import Credentials
 from backend.api import Peer
 from backend.rpc.handshake import HandshakeRefused
 from frontend.app import create_app
-from frontend.request.bodies import ROOM_BYTES, Room
+from frontend.http.bodies import ROOM_BYTES, Room
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import HttpServer
+from holdfast.kafka.listener import KafkaClients
 from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
 from holdfast.process.serve import freeze_heap, server_of
 from holdfast.runtime.declared_queues import declare
@@ -37,12 +38,13 @@ from holdfast.runtime.tracing import start_tracing
 from holdfast.settings import Settings
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.cached_streams import StreamClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MetadataStore
 from telemetry.metrics import Registry
 
-BODIES_BYTES_LEAST = 64 << 20
+BODIES_BYTES_MIN = 64 << 20
 """Minimum memory of each frontend for bodies being received; one process's limit is divided among the frontends."""
 
 
@@ -62,7 +64,7 @@ class RemoteBackends(Peer, Protocol):
 
 
 class ChangeFeed(Protocol):
-    """Source of changes that other processes make to queues."""
+    """Source of changes that other processes make to queues and streams."""
 
     async def start(self) -> None:
         """Start, before anything is cached."""
@@ -83,6 +85,7 @@ class Frontend:
     ) -> None:
         self._settings = settings
         self.app = create_app(services)
+        self.kafka = KafkaClients(settings, self.app, store.streams)
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Never completed: a missing backend may recover."""
         self._services = services
@@ -92,16 +95,16 @@ class Frontend:
 
     @classmethod
     async def start(
-        cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True, seals: bool = True
+        cls, settings: Settings, connect: Connect, *, processes: int = 1, first: bool = True, uploads: bool = True
     ) -> Frontend:
         """Start a frontend of these backends, one of ``processes`` behind one port.
 
         ``first``: do the work of a service's start, which is to finish interrupted deletions and to declare the queues
-        of the settings.  ``seals``: upload usage to the lake.  Raises :class:`CannotStart`,
+        of the settings.  ``uploads``: upload usage to the lake.  Raises :class:`CannotStart`,
         :class:`~auth.encryption.master_keys.KeyringError` and :class:`~metadata_service.store.StoreError`.
         """
         store = SQLiteStore(settings.metadata_file)
-        fleet = ClusterDirectory(store)
+        fleet = ClusterDirectory(store.clusters)
         try:
             keyring = await read_keyring(settings, store)
             if keyring is None:
@@ -112,18 +115,19 @@ class Frontend:
             await fleet.close()
             await store.close()
             raise
-        metadata = MetadataClient(store)
-        changes = ChangeWatch(store, metadata)
+        metadata, streams = MetadataClient(store.queues), StreamClient(store.streams)
+        changes = ChangeWatch(store.changes, metadata, streams)
         return await cls.over(
             settings,
             store,
             keyring,
             metadata,
+            streams,
             changes,
             backend,
             processes=processes,
             first=first,
-            seals=seals,
+            uploads=uploads,
             fleet=fleet,
         )
 
@@ -134,21 +138,22 @@ class Frontend:
         store: MetadataStore,
         keyring: Keyring,
         metadata: MetadataClient,
+        streams: StreamClient,
         changes: ChangeFeed,
         backend: RemoteBackends,
         *,
         processes: int = 1,
         first: bool = True,
-        seals: bool = True,
+        uploads: bool = True,
         fleet: ClusterDirectory | None = None,
     ) -> Frontend:
         """Start a frontend over any metadata and backends; it closes them at its end, or if it cannot start.
 
-        ``changes`` update the cache ``metadata`` after other processes' writes; the ``fleet``, which is started,
-        assigns new queues to clusters.
+        ``changes`` update the caches ``metadata`` and ``streams`` after other processes' writes; the ``fleet``, which
+        is started, assigns new queues to clusters.
         """
         try:
-            credentials = Credentials(sealed(store, keyring))
+            credentials = Credentials(encrypted(store.credentials, keyring))
             naming = await naming_secret(credentials.store)
             audit = open_audit(settings)
         except BaseException:
@@ -162,19 +167,20 @@ class Frontend:
             credentials,
             metadata,
             backend,
+            streams=streams,
             serving=lambda: backend.connected,
             audit=audit,
             keyring=keyring,
             limiter=limiter_of(settings, processes),
             oidc=oidc_of(settings),
-            bodies=Room(max(BODIES_BYTES_LEAST, ROOM_BYTES // processes)),
+            bodies=Room(max(BODIES_BYTES_MIN, ROOM_BYTES // processes)),
             naming=naming,
             fleet=fleet,
         )
         services.tracing = await start_tracing(settings)
-        keep_alarms(services, settings, store)
+        keep_alarms(services, settings, store.alarms)
         try:
-            count_usage(services, settings, store, seals=seals)
+            count_usage(services, settings, store.documents, uploads=uploads)
         except CannotStart:
             await backend.close()
             await services.close()
@@ -182,17 +188,17 @@ class Frontend:
             raise
         made = cls(settings, services, store, backend, changes)
         try:
-            await made._begin(settings, first)
+            await made._start(settings, first)
         except BaseException:
             await made.close()
             raise
         return made
 
-    async def _begin(self, settings: Settings, first: bool) -> None:
+    async def _start(self, settings: Settings, first: bool) -> None:
         try:
             await self._backend.ready(math.inf)  # a backend may take long to recover a large journal
         except HandshakeRefused as error:
-            raise CannotStart(f"the backend does not let this frontend in: {error}") from error
+            raise CannotStart(f"the backend refuses this frontend: {error}") from error
         await self._services.limiter.start()
         await self._changes.start()
         if self._services.keeper is not None:
@@ -206,8 +212,8 @@ class Frontend:
             root = await operators_key(self._services.credentials.store, settings.account)
             if root is None:
                 raise CannotStart(
-                    f"account {settings.account} has no access key of an operator, as whom queues that the settings "
-                    "declare are made; the next start of the backend makes one"
+                    f"account {settings.account} has no operator's access key, with which declared queues are "
+                    "created; the next start of the backend creates one"
                 )
             await declare(self._services, root, settings.queues)
 
@@ -217,12 +223,14 @@ class Frontend:
         return self._backend.connected
 
     def register_metrics(self, registry: Registry) -> None:
-        register_frontend_metrics(registry, self._services, self._settings)
+        register_frontend_metrics(registry, self._services, self._settings, lambda: self.kafka.connections)
 
     async def drain(self) -> None:
-        self.app.begin_drain()
+        self.kafka.start_drain()  # while HTTP's connections drain, so that both have the same time
+        self.app.start_drain()
 
     async def close(self) -> None:
+        await self.kafka.close()
         await self.app.drain()
         await self._changes.close()
         if self._services.fleet is not None:
@@ -237,6 +245,7 @@ async def run_frontend(
     service: Frontend,
     certificate: Certificate | None,
     sockets: list[socket.socket],
+    kafka_sockets: list[socket.socket],
     stop: asyncio.Event,
     started: Callable[[HttpServer], None],
     observed: Observability,
@@ -245,7 +254,7 @@ async def run_frontend(
     lingers: Callable[[], bool] = lambda: False,
 ) -> int:
     """Serve clients until ``stop``; returns the exit code.  Without sockets, connections arrive by
-    :meth:`HttpServer.take`.
+    :meth:`HttpServer.take` and :meth:`KafkaClients.take`.
 
     ``lingers`` is called at the stop; it returns True if other frontends continue, to which clients can move
     (:class:`HttpServer`).
@@ -257,6 +266,8 @@ async def run_frontend(
             freeze_heap()
             observed.health.status = "ready"
 
+        if settings.kafka_port:
+            service.kafka.start(kafka_sockets, certificate, processes=processes)
         server = server_of(settings, service, certificate, stop, ready, processes=processes, lingers=lingers)
         service.register_metrics(observed.registry)
         register_server_metrics(observed.registry, server, certificate)

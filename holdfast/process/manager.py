@@ -10,13 +10,13 @@ import asyncio
 
 from backend.api import BackendError, Peer
 from backend.cluster.repartition import LINGER_SECONDS, Splits
-from backend.resolver import Resolver
+from backend.lookups import Resolver
 from holdfast.process.node import now_ms
 from holdfast.process.serve import log
 from holdfast.settings import Settings
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.clusters.election import Election
-from metadata_service.clusters.manager import ActFailed, Manager
+from metadata_service.clusters.manager import Manager, MapChangeFailed
 from metadata_service.clusters.policy import SplitRule
 from metadata_service.store import MetadataStore, StoreError
 
@@ -39,9 +39,9 @@ class Managing:
         None: only an operator splits and drains queues.
         """
         self._fleet = fleet
-        self._election = Election(metadata, name, listed=True)
+        self._election = Election(metadata.clusters, name, listed=True)
         self._manager = Manager(
-            metadata, fleet, self._election, BackendActs(metadata, peer, resolver, now_ms), rule=rule
+            metadata, fleet, self._election, BackendMapChanges(metadata.queues, peer, resolver, now_ms), rule=rule
         )
         self._working: asyncio.Task[None] | None = None
 
@@ -58,18 +58,18 @@ class Managing:
             try:
                 await self._election.resign()
             except StoreError as error:
-                log.warning("the next manager has to wait until this one is missed: %s", error)
+                log.warning("the next manager has to wait for the failure detection of this one: %s", error)
         await self._fleet.close()
 
 
-class BackendActs(Splits):
-    """Implements :class:`metadata_service.clusters.manager.Acts`."""
+class BackendMapChanges(Splits):
+    """Implements :class:`metadata_service.clusters.manager.MapChanges`."""
 
     async def finish(self, queue_id: int, *, linger_seconds: int = LINGER_SECONDS) -> bool:
         try:
             return await super().finish(queue_id, linger_seconds=linger_seconds)
         except BackendError as error:
-            raise ActFailed(str(error) or type(error).__name__) from error
+            raise MapChangeFailed(str(error) or type(error).__name__) from error
 
 
 def rule_of(settings: Settings) -> SplitRule | None:

@@ -30,8 +30,8 @@ def manager(settings: Settings) -> int:
     """
     if not is_distributed(settings):
         raise SettingsError(
-            "a manager needs cassandra or metadata_nodes: it is for a service on many machines; of several "
-            "backends on one machine, each can do what it does"
+            "a manager needs cassandra or metadata_nodes: it is for a service on many machines; on one machine "
+            "the backends do its work"
         )
     secret = cluster_secret(settings)
     logs.set_up(settings, "manager")
@@ -47,7 +47,7 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         stores = Stores(settings, tls)
         closing.push_async_callback(stores.close)
         metadata = await stores.metadata()
-        fleet = ClusterDirectory(metadata)
+        fleet = ClusterDirectory(metadata.clusters)
         router = ClusterRouter(
             lambda number: _nodes(fleet, number),
             lambda: [known.cluster.number for known in fleet.known()],
@@ -56,12 +56,12 @@ async def _manager(settings: Settings, secret: bytes, tls: PeerTls) -> int:
             tls=tls.client,
         )
         closing.push_async_callback(router.close)
-        resolver = StoreResolver(metadata, settings)
+        resolver = StoreResolver(metadata.queues, settings)
         managing = Managing(metadata, fleet, router, resolver, name, rule_of(settings))
         closing.push_async_callback(managing.close)
         await managing.start()
         log.info("started %s", logs.facts(version=__version__, manager=name, pid=os.getpid()))
-        logs.say(f"Manager {name} is there.")
+        logs.say(f"Manager {name} is running.")
         freeze_heap()
         observed.health.status = "ready"
         await stop.wait()

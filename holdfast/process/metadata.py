@@ -79,7 +79,7 @@ def serve_metadata(settings: Settings) -> int:
 def _own_member(settings: Settings) -> RingMember:
     members = {member.name: member for member in parse_members(settings.metadata_nodes)}
     if settings.metadata_node is None:
-        raise SettingsError("metadata_node has to say which of metadata_nodes this process is")
+        raise SettingsError("metadata_node has to name this process in metadata_nodes")
     member = members.get(settings.metadata_node)
     if member is None:
         known = ", ".join(members) or "none"
@@ -112,7 +112,7 @@ async def _run(
             member.name,
             secret,
             full_copy=settings.metadata_full_copy,
-            hints=settings.metadata_hints,
+            invalidation=settings.metadata_invalidation,
         )
         service = _Service(node, health)
         try:

@@ -11,15 +11,15 @@ from backend.api import SHARDS, BackendError, Peer
 from backend.cluster.storage_meter import StorageMeter
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
-from backend.journal.local.segments import LogInUse
+from backend.journal.types import LogInUse
+from backend.lookups import Resolver, StreamResolver
 from backend.node import Node, NodeSettings
 from backend.recovery.replay import JournalDamaged
-from backend.resolver import Resolver
 from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.errors import CannotStart
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
-from metadata_service.store import ConditionFailed, EntryStore, QueueStore
+from metadata_service.store import ConditionFailed, EntryStore, QueueStore, StreamStore
 
 TRIES: Final = 3
 """Number of attempts to start a node while others start."""
@@ -32,7 +32,8 @@ async def open_node(
     *,
     name: str = NODE,
     nodes: Sequence[str] = (NODE,),
-    elsewhere: Peer | None = None,
+    peers: Peer | None = None,
+    streams: StreamResolver | None = None,
 ) -> Node:
     """Recover the journal.  Raises :class:`CannotStart`.
 
@@ -47,15 +48,16 @@ async def open_node(
             return await Node.start(
                 RealDisk(),
                 str(settings.journal_folder),
-                store,
+                store.entries,
                 resolver,
                 settings=NodeSettings(
                     name,
                     log=LogSettings(segment_bytes=settings.segment_bytes),
                     memory_bytes=-(-settings.memory_limit // len(nodes)),
-                    shards=await _given(name, nodes, store),
+                    shards=await _given(name, nodes, store.entries),
                 ),
-                elsewhere=elsewhere,
+                peers=peers,
+                streams=streams,
             )
         except JournalDamaged as error:
             raise CannotStart(
@@ -87,14 +89,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def meter_storage(settings: Settings, node: Node, store: QueueStore) -> StorageMeter | None:
+def meter_storage(settings: Settings, node: Node, queues: QueueStore, streams: StreamStore) -> StorageMeter | None:
     """Start metering the node's storage, if the settings enable it.  Raises :class:`CannotStart`."""
     if settings.usage == "off":
         return None
 
     async def tags(queue_id: int) -> Mapping[str, str] | None:
-        queue = await store.get_queue_by_id(queue_id)
-        return None if queue is None else queue.tags
+        found = await queues.get_queue_by_id(queue_id) or await streams.get_stream_by_id(queue_id)
+        return None if found is None else found.tags
 
     try:
         meter = StorageMeter(node, settings.usage_folder, os.uname().nodename, tags)

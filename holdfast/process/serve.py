@@ -16,14 +16,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import uvloop
 
 from auth.credentials import AccessKey
-from auth.encryption.encrypted_store import seal_older_secrets, sealed
+from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from holdfast import __version__, logs
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection import Limits
+from holdfast.http.connection_limits import share_of, share_of_client
 from holdfast.http.listener import HttpServer, bind
-from holdfast.http.proxies import Forwarded, parse_networks
+from holdfast.http.proxies import Forwarded
 from holdfast.http.request_cycle import App
+from holdfast.kafka.address import bind_kafka
+from holdfast.networks import parse_networks
 from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.endpoint_file import EndpointFile
 from holdfast.runtime.keyring import naming_secret, open_keyring
@@ -37,7 +40,7 @@ log = logging.getLogger("holdfast")
 
 _FILES_BESIDE_CONNECTIONS = 512
 """Open files for the journal, the metadata and the libraries."""
-_FILES_MOST = 1 << 20
+_FILES_MAX = 1 << 20
 
 _GC_THRESHOLDS = (50_000, 20, 50)
 """Thresholds of the garbage collector.
@@ -62,13 +65,20 @@ class Service(Protocol):
         """Register the service's metrics."""
 
     async def drain(self) -> None:
-        """End long polls and report "not ready"; calls under way are answered."""
+        """End long polls and report "not ready"; calls in progress are answered."""
 
     async def close(self) -> None:
-        """Write remaining data and close the files; no call is under way any more."""
+        """Write remaining data and close the files; no call is in progress any more."""
 
 
-Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[Service]]
+class ClientService(Service, Protocol):
+    """A service of which Kafka's clients may be served too."""
+
+    def serve_kafka(self, sockets: list[socket.socket], certificate: Certificate | None) -> None:
+        """Serve Kafka's protocol on bound sockets until the drain.  Raises :class:`CannotStart`."""
+
+
+Compose = Callable[[Settings, SQLiteStore, AccessKey, Keyring], Awaitable[ClientService]]
 """Function that makes the service from settings, metadata, root access key and keyring.
 
 Raises :class:`CannotStart`.
@@ -87,8 +97,7 @@ class Prepared(NamedTuple):
 async def prepare(settings: Settings, store: SQLiteStore) -> Prepared:
     """Prepare the data folder, which the caller must have claimed.  Raises as :func:`serve`."""
     keyring = await open_keyring(settings, store)
-    await seal_older_secrets(store, keyring)
-    secrets = sealed(store, keyring)
+    secrets = encrypted(store.credentials, keyring)
     await naming_secret(secrets)  # while this is the only process that could create it
     root, new = await ensure_root(secrets, settings)
     return Prepared(keyring, root, new)
@@ -115,15 +124,20 @@ def serve(settings: Settings, compose: Compose) -> int:
     try:
         certificate = certificate_of(settings)
         sockets = bind(settings.host, settings.port)
-        allow_open_files(settings.connections_limit)
+        kafka_sockets = bind_kafka(settings)
+        allow_open_files(connections_of(settings))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(settings, compose, sockets, certificate))
+            return runner.run(_run(settings, compose, sockets, kafka_sockets, certificate))
     finally:
         claim.release()
 
 
 async def _run(
-    settings: Settings, compose: Compose, sockets: list[socket.socket], certificate: Certificate | None
+    settings: Settings,
+    compose: Compose,
+    sockets: list[socket.socket],
+    kafka_sockets: list[socket.socket],
+    certificate: Certificate | None,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -139,6 +153,8 @@ async def _run(
         service = await compose(settings, store, prepared.root, prepared.keyring)
         try:
             service.register_metrics(observed.registry)
+            if kafka_sockets:
+                service.serve_kafka(kafka_sockets, certificate)
 
             def started() -> None:
                 publish_endpoint(endpoint_file, settings, sockets)
@@ -148,7 +164,7 @@ async def _run(
 
             def failed(why: asyncio.Future[None]) -> None:
                 if not stop.is_set():
-                    log.error("the service cannot go on: %s", why.exception())
+                    log.error("the service cannot continue: %s", why.exception())
                     stop.set()
 
             service.failed.add_done_callback(failed)
@@ -177,13 +193,12 @@ def server_of(
     lingers: Callable[[], bool] = lambda: False,
 ) -> HttpServer:
     """Make the listener of a service.  ``processes``: number of processes that share the limits on connections."""
-    of_client = settings.connections_per_client_limit
     limits = Limits(
-        connections=-(-settings.connections_limit // processes),
+        connections=share_of(settings.connections_limit, processes),
         read_seconds=settings.request_read_seconds,
         idle_seconds=settings.idle_seconds,
         drain_seconds=settings.drain_seconds,
-        connections_per_client=None if of_client is None else -(-of_client // processes),
+        connections_per_client=share_of_client(settings.connections_per_client_limit, processes),
     )
     networks = parse_networks(settings.trusted_proxies)
     forwarded = Forwarded(service.app, networks, settings.forwarded_header) if networks else None
@@ -212,7 +227,7 @@ def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) 
 def stop_or_quit(stop: asyncio.Event, number: int) -> None:
     """Drain at the first signal; at the second end the process at once, which loses no acknowledged message."""
     if stop.is_set():
-        log.warning("stopped at once, by a second signal")
+        log.warning("stopped at once by a second signal")
         os._exit(128 + number)
     stop.set()
 
@@ -231,11 +246,17 @@ def freeze_heap() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
+def connections_of(settings: Settings, processes: int = 1) -> int:
+    """Return the connections of clients, by HTTP and by Kafka's protocol, that one of ``processes`` may have."""
+    protocols = 2 if settings.kafka_port else 1
+    return share_of(settings.connections_limit, processes) * protocols
+
+
 def allow_open_files(connections: int) -> None:
     """Raise the soft limit of open files to the hard one: connections being refused need files too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _FILES_BESIDE_CONNECTIONS
-    allowed = _FILES_MOST if hard == resource.RLIM_INFINITY else min(_FILES_MOST, hard)
+    allowed = _FILES_MAX if hard == resource.RLIM_INFINITY else min(_FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:

@@ -12,10 +12,12 @@ from backend.rpc.client import RemoteBackend
 from holdfast import __version__, logs
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import bind
+from holdfast.kafka.address import bind_kafka
 from holdfast.process.frontend import Connect, Frontend, run_frontend
 from holdfast.process.serve import (
     allow_open_files,
     certificate_of,
+    connections_of,
     log,
     publish_endpoint,
     run,
@@ -34,7 +36,7 @@ def frontend(settings: Settings, backend: Address) -> int:
     logs.set_up(settings, "frontend")
     use = Use(settings.data)
     try:
-        allow_open_files(settings.connections_limit)
+        allow_open_files(connections_of(settings))
         return run(_frontend(settings, backend, secret))
     finally:
         use.release()
@@ -43,13 +45,14 @@ def frontend(settings: Settings, backend: Address) -> int:
 async def _frontend(settings: Settings, backend: Address, secret: bytes) -> int:
     certificate = certificate_of(settings)
     sockets = bind(settings.host, settings.port)
+    kafka_sockets = bind_kafka(settings)
 
     async def connect(_: SQLiteStore) -> RemoteBackend:
         return await RemoteBackend.connect(backend, secret=secret, name=f"frontend {os.getpid()}")
 
     observed = await Observability.start(settings, "frontend")
     try:
-        return await _serve(settings, backend, certificate, sockets, connect, observed)
+        return await _serve(settings, backend, certificate, sockets, kafka_sockets, connect, observed)
     finally:
         await observed.close()
 
@@ -59,6 +62,7 @@ async def _serve(
     backend: Address,
     certificate: Certificate | None,
     sockets: list[socket.socket],
+    kafka_sockets: list[socket.socket],
     connect: Connect,
     observed: Observability,
 ) -> int:
@@ -73,7 +77,8 @@ async def _serve(
         log.info("started %s", logs.facts(version=__version__, port=port, backend=backend, pid=os.getpid()))
 
     try:
-        code = await run_frontend(settings, service, certificate, sockets, stop_of_signals(), started, observed)
+        stop = stop_of_signals()
+        code = await run_frontend(settings, service, certificate, sockets, kafka_sockets, stop, started, observed)
     finally:
         endpoint_file.remove()
     log.info("stopped")

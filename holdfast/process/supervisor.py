@@ -1,7 +1,8 @@
 """``holdfast serve --frontends N --backends M``: several processes behind one port, to use all cores.
 
 The supervisor has the data folder, the listening sockets and the children, and no state of the service.  It accepts
-connections and distributes them (:mod:`holdfast.http.acceptor`), restarts dead children, and ends everything in order.
+connections, by HTTP and by Kafka's protocol, and distributes them (:mod:`holdfast.http.acceptor`), restarts dead
+children, and ends everything in order.
 
 A child that dies is restarted at once, then after growing pauses.  If one repeatedly dies within :data:`STEADY_SECONDS`
 of its start, the service ends with an error, so that the process manager notices.  A backend that hangs is killed,
@@ -28,8 +29,9 @@ import msgspec
 import uvloop
 
 from holdfast import logs
-from holdfast.http.acceptor import Dealer
+from holdfast.http.acceptor import Acceptor
 from holdfast.http.listener import LINGER_SECONDS, bind
+from holdfast.kafka.address import bind_kafka
 from holdfast.process import child
 from holdfast.process.child import Orders
 from holdfast.process.serve import Prepared, certificate_of, greet, prepare, publish_endpoint
@@ -45,8 +47,8 @@ from telemetry.metrics import Family
 STEADY_SECONDS = 10.0
 """Running time after which a child's death does not count as a failed start."""
 PAUSE_SECONDS_FIRST = 0.1
-PAUSE_SECONDS_MOST = 5.0
-DEATHS_MOST = 6
+PAUSE_SECONDS_MAX = 5.0
+DEATHS_MAX = 6
 """Maximum consecutive deaths, each within ``STEADY_SECONDS`` of the start, before the service ends."""
 SILENT_SECONDS = 5.0
 """Time without a report after which a frontend gets no connections; it should report every second."""
@@ -68,7 +70,7 @@ HAND_OVER_SECONDS = 60.0
 """Timeout of a backend's hand-over of its shards before it ends."""
 METRICS_SECONDS = 2.0
 """Timeout for a child's metrics."""
-SETTLE_SECONDS = 120.0
+IN_PLACE_SECONDS = 120.0
 """During a restart of all, timeout for a restarted child to be ready, and for a backend to have its shards."""
 
 log = logging.getLogger("holdfast")
@@ -86,19 +88,20 @@ def supervise(settings: Settings) -> int:
     try:
         certificate_of(settings)
         sockets = bind(settings.host, settings.port)
+        kafka_sockets = bind_kafka(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(settings, sockets))
+            return runner.run(_run(settings, sockets, kafka_sockets))
     finally:
         claim.release()
 
 
-async def _run(settings: Settings, sockets: list[socket.socket]) -> int:
+async def _run(settings: Settings, sockets: list[socket.socket], kafka_sockets: list[socket.socket]) -> int:
     store = SQLiteStore(settings.metadata_file)
     try:
         prepared = await prepare(settings, store)
     finally:
         await store.close()
-    supervisor = Supervisor(settings, sockets)
+    supervisor = Supervisor(settings, sockets, kafka_sockets)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, supervisor.stop_or_quit, number)
@@ -122,7 +125,7 @@ class Child:
         self.load = 0
         self.started = asyncio.Event()
         """Set when the current process is ready."""
-        self.settled = asyncio.Event()
+        self.in_place = asyncio.Event()
         """Set when the current process, a backend, has its shards."""
         self.ready = asyncio.Event()
         """Set when the child has been ready once."""
@@ -131,31 +134,31 @@ class Child:
         self.silent_seconds = 0
         """Seconds without a report, counted by the supervisor; a process with its parameters reports every second."""
         self.leaves = False
-        """True if the process was told to end, and is to be restarted."""
+        """True if the process was asked to end, and is to be restarted."""
         self.ended = asyncio.Event()
         """Set when the current process has ended."""
         self._orders = orders
         self._line: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._heard_at = 0.0
+        self._reported_at = 0.0
         self.lives = 0
         """Number of starts so far."""
-        self._told: asyncio.Future[list[Family]] | None = None
+        self._metrics_read: asyncio.Future[list[Family]] | None = None
         """Pending request for metrics."""
 
     @property
     def is_ready(self) -> bool:
         """Return whether it can be given connections."""
-        return self.has_begun and not self.is_silent and not self.leaves
+        return self.has_started and not self.is_silent and not self.leaves
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         return self.started.is_set()
 
     @property
     def is_silent(self) -> bool:
         """Return whether it runs, but does not report."""
-        return self.has_begun and asyncio.get_running_loop().time() - self._heard_at > SILENT_SECONDS
+        return self.has_started and asyncio.get_running_loop().time() - self._reported_at > SILENT_SECONDS
 
     @property
     def pid(self) -> int | None:
@@ -166,22 +169,22 @@ class Child:
 
         The process starts its work ``after`` this event.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
+        own_end, childs_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own_end.setblocking(False)
         loop = asyncio.get_running_loop()
         try:
-            with theirs:
+            with childs_end:
                 first = self._orders.first and not self.ready.is_set()
-                orders = msgspec.structs.replace(self._orders, line=theirs.fileno(), first=first)
+                orders = msgspec.structs.replace(self._orders, line=childs_end.fileno(), first=first)
                 process = await asyncio.create_subprocess_exec(
                     *(*python(), "-m", "holdfast.process.child", self.name),
                     stdin=asyncio.subprocess.PIPE,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(childs_end.fileno(),),
                     start_new_session=True,
                 )
-            self._process, self._line = process, ours
+            self._process, self._line = process, own_end
             self.lives += 1
-            loop.add_reader(ours.fileno(), self._heard, ours)
+            loop.add_reader(own_end.fileno(), self._on_message, own_end)
             ordering = asyncio.create_task(self._order(process, child.encode(orders), after))
             try:
                 return await process.wait()
@@ -189,61 +192,61 @@ class Child:
                 ordering.cancel()
                 self.has_orders, self.load, self.silent_seconds = False, 0, 0
                 self.started.clear()
-                self.settled.clear()
+                self.in_place.clear()
                 self.ended.set()
                 self.ended = asyncio.Event()
                 self._process = self._line = None
-                loop.remove_reader(ours.fileno())
+                loop.remove_reader(own_end.fileno())
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
         finally:
-            ours.close()
+            own_end.close()
 
-    def _heard(self, line: socket.socket) -> None:
+    def _on_message(self, line: socket.socket) -> None:
         while True:
             try:
-                said, files, _, _ = socket.recv_fds(line, child.MESSAGE_BYTES_MOST, 1, socket.MSG_CMSG_CLOEXEC)
+                message, files, _, _ = socket.recv_fds(line, child.MESSAGE_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
-                said, files = b"", []
-            self._heard_at = asyncio.get_running_loop().time()
+                message, files = b"", []
+            self._reported_at = asyncio.get_running_loop().time()
             self.silent_seconds = 0
-            if said == child.READY:
+            if message == child.READY:
                 self.started.set()
                 self.ready.set()
-            elif said == child.SETTLED:
-                self.settled.set()
-            elif said.startswith(child.LOAD):
-                self.load = int(said.removeprefix(child.LOAD))
-            elif said == child.TOLD:
-                self._hear_told(files)
+            elif message == child.IN_PLACE:
+                self.in_place.set()
+            elif message.startswith(child.LOAD):
+                self.load = int(message.removeprefix(child.LOAD))
+            elif message == child.METRICS_READ:
+                self._on_metrics(files)
             else:  # the process has ended; live() handles that
                 asyncio.get_running_loop().remove_reader(line.fileno())
                 return
 
-    def _hear_told(self, files: Sequence[int]) -> None:
-        told, self._told = self._told, None
+    def _on_metrics(self, files: Sequence[int]) -> None:
+        read, self._metrics_read = self._metrics_read, None
         for number in files:
             with open(number, "rb") as file:
                 file.seek(0)
                 data = file.read()
-            if told is not None and not told.done():
-                told.set_result(child.decode_families(data))
+            if read is not None and not read.done():
+                read.set_result(child.decode_families(data))
 
     async def read_metrics(self) -> list[Family]:
         """Return its metrics; empty if it does not answer in time."""
-        if not self.has_begun or self._line is None:
+        if not self.has_started or self._line is None:
             return []
-        if self._told is None or self._told.done():
-            self._told = asyncio.get_running_loop().create_future()
+        if self._metrics_read is None or self._metrics_read.done():
+            self._metrics_read = asyncio.get_running_loop().create_future()
             self.say(child.METRICS)
         try:
             async with asyncio.timeout(METRICS_SECONDS):
-                return await asyncio.shield(self._told)
+                return await asyncio.shield(self._metrics_read)
         except TimeoutError:
-            self._told = None  # the next caller makes a new request
+            self._metrics_read = None  # the next caller makes a new request
             return []
 
     def say(self, message: bytes) -> None:
@@ -252,13 +255,14 @@ class Child:
             try:
                 self._line.send(message)
             except OSError as error:
-                log.warning("%s does not take orders: %s", self.name, error.strerror)
+                log.warning("%s does not accept commands: %s", self.name, error.strerror)
 
-    def give(self, accepted: socket.socket) -> bool:
+    def give(self, accepted: socket.socket, message: bytes = child.CONNECTION) -> bool:
+        """Hand a connection over; ``message`` says which of the ports it has connected to."""
         if self._line is None:
             return False
         try:
-            socket.send_fds(self._line, [child.CONNECTION], [accepted.fileno()])
+            socket.send_fds(self._line, [message], [accepted.fileno()])
         except OSError:  # it has died, or has not read earlier messages
             return False
         return True
@@ -276,6 +280,31 @@ class Child:
         self.has_orders = True
 
 
+class KafkaSeat:
+    """A frontend as the process that takes connections of Kafka's clients; its load counts those of both protocols.
+
+    Implements :class:`holdfast.http.acceptor.Seat`.
+    """
+
+    def __init__(self, frontend: Child) -> None:
+        self._frontend = frontend
+
+    @property
+    def is_ready(self) -> bool:
+        return self._frontend.is_ready
+
+    @property
+    def load(self) -> int:
+        return self._frontend.load
+
+    @load.setter
+    def load(self, count: int) -> None:
+        self._frontend.load = count
+
+    def give(self, accepted: socket.socket) -> bool:
+        return self._frontend.give(accepted, child.KAFKA_CONNECTION)
+
+
 class _GivenUp(Exception):
     """A child dies repeatedly; the text names it."""
 
@@ -283,13 +312,18 @@ class _GivenUp(Exception):
 class Supervisor:
     """The children, from their first start to the end."""
 
-    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
+    def __init__(
+        self, settings: Settings, sockets: list[socket.socket], kafka_sockets: Sequence[socket.socket] = ()
+    ) -> None:
+        """``kafka_sockets``: bound sockets of Kafka's clients, without which there are none."""
         self._settings = settings
         self._sockets = sockets
+        self._kafka_sockets = kafka_sockets
         self._backends, self._frontends = _children(settings)
         self._children = (*self._backends, *self._frontends)
         self._keepers: dict[Child, asyncio.Task[None]] = {}
-        self._dealer = Dealer(sockets, lambda: self._frontends)
+        kafka_seats = [KafkaSeat(frontend) for frontend in self._frontends]
+        self._acceptors = (Acceptor(sockets, lambda: self._frontends), Acceptor(kafka_sockets, lambda: kafka_seats))
         self._backed = asyncio.Event()
         """Set when every queue has a backend."""
         self._stop = asyncio.Event()
@@ -302,8 +336,8 @@ class Supervisor:
         registry, children = observed.registry, self._children
 
         async def others() -> list[tuple[str, list[Family]]]:
-            told = await asyncio.gather(*(each.read_metrics() for each in children))
-            return [(each.name, families) for each, families in zip(children, told, strict=True)]
+            found = await asyncio.gather(*(each.read_metrics() for each in children))
+            return [(each.name, families) for each, families in zip(children, found, strict=True)]
 
         def not_ready_reason() -> str:
             if self._stop.is_set():
@@ -315,23 +349,23 @@ class Supervisor:
         observed.health.not_ready_reason = not_ready_reason
         registry.declare(
             "holdfast_child_ready",
-            "1: the process does its work; 0: it starts, ends, or is not heard.",
+            "1: the process is working; 0: it is starting, ending, or not responding.",
             lambda: {(each.name,): each.is_ready for each in children},
             labels=("child",),
-            most=len(children),
+            series_max=len(children),
         )
         registry.declare(
             "holdfast_child_starts_total",
-            "How often the process was started.",
+            "Number of starts of the process.",
             lambda: {(each.name,): each.lives for each in children},
             labels=("child",),
-            most=len(children),
+            series_max=len(children),
         )
 
     def stop_or_quit(self, number: int) -> None:
         """Drain at the first signal; at the second end all processes at once, which loses no acknowledged message."""
         if self._stop.is_set():
-            log.warning("stopped at once, by a second signal")
+            log.warning("stopped at once by a second signal")
             for each in self._children:
                 each.kill()
             os._exit(128 + number)
@@ -356,7 +390,7 @@ class Supervisor:
         for children, what in ((self._backends, "backends"), (self._frontends, "frontends")):
             for each in children:
                 if not await self._restarted(each):
-                    log.error("%s is not there again as it was: the others are not restarted", each.name)
+                    log.error("%s is not back as before: the others are not restarted", each.name)
                     return
             log.info("all %s have been restarted", what)
 
@@ -365,7 +399,7 @@ class Supervisor:
 
         A child that dies meanwhile is restarted as usual.
         """
-        if not restarted.has_begun:
+        if not restarted.has_started:
             return False
         is_backend = restarted in self._backends
         seconds = HAND_OVER_SECONDS + BACKEND_GRACE_SECONDS if is_backend else LINGER_SECONDS + FRONTEND_GRACE_SECONDS
@@ -376,12 +410,12 @@ class Supervisor:
             async with asyncio.timeout(seconds + self._settings.drain_seconds):
                 await ended.wait()
         except TimeoutError:
-            log.error("%s does not leave and is killed %s", restarted.name, logs.facts(pid=restarted.pid))
+            log.error("%s does not drain and is killed %s", restarted.name, logs.facts(pid=restarted.pid))
             restarted.kill()
             await ended.wait()
         try:
-            async with asyncio.timeout(SETTLE_SECONDS):
-                await (restarted.settled if is_backend else restarted.started).wait()
+            async with asyncio.timeout(IN_PLACE_SECONDS):
+                await (restarted.in_place if is_backend else restarted.started).wait()
         except TimeoutError:
             return False
         return True
@@ -395,18 +429,19 @@ class Supervisor:
             for each in self._children:
                 self._keepers[each] = asyncio.create_task(self._keep(each), name=each.name)
             for each in self._backends:
-                await self._until_stopped(each.settled if len(self._backends) > 1 else each.ready)
+                await self._until_stopped(each.in_place if len(self._backends) > 1 else each.ready)
             self._backed.set()
             for each in self._frontends:
                 await self._until_stopped(each.ready)
             if not self._stop.is_set():
-                self._dealer.start()
+                for acceptor in self._acceptors:
+                    acceptor.start()
                 self._serving = True
                 publish_endpoint(endpoint_file, self._settings, self._sockets)
                 greet(self._settings, self._sockets, prepared)
             await self._until_stopped(self._stop)
         except _GivenUp as error:
-            log.error("the service cannot go on: %s", error)
+            log.error("the service cannot continue: %s", error)
             code = 3 if self._serving else 1
         finally:
             watch.cancel()
@@ -429,7 +464,7 @@ class Supervisor:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Log frontends that hang, and kill backends that do: nobody else can take their shards before.
+        """Log frontends that hang, and kill backends that do: no other process can take their shards before.
 
         A child that hangs before it is ready is killed too: otherwise it would never be restarted, and the start of all
         would never end.
@@ -439,8 +474,8 @@ class Supervisor:
             await asyncio.sleep(1)
             for each in self._children:
                 each.silent_seconds += each.has_orders
-                seconds = HANGS_SECONDS if each.has_begun else STARTS_SECONDS
-                if each.silent_seconds > seconds and (each in self._backends or not each.has_begun):
+                seconds = HANGS_SECONDS if each.has_started else STARTS_SECONDS
+                if each.silent_seconds > seconds and (each in self._backends or not each.has_started):
                     facts = logs.facts(pid=each.pid, seconds=seconds)
                     log.error("%s does not answer and is killed %s", each.name, facts)
                     each.kill()
@@ -462,21 +497,21 @@ class Supervisor:
                 code = await kept.live(None if kept in self._backends else self._backed)
                 how = _how(code)
             except OSError as error:  # out of memory, or too many processes
-                code, how = 1, f"no process can be made: {error.strerror}"
+                code, how = 1, f"no process can be started: {error.strerror}"
             if self._stop.is_set():
                 if code:
-                    log.warning("%s did not end well (%s)", kept.name, how)
+                    log.warning("%s ended with an error (%s)", kept.name, how)
                 return
             if not kept.ready.is_set():
                 raise _GivenUp(f"{kept.name} did not start ({how})")
             left, kept.leaves = kept.leaves, False
             if left and not code:
-                log.info("%s has left and is started again", kept.name)
+                log.info("%s has drained and is started again", kept.name)
                 continue
             deaths = 1 if loop.time() - started_at >= STEADY_SECONDS else deaths + 1
-            if deaths > DEATHS_MOST:
+            if deaths > DEATHS_MAX:
                 raise _GivenUp(f"{kept.name} has died {deaths} times within seconds of its start ({how})")
-            pause = min(PAUSE_SECONDS_MOST, PAUSE_SECONDS_FIRST * 2 ** (deaths - 1))
+            pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_FIRST * 2 ** (deaths - 1))
             log.error("%s has died and is started again (%s)", kept.name, how)
             try:
                 async with asyncio.timeout(pause):
@@ -491,16 +526,17 @@ class Supervisor:
         if self._restart is not None:
             self._restart.cancel()
         if self._serving:
-            self._dealer.stop()
+            for acceptor in self._acceptors:
+                acceptor.stop()
         else:
-            for bound in self._sockets:
+            for bound in (*self._sockets, *self._kafka_sockets):
                 bound.close()
         await self._drain(self._frontends, self._settings.drain_seconds + FRONTEND_GRACE_SECONDS)
         await self._drain(self._backends, BACKEND_GRACE_SECONDS)
 
     async def _drain(self, children: Sequence[Child], seconds: float) -> None:
         for each in children:
-            if each.has_begun:
+            if each.has_started:
                 each.say(child.DRAIN)
             else:
                 each.kill()  # it has started nothing that needs a drain
@@ -536,7 +572,7 @@ def _children(settings: Settings) -> tuple[list[Child], list[Child]]:
         backends = [Child(msgspec.structs.replace(common, name=node, node=node)) for node in common.nodes]
     other = msgspec.structs.replace(common, frontend=True)
     frontends = [
-        Child(msgspec.structs.replace(other, name=f"frontend-{number}", first=number == 1, seals=number == 1))
+        Child(msgspec.structs.replace(other, name=f"frontend-{number}", first=number == 1, uploads=number == 1))
         for number in range(1, common.frontends + 1)
     ]
     return backends, frontends

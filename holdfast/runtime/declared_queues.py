@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from auth.credentials import AccessKey
-from frontend.request.call import Call
+from frontend.request.context import Context
+from frontend.request.request import Call
 from frontend.services import Services
-from frontend.sqs.actions.context import Context
 from frontend.sqs.actions.queues import ensure_queue, set_queue_attributes
 from frontend.sqs.actions.tags import tag_queue
 from frontend.sqs.protocol.errors import SqsError

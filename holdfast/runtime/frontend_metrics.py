@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from auth.signatures.sigv4 import signers_known
 from backend import instruments as backend_instruments
+from frontend.kafka.metering import instruments as kafka_instruments
 from frontend.request import instruments as frontend_instruments
 from frontend.services import Services
 from holdfast.runtime.usage_upload import register_usage_metrics
@@ -12,16 +15,19 @@ from telemetry import caches
 from telemetry.metrics import Readings, Registry
 
 
-def register_frontend_metrics(registry: Registry, services: Services, settings: Settings) -> None:
-    """Register the metrics of a frontend."""
+def register_frontend_metrics(
+    registry: Registry, services: Services, settings: Settings, kafka_connections: Callable[[], int] = lambda: 0
+) -> None:
+    """Register the metrics of a frontend.  ``kafka_connections``: number of connections of Kafka's clients."""
     frontend_instruments.register(registry)
+    kafka_instruments.register(registry, kafka_connections)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
     registry.declare(
         "holdfast_signing_key_lookups_total",
-        "Looks for the signing key of a signature, by whether it was there (hit) or had to be made (miss).",
+        "Cache lookups of signing keys, by result: hit, or miss (the key had to be derived).",
         _signing_keys,
         labels=("result",),
-        most=2,
+        series_max=2,
     )
     if services.uploader is not None:
         register_usage_metrics(registry, settings)

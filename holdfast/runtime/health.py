@@ -18,7 +18,7 @@ from backend.rpc.address import Address
 from holdfast.runtime.errors import CannotStart
 from telemetry.prometheus import CONTENT_TYPE
 
-_HEAD_BYTES_MOST: Final = 8192
+_HEAD_BYTES_MAX: Final = 8192
 _SECONDS: Final = 5.0
 """Timeout for a whole request: receiving it, and sending its answer."""
 
@@ -40,7 +40,7 @@ class Health:
     async def listen(self, address: Address) -> None:
         """Start listening.  Raises :class:`CannotStart`."""
         try:
-            self._server = await asyncio.start_server(self._answer, address.host, address.port, limit=_HEAD_BYTES_MOST)
+            self._server = await asyncio.start_server(self._answer, address.host, address.port, limit=_HEAD_BYTES_MAX)
         except OSError as error:
             raise CannotStart(f"health_listen {address} cannot be listened on: {error.strerror}") from error
 
@@ -63,24 +63,24 @@ class Health:
     async def _answer_to(self, line: bytes, *headers: bytes) -> bytes:
         hosts = sum(header[:5].lower() == b"host:" for header in headers)
         if hosts != 1 and (hosts or line.endswith(b"/1.1")):  # RFC 9112, 3.2
-            return _told("400 Bad Request", "one Host header is needed")
+            return _status_answer("400 Bad Request", "one Host header is needed")
         method, _, rest = line.partition(b" ")
         path = rest.partition(b" ")[0]
         if path not in (b"/health/live", b"/health/ready") and (path != b"/metrics" or self._metrics is None):
-            return _told("404 Not Found", "not found")
+            return _status_answer("404 Not Found", "not found")
         if method != b"GET":
-            return _told("405 Method Not Allowed", "only GET", "Allow: GET\r\n")
+            return _status_answer("405 Method Not Allowed", "only GET", "Allow: GET\r\n")
         if path == b"/health/live":
-            return _told("200 OK", "live")
+            return _status_answer("200 OK", "live")
         if path == b"/metrics":
             assert self._metrics is not None
             return _response("200 OK", CONTENT_TYPE, await self._metrics())
         status = (self.status == "ready" and self.not_ready_reason()) or self.status
-        return _told("200 OK" if status == "ready" else "503 Service Unavailable", status)
+        return _status_answer("200 OK" if status == "ready" else "503 Service Unavailable", status)
 
 
-def _told(status: str, told: str, header: str = "") -> bytes:
-    return _response(status, "application/json", f'{{"status":"{told}"}}'.encode(), header)
+def _status_answer(status: str, text: str, header: str = "") -> bytes:
+    return _response(status, "application/json", f'{{"status":"{text}"}}'.encode(), header)
 
 
 def _response(status: str, content_type: str, body: bytes, header: str = "") -> bytes:

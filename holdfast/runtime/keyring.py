@@ -55,10 +55,14 @@ async def open_keyring(settings: Settings, store: KeyringStore) -> Keyring:
         path = keyring_path(settings)
         write_file(path, [new_master_key()])
         masters = LocalMasterKeys(read_file(path))
-        log.warning("made a master key: without this file nothing can be read, so back it up %s", logs.facts(file=path))
+        log.warning(
+            "created a master key: back up this file, because nothing can be read without it %s", logs.facts(file=path)
+        )
     keyring, rewrapped = await _checked(settings, store, masters, rewrap=True)
     if rewrapped:
-        log.info("wrapped data keys anew %s", logs.facts(keys=rewrapped, master=masters.primary))
+        log.info(
+            "data keys were wrapped with the new master key %s", logs.facts(keys=rewrapped, master=masters.primary)
+        )
     return keyring
 
 
@@ -73,7 +77,7 @@ async def open_shared_keyring(settings: Settings, store: KeyringStore) -> Keyrin
             raise MasterKeysUnusable(_missing(settings, "all of them", None))
         raise MasterKeysUnusable(
             f"there are no master keys: neither a keyring file {keyring_path(settings)} nor the setting master_key. "
-            "All frontends need the same: make a file with `holdfast keyring create --keyring-file FILE`, copy it to "
+            "All frontends need the same: create a file with `holdfast keyring create --keyring-file FILE`, copy it to "
             "each machine and name it there (HOLDFAST_KEYRING_FILE)"
         )
     return (await _checked(settings, store, masters, rewrap=True))[0]
@@ -83,15 +87,18 @@ def create_keyring(settings: Settings) -> str:
     """Create a keyring file with a new master key; returns the key's id.  Raises :class:`MasterKeysUnusable`."""
     path = keyring_path(settings)
     if path.exists():
-        raise MasterKeysUnusable(f"there is a file {path} already. Nothing was changed")
+        raise MasterKeysUnusable(f"{path} already exists. Nothing was changed")
     write_file(path, [new_master_key()])
     return LocalMasterKeys(read_file(path)).primary
 
 
 async def stored_keys(store: KeyringStore) -> list[DataKey]:
     """Return all data keys wrapped with a master key, including versions of named keys.  Raises the store's errors."""
-    named = await store.named_keys()
-    return [*await store.data_keys(), *(version for key in named for version in key.versions if version.wrapped)]
+    named = await store.named_keys.named_keys()
+    return [
+        *await store.data_keys.data_keys(),
+        *(version for key in named for version in key.versions if version.wrapped),
+    ]
 
 
 async def naming_secret(store: ServiceKeyStore) -> bytes:
@@ -131,8 +138,8 @@ def _missing(settings: Settings, which: str, masters: LocalMasterKeys | None) ->
     place = f"Cassandra ({settings.cassandra_keyspace})" if is_distributed(settings) else str(settings.data)
     here = "no master key" if masters is None else f"only {', '.join(masters.keys)}"
     return (
-        f"what is stored in {place} was encrypted under master keys that are not here ({which}): "
-        f"there is {here} in the keyring file {path} and in the setting master_key. Restore the keyring "
+        f"the data in {place} is encrypted under master keys that are missing here ({which}): the keyring file "
+        f"{path} and the setting master_key have {here}. Restore the keyring "
         "file from its copy, or name the right one (HOLDFAST_KEYRING_FILE) or the right key (HOLDFAST_MASTER_KEY). "
         "Nothing was changed"
     )

@@ -18,7 +18,7 @@ from holdfast.settings import Settings
 from telemetry import process
 from telemetry.metrics import Family, Registry, joined
 from telemetry.prometheus import text
-from telemetry.trace_metrics import CALLS_PASSED_OVER, SPANS_LOST
+from telemetry.trace_metrics import CALLS_SKIPPED, SPANS_LOST
 
 if TYPE_CHECKING:
     from holdfast.http.listener import HttpServer
@@ -60,7 +60,7 @@ class Observability:
             observed.health = await serve_health(settings.health_listen, observed.metrics)
             observed._closing.append(observed.health.close)
         if settings.trace_endpoint:
-            observed.registry.add(SPANS_LOST, CALLS_PASSED_OVER)
+            observed.registry.add(SPANS_LOST, CALLS_SKIPPED)
         observed._send()
         return observed
 
@@ -101,12 +101,14 @@ def register_server_metrics(registry: Registry, server: HttpServer, certificate:
     clients = server.registry
     registry.declare("holdfast_connections", "Connections of clients.", lambda: len(clients.connections))
     registry.declare(
-        "holdfast_connections_limit", "The most of them that this process takes.", lambda: clients.limits.connections
+        "holdfast_connections_limit",
+        "Maximum number of connections of this process.",
+        lambda: clients.limits.connections,
     )
-    registry.declare("holdfast_calls_under_way", "Requests that are being answered.", lambda: len(clients.tasks))
+    registry.declare("holdfast_calls_under_way", "Requests in progress.", lambda: len(clients.tasks))
     if certificate is not None:
         registry.declare(
             "holdfast_certificate_valid_until_seconds",
-            "When the certificate that clients are shown expires, Unix time.",
+            "Expiry of the certificate for clients, Unix time.",
             lambda: certificate.valid_until_s,
         )

@@ -12,5 +12,5 @@ def python() -> list[str]:
     It imports nothing from the working folder, unless this process was loaded from there: others may be able to write
     to it.
     """
-    came_from_there = not sys.flags.safe_path and sys.path[:1] == [str(Path(__file__).parents[2])]
-    return [sys.executable] if came_from_there else [sys.executable, "-P"]
+    from_working_folder = not sys.flags.safe_path and sys.path[:1] == [str(Path(__file__).parents[2])]
+    return [sys.executable] if from_working_folder else [sys.executable, "-P"]

@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast")
 
 FIRST_KEY_SECONDS = 5.0
 """Time to wait for the first key that another process creates; afterwards that process counts as dead."""
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 async def take_turn(store: CredentialStore, account: str, *, seconds: float = FIRST_KEY_SECONDS) -> None:
@@ -39,7 +39,7 @@ async def take_turn(store: CredentialStore, account: str, *, seconds: float = FI
                 return
         except Conflict:
             started_at = loop.time()  # another process was elected
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[AccessKey, bool]:
@@ -59,8 +59,8 @@ async def ensure_root(store: CredentialStore, settings: Settings) -> tuple[Acces
         if known is None or is_good(known):
             return await _given(store, known, AccessKey(given_id, given_secret, settings.account, new_principal_id()))
         log.warning(
-            "the root access key %s of the settings was %s, and stays so: set root_access_key_id and "
-            "root_secret_access_key to a new key, or remove both; the other keys of account %s go on",
+            "the root access key %s of the settings was %s, and is not restored: set root_access_key_id and "
+            "root_secret_access_key to a new key, or remove both; the other keys of account %s stay valid",
             given_id,
             "rotated and has expired" if known.active else "revoked",
             settings.account,
@@ -90,7 +90,7 @@ class KeyUnknown(Exception):
 
 async def operator_key(settings: Settings) -> AccessKey:
     """Return an operator's access key in the data folder; the service may be running.  Raises :class:`KeyUnknown`."""
-    from auth.encryption.encrypted_store import sealed
+    from auth.encryption.encrypted_store import encrypted
     from auth.encryption.master_keys import KeyringError
     from holdfast.runtime.keyring import read_keyring
     from metadata_service.sqlite.store import SQLiteStore
@@ -102,14 +102,14 @@ async def operator_key(settings: Settings) -> AccessKey:
         store = SQLiteStore(settings.metadata_file)
         try:
             keyring = await read_keyring(settings, store)
-            opened = store if keyring is None else sealed(store, keyring)
+            opened = store.credentials if keyring is None else encrypted(store.credentials, keyring)
             key = await operators_key(opened, settings.account)
         finally:
             await store.close()
     except (StoreError, KeyringError) as error:
         raise KeyUnknown(str(error)) from error
     if key is None:
-        raise KeyUnknown(f"account {settings.account} has no access key of an operator; the next start makes one")
+        raise KeyUnknown(f"account {settings.account} has no operator's access key; the next start creates one")
     return key
 
 

@@ -12,7 +12,7 @@ from holdfast.runtime.stores import cluster_keyspace, connection_settings
 from holdfast.settings import Settings
 from metadata_service.cassandra.driver.connection import CassandraConnection
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
-from metadata_service.cassandra.records import Records
+from metadata_service.cassandra.driver.records import Records
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables
 from metadata_service.cassandra.schema.versions import CassandraVersions

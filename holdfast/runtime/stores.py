@@ -54,7 +54,7 @@ class Stores:
         if self._settings.metadata_nodes:
             if self._remote is None:
                 secret = cluster_secret(self._settings)
-                self._remote = RemoteStore(view_of(self._settings), secret, tls=self._tls.context).store
+                self._remote = RemoteStore(view_of(self._settings), secret, tls=self._tls.context)
             return self._remote
         if not self._settings.cassandra:
             return self._folder()
@@ -71,7 +71,7 @@ class Stores:
 
     async def entries(self) -> MemberStore:
         """Open the logs, shards and heartbeats of the cluster.  Raises as :meth:`metadata`."""
-        return self._folder() if not self._settings.cassandra else await self._cluster()
+        return (self._folder() if not self._settings.cassandra else await self._cluster()).entries
 
     async def journal(self) -> Callable[[], Journal]:
         """Return a function that makes the cluster's journal, called for each incarnation of a node.

@@ -30,12 +30,12 @@ def register_usage_metrics(registry: Registry, settings: Settings) -> None:
     registry.before(refresh)
     registry.declare(
         "holdfast_usage_waiting_files",
-        "Files of usage records that are not in the lake yet, those that are written to included.",
+        "Files of usage records that are not uploaded yet, including those in use.",
         lambda: found.files,
     )
     registry.declare("holdfast_usage_waiting_bytes", "Size of these files.", lambda: found.size_bytes)
     registry.declare(
         "holdfast_usage_waiting_seconds",
-        "For how long the one has waited that was written to first.",
+        "Age of the oldest of these files.",
         lambda: max(0.0, time.time() - found.oldest_s) if found.files else 0.0,
     )

@@ -11,8 +11,8 @@ import msgspec
 from metadata_service.alarm_status import next_status
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.cassandra.credentials import check_tenant, tenant_space, text
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes
 from metadata_service.cassandra.entries import update_single
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.models import ManagerEntry
 
 ALARM_ACCOUNTS = "alarm_accounts"
@@ -26,7 +26,8 @@ _decode_keeper = msgspec.json.Decoder(ManagerEntry).decode
 class CassandraAlarms:
     """Alarm calls of the store, kept in ``records``."""
 
-    _records: Records
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     async def put_alarm(self, alarm: Alarm) -> None:
         row = _alarm(alarm.name)
@@ -71,7 +72,7 @@ class CassandraAlarms:
         return ManagerEntry() if record is None else _decode_keeper(record)
 
     async def update_alarm_keeper(self, entry: ManagerEntry) -> ManagerEntry:
-        what = "the entry of who looks after alarms"
+        what = "the alarm keeper's entry"
         return await update_single(self._records, _KEEPER, "keeper", entry, _decode_keeper, what)
 
 

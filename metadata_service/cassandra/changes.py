@@ -1,7 +1,7 @@
 """Feed of changed queues in Cassandra: the :class:`~metadata_service.store.ChangeStore` part of the store.
 
 Changes are numbered and the last :data:`KEPT` are stored in a ring of rows, so the space never grows and
-nothing in it is deleted.  A reader reads one row, and then the new changes.
+nothing in it is deleted.  A reader reads the number of the last change, and then the new changes.
 
 A change is recorded after it was made and before the call is answered.  Changes that arrive in a process while
 a record is being written are recorded together in the next transaction, so the number of transactions is
@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from metadata_service.cassandra.credentials import text
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes
 from metadata_service.store import QueueChanges
 
 _CHANGES: Final = "queue_changes"
@@ -35,7 +35,7 @@ class _Change(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
 
-_Untold = tuple[str, str, "asyncio.Future[None]"]
+_Unrecorded = tuple[str, str, "asyncio.Future[None]"]
 
 _decode = msgspec.json.Decoder(_Change).decode
 
@@ -43,10 +43,9 @@ _decode = msgspec.json.Decoder(_Change).decode
 class CassandraChanges:
     """Change feed of the store, kept in ``records``."""
 
-    _records: Records
-
-    def __init__(self) -> None:
-        self._untold: list[_Untold] = []
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._unrecorded: list[_Unrecorded] = []
         self._recording: asyncio.Task[None] | None = None
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
@@ -63,32 +62,32 @@ class CassandraChanges:
             return QueueChanges(last, None)  # later changes have overwritten them
         return QueueChanges(last, [(changes[number].account, changes[number].name) for number in numbers])
 
-    async def _record_change(self, account: str, name: str) -> None:
+    async def record(self, account: str, name: str) -> None:
         """Record a change that was made.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._untold.append((account, name, told))
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unrecorded.append((account, name, recorded))
         if self._recording is None or self._recording.done():
-            self._recording = asyncio.create_task(self._record_all(), name="notes of changed queues")
-        await told
+            self._recording = asyncio.create_task(self._record_all(), name="recording of changed queues")
+        await recorded
 
     async def _record_all(self) -> None:
-        while self._untold:
-            some, self._untold = self._untold[:_TOGETHER], self._untold[_TOGETHER:]
+        while self._unrecorded:
+            some, self._unrecorded = self._unrecorded[:_TOGETHER], self._unrecorded[_TOGETHER:]
 
             error: Exception | None = None
             try:
                 await self._records.transact(_CHANGES, [_LAST], partial(_noted, some))
-            except Exception as failure:  # raised to those who wait
+            except Exception as failure:  # raised to the callers that wait
                 error = failure
-            for _, _, told in some:
-                if not told.done():
+            for _, _, recorded in some:
+                if not recorded.done():
                     if error is None:
-                        told.set_result(None)
+                        recorded.set_result(None)
                     else:
-                        told.set_exception(error)
+                        recorded.set_exception(error)
 
 
-def _noted(some: Sequence[_Untold], rows: Mapping[str, VersionedRecord]) -> tuple[Writes, None]:
+def _noted(some: Sequence[_Unrecorded], rows: Mapping[str, VersionedRecord]) -> tuple[Writes, None]:
     last = int(rows[_LAST].record) if _LAST in rows else 0
     changes = [_Change(number, account, name) for number, (account, name, _) in enumerate(some, last + 1)]
     return {_LAST: str(last + len(some)), **{_place(change.number): text(change) for change in changes}}, None

@@ -1,12 +1,12 @@
 """Copies of the metadata in Cassandra while a service uses them, and restoring a copy into an empty keyspace.
 
 **Copy.**  The metadata cannot be frozen, so they are read several times (:func:`read_all`) and combined so that
-every reference has its target (:func:`put_together`): queues and keys come from one reading, and what they
+every reference has its target (:func:`put_together`): queues, streams and keys come from one reading, and what they
 refer to (tenants, data keys, counters) from a later one.  Derived data are computed: the list of a tenant's
-keys, the number of its queues, the queues that have a dead-letter queue.
+keys, the numbers of its queues and streams, the queues that have a dead-letter queue.
 
 Some changes of queues' partition maps depend on the journal: a partition is removed when it is empty.  The maps
-therefore have to be the same before and after the journal is read (:func:`maps_are_settled`).
+therefore have to be the same before and after the journal is read (:func:`maps_are_unchanged`).
 
 **Restore.**  The keyspace must be empty.  During the restore its schema says that no program can use it.
 Liveness records are not restored, and numbers that may have been given out after the copy are skipped.
@@ -29,19 +29,21 @@ from metadata_service.cassandra.alarms import ALARM_ACCOUNTS
 from metadata_service.cassandra.credentials import ACCOUNTS
 from metadata_service.cassandra.driver.connection import ONCE, CassandraConnection
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes, gather
 from metadata_service.cassandra.entries import ENTRY_SPACES, records_of
-from metadata_service.cassandra.named_keys import NAMED_KEY, SEALING_ACCOUNTS
+from metadata_service.cassandra.named_keys import ENCRYPTING_ACCOUNTS, NAMED_KEY
 from metadata_service.cassandra.queues import NAMES, mark_of, queues_in, recomputed
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes, gather
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables
 from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
+from metadata_service.cassandra.streams import STREAMS, mark_of_stream, recounted, streams_in
 from metadata_service.models import ClusterEntry, LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import RESTORING
-from metadata_service.sqlite.copy import LOST_EPOCHS, LOST_IDS
+from metadata_service.sqlite.copy import LOST_EPOCHS, lost_ids
 from metadata_service.store import ConditionFailed, StoreUnavailable
+from metadata_service.streams import Stream
 
 SCAN_TRIES: Final = 3
 SCAN_SECONDS: Final = 30.0
@@ -53,12 +55,13 @@ MARKS_TOGETHER: Final = 100
 
 _TENANTS = "tenant/"
 _DATA_KEYS = "data_keys/"
-_LAST = (_TENANTS, _DATA_KEYS, "seals/", "counter/")
+_COUNTERS = "counter/"
+_LAST = (_TENANTS, _DATA_KEYS, "seals/", _COUNTERS)
 """Spaces that others refer to."""
 _KEYS: Final[dict[str, type[AccessKey | ApiKey]]] = {"access_key/": AccessKey, "api_key/": ApiKey}
 _LEFT_OUT = ("schema", "queue_changes")
-"""Spaces that a service started from a copy creates anew."""
-_ANCHORS = {NAMES: "account", _TENANTS: "tenant"}
+"""Spaces that a service started from a copy creates again."""
+_ANCHORS = {NAMES: "account", STREAMS: "account", _TENANTS: "tenant"}
 """Record that each transaction on such a space rewrites, because it is never deleted."""
 
 _RESTORED_AS: Final = "restored as"
@@ -79,6 +82,12 @@ class MetadataCopy(msgspec.Struct, frozen=True):
         """All queues, by account and name."""
         spaces = sorted(space for space in self.spaces if space.startswith(NAMES))
         return [queue for space in spaces for queue in queues_in(self.spaces[space])]
+
+    def streams(self) -> list[Stream]:
+        """All streams, by account and name."""
+        spaces = sorted(space for space in self.spaces if space.startswith(STREAMS))
+        found = [stream for space in spaces for stream in streams_in(self.spaces[space])]
+        return sorted(found, key=lambda stream: (stream.account, stream.name))
 
     def data_keys(self) -> list[DataKey]:
         return [
@@ -161,7 +170,7 @@ async def read_all(store: CassandraStore) -> Spaces:
 
 
 def _scan(keyspace: CassandraKeyspace) -> Spaces:
-    """Read all records.  Blocks.  Sent to one node only: pages of several nodes' answers would be mixed up."""
+    """Read all records.  Blocks.  Sent to one node only, because pages of several nodes' answers would be mixed up."""
     statement = SimpleStatement(
         f"SELECT space, key, record FROM {keyspace.name}.records",
         consistency_level=keyspace.connection.scope.quorum,
@@ -176,7 +185,7 @@ def _scan(keyspace: CassandraKeyspace) -> Spaces:
     return found
 
 
-def maps_are_settled(before: Spaces, after: Spaces) -> bool:
+def maps_are_unchanged(before: Spaces, after: Spaces) -> bool:
     """True if no queue's partition map changed between two readings."""
     for space, rows in after.items():
         if not space.startswith(NAMES):
@@ -194,11 +203,13 @@ def maps_are_settled(before: Spaces, after: Spaces) -> bool:
 
 
 def _is_as_made(queue: Queue) -> bool:
-    return not queue.map_version and all(one.state == "open" and not one.awaits for one in queue.partitions)
+    return not queue.map_version and all(
+        one.state == "open" and not one.pending_token_sources for one in queue.partitions
+    )
 
 
 async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spaces) -> MetadataCopy:
-    """Combine a reading and a later one, which began after the first had ended, to a copy.
+    """Combine a reading and a later one, which started after the first had ended, to a copy.
 
     Raises :class:`StoreUnavailable`.
     """
@@ -212,12 +223,14 @@ async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spa
     lists: dict[str, dict[str, str]] = {}
     keys = []
     for space in list(found):
-        if space.startswith(NAMES):
-            tenant = tenants.get(space.removeprefix(NAMES))
+        for names, compute in ((NAMES, recomputed), (STREAMS, recounted)):
+            if not space.startswith(names):
+                continue
+            tenant = tenants.get(space.removeprefix(names))
             if tenant is not None and tenant.state == "deleted":
                 del found[space]
             else:
-                found[space] = recomputed(found[space])
+                found[space] = compute(found[space])
         for prefix, kind in _KEYS.items():
             if not space.startswith(prefix):
                 continue
@@ -231,7 +244,7 @@ async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spa
         rows = found[_TENANTS + account]
         others = {row: record for row, record in rows.items() if not row.startswith(tuple(_KEYS))}
         found[_TENANTS + account] = {**others, **lists.get(account, {})}
-    return MetadataCopy(found, await store.key_uses(keys))
+    return MetadataCopy(found, await store.credentials.key_uses(keys))
 
 
 def _is_kept(space: str) -> bool:
@@ -247,7 +260,7 @@ async def is_empty(store: CassandraStore) -> bool:
 
 
 class Filling(NamedTuple):
-    """Everything that is written into a keyspace to restore a copy."""
+    """The rows to write into a keyspace to restore a copy."""
 
     spaces: Spaces
     marks: list[tuple[str, str, str, int]]
@@ -261,8 +274,12 @@ def metadata_filling(copy: MetadataCopy) -> Filling:
 
     Raises :class:`msgspec.MsgspecError` and ``ValueError`` if a record is malformed.
     """
-    spaces = {space: _raised(rows) if space.startswith("counter/") else rows for space, rows in copy.spaces.items()}
+    spaces = {
+        space: _raised(space.removeprefix(_COUNTERS), rows) if space.startswith(_COUNTERS) else rows
+        for space, rows in copy.spaces.items()
+    }
     marks = [(*mark_of(queue), 1) for queue in copy.queues()]
+    marks += [(*mark_of_stream(stream), 1) for stream in copy.streams()]
     for space, rows in spaces.items():
         if space.startswith(_TENANTS):
             account = space.removeprefix(_TENANTS)
@@ -270,9 +287,9 @@ def metadata_filling(copy: MetadataCopy) -> Filling:
             if any(row.startswith("alarm/") for row in rows):
                 marks.append((ALARM_ACCOUNTS, account, "", 1))
             if _DATA_KEYS + account not in spaces and any(row.startswith(NAMED_KEY) for row in rows):
-                marks.append((SEALING_ACCOUNTS, account, "", 1))
+                marks.append((ENCRYPTING_ACCOUNTS, account, "", 1))
         elif space.startswith(_DATA_KEYS):
-            marks.append((SEALING_ACCOUNTS, space.removeprefix(_DATA_KEYS), "", 1))
+            marks.append((ENCRYPTING_ACCOUNTS, space.removeprefix(_DATA_KEYS), "", 1))
     return Filling(spaces, marks, copy.uses)
 
 
@@ -299,7 +316,7 @@ async def restored_as(store: CassandraStore) -> str:
 
 
 async def close_to_all(store: CassandraStore, note: str) -> None:
-    """Forbid all programs to use the keyspace, until :func:`open_to_all` with the same note.
+    """Close the keyspace to all programs, until :func:`open_to_all` with the same note.
 
     Raises :class:`StoreUnavailable`.
     """
@@ -316,7 +333,7 @@ async def open_to_all(store: CassandraStore, note: str) -> None:
 
     def write(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
         if _RESTORED_AS not in rows or rows[_RESTORED_AS].record != note:
-            raise ConditionFailed(f"another restore into the keyspace {store.keyspace.name} has begun")
+            raise ConditionFailed(f"another restore into the keyspace {store.keyspace.name} was started")
         return {"oldest": oldest, _RESTORED_AS: note}, None
 
     await store.records.transact("schema", ["oldest", _RESTORED_AS], write)
@@ -337,8 +354,8 @@ async def unfinished(connection: CassandraConnection, name: str) -> CassandraSto
             if stored.restoring:
                 if stored.version != METADATA.schema.version:
                     raise CannotOpen(
-                        f"the restore into the keyspace {name} was begun by another release of Holdfast: go on with "
-                        f"that one, or drop the keyspace and restore into another"
+                        f"the restore into the keyspace {name} was started by another release of Holdfast: continue "
+                        f"it with that one, or drop the keyspace and restore into another"
                     )
                 return CassandraStore(keyspace, records, wait=False)
     except BaseException:
@@ -349,7 +366,7 @@ async def unfinished(connection: CassandraConnection, name: str) -> CassandraSto
 
 
 async def fill(store: CassandraStore, filling: Filling, *, again: bool = False) -> None:
-    """Write into an empty keyspace; ``again``: or into one that holds all or part of the same rows.
+    """Write into an empty keyspace; with ``again`` it may hold all or part of the same rows.
 
     Raises :class:`StoreUnavailable`.
     """
@@ -363,11 +380,11 @@ async def fill(store: CassandraStore, filling: Filling, *, again: bool = False) 
         for space, some in by_space.items()
         for at in range(0, len(some), MARKS_TOGETHER)
     )
-    await store.record_uses(filling.uses)
+    await store.credentials.record_uses(filling.uses)
 
 
-def _raised(rows: Mapping[str, str]) -> dict[str, str]:
-    return {key: str(int(record) + LOST_IDS) for key, record in rows.items()}
+def _raised(counter: str, rows: Mapping[str, str]) -> dict[str, str]:
+    return {key: str(int(record) + lost_ids(counter)) for key, record in rows.items()}
 
 
 async def _put(records: Records, space: str, rows: Mapping[str, str], again: bool) -> None:

@@ -3,7 +3,7 @@
 A tenant's record, its roles and the ids of its keys are one space; each key's record is a space of its own,
 because it is looked up by id.  A key's id is listed before its record is written and until after it is removed,
 so the tenant's administrator sees every credential that works.  Records of keys are emptied and not deleted,
-because they are written by separate transactions (:mod:`metadata_service.cassandra.records`).
+because they are written by separate transactions (:mod:`metadata_service.cassandra.driver.records`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 
 from auth.credentials import AccessKey, ApiKey, ServiceKey, Tenant, TenantRole
-from metadata_service.cassandra.records import GONE, PAGE, Records, VersionedRecord, Writes, after, gather
+from metadata_service.cassandra.driver.records import GONE, PAGE, Records, VersionedRecord, Writes, after, gather
 from metadata_service.store import ConditionFailed
 
 K = TypeVar("K", AccessKey, ApiKey)
@@ -89,12 +89,6 @@ class CassandraCredentials:
 
     async def list_access_keys(self, account: str) -> list[AccessKey]:
         return await self._keys_of(account, "access_key/", self.get_access_key)
-
-    async def access_keys_without(self, mark: str) -> list[AccessKey]:
-        found: list[AccessKey] = []
-        async for account, _ in self._records.all_marks(ACCOUNTS):
-            found += [key for key in await self.list_access_keys(account) if not key.secret.startswith(mark)]
-        return found
 
     async def get_api_key(self, key_id: str) -> ApiKey | None:
         return await self._get(ApiKey, _api_key(key_id), "key")

@@ -1,6 +1,6 @@
 """Jobs of documents in Cassandra: the store's part :class:`~metadata_service.store.DocumentStore`.
 
-Those of a tenant are a row in its space, as its roles and alarms are.
+The jobs of a tenant are a row in its space, like its roles and alarms.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from metadata_service.cassandra.credentials import check_tenant, tenant_space, text
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes
 from metadata_service.documents import DocumentJobs
 from metadata_service.store import ConditionFailed
 
@@ -19,7 +19,8 @@ _decode = msgspec.json.Decoder(DocumentJobs).decode
 class CassandraDocuments:
     """The part of the store over ``records``."""
 
-    _records: Records
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     async def document_jobs(self, account: str) -> DocumentJobs:
         record = await self._records.get(tenant_space(account), _ROW)
@@ -37,7 +38,7 @@ class CassandraDocuments:
             if jobs.version:
                 return {_ROW: text(newer)}, newer
             check_tenant(jobs.account, rows)
-            # The tenant's row is written as it is: so it cannot be deleted at the same moment.
+            # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, _ROW: text(newer)}, newer
 
         keys = [_ROW] if jobs.version else ["tenant", _ROW]

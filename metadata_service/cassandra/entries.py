@@ -13,8 +13,8 @@ read from the same three replicas.  One further space lists and numbers the logs
 * a mark for each log: a copy of its entry, made after each change, with the entry's version as its timestamp.
 
 An open log can be *held*: its entry says so, and the fence reads it.  A hold does not change the entry's
-version, and any change of the entry ends it.  A holder that ends its hold by a transaction that finds it
-therefore knows that the hold lasted without interruption.
+version, and any change of the entry ends it.  So a holder whose transaction still finds its hold knows that it lasted
+without interruption.
 
 A sealed log stays sealed.  Therefore decisions read only the entries of logs not known to be sealed
 (:meth:`CassandraEntries.logs`), and views (:meth:`CassandraEntries.poll_entries`) read their copies.
@@ -30,19 +30,19 @@ from typing import TypeVar
 import msgspec
 
 from metadata_service.cassandra.credentials import text
-from metadata_service.cassandra.driver.connection import HELD, Fence
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes, gather
+from metadata_service.cassandra.driver.connection import HELD, FenceQuery
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes, gather
 from metadata_service.models import LOG_ID_LIMIT, ClusterEntry, Heartbeat, LogEntry, ManagerEntry, ShardEntry
 from metadata_service.store import ConditionFailed, Entries, StoreError
 
 _LOGS = "logs"
-_BEGAN = "log/"
+_LOG_KEY = "log/"
 _ENTRY = "entry"
 _SHARDS = "shards"
 _VERSION = "version"
 _CLUSTER = "cluster"
 _HEARTBEATS = "heartbeats"
-ENTRY_SPACES = (_LOGS, _BEGAN, _SHARDS, _CLUSTER)
+ENTRY_SPACES = (_LOGS, _LOG_KEY, _SHARDS, _CLUSTER)
 """Prefixes of the spaces used here."""
 _BEAT_BITS = 32
 """Bits of a heartbeat's number in its incarnation: enough for a century at one per second."""
@@ -72,7 +72,7 @@ class CassandraEntries:
     async def new_incarnation(self, node: str) -> LogEntry:
         latest = f"node/{node}"
 
-        def begin(rows: dict[str, VersionedRecord]) -> tuple[Writes, LogEntry]:
+        def start(rows: dict[str, VersionedRecord]) -> tuple[Writes, LogEntry]:
             log_id = int(rows["next"].record) if "next" in rows else 1
             if log_id >= LOG_ID_LIMIT:
                 raise StoreError(f"all {LOG_ID_LIMIT - 1} log ids are used up")
@@ -80,7 +80,7 @@ class CassandraEntries:
             entry = LogEntry(log_id=log_id, node=node, incarnation=incarnation)
             return {"next": str(log_id + 1), latest: str(entry.incarnation), _log(log_id): text(entry)}, entry
 
-        entry = await self._records.transact(_LOGS, ["next", latest], begin)
+        entry = await self._records.transact(_LOGS, ["next", latest], start)
 
         def make(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
             if rows:
@@ -91,7 +91,7 @@ class CassandraEntries:
         return entry
 
     async def update_log(self, entry: LogEntry) -> LogEntry:
-        started = await self._as_it_began(entry.log_id)
+        started = await self._initial_entry(entry.log_id)
 
         def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, LogEntry]:
             stored = _decode_log(rows[_ENTRY].record) if rows else started
@@ -108,9 +108,9 @@ class CassandraEntries:
         """Stop the writer of an open log from answering, until :meth:`release`, or until the writer gives up
         waiting and ends the hold itself.  False: the log is not open, or was never started.
 
-        When this returns, everything answered before is on a quorum, and nothing that is not will be answered
-        while the hold lasts: the argument is that of a takeover.  Raises :class:`ConditionFailed` while another
-        holder has it, and :class:`~metadata_service.store.StoreUnavailable`.
+        When this returns, everything answered before is on a quorum, and nothing else is answered while the hold lasts,
+        for the same reason as in a takeover.  Raises :class:`ConditionFailed` while another holder has it, and
+        :class:`~metadata_service.store.StoreUnavailable`.
         """
 
         def hold(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
@@ -142,7 +142,7 @@ class CassandraEntries:
 
     async def logs(self, node: str | None = None) -> list[LogEntry]:
         await self._learn(serial=True)
-        self._take([mark async for mark in self._records.all_marks(_LOGS)])
+        self._remember([mark async for mark in self._records.all_marks(_LOGS)])
         wanted = [log_id for log_id, started in self._started.items() if node is None or started.node == node]
         return await gather(partial(self._entry, log_id) for log_id in sorted(wanted))
 
@@ -162,9 +162,9 @@ class CassandraEntries:
     async def _copy(self, entry: LogEntry) -> None:
         """Store the copy of an entry for views."""
         await self._records.mark(_LOGS, _number(entry.log_id), text(entry), timestamp=entry.version)
-        self._take([(_number(entry.log_id), text(entry))])
+        self._remember([(_number(entry.log_id), text(entry))])
 
-    def _take(self, marks: Sequence[tuple[str, str]]) -> None:
+    def _remember(self, marks: Sequence[tuple[str, str]]) -> None:
         for key, record in marks:
             entry, seen = _decode_log(record), self._copies.get(int(key))
             if seen is None or seen.version < entry.version:
@@ -172,11 +172,11 @@ class CassandraEntries:
 
     async def _learn(self, *, serial: bool = False) -> None:
         """Read the initial entries of logs created since the last call."""
-        least = _log(max(self._started, default=0) + 1)
-        for key, record in await self._records.all(_LOGS, _BEGAN, least=least, serial=serial):
-            self._started[int(key.removeprefix(_BEGAN))] = _decode_log(record)
+        key_min = _log(max(self._started, default=0) + 1)
+        for key, record in await self._records.all(_LOGS, _LOG_KEY, key_min=key_min, serial=serial):
+            self._started[int(key.removeprefix(_LOG_KEY))] = _decode_log(record)
 
-    async def _as_it_began(self, log_id: int) -> LogEntry | None:
+    async def _initial_entry(self, log_id: int) -> LogEntry | None:
         if log_id not in self._started:
             await self._learn()
         return self._started.get(log_id)
@@ -205,7 +205,7 @@ class CassandraEntries:
                 if (_decode_shard(row.record).version if row is not None else 0) != entry.version:
                     raise ConditionFailed(f"shard {entry.shard} no longer has version {entry.version}")
                 stored.append(msgspec.structs.replace(entry, version=entry.version + 1))
-            # The version row is not read, so that transactions on other shards do not conflict.
+            # The version row is written without a read, so that transactions on other shards do not conflict.
             return {_VERSION: secrets.token_hex(8), **{_shard(entry.shard): text(entry) for entry in stored}}, stored
 
         if not entries:
@@ -215,7 +215,7 @@ class CassandraEntries:
     # --- views ---
 
     async def numbering(self) -> tuple[int, dict[str, int]]:
-        """The id of the next log, and the latest incarnation of each node."""
+        """Return the id of the next log, and the latest incarnation of each node."""
         rows = await self._records.all(_LOGS, "n", serial=True)
         numbers = {key: int(record) for key, record in rows}
         return numbers.pop("next", 1), {key.removeprefix("node/"): number for key, number in numbers.items()}
@@ -228,7 +228,7 @@ class CassandraEntries:
             for log_id in self._started
             if (seen := self._copies.get(log_id)) is None or seen.state != "sealed"
         ]
-        self._take(list((await self._records.some_marks(_LOGS, unsealed)).items()) if unsealed else [])
+        self._remember(list((await self._records.some_marks(_LOGS, unsealed)).items()) if unsealed else [])
         return Entries([self._copies.get(log_id) or self._started[log_id] for log_id in sorted(self._started)], shards)
 
     # --- the cluster ---
@@ -288,14 +288,14 @@ async def update_single(
     return await records.transact(space, [key], update)
 
 
-def fence(keyspace: str, end_hold: Callable[[int], Awaitable[None]]) -> Fence:
+def fence(keyspace: str, end_hold: Callable[[int], Awaitable[None]]) -> FenceQuery:
     """Query with which a log's writer reads whether its log is still open."""
 
     def state(record: str) -> str:
         entry = _decode_log(record)
         return HELD if entry.held and entry.state == "open" else entry.state
 
-    return Fence(
+    return FenceQuery(
         f"SELECT record FROM {keyspace}.records WHERE space = ? AND key = '{_ENTRY}'",
         lambda log_id: (_space(log_id),),
         state,
@@ -315,7 +315,7 @@ def _number(log_id: int) -> str:
 
 
 def _log(log_id: int) -> str:
-    return _BEGAN + _number(log_id)
+    return _LOG_KEY + _number(log_id)
 
 
 def _shard(shard: int) -> str:

@@ -12,11 +12,11 @@ import msgspec
 
 from auth.encryption.named_keys import NamedKey
 from metadata_service.cassandra.credentials import check_tenant, tenant_space, text
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes, gather
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes, gather
 from metadata_service.named_keys import destroyed, updated
 from metadata_service.store import ConditionFailed
 
-SEALING_ACCOUNTS = "data_keys"
+ENCRYPTING_ACCOUNTS = "data_keys"
 """Marks of the accounts that have, or had, data keys."""
 NAMED_KEY = "named_key/"
 """Prefix of the keys of rows."""
@@ -27,7 +27,8 @@ _decode = msgspec.json.Decoder(NamedKey).decode
 class CassandraNamedKeys:
     """Named-key calls of the store, kept in ``records``."""
 
-    _records: Records
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     async def create_named_key(self, key: NamedKey) -> NamedKey:
         row, made = NAMED_KEY + key.name, msgspec.structs.replace(key, version=1)
@@ -39,7 +40,7 @@ class CassandraNamedKeys:
             # The tenant's row is rewritten unchanged, so that a concurrent deletion of the tenant conflicts.
             return {"tenant": rows["tenant"].record, row: text(made)}, None
 
-        await self._records.mark(SEALING_ACCOUNTS, key.account)
+        await self._records.mark(ENCRYPTING_ACCOUNTS, key.account)
         await self._records.transact(tenant_space(key.account), ["tenant", row], create)
         return made
 
@@ -49,7 +50,7 @@ class CassandraNamedKeys:
 
     async def named_keys(self, account: str | None = None) -> list[NamedKey]:
         if account is None:
-            accounts = sorted([account async for account, _ in self._records.all_marks(SEALING_ACCOUNTS)])
+            accounts = sorted([account async for account, _ in self._records.all_marks(ENCRYPTING_ACCOUNTS)])
             some = await gather(partial(self.named_keys, account) for account in accounts)
             return [key for keys in some for key in keys]
         return [_decode(record) for _, record in await self._records.all(tenant_space(account), NAMED_KEY)]
@@ -64,8 +65,7 @@ class CassandraNamedKeys:
         return await self._records.transact(tenant_space(key.account), [row], update)
 
     async def destroy_named_key(self, account: str, name: str, destroyed_s: int) -> NamedKey | None:
-        """Destroy a key.  Files keep the overwritten row until they are compacted: see
-        :meth:`CassandraStore.scrub`."""
+        """Destroy a key.  Cassandra's files keep the overwritten row until they are compacted."""
         row = NAMED_KEY + name
 
         def destroy(rows: dict[str, VersionedRecord]) -> tuple[Writes, NamedKey | None]:
@@ -77,7 +77,7 @@ class CassandraNamedKeys:
 
         return await self._records.transact(tenant_space(account), [row], destroy)
 
-    async def _delete_named_keys(self, account: str) -> int:
+    async def delete_all(self, account: str) -> int:
         """Delete all named keys of a tenant, and return their number."""
 
         def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, int]:

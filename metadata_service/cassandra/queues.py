@@ -5,17 +5,8 @@ dead-letter queues, and its number of queues.  Transactions change them together
 are exact and indexes are never behind.  Every creation and deletion changes the account's row, and therefore
 conflicts with every other one.  A page of names is a range of keys.
 
-In addition, a mark maps each queue id to its account and name.  Creation and deletion therefore have two
-phases:
-
-* creation: first the id's mark, then the queue under its name.  If the process ends in between, the mark leads
-  to a name that is free or another queue's; readers compare the ids and do not take it for this queue.
-* deletion: first the queue is removed and its name held, then the id's mark is removed.  The same holds in
-  between.
-
-:meth:`CassandraQueues.collect` removes orphaned marks.  Before that it raises the account's *floor*: a creation
-whose id is below can no longer finish (it takes another id), so the mark of a queue still being created is
-never removed.
+A queue is also found by its id (:mod:`metadata_service.cassandra.places`).  :meth:`CassandraQueues.collect` removes
+what unfinished creations and deletions have left.
 """
 
 from __future__ import annotations
@@ -26,10 +17,11 @@ from functools import partial
 import msgspec
 
 from metadata_service.cassandra.changes import CassandraChanges
-from metadata_service.cassandra.credentials import ACCOUNTS, CassandraCredentials, text
-from metadata_service.cassandra.records import BEYOND, Records, VersionedRecord, Writes, after, gather
+from metadata_service.cassandra.credentials import ACCOUNTS, text
+from metadata_service.cassandra.driver.records import BEYOND, Records, VersionedRecord, Writes, after, gather
+from metadata_service.cassandra.places import ID_COUNTER, BelowFloor, IdPlace, IdPlaces, place_mark
 from metadata_service.clusters.partition_map import with_partitions
-from metadata_service.models import Partition, Queue, dead_letter_arn, new_queue, partition_counter, partition_id
+from metadata_service.models import NewQueue, Partition, Queue, dead_letter_arn, partition_counter, partition_id
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -41,10 +33,10 @@ from metadata_service.store import (
     TooManyQueues,
 )
 
-HOLD_SECONDS_LEAST = 3600
-"""Minimum time for which a deleted queue's name is remembered, whatever hold a creation names."""
-_IDS_TOGETHER = 1000
-"""Number of ids whose marks are one space."""
+HOLD_SECONDS_MIN = 3600
+"""Minimum time for which a deleted queue's name is remembered, even if a creation requests a shorter hold."""
+IDS = "queue_ids"
+"""Prefix of the spaces of marks of queue ids."""
 
 _decode_queue = msgspec.json.Decoder(Queue).decode
 
@@ -55,34 +47,16 @@ class _Account(msgspec.Struct, frozen=True):
     """Queue ids below this can no longer be created."""
 
 
-class _Place(msgspec.Struct, frozen=True, array_like=True):
-    account: str
-    name: str
+class CassandraQueues:
+    """Queue calls of the store, kept in ``records``; changes are recorded in ``changes``."""
 
+    def __init__(self, records: Records, changes: CassandraChanges) -> None:
+        self._records = records
+        self._changes = changes
+        self._places = IdPlaces(records, IDS)
 
-class _BelowFloor(Exception):
-    """The collector raised the floor above the id of this creation."""
-
-
-class CassandraQueues(CassandraCredentials, CassandraChanges):
-    """Queue calls of the store, kept in ``records``."""
-
-    def __init__(self, records: Records) -> None:
-        CassandraCredentials.__init__(self, records)
-        CassandraChanges.__init__(self)
-
-    async def create_queue(
-        self,
-        account: str,
-        name: str,
-        attributes: Mapping[str, str],
-        tags: Mapping[str, str],
-        *,
-        now_ms: int,
-        hold_seconds: float,
-        queues_most: int | None = None,
-        clusters: Sequence[int] = (0,),
-    ) -> Queue:
+    async def create_queue(self, new: NewQueue) -> Queue:
+        account, name = new.account, new.name
         row, held = _queue(name), _held(name)
 
         def check(rows: Mapping[str, VersionedRecord]) -> _Account:
@@ -90,24 +64,24 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             if row in rows:
                 raise QueueExists(_decode_queue(rows[row].record))
             if held in rows:
-                left = min(int(rows[held].record) / 1000 - now_ms / 1000, 0) + hold_seconds
+                left = min(int(rows[held].record) / 1000 - new.now_ms / 1000, 0) + new.hold_seconds
                 if left > 0:
                     raise QueueDeletedRecently(name, left)
             state = _account(rows)
-            if queues_most is not None and state.queues >= queues_most:
-                raise TooManyQueues(f"account {account} has {state.queues} queues of at most {queues_most}")
+            if new.queues_max is not None and state.queues >= new.queues_max:
+                raise TooManyQueues(f"account {account} has {state.queues} queues of at most {new.queues_max}")
             return state
 
         while True:
             check(await self._records.rows(_names(account), ["account", row, held]))
-            queue_id = await self._records.next_id("queue")
-            partition_ids = await self._partitions_in(clusters)
-            queue = new_queue(queue_id, partition_ids, account, name, attributes, tags, now_ms)
+            queue_id = await self._records.next_id(ID_COUNTER)
+            partition_ids = await partition_ids_in(self._records, new.clusters)
+            queue = new.made(queue_id, partition_ids)
 
             def create(rows: dict[str, VersionedRecord], queue: Queue = queue) -> tuple[Writes, None]:
                 state = check(rows)
                 if queue.queue_id < state.floor:
-                    raise _BelowFloor
+                    raise BelowFloor
                 writes: dict[str, str | None] = {
                     "account": text(msgspec.structs.replace(state, queues=state.queues + 1)),
                     row: text(queue),
@@ -117,21 +91,20 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
                     writes[held] = None
                 return writes, None
 
-            await self._records.mark(*_id(queue.queue_id), text(_Place(account, name)))
+            await self._places.set(queue.queue_id, account, name)
             try:
                 await self._records.transact(_names(account), ["account", row, held], create)
-            except _BelowFloor:
+            except BelowFloor:
                 continue
             except StoreUnavailable:
-                raise  # the queue may have been created: its mark stays, and the collector decides
+                raise  # the queue may have been created: its mark stays, and the orphan collector decides
             except StoreError:
-                await self._forget_id(queue.queue_id)
+                await self._places.forget(queue.queue_id)
                 raise
             return queue
 
     async def new_partition_ids(self, cluster: int, count: int) -> list[int]:
-        first = await self._records.next_id(partition_counter(cluster), count)
-        return [partition_id(cluster, first + number) for number in range(count)]
+        return await _new_partition_ids(self._records, cluster, count)
 
     async def get_queue(self, account: str, name: str) -> Queue:
         record = await self._records.get(_names(account), _queue(name))
@@ -140,7 +113,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         return _decode_queue(record)
 
     async def get_queue_by_id(self, queue_id: int) -> Queue | None:
-        place = await self._place(queue_id)
+        place = await self._places.get(queue_id)
         if place is None:
             return None
         record = await self._records.get(_names(place.account), _queue(place.name))
@@ -171,16 +144,16 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         return await self._change(queue_id, update)
 
     async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
-        def begin(queue: Queue) -> Queue:
+        def start(queue: Queue) -> Queue:
             left = min(queue.purged_ms / 1000 - now_ms / 1000, 0) + interval_seconds
             if queue.purge_id and left > 0:
                 raise PurgeInProgress(queue.name, left)
             return msgspec.structs.replace(queue, purge_id=queue.purge_id + 1, purged_ms=now_ms)
 
-        return await self._change(queue_id, begin)
+        return await self._change(queue_id, start)
 
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
-        place = await self._place(queue_id)
+        place = await self._places.get(queue_id)
         if place is None:
             raise QueueNotFound(str(queue_id))
         row, held = _queue(place.name), _held(place.name)
@@ -195,8 +168,8 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             }, queue
 
         queue = await self._records.transact(_names(place.account), ["account", row, held], delete)
-        await self._forget_id(queue_id)
-        await self._record_change(place.account, place.name)
+        await self._places.forget(queue_id)
+        await self._changes.record(place.account, place.name)
         return queue
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
@@ -205,18 +178,16 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         return await self._page(account, _source(dlq_arn, ""), "", after, limit)
 
-    async def collect(self, *, now_ms: int, hold_seconds: float = HOLD_SECONDS_LEAST) -> int:
-        """Remove half-made objects, and names held for longer than ``hold_seconds``; returns their number.
+    async def collect(self, *, now_ms: int, hold_seconds: float = HOLD_SECONDS_MIN) -> int:
+        """Remove unfinished objects, and names held for longer than ``hold_seconds``; return their number.
 
         May run at any time, in several processes at once.
         """
         accounts = {account async for account, _ in self._records.all_marks(ACCOUNTS)}
         removed = 0
-        for number in range(await self._records.count("queue") // _IDS_TOGETHER + 1):
-            marks = [(int(key), value) async for key, value in self._records.all_marks(_ids(number))]
-            queues = await gather(partial(self.get_queue_by_id, queue_id) for queue_id, _ in marks)
-            for (queue_id, value), queue in zip(marks, queues, strict=True):
-                place = msgspec.json.decode(value, type=_Place)
+        async for places in self._places.pages():
+            queues = await gather(partial(self.get_queue_by_id, queue_id) for queue_id, _ in places)
+            for (queue_id, place), queue in zip(places, queues, strict=True):
                 accounts.add(place.account)
                 if queue is None:
                     removed += await self._give_up(queue_id, place)
@@ -228,25 +199,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
 
     # --- parts of operations ---
 
-    async def _partitions_in(self, clusters: Sequence[int]) -> list[int]:
-        """Ids of new partitions in the order of ``clusters``, with one transaction per cluster."""
-        ids = {
-            cluster: iter(await self.new_partition_ids(cluster, clusters.count(cluster))) for cluster in set(clusters)
-        }
-        return [next(ids[cluster]) for cluster in clusters]
-
-    async def _place(self, queue_id: int) -> _Place | None:
-        space, key = _id(queue_id)
-        found = await self._records.some_marks(space, [key])
-        return msgspec.json.decode(found[key], type=_Place) if found else None
-
-    async def _forget_id(self, queue_id: int) -> None:
-        try:
-            await self._records.unmark(*_id(queue_id))
-        except StoreUnavailable:
-            pass  # the mark leads to no queue, and the collector removes it
-
-    async def _give_up(self, queue_id: int, place: _Place) -> bool:
+    async def _give_up(self, queue_id: int, place: IdPlace) -> bool:
         """Remove the mark of an id without a queue, after making sure that no such queue can be created."""
         row = _queue(place.name)
 
@@ -260,7 +213,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
 
         if not await self._records.transact(_names(place.account), ["account", row], close):
             return False
-        await self._records.unmark(*_id(queue_id))
+        await self._places.remove(queue_id)
         return True
 
     async def _free_name(self, account: str, held: str, deleted_ms: str) -> bool:
@@ -272,7 +225,7 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
         return await self._records.transact(_names(account), [held], free_name)
 
     async def _change(self, queue_id: int, change: Callable[[Queue], Queue]) -> Queue:
-        place = await self._place(queue_id)
+        place = await self._places.get(queue_id)
         if place is None:
             raise QueueNotFound(str(queue_id))
         row = _queue(place.name)
@@ -283,13 +236,29 @@ class CassandraQueues(CassandraCredentials, CassandraChanges):
             return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
 
         queue = await self._records.transact(_names(place.account), [row], store)
-        await self._record_change(place.account, place.name)
+        await self._changes.record(place.account, place.name)
         return queue
 
     async def _page(self, account: str, kind: str, prefix: str, beyond: str, limit: int) -> list[str]:
-        least = after(kind + beyond) if beyond >= prefix else kind + prefix
-        keys = await self._records.keys(_names(account), least, kind + prefix + BEYOND, limit)
+        key_min = after(kind + beyond) if beyond >= prefix else kind + prefix
+        keys = await self._records.keys(_names(account), key_min, kind + prefix + BEYOND, limit)
         return [key.removeprefix(kind) for key in keys]
+
+
+# --- ids of partitions ------------------------------------------------------------------------------------
+
+
+async def partition_ids_in(records: Records, clusters: Sequence[int]) -> list[int]:
+    """Ids of new partitions in the order of ``clusters``, with one transaction per cluster."""
+    ids = {
+        cluster: iter(await _new_partition_ids(records, cluster, clusters.count(cluster))) for cluster in set(clusters)
+    }
+    return [next(ids[cluster]) for cluster in clusters]
+
+
+async def _new_partition_ids(records: Records, cluster: int, count: int) -> list[int]:
+    first = await records.next_id(partition_counter(cluster), count)
+    return [partition_id(cluster, first + number) for number in range(count)]
 
 
 # --- spaces and keys --------------------------------------------------------------------------------------
@@ -314,17 +283,9 @@ def _source(arn: str, name: str) -> str:
     return f"source/{arn}\0{name}"
 
 
-def _ids(number: int) -> str:
-    return f"queue_ids/{number}"
-
-
-def _id(queue_id: int) -> tuple[str, str]:
-    return _ids(queue_id // _IDS_TOGETHER), f"{queue_id:020d}"
-
-
 def mark_of(queue: Queue) -> tuple[str, str, str]:
     """Space, key and value of the mark that maps a queue's id to its name."""
-    return (*_id(queue.queue_id), text(_Place(queue.account, queue.name)))
+    return place_mark(IDS, queue.queue_id, queue.account, queue.name)
 
 
 def recomputed(rows: Mapping[str, str]) -> dict[str, str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from metadata_service.cassandra.credentials import text
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes
 from metadata_service.cassandra.entries import update_single
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes
 from metadata_service.models import (
-    CLUSTERS_MOST,
+    CLUSTERS_MAX,
     FIRST_CLUSTER,
     BackendCluster,
     ClusterReport,
@@ -34,7 +34,8 @@ _decode_manager = msgspec.json.Decoder(ManagerEntry).decode
 class CassandraRegistry:
     """Cluster calls of the store, kept in ``records``."""
 
-    _records: Records
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     async def register_cluster(self, name: str) -> BackendCluster:
         row = _cluster(check_cluster_name(name))
@@ -45,8 +46,8 @@ class CassandraRegistry:
             number, writes = 0, {}
             if name != FIRST_CLUSTER:
                 number = int(rows["next"].record) if "next" in rows else 1
-                if number >= CLUSTERS_MOST:
-                    raise StoreError(f"all {CLUSTERS_MOST} numbers of backend clusters are used up")
+                if number >= CLUSTERS_MAX:
+                    raise StoreError(f"all {CLUSTERS_MAX} numbers of backend clusters are used up")
                 writes["next"] = str(number + 1)
             cluster = BackendCluster(name, number)
             return {**writes, row: text(cluster)}, cluster

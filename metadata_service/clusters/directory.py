@@ -1,10 +1,10 @@
 """Directory of the backend clusters in one process: registered clusters and their latest reports.
 
 Used by frontends to assign new queues and find nodes, by nodes to find those of other clusters, and by the
-out-cluster manager.  A :class:`ClusterDirectory` polls every :data:`LOOK_SECONDS`.
+out-cluster manager.  A :class:`ClusterDirectory` polls every :data:`POLL_SECONDS`.
 
-The age of a report counts from when this process saw it change, by its own monotonic clock.  Only at the first
-poll is the reporter's wall clock used; a cluster with a wrong clock is misjudged until its next report.
+The age of a report is the time since this process saw it change, by its own monotonic clock.  Only the first poll uses
+the reporter's wall clock; the age of a cluster with a wrong clock is wrong until its next report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metadata_service.clusters.policy import Cluster, choose
 from metadata_service.models import BackendCluster, ClusterReport
 from metadata_service.store import ClusterRegistry, ConditionFailed, StoreError
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 GONE_SECONDS = 60.0
 """Time without a report after which an emptied, retiring cluster counts as turned off and is no longer listed."""
 
@@ -46,12 +46,12 @@ class ClusterDirectory:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        look_seconds: float = LOOK_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.registry = registry
         self._clock = clock
         self._wall = wall
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._known: dict[int, ReportedCluster] = {}
         self._failing = False
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class ClusterDirectory:
     async def start(self) -> None:
         """Poll once, then periodically.  Raises :class:`~metadata_service.store.StoreError`."""
         await self.refresh()
-        self._task = asyncio.create_task(self._poll_forever(), name="watch over the backend clusters")
+        self._task = asyncio.create_task(self._poll_forever(), name="the directory of backend clusters")
 
     async def close(self) -> None:
         if self._task is not None:
@@ -67,7 +67,7 @@ class ClusterDirectory:
             await asyncio.wait([self._task])
 
     def known(self) -> list[ReportedCluster]:
-        """Registered clusters that are not turned off, ordered by number."""
+        """Return the registered clusters that are not turned off, ordered by number."""
         return [known for _, known in sorted(self._known.items()) if not self._gone(known)]
 
     def _gone(self, known: ReportedCluster) -> bool:
@@ -124,7 +124,7 @@ class ClusterDirectory:
 
     async def _poll_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._poll_seconds)
             try:
                 await self.refresh()
                 self._failing = False

@@ -1,8 +1,8 @@
 """Election of the holder of an office, such as the out-cluster manager: the process named in the office's
 entry, which increments the entry's beats every other second.
 
-A process that sees the beats unchanged for long takes the office.  There is no lease: two processes may act as
-the manager for a moment, which is safe because each changes a queue only from the version that it has read.
+A process that sees unchanged beats for too long takes the office.  There is no lease: two processes may be the manager
+for a moment, which is safe because every change is conditional on the version that it was computed from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metadata_service.store import ConditionFailed
 
 TAKE_OVER_SECONDS = 10.0
 GAP_SECONDS = 5.0
-"""Maximum time between two polls that counts: in a longer gap the other process may have been alive."""
+"""Maximum time between two polls that counts, because in a longer gap the other process may have been alive."""
 DECISIONS_KEPT = 50
 STAND_BY_SECONDS = 10.0
 """Interval at which a standby process reports that it is alive."""
@@ -66,14 +66,14 @@ class Election:
         self._seen: tuple[str, int] = ("", -1)
         """The manager's start id and beats at the last poll."""
         self._stood_by_at = float("-inf")
-        self._looked_at = 0.0
+        self._polled_at = 0.0
         self._still_s = 0.0
-        self._unsaid: list[ManagerDecision] = []
+        self._unpublished: list[ManagerDecision] = []
 
     def publish(self, text: str) -> None:
         """Add a decision to the entry, written by the next :meth:`stand`."""
-        self._unsaid.append(ManagerDecision(self._now_ms(), text))
-        del self._unsaid[:-DECISIONS_KEPT]
+        self._unpublished.append(ManagerDecision(self._now_ms(), text))
+        del self._unpublished[:-DECISIONS_KEPT]
 
     async def stand(self) -> ManagerEntry | None:
         """Return the entry if this process is the manager now; to be called every other second.
@@ -82,17 +82,17 @@ class Election:
         succeeds.
         """
         entry = await self._office.manager()
-        mine = entry.start == self._start
-        if not mine and not self._vacant(entry):
+        is_manager = entry.start == self._start
+        if not is_manager and not self._vacant(entry):
             await self._stand_by(entry)
             return None
         try:
             entry = await self._office.update_manager(self._signed(entry, self._name, self._start))
         except ConditionFailed:  # another was elected, or an operator has changed it: seen at the next poll
-            return entry if mine else None
-        if not mine:
+            return entry if is_manager else None
+        if not is_manager:
             log.info("%s is %s", self._name, self._title)
-        self._unsaid.clear()
+        self._unpublished.clear()
         return entry
 
     async def resign(self) -> None:
@@ -121,22 +121,20 @@ class Election:
 
     def _signed(self, entry: ManagerEntry, name: str, start: str) -> ManagerEntry:
         """The entry signed by this manager, with the pending decisions."""
-        told = (*entry.decisions, *self._unsaid)[-DECISIONS_KEPT:]
+        decisions = (*entry.decisions, *self._unpublished)[-DECISIONS_KEPT:]
         return msgspec.structs.replace(
             entry,
             manager=name,
             start=start,
-            decisions=told,
+            decisions=decisions,
             time_ms=self._now_ms(),
             beats=entry.beats + 1,
             candidates=self._candidates(entry),
         )
 
     def _candidates(self, entry: ManagerEntry) -> tuple[Candidate, ...]:
-        """Known candidates with this process's current state, without those silent for long.
-
-        Earlier starts of the same name are removed: the process is back.  A replaced manager is recorded as
-        gone.
+        """Return the known candidates with this process's current state, without those silent for too long.  Earlier
+        starts of the same name are removed, because the process is back.  A replaced manager is recorded as gone.
         """
         if not self._listed:
             return entry.candidates
@@ -158,7 +156,7 @@ class Election:
 
     def _vacant(self, entry: ManagerEntry) -> bool:
         now = self._clock()
-        passed, self._looked_at = now - self._looked_at, now
+        passed, self._polled_at = now - self._polled_at, now
         if (entry.start, entry.beats) != self._seen:
             self._seen, self._still_s = (entry.start, entry.beats), 0.0
         elif passed <= GAP_SECONDS:

@@ -5,10 +5,10 @@ slot has one open partition.  A change of the map adds slots with new partitions
 partitions then drain (a drain), or replaces a partition, which drains, by a new one (a move to another
 cluster).
 
-If a change routes a token to another partition, that one has to learn what the earlier partition knows of it,
-or a repeated send would be stored twice.  So partitions that gain tokens *await* those that lose them
-(:attr:`~metadata_service.models.Partition.awaits`), and accept no send with a token before.  While anything is
-awaited no further change is possible, so changes never overlap.
+If a change routes a token to another partition, that one needs the earlier partition's knowledge of it, or a repeated
+send would be stored twice.  So partitions that gain tokens *import* them from those that lose them
+(:attr:`~metadata_service.models.Partition.pending_token_sources`), and accept no send with a token until then.  During
+an import no further change is possible, so changes never overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from metadata_service.models import Partition, Queue
 from metadata_service.queue_settings import is_fifo
 
-PARTITIONS_MOST = 64
+PARTITIONS_MAX = 64
 """Maximum number of open partitions of a queue."""
 RETIRED_KEPT = 256
 """Number of removed partitions that a queue remembers."""
@@ -55,7 +55,7 @@ def open_ones(partitions: Iterable[Partition]) -> list[Partition]:
 
 def changing(partitions: Iterable[Partition]) -> bool:
     """True while tokens are still being handed over."""
-    return any(one.awaits for one in partitions)
+    return any(one.pending_token_sources for one in partitions)
 
 
 def split(queue: Queue, ids: Sequence[int]) -> tuple[Partition, ...]:
@@ -63,13 +63,13 @@ def split(queue: Queue, ids: Sequence[int]) -> tuple[Partition, ...]:
     before = _ready(queue)
     if is_fifo(queue.attributes):
         raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
-    if len(before) + len(ids) > PARTITIONS_MOST:
-        raise NotPossible(f"a queue has at most {PARTITIONS_MOST} partitions, and it would be {len(before) + len(ids)}")
-    awaited = tuple(one.id for one in before)
+    if len(before) + len(ids) > PARTITIONS_MAX:
+        raise NotPossible(f"a queue has at most {PARTITIONS_MAX} partitions, and it would be {len(before) + len(ids)}")
+    sources = tuple(one.id for one in before)
     slots = _free_slots(before, len(ids))
     return (
         *queue.partitions,
-        *(Partition(id=one, slot=slot, awaits=awaited) for one, slot in zip(ids, slots, strict=True)),
+        *(Partition(id=one, slot=slot, pending_token_sources=sources) for one, slot in zip(ids, slots, strict=True)),
     )
 
 
@@ -83,41 +83,41 @@ def drain(queue: Queue, ids: Collection[int]) -> tuple[Partition, ...]:
     if is_fifo(queue.attributes):
         raise NotPossible("the number of partitions of a FIFO queue is fixed when it is created")
     if len(ids) == len(before):
-        raise NotPossible("a queue cannot be without a partition that takes sends")
+        raise NotPossible("a queue cannot be without a partition that accepts sends")
     leaving = tuple(sorted(ids))
     return tuple(
         _draining(one)
         if one.id in leaving
-        else msgspec.structs.replace(one, awaits=leaving)
+        else msgspec.structs.replace(one, pending_token_sources=leaving)
         if one.state == "open"
         else one
         for one in queue.partitions
     )
 
 
-def move(queue: Queue, places: dict[int, int]) -> tuple[Partition, ...]:
-    """The map in which new partitions replace others, which drain: ``places`` is old id → new id.
+def move(queue: Queue, new_ids: dict[int, int]) -> tuple[Partition, ...]:
+    """The map in which new partitions replace others, which drain: ``new_ids`` is old id → new id.
 
     Raises :class:`NotPossible`.
     """
-    _check_open(_ready(queue), places)
+    _check_open(_ready(queue), new_ids)
     if is_fifo(queue.attributes):
         slots = {one.slot for one in queue.partitions if one.state == "draining"}
-        if any(one.slot in slots for one in queue.partitions if one.id in places):
+        if any(one.slot in slots for one in queue.partitions if one.id in new_ids):
             raise NotPossible("a partition of the queue has not yet drained since it was moved before")
     moved: list[Partition] = []
     for one in queue.partitions:
-        if one.id in places:
+        if one.id in new_ids:
             moved.append(_draining(one))
-            moved.append(Partition(id=places[one.id], slot=one.slot, awaits=(one.id,)))
+            moved.append(Partition(id=new_ids[one.id], slot=one.slot, pending_token_sources=(one.id,)))
         else:
             moved.append(one)
     return tuple(moved)
 
 
-def settled(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+def without_token_sources(partitions: Iterable[Partition]) -> tuple[Partition, ...]:
     """The map after all tokens have been handed over."""
-    return tuple(msgspec.structs.replace(one, awaits=()) for one in partitions)
+    return tuple(msgspec.structs.replace(one, pending_token_sources=()) for one in partitions)
 
 
 def without(partitions: Iterable[Partition], retired: Collection[int]) -> tuple[Partition, ...]:

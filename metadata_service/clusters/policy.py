@@ -1,10 +1,9 @@
 """Policy of the out-cluster manager: the backend cluster for a new queue, and when to split a hot queue.  Pure
 functions of the time, the clusters' reports and a queue's rate.
 
-**New queue.**  Two clusters are drawn by the queue's hash, in proportion to their weights, and the less used
-one is chosen.  This needs no query of all clusters and no lock; clusters fill evenly although their reports are
-some seconds old (choosing the least used of all would send every queue of these seconds to the same one); and
-the result is the same on every machine.
+**New queue.**  Two clusters are drawn by the queue's hash, in proportion to their weights, and the less used one is
+chosen.  This needs no query of all clusters and no lock.  Clusters fill evenly although reports are some seconds old;
+the least used of all would get every queue of these seconds.  The result is the same on every machine.
 
 **Hot queue.**  A standard queue whose rate stays above its partitions' capacity for a while is split; one that
 would stay far below it with half of its partitions, for longer, is drained back to half.  The two thresholds
@@ -54,7 +53,7 @@ def choose(
     silent_seconds: float = SILENT_SECONDS,
 ) -> str:
     """Choose the cluster for the new queue ``key``, by name.  Raises :class:`NoCluster`."""
-    takers: list[Cluster] = []
+    accepting: list[Cluster] = []
     why: list[str] = []
     for cluster in clusters:
         if cluster.state == "retiring":
@@ -62,15 +61,15 @@ def choose(
         elif now_s - cluster.reported_s > silent_seconds:
             why.append(f"{cluster.name} has not reported for {now_s - cluster.reported_s:.0f} s")
         elif cluster.utilisation > full_at:
-            why.append(f"{cluster.name} is used to {cluster.utilisation:.0%}")
+            why.append(f"{cluster.name} is at {cluster.utilisation:.0%} utilisation")
         else:
-            takers.append(cluster)
-    if not takers:
-        raise NoCluster("no backend cluster takes new queues: " + ("; ".join(sorted(why)) or "there is none"))
-    takers.sort(key=lambda cluster: cluster.name)
+            accepting.append(cluster)
+    if not accepting:
+        raise NoCluster("no backend cluster accepts new queues: " + ("; ".join(sorted(why)) or "there is none"))
+    accepting.sort(key=lambda cluster: cluster.name)
     digest = blake2b(key.encode(), digest_size=16, person=b"holdfast cluster").digest()
-    first = _drawn(takers, int.from_bytes(digest[:8], "big"))
-    others = [cluster for cluster in takers if cluster is not first]
+    first = _drawn(accepting, int.from_bytes(digest[:8], "big"))
+    others = [cluster for cluster in accepting if cluster is not first]
     if not others:
         return first.name
     second = _drawn(others, int.from_bytes(digest[8:], "big"))
@@ -97,7 +96,7 @@ class SplitRule(msgspec.Struct, frozen=True):
     """Part of the capacity of *half* of its partitions below which a queue is cold."""
     hot_seconds: float = 30
     cold_seconds: float = 900
-    partitions_most: int = 64
+    partitions_max: int = 64
 
     def __post_init__(self) -> None:
         if not 0 < self.drain_below < self.aim < self.split_above <= 1:
@@ -118,12 +117,12 @@ def decide(heat: Heat, partitions: int, rate: float, now_s: float, rule: SplitRu
     A number other than ``partitions`` means: split, or drain, now; then start with a new :class:`Heat`.
     """
     bears = partitions * rule.partition_rate
-    if rate > rule.split_above * bears and partitions < rule.partitions_most:
+    if rate > rule.split_above * bears and partitions < rule.partitions_max:
         since = now_s if heat.hot_since_s is None else heat.hot_since_s
         if now_s - since < rule.hot_seconds:
             return Heat(hot_since_s=since), partitions
         wanted = max(2 * partitions, 1 << math.ceil(math.log2(rate / (rule.aim * rule.partition_rate))))
-        return Heat(), min(wanted, rule.partitions_most)
+        return Heat(), min(wanted, rule.partitions_max)
     if partitions > 1 and rate < rule.drain_below * bears / 2:
         since = now_s if heat.cold_since_s is None else heat.cold_since_s
         if now_s - since < rule.cold_seconds:

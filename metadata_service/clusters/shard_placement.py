@@ -1,5 +1,5 @@
 """Placement of shards on nodes: the in-cluster manager's plan for the next round.  Pure: no clock, no store, no
-chance.
+randomness.
 
 Given the current owners and the live nodes, :func:`plan` computes the moves.  A shard moves for one of three
 reasons, the most urgent first:
@@ -104,8 +104,8 @@ class _Round:
         self._limit = limit
         total = sum(node.weight for node in staying)
         self._share = {name: len(present) * node.weight / total for name, node in self._staying.items()}
-        self._most = {name: math.ceil(share * (1 + slack) - 1e-9) for name, share in self._share.items()}
-        self._least = {name: math.floor(share * (1 - slack) + 1e-9) for name, share in self._share.items()}
+        self._max = {name: math.ceil(share * (1 + slack) - 1e-9) for name, share in self._share.items()}
+        self._min = {name: math.floor(share * (1 - slack) + 1e-9) for name, share in self._share.items()}
         self._assignment = {shard: owner for shard, owner in present.items() if owner is not None and owner in nodes}
         self._load = Counter(self._assignment.values())
         self._moves: list[Move] = []
@@ -117,17 +117,19 @@ class _Round:
         without_choice = len(unassigned) + len(leaving)
         for shard in (*unassigned, *drained):
             self._move(
-                shard, self._refuge(shard, without_choice), "dead" if len(self._moves) < len(unassigned) else "drain"
+                shard,
+                self._target_for(shard, without_choice),
+                "dead" if len(self._moves) < len(unassigned) else "drain",
             )
             without_choice -= 1
         left = without_choice + self._balance()
         return PlacementPlan(self._assignment, tuple(self._moves), left)
 
-    def _refuge(self, shard: int, without_choice: int) -> str:
-        """Target of a shard that cannot stay.  If the shards without a choice would just fill the nodes below
-        their share, they go there, so that balance needs no further moves."""
-        lacking = sum(max(0, self._least[name] - self._load[name]) for name in self._staying)
-        names = self._below() if lacking >= without_choice else self._with_room()
+    def _target_for(self, shard: int, without_choice: int) -> str:
+        """Return the target of a shard that cannot stay.  If these shards suffice only to fill the nodes below their
+        share, they go there, so that balance needs no further moves."""
+        lacking = sum(max(0, self._min[name] - self._load[name]) for name in self._staying)
+        names = self._below_min() if lacking >= without_choice else self._below_max()
         return max(names, key=lambda name: (self._score(shard, name), name))
 
     def _balance(self) -> int:
@@ -139,31 +141,31 @@ class _Round:
             if owner in movable and shard not in moved:
                 movable[owner].add(shard)
         while True:
-            above = [name for name in self._staying if self._load[name] > self._most[name]]
-            below = self._below()
-            givers = above or [name for name in self._staying if self._load[name] > self._least[name] and movable[name]]
-            if not above and not (below and givers):
-                return sum(self._least[name] - self._load[name] for name in below)  # for the next round
+            above = [name for name in self._staying if self._load[name] > self._max[name]]
+            below = self._below_min()
+            sources = above or [name for name in self._staying if self._load[name] > self._min[name] and movable[name]]
+            if not above and not (below and sources):
+                return sum(self._min[name] - self._load[name] for name in below)  # for the next round
             if len(self._moves) >= self._limit:
                 return max(
-                    sum(self._load[name] - self._most[name] for name in above),
-                    sum(self._least[name] - self._load[name] for name in below),
+                    sum(self._load[name] - self._max[name] for name in above),
+                    sum(self._min[name] - self._load[name] for name in below),
                 )
-            giver = max(givers, key=lambda name: (self._load[name] / self._share[name], name))
-            takers = below or self._with_room()
-            _, shard, taker = max(
-                (self._score(shard, taker), shard, taker) for shard in movable[giver] for taker in takers
+            source = max(sources, key=lambda name: (self._load[name] / self._share[name], name))
+            targets = below or self._below_max()
+            _, shard, target = max(
+                (self._score(shard, target), shard, target) for shard in movable[source] for target in targets
             )
-            movable[giver].discard(shard)
-            self._move(shard, taker, "balance")
+            movable[source].discard(shard)
+            self._move(shard, target, "balance")
 
-    def _with_room(self) -> list[str]:
-        """Nodes below their upper bound.  Never empty while a shard must be placed: the bounds add up to all
-        shards or more."""
-        return [name for name in self._staying if self._load[name] < self._most[name]]
+    def _below_max(self) -> list[str]:
+        """Return the nodes below their upper bound.  Never empty while a shard must be placed, because the bounds add
+        up to at least all shards."""
+        return [name for name in self._staying if self._load[name] < self._max[name]]
 
-    def _below(self) -> list[str]:
-        return [name for name in self._staying if self._load[name] < self._least[name]]
+    def _below_min(self) -> list[str]:
+        return [name for name in self._staying if self._load[name] < self._min[name]]
 
     def _score(self, shard: int, name: str) -> float:
         """The shard's preference for the node.  The node with the largest weight / -ln(uniform) is preferred,

@@ -1,22 +1,22 @@
-"""Invalidation of cached queues that other processes have changed.
+"""Invalidation of cached queues and streams that other processes have changed.
 
-Message calls do not need it: the backend refuses callers whose queue is gone, and applies the newest settings.
-But the frontend uses cached attributes for its own decisions (policy, message limits, visibility timeout).  It
-therefore asks the store a few times per second which queues were changed by any process, and drops these from
-its cache.  Where a change and its record are not one transaction (in Cassandra), a process may end between the
-two: the queue is changed, though its caller had no answer.  So the whole cache is dropped periodically.
+Message calls do not need it: the backend refuses callers whose queue is gone, and applies the newest settings.  But the
+frontend uses cached attributes for its own decisions (policy, message limits, visibility timeout).  So it polls the
+store for changed names a few times per second, and drops these from its caches.  In Cassandra a change and its record
+are not one transaction, and a process may end between the two.  So all that is cached is also dropped periodically.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
-from metadata_service.nodes.cached_client import MetadataClient
+from metadata_service.nodes.named_cache import NamedCache
 from metadata_service.store import ChangeStore, StoreError
 
-LOOK_SECONDS = 0.25
-"""Interval between polls, and thus the delay until another process's change counts here."""
+POLL_SECONDS = 0.25
+"""Interval between polls, and so the maximum delay of another process's change here."""
 
 FORGET_SECONDS = 60
 """Maximum age of anything cached, whatever the store reports."""
@@ -25,19 +25,18 @@ log = logging.getLogger("holdfast.process.metadata")
 
 
 class ChangeWatch:
-    """Keeps ``client`` from caching anything older than :data:`LOOK_SECONDS`.
+    """Keeps caches of queues and streams from having anything older than :data:`POLL_SECONDS`.
 
-    While the store is unavailable nothing stays cached: each call then asks it, and is refused as without a
-    cache.
+    While the store is unavailable nothing stays cached: each call then reads the store, and fails like without a cache.
     """
 
-    def __init__(self, store: ChangeStore, client: MetadataClient, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, store: ChangeStore, *caches: NamedCache[Any], poll_seconds: float = POLL_SECONDS) -> None:
         self._store = store
-        self._client = client
-        self._look_seconds = look_seconds
-        self._forget_looks = int(FORGET_SECONDS / look_seconds)
+        self._caches = caches
+        self._poll_seconds = poll_seconds
+        self._forget_polls = int(FORGET_SECONDS / poll_seconds)
         """Number of polls after which the whole cache is dropped."""
-        self._looked = 0
+        self._polls = 0
         self._last: int | None = None
         self._failing = False
         self._task: asyncio.Task[None] | None = None
@@ -53,22 +52,26 @@ class ChangeWatch:
             await asyncio.wait([self._task])
 
     async def poll(self) -> None:
-        """Drop the queues that changed since the last poll."""
+        """Drop the queues and streams that changed since the last poll."""
         try:
             changes = await self._store.queue_changes(self._last)
         except StoreError as error:
             if not self._failing:
                 self._failing = True
-                log.error("changes of queues cannot be polled, so queues are not cached: %s", error)
-            self._client.forget(None)
+                log.error("changes of queues and topics cannot be polled, so they are not cached: %s", error)
+            self._forget(None)
             return
-        # Answers to this process's earlier calls are cached by now: the store answers in order.
+        # Answers to this process's earlier calls are already cached, because the store answers in order.
         self._failing = False
         self._last = changes.last
-        self._looked = (self._looked + 1) % self._forget_looks
-        self._client.forget(changes.names if self._looked else None)
+        self._polls = (self._polls + 1) % self._forget_polls
+        self._forget(changes.names if self._polls else None)
+
+    def _forget(self, names: list[tuple[str, str]] | None) -> None:
+        for cache in self._caches:
+            cache.forget(names)
 
     async def _poll_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._poll_seconds)
             await self.poll()

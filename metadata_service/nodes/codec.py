@@ -1,21 +1,24 @@
 """Encoding of store calls between processes: name, arguments, answer and errors.
 
 The table of calls is derived from the interface (:class:`~metadata_service.store.MetadataStore`): every method
-with a signature there can be called remotely, and calls with missing, extra or wrongly typed arguments are
-refused. Everything is JSON, like the records in the SQLite file.
+of its parts can be called remotely, and calls with missing, extra or wrongly typed arguments are refused.  The
+names of methods are unique, so a call does not name the part. Everything is JSON, like the records in the SQLite file.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
 
 from auth.store import Conflict
 from metadata_service import store as stores
-from metadata_service.models import Queue
+from metadata_service.models import NewQueue, Queue
 from metadata_service.store import MetadataStore, StoreError
+from metadata_service.streams import NewStream, Stream
 
 QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_queue", "begin_purge"))
 """Calls that go to the node that owns the queue."""
@@ -23,58 +26,90 @@ QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_qu
 REPEATABLE = frozenset(
     (
         *("get_queue", "get_queue_by_id", "list_queues", "dead_letter_sources", "queue_changes"),
+        *("get_stream", "get_stream_by_id", "list_streams", "group_cluster", "allocate_producer_ids"),
         *("logs", "shards", "poll_entries", "data_keys"),
         *("get_named_key", "named_keys", "destroy_named_key"),
         *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager"),
         *("get_tenant", "list_tenants", "get_role", "list_roles", "list_service_keys"),
         *("document_jobs", "delete_document_jobs"),
         *("get_alarm", "list_alarms", "alarm_accounts", "alarm_keeper", "put_alarm"),
-        *("get_access_key", "list_access_keys", "access_keys_without", "get_api_key", "list_api_keys", "key_uses"),
+        *("get_access_key", "list_access_keys", "get_api_key", "list_api_keys", "key_uses"),
         *("put_tenant", "put_role", "put_access_key", "put_api_key", "put_service_key", "record_uses"),
     )
 )
-"""Calls that may be repeated when it is not known whether they took effect: they read, or store a value
-regardless of the state before.  Calls that depend on a condition or a count are not among them."""
+"""Calls that may be repeated when it is not known whether they took effect: reads, unconditional writes of a value,
+and allocations whose numbers may be lost.  Calls that depend on a condition or a count are not among them."""
 
 
 class Method(msgspec.Struct, frozen=True):
     """One call of the interface."""
 
+    part: str
+    """Part of the store that has the method."""
     name: str
     signature: inspect.Signature
     """The method's signature without ``self``."""
     arguments: msgspec.json.Decoder[Any]
     """Decoder of the arguments into a struct, by name.  Raises :class:`msgspec.ValidationError`."""
     answer: msgspec.json.Decoder[Any]
+    has_one_struct: bool
+    """True if the only argument is a :class:`NewQueue` or :class:`NewStream`, whose fields are sent as if they were the
+    arguments."""
+
+    def bind(self, *arguments: Any, **options: Any) -> Mapping[str, Any]:
+        """Arguments as they are sent, by name.  Raises ``TypeError`` if they do not match the signature."""
+        bound = self.signature.bind(*arguments, **options).arguments
+        if self.has_one_struct:
+            (one,) = bound.values()
+            return dict(msgspec.to_builtins(one))
+        return bound
+
+    def call(self, store: MetadataStore, arguments: msgspec.Struct) -> Awaitable[Any]:
+        """Call the method with decoded arguments."""
+        method: Callable[..., Awaitable[Any]] = getattr(getattr(store, self.part), self.name)
+        if self.has_one_struct:
+            return method(arguments)
+        named = OrderedDict((name, getattr(arguments, name)) for name in self.signature.parameters)
+        bound = inspect.BoundArguments(self.signature, named)
+        return method(*bound.args, **bound.kwargs)
 
     def encode(self, *arguments: Any, **options: Any) -> bytes:
         """Encode the arguments for :attr:`arguments`.  Raises ``TypeError`` if they do not match the signature."""
-        return msgspec.json.encode(self.signature.bind(*arguments, **options).arguments)
+        return msgspec.json.encode(self.bind(*arguments, **options))
 
 
-def _method(name: str, function: Any) -> Method:
+def _method(part: str, name: str, function: Any) -> Method:
     hints = get_type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     fields = [
         (one.name, hints[one.name]) if one.default is one.empty else (one.name, hints[one.name], one.default)
         for one in parameters
     ]
-    kind = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+    has_one_struct = len(fields) == 1 and fields[0][1] in (NewQueue, NewStream)
+    kind = fields[0][1] if has_one_struct else msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
     return Method(
-        name, inspect.Signature(parameters), msgspec.json.Decoder(kind), msgspec.json.Decoder(hints["return"])
+        part,
+        name,
+        inspect.Signature(parameters),
+        msgspec.json.Decoder(kind),
+        msgspec.json.Decoder(hints["return"]),
+        has_one_struct,
     )
 
 
 def _methods() -> dict[str, Method]:
-    found = {}
-    for name, function in inspect.getmembers(MetadataStore, inspect.iscoroutinefunction):
-        if not name.startswith("_") and name != "close":
-            found[name] = _method(name, function)
+    found: dict[str, Method] = {}
+    for part, declared in inspect.getmembers(MetadataStore, lambda member: isinstance(member, property)):
+        interface = get_type_hints(declared.fget)["return"]
+        for name, function in inspect.getmembers(interface, inspect.iscoroutinefunction):
+            if not name.startswith("_"):
+                assert name not in found
+                found[name] = _method(part, name, function)
     return found
 
 
 METHODS = _methods()
-"""All calls by name.  ``close`` is not among them: it concerns only the caller's own object."""
+"""All calls by name."""
 
 
 # --- errors -----------------------------------------------------------------------------------------
@@ -90,6 +125,7 @@ class StoreFailure(msgspec.Struct):
 
 _FIELDS: dict[str, dict[str, Any]] = {
     "QueueExists": {"queue": Queue},
+    "StreamExists": {"stream": Stream},
     "QueueDeletedRecently": {"seconds_left": float},
     "PurgeInProgress": {"seconds_left": float},
 }
@@ -140,13 +176,13 @@ class CallBody(msgspec.Struct):
 
 
 class Refusal(msgspec.Struct):
-    """Reason why a node did not start a call, which may therefore be repeated there or elsewhere."""
+    """Reason for which a node did not start a call, which may therefore be repeated at any node."""
 
     reason: str
     """One of ``draining``, ``view``, ``owner`` or ``time``."""
     message: str
     owner: str = ""
-    """Node to ask, for the reason ``owner``."""
+    """Node to call, for the reason ``owner``."""
     view: msgspec.Raw = msgspec.Raw(b"null")
     """View of the ring that the node uses, for the reason ``view``."""
     start: str = ""

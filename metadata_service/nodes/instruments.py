@@ -11,7 +11,7 @@ CALLS: Final = Counter(
     "holdfast_metadata_calls_total",
     "Calls of other processes by method and outcome: ok, refused (a condition does not hold), failed.",
     labels=("method", "outcome"),
-    most=200,
+    series_max=200,
 )
 SECONDS_OF_CALLS: Final = Histogram("holdfast_metadata_call_seconds", "Time of answered calls.", bounds=SECONDS)
 

@@ -1,8 +1,8 @@
-"""Invalidation hints: processes notify each other of changed queues through Redis.
+"""Invalidation messages: processes notify each other of changed queues through Redis.
 
-A hint names a queue and its new version; receivers drop older versions from their caches.  Correctness does not
-depend on hints: if one is lost, late or duplicated, or Redis is down or was flushed, cached queues only become
-as old as they may be without hints (:mod:`metadata_service.nodes.change_feed`).  A forged hint costs a read.
+A message names a queue and its new version; receivers drop older versions from their caches.  Correctness does not
+depend on messages: if one is lost, late or duplicated, or Redis is down or was flushed, cached queues only become
+as old as they may be without messages (:mod:`metadata_service.nodes.change_feed`).  A forged one costs a read.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import MetadataClient
 
 CHANNEL: Final = "holdfast:queues"
-PENDING_MOST: Final = 10_000
-"""Maximum number of hints waiting for Redis; more are dropped."""
+PENDING_MAX: Final = 10_000
+"""Maximum number of messages waiting for Redis; more are dropped."""
 CONNECT_SECONDS: Final = 1
-AGAIN_SECONDS: Final = 1
+RETRY_SECONDS: Final = 1
 """Pause before Redis is tried again after a failure."""
 _LISTEN_SECONDS: Final = 5
 
 log = logging.getLogger("holdfast.process.metadata")
 
 
-class Hint(msgspec.Struct, frozen=True, array_like=True):
+class Invalidation(msgspec.Struct, frozen=True, array_like=True):
     """A change of a queue."""
 
     account: str
@@ -41,14 +41,14 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
     deleted: bool = False
 
 
-_decode = msgspec.json.Decoder(Hint).decode
+_decode = msgspec.json.Decoder(Invalidation).decode
 
 
-class Hints:
-    """Publishes changes to other processes, and invalidates ``client`` by theirs."""
+class InvalidationChannel:
+    """Publishes changes to other processes, and invalidates ``client`` by changes received from them."""
 
     def __init__(
-        self, url: str, client: MetadataClient, *, channel: str = CHANNEL, again_seconds: float = AGAIN_SECONDS
+        self, url: str, client: MetadataClient, *, channel: str = CHANNEL, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         self._redis = Redis.from_url(
             url,
@@ -59,22 +59,22 @@ class Hints:
         )
         self._client = client
         self._channel = channel
-        self._again_seconds = again_seconds
-        self._pending: asyncio.Queue[bytes] = asyncio.Queue(PENDING_MOST)
+        self._retry_seconds = retry_seconds
+        self._pending: asyncio.Queue[bytes] = asyncio.Queue(PENDING_MAX)
         self._tasks: list[asyncio.Task[None]] = []
-        self._away = False
+        self._is_down = False
         self._closing = False
-        """Ends the loops even if the Redis client takes a task's cancellation for a connection error."""
+        """Ends the loops even if the Redis client treats a task's cancellation as a connection error."""
 
     def start(self) -> None:
         """Start listening and publishing."""
         self._tasks = [
-            asyncio.create_task(self._listens(), name="hints of changed queues: listen"),
-            asyncio.create_task(self._publish_all(), name="hints of changed queues: tell"),
+            asyncio.create_task(self._listen_forever(), name="invalidations of queues: listen"),
+            asyncio.create_task(self._publish_all(), name="invalidations of queues: publish"),
         ]
 
     async def close(self) -> None:
-        """Stop.  May be called more than once.  Hints not yet published are dropped."""
+        """Stop.  May be called more than once.  Messages not yet published are dropped."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -85,19 +85,19 @@ class Hints:
     def publish(self, queue: Queue, *, deleted: bool = False) -> None:
         """Publish the queue's state to all listeners, best effort.  Never waits and never fails."""
         if not self._pending.full():
-            hint = Hint(queue.account, queue.name, queue.queue_id, queue.version, deleted)
-            self._pending.put_nowait(msgspec.json.encode(hint))
+            message = Invalidation(queue.account, queue.name, queue.queue_id, queue.version, deleted)
+            self._pending.put_nowait(msgspec.json.encode(message))
 
     async def _publish_all(self) -> None:
         while not self._closing:
-            told = await self._pending.get()
+            message = await self._pending.get()
             try:
-                await self._redis.publish(self._channel, told)
+                await self._redis.publish(self._channel, message)
             except (RedisError, OSError) as error:
-                self._is_away(error)
-                await asyncio.sleep(self._again_seconds)
+                self._note_failure(error)
+                await asyncio.sleep(self._retry_seconds)
 
-    async def _listens(self) -> None:
+    async def _listen_forever(self) -> None:
         while not self._closing:
             try:
                 async with self._redis.pubsub() as subscription:
@@ -105,28 +105,28 @@ class Hints:
                     while not self._closing:
                         message = await subscription.get_message(timeout=_LISTEN_SECONDS)
                         if message is not None:
-                            self._hear(message["type"], message["data"])
+                            self._receive(message["type"], message["data"])
             except (RedisError, OSError) as error:
-                self._is_away(error)
-            await asyncio.sleep(self._again_seconds)
+                self._note_failure(error)
+            await asyncio.sleep(self._retry_seconds)
 
-    def _hear(self, kind: str, data: object) -> None:
+    def _receive(self, kind: str, data: object) -> None:
         if kind == "subscribe":
-            self._client.forget(None)  # earlier hints were missed
-            if self._away:
-                self._away = False
-                log.info("hints of changed queues are received again")
+            self._client.forget(None)  # earlier messages were missed
+            if self._is_down:
+                self._is_down = False
+                log.info("invalidations of queues are received again")
         elif kind == "message" and isinstance(data, bytes):
             try:
-                hint = _decode(data)
+                changed = _decode(data)
             except msgspec.MsgspecError as error:
-                log.warning("a hint of a changed queue cannot be read: %s", error)
+                log.warning("an invalidation of a queue cannot be read: %s", error)
                 return
-            self._client.outdate(hint.account, hint.name, hint.queue_id, hint.version + hint.deleted)
+            self._client.outdate(changed.account, changed.name, changed.queue_id, changed.version + changed.deleted)
 
-    def _is_away(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
+    def _note_failure(self, error: Exception) -> None:
+        if not self._is_down:
+            self._is_down = True
             log.warning(
-                "hints of changed queues are neither published nor received, so changes are seen later: %s", error
+                "invalidations of queues are neither published nor received, so changes are seen later: %s", error
             )

@@ -3,12 +3,11 @@
 Each queue has one owner, by the ring (:mod:`metadata_service.nodes.ring`), and all calls for it go there.  The
 owner's cache therefore matches the store: every change passes through it.  Calls for another node's queue are
 refused with the owner's name, unless the caller says that the owner does not answer: then they go straight to
-the store, and nothing is cached.  An owner that is alive after all learns of such changes by polling the store
+the store, and nothing is cached.  If that owner is alive after all, it gets such changes by polling the store
 (:mod:`metadata_service.nodes.change_feed`).  In the mode ``full_copy`` every node caches all queues, and answers for
 each.
 
-Everything else (tenants, keys, roles, logs, shards) is read from and written to the store by whichever node is
-asked.
+Everything else (streams, tenants, keys, roles, logs, shards) is read from and written to the store by any node.
 
 ::
 
@@ -38,12 +37,12 @@ from metadata_service.nodes import instruments
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.nodes.codec import CARRIED, METHODS, QUEUE_CALLS, CallBody, Method, Refusal, pack_error
-from metadata_service.nodes.invalidation import Hints
+from metadata_service.nodes.invalidation import InvalidationChannel
 from metadata_service.nodes.ring import Ring, RingView
 from metadata_service.nodes.signing import ANSWER_HEADER, HEADER, Checker, OutOfTime, SignatureRefused
 from metadata_service.store import MetadataStore, StoreError, StoreUnavailable
 
-BODY_BYTES_MOST = 16 << 20
+BODY_BYTES_MAX = 16 << 20
 """Maximum size of a request: all shards of a node with their checkpoints are some hundred KB."""
 _LIST_PAGE = 1000
 
@@ -68,25 +67,27 @@ class MetadataNode:
         secret: bytes,
         *,
         full_copy: bool = False,
-        hints: str | None = None,
-        cached_most: int = 1_000_000,
+        invalidation: str | None = None,
+        cached_max: int = 1_000_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``hints``: URL of a Redis that tells other processes of changes (:mod:`metadata_service.nodes.invalidation`),
-        and this node of changes made by stand-ins.
+        """Set up the node, which serves nothing yet.
+
+        ``invalidation``: URL of a Redis through which the node publishes changes to other processes, and receives
+        changes made by stand-ins (:mod:`metadata_service.nodes.invalidation`).
 
         Raises :class:`NotInRing`, and ``ValueError`` if the secret is too short.
         """
         self._store = store
         self._name = name
         self._full_copy = full_copy
-        self._cached_most = cached_most
+        self._cached_max = cached_max
         self._checker = Checker(secret, name, clock)
         self._ring = self._ring_of(view)
         self._draining = False
-        self._queues = MetadataClient(store, limit=cached_most)
-        self._watch = ChangeWatch(store, self._queues)
-        self._hints = None if hints is None else Hints(hints, self._queues)
+        self._queues = MetadataClient(store.queues, limit=cached_max)
+        self._watch = ChangeWatch(store.changes, self._queues)
+        self._invalidation = None if invalidation is None else InvalidationChannel(invalidation, self._queues)
         self.app = Starlette(
             routes=[
                 Route("/v1/call/{method}", self._signed(self._call), methods=["POST"]),
@@ -104,8 +105,8 @@ class MetadataNode:
     async def start(self) -> None:
         """Start polling the store, and in the mode ``full_copy`` read all queues.  Raises StoreError."""
         await self._watch.start()
-        if self._hints is not None:
-            self._hints.start()
+        if self._invalidation is not None:
+            self._invalidation.start()
         if self._full_copy:
             log.info("queues in memory: %d", await self._read_all())
 
@@ -115,8 +116,8 @@ class MetadataNode:
 
     async def close(self) -> None:
         """Stop what :meth:`start` has started.  The store stays open."""
-        if self._hints is not None:
-            await self._hints.close()
+        if self._invalidation is not None:
+            await self._invalidation.close()
         await self._watch.close()
 
     # --- requests ---
@@ -130,13 +131,13 @@ class MetadataNode:
             except ClientDisconnect:
                 return Response(status_code=400)
             if body is None:
-                return _plain(413, f"a request has at most {BODY_BYTES_MOST} bytes")
+                return _plain(413, f"a request has at most {BODY_BYTES_MAX} bytes")
             signature = request.headers.get(HEADER, "")
             try:
                 self._checker.check(signature, request.method, request.url.path, body)
             except OutOfTime as error:
-                told = Refusal("time", str(error), start=self._checker.start, now_ms=self._checker.now_ms)
-                status, answer = 401, msgspec.json.encode(told)
+                refusal = Refusal("time", str(error), start=self._checker.start, now_ms=self._checker.now_ms)
+                status, answer = 401, msgspec.json.encode(refusal)
             except SignatureRefused as error:
                 return _plain(401, str(error))
             else:
@@ -167,7 +168,7 @@ class MetadataNode:
         except Exception as error:
             instruments.CALLS.add(method.name, "failed")
             log.exception("%s failed", method.name)
-            return 500, _invalid(f"{method.name} failed: {type(error).__name__}; the node's log has more")
+            return 500, _invalid(f"{method.name} failed: {type(error).__name__}; see the node's log")
         instruments.CALLS.add(method.name, "ok")
         instruments.SECONDS_OF_CALLS.observe(time.perf_counter() - started_at)
         return 200, msgspec.json.encode(answer)
@@ -178,38 +179,36 @@ class MetadataNode:
             return Refusal("draining", f"node {self._name!r} is about to end")
         view = self._ring.view
         if call.view != view.mark:
-            return Refusal(
-                "view", f"node {self._name!r} goes by another view", view=msgspec.Raw(msgspec.json.encode(view))
-            )
-        if method.name not in QUEUE_CALLS or call.stand_in or self._mine(call.key):
+            return Refusal("view", f"node {self._name!r} has another view", view=msgspec.Raw(msgspec.json.encode(view)))
+        if method.name not in QUEUE_CALLS or call.stand_in or self._is_own(call.key):
             return None
         owner = self._ring.owner(call.key).name
         return Refusal("owner", f"the queue belongs to node {owner!r}", owner=owner)
 
-    def _mine(self, key: str) -> bool:
+    def _is_own(self, key: str) -> bool:
         return self._full_copy or self._ring.owner(key).name == self._name
 
     async def _answer(self, method: Method, call: CallBody, arguments: Any) -> Any:
-        named = {field: getattr(arguments, field) for field in arguments.__struct_fields__}
         if method.name not in QUEUE_CALLS:
-            return await _invoke(self._store, method, named)
+            return await method.call(self._store, arguments)
         queue = await (
-            self._own(method, call.key, named) if self._mine(call.key) else _invoke(self._store, method, named)
+            self._own(method, call.key, arguments) if self._is_own(call.key) else method.call(self._store, arguments)
         )
-        if self._hints is not None and method.name not in ("get_queue", "create_queue"):
-            self._hints.publish(queue, deleted=method.name == "delete_queue")
+        if self._invalidation is not None and method.name not in ("get_queue", "create_queue"):
+            self._invalidation.publish(queue, deleted=method.name == "delete_queue")
         return queue
 
-    async def _own(self, method: Method, key: str, named: dict[str, Any]) -> Queue:
+    async def _own(self, method: Method, key: str, arguments: Any) -> Queue:
         """Run a call for a queue that the node caches."""
         queues = self._queues
         if method.name == "get_queue":
-            return queues.cached(named["account"], named["name"]) or await queues.get(named["account"], named["name"])
+            cached = queues.cached(arguments.account, arguments.name)
+            return cached or await queues.get(arguments.account, arguments.name)
         if method.name == "create_queue":
-            return await queues.create(**named)
+            return await queues.create(arguments)
         account, _, name = key.partition("/")
         try:
-            changed: Queue = await _invoke(self._store, method, named)
+            changed: Queue = await method.call(self._store, arguments)
         except StoreError:
             queues.invalidate(account, name)  # the call may have taken effect, or the cached queue is stale
             raise
@@ -246,21 +245,14 @@ class MetadataNode:
 
     async def _read_all(self) -> int:
         count, account = 0, ""
-        while tenants := await self._store.list_tenants(after=account, limit=_LIST_PAGE):
+        while tenants := await self._store.credentials.list_tenants(after=account, limit=_LIST_PAGE):
             for tenant in tenants:
                 account, name = tenant.account, ""
-                while names := await self._store.list_queues(account, after=name, limit=_LIST_PAGE):
+                while names := await self._store.queues.list_queues(account, after=name, limit=_LIST_PAGE):
                     for name in names:
                         await self._queues.get(account, name)
                         count += 1
         return count
-
-
-async def _invoke(store: MetadataStore, method: Method, named: dict[str, Any]) -> Any:
-    positional = [
-        named.pop(one.name) for one in method.signature.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD
-    ]
-    return await getattr(store, method.name)(*positional, **named)
 
 
 async def _body(request: Request) -> bytes | None:
@@ -268,7 +260,7 @@ async def _body(request: Request) -> bytes | None:
     parts, length = [], 0
     async for part in request.stream():
         length += len(part)
-        if length > BODY_BYTES_MOST:
+        if length > BODY_BYTES_MAX:
             return None
         parts.append(part)
     return b"".join(parts)

@@ -1,10 +1,10 @@
 """A remote metadata store: behind metadata nodes, found by the ring.
 
 Each call goes to the node that the ring names for it.  If that node cannot be reached or does not start the
-call, the ring's next is asked at once, as a stand-in, and the first is avoided for a time that grows with each
-failure.  So the death of a node costs one retry.  A call that may have started is repeated only if that is
-harmless (:data:`~metadata_service.nodes.codec.REPEATABLE`); for any other the error is StoreUnavailable: it is not
-known whether the call took effect.
+call, the ring's next is called at once, as a stand-in, and the first is avoided for a time that grows with each
+failure.  So the death of a node costs one retry.  A call that may have started is repeated only if that is harmless
+(:data:`~metadata_service.nodes.codec.REPEATABLE`); for any other the error is StoreUnavailable: it is not known whether
+the call took effect.
 
 The ring's view may be older or newer than a node's: the newer one wins, and the other side adopts it.
 """
@@ -16,13 +16,16 @@ import random
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
 import httpx
 import msgspec
 
+from auth.encryption.data_keys import DataKeyStore
+from auth.encryption.named_keys import NamedKeyStore
+from auth.store import CredentialStore
 from metadata_service.models import Queue
 from metadata_service.nodes.codec import (
     METHODS,
@@ -37,20 +40,31 @@ from metadata_service.nodes.codec import (
 )
 from metadata_service.nodes.ring import Ring, RingMember, RingView
 from metadata_service.nodes.signing import ANSWER_HEADER, HEADER, UNKNOWN, Signer
-from metadata_service.store import MetadataStore, QueueNotFound, StoreError, StoreUnavailable
+from metadata_service.store import (
+    AlarmStore,
+    ChangeStore,
+    ClusterRegistry,
+    DocumentStore,
+    EntryStore,
+    QueueNotFound,
+    QueueStore,
+    StoreError,
+    StoreUnavailable,
+    StreamStore,
+)
 
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 20
 """Timeout of a call; longer than a store retries before it reports that it is unavailable."""
 REPEATABLE_ANSWER_SECONDS = 2
 """Timeout of a repeatable call, after which another node is asked: the node may hang."""
-CONNECTIONS_MOST = 64
+CONNECTIONS_MAX = 64
 """Maximum number of connections to all nodes together."""
-AVOID_SECONDS_LEAST = 0.5
-AVOID_SECONDS_MOST = 15
-"""A node that does not answer is asked last for this time, multiplied by a random factor of 0.5 to 1.5."""
-_REFUSALS_MOST = 4
-"""Maximum number of refusals of one call by one node: its time, its view and a restart in between make three."""
+AVOID_SECONDS_MIN = 0.5
+AVOID_SECONDS_MAX = 15
+"""Time for which a node that does not answer is called last, multiplied by a random factor of 0.5 to 1.5."""
+_REFUSALS_MAX = 4
+"""Maximum number of refusals of one call by one node: for its time, its view, and a restart in between."""
 _FEW = 3
 _KEYS_KNOWN = 100_000
 """Number of queues whose names are remembered by id."""
@@ -62,8 +76,8 @@ _decode_failure = msgspec.json.Decoder(StoreFailure).decode
 _decode_view = msgspec.json.Decoder(RingView).decode
 
 
-class _NotBegun(Exception):
-    """This node did not start the call: another may be asked."""
+class _NotStarted(Exception):
+    """This node did not start the call, so another may be called."""
 
 
 class _Unknown(Exception):
@@ -81,8 +95,17 @@ class _Peer:
         """Difference from our clock to the node's time since that start."""
 
 
+class _RemotePart:
+    """The methods of one part of the store, which ``call`` calls."""
+
+    def __init__(self, call: Callable[..., Awaitable[Any]], part: str) -> None:
+        for method in METHODS.values():
+            if method.part == part:
+                setattr(self, method.name, partial(call, method))
+
+
 class RemoteStore:
-    """The store behind the nodes of ``view``.  :attr:`store` is its interface; :meth:`close` ends it."""
+    """The :class:`~metadata_service.store.MetadataStore` behind the nodes of ``view``."""
 
     def __init__(
         self,
@@ -107,23 +130,26 @@ class RemoteStore:
         self._keys: OrderedDict[int, str] = OrderedDict()
         self._closed = False
         self._http = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=CONNECTIONS_MOST, max_keepalive_connections=CONNECTIONS_MOST),
+            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX),
             verify=tls if tls is not None else True,
             trust_env=False,
             transport=transport,
         )
-        self.store = cast(MetadataStore, self)
+        self.queues = cast(QueueStore, _RemotePart(self._call, "queues"))
+        self.streams = cast(StreamStore, _RemotePart(self._call, "streams"))
+        self.changes = cast(ChangeStore, _RemotePart(self._call, "changes"))
+        self.entries = cast(EntryStore, _RemotePart(self._call, "entries"))
+        self.clusters = cast(ClusterRegistry, _RemotePart(self._call, "clusters"))
+        self.alarms = cast(AlarmStore, _RemotePart(self._call, "alarms"))
+        self.documents = cast(DocumentStore, _RemotePart(self._call, "documents"))
+        self.credentials = cast(CredentialStore, _RemotePart(self._call, "credentials"))
+        self.data_keys = cast(DataKeyStore, _RemotePart(self._call, "data_keys"))
+        self.named_keys = cast(NamedKeyStore, _RemotePart(self._call, "named_keys"))
 
     @property
     def view(self) -> RingView:
         """Current view of the ring."""
         return self._ring.view
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = METHODS.get(name)
-        if method is None:
-            raise AttributeError(name)
-        return partial(self._call, method)
 
     async def close(self) -> None:
         """Close the connections.  May be called more than once."""
@@ -148,7 +174,7 @@ class RemoteStore:
         """Key of the queue, for calls that go to its owner; empty for others."""
         if method.name not in QUEUE_CALLS:
             return ""
-        named = method.signature.bind(*arguments, **options).arguments
+        named = method.bind(*arguments, **options)
         if "name" in named:
             return queue_key(named["account"], named["name"])
         known = self._keys.get(named["queue_id"])
@@ -160,7 +186,7 @@ class RemoteStore:
         return queue_key(queue.account, queue.name)
 
     async def _anywhere(self, method: Method, place: str, key: str, arguments: bytes) -> Any:
-        """Ask the nodes in the ring's order until one answers."""
+        """Call the nodes in the ring's order until one answers."""
         failed: list[str] = []
         asked: set[str] = set()
         while True:
@@ -172,7 +198,7 @@ class RemoteStore:
             stand_in = bool(key) and self._ring.owner(key).name != member.name
             try:
                 answer = await self._at(member, peer, method, key, arguments, stand_in)
-            except _NotBegun as error:
+            except _NotStarted as error:
                 failed.append(f"{member.name}: {error}")
             except _Unknown as error:
                 failed.append(f"{member.name}: {error}")
@@ -188,7 +214,7 @@ class RemoteStore:
             self._avoid(member, peer, failed[-1])
 
     def _next(self, place: str, asked: set[str]) -> RingMember | None:
-        """The first node in the ring's order that was not asked yet; avoided nodes come last."""
+        """Return the first node in the ring's order that was not called yet; avoided nodes are last."""
         now = self._clock()
         last: RingMember | None = None
         for count in (_FEW, len(self._ring)):  # the first few suffice almost always
@@ -201,7 +227,7 @@ class RemoteStore:
         return last
 
     def _avoid(self, member: RingMember, peer: _Peer, why: object) -> None:
-        seconds = min(AVOID_SECONDS_LEAST * 2**peer.failures, AVOID_SECONDS_MOST) * (0.5 + self._chance())
+        seconds = min(AVOID_SECONDS_MIN * 2**peer.failures, AVOID_SECONDS_MAX) * (0.5 + self._chance())
         if not peer.failures:
             log.warning("metadata node %s does not answer, and is avoided: %s", member.name, why)
         peer.failures = min(peer.failures + 1, 16)
@@ -210,9 +236,9 @@ class RemoteStore:
     async def _at(
         self, member: RingMember, peer: _Peer, method: Method, key: str, arguments: bytes, stand_in: bool
     ) -> Any:
-        """Make a call to this node.  Raises the call's own errors, :class:`_NotBegun` and :class:`_Unknown`."""
+        """Make a call to this node.  Raises the call's own errors, :class:`_NotStarted` and :class:`_Unknown`."""
         seconds = REPEATABLE_ANSWER_SECONDS if method.name in REPEATABLE else ANSWER_SECONDS
-        for _ in range(_REFUSALS_MOST):
+        for _ in range(_REFUSALS_MAX):
             body = msgspec.json.encode(CallBody(msgspec.Raw(arguments), self._mark, key, stand_in))
             status, answer = await self._ask(member, peer, "POST", f"/v1/call/{method.name}", body, seconds)
             if status == 200:
@@ -230,20 +256,20 @@ class RemoteStore:
                 await self._agree(member, peer, _decode_view(refusal.view))
                 stand_in = bool(key) and self._ring.owner(key).name != member.name
             else:
-                raise _NotBegun(refusal.message)
-        raise _NotBegun(refusal.message)
+                raise _NotStarted(refusal.message)
+        raise _NotStarted(refusal.message)
 
-    async def _agree(self, member: RingMember, peer: _Peer, theirs: RingView) -> None:
+    async def _agree(self, member: RingMember, peer: _Peer, received: RingView) -> None:
         """Adopt the node's view if it is newer, otherwise send it ours."""
         ours = self._ring.view
-        if theirs.version < ours.version:
+        if received.version < ours.version:
             await self._ask(member, peer, "PUT", "/v1/view", msgspec.json.encode(ours))
-        elif theirs.version > ours.version:
-            self._ring = Ring(theirs)
-            self._mark = theirs.mark
-            log.info("view %s of the ring of metadata nodes, with %d members", self._mark, len(theirs.members))
-        elif theirs.mark != self._mark:
-            raise _NotBegun(
+        elif received.version > ours.version:
+            self._ring = Ring(received)
+            self._mark = received.mark
+            log.info("view %s of the ring of metadata nodes, with %d members", self._mark, len(received.members))
+        elif received.mark != self._mark:
+            raise _NotStarted(
                 f"there are two different lists of metadata nodes with version {ours.version}: give all processes the "
                 "same, with a higher version"
             )
@@ -266,7 +292,7 @@ class RemoteStore:
                 verb, member.address + path, content=body, headers=headers, timeout=timeout
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
-            raise _NotBegun(str(error) or type(error).__name__) from None
+            raise _NotStarted(str(error) or type(error).__name__) from None
         except (
             httpx.HTTPError,
             AttributeError,
@@ -275,7 +301,7 @@ class RemoteStore:
         answer = response.content
         if not self._signer.believes(signature, response.status_code, answer, response.headers.get(ANSWER_HEADER, "")):
             if response.status_code == 401:
-                raise _NotBegun(f"refused the signature: {response.text.strip()}")
+                raise _NotStarted(f"refused the signature: {response.text.strip()}")
             raise _Unknown("the answer is not signed with the cluster's secret")
         return response.status_code, answer
 

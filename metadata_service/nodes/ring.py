@@ -4,8 +4,7 @@ Each member has points on a circle of hashes, in number proportional to its weig
 of the first point at or after the key's own hash.  Points depend only on the member's name, so
 
 * all processes that know the same members agree, on each machine and with each Python (the hash is BLAKE2b);
-* a member that joins takes keys only to itself, and one that leaves gives up only its own: on average its
-  share.
+* a member that joins only gains keys, and one that leaves moves only its own keys: on average its share.
 
 The points are one sorted array of 64-bit numbers, each the hash in the upper 48 bits and the member's index in
 the list of members in the lower 16: 8 bytes a point, 2 MB for 1,000 members of weight 1; a lookup is a
@@ -28,8 +27,8 @@ import msgspec
 
 POINTS = 256
 """Number of points of a member of weight 1.  A member's share then deviates by 1/sqrt(256) = 6 %."""
-WEIGHT_MOST = 64
-MEMBERS_MOST = 1 << 16
+WEIGHT_MAX = 64
+MEMBERS_MAX = 1 << 16
 
 _MEMBER_BITS = 16
 _MEMBER = (1 << _MEMBER_BITS) - 1
@@ -64,17 +63,17 @@ class RingView(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, version: int, members: tuple[RingMember, ...]) -> RingView:
         """Build a view: validate the members and sort them.  Raises :class:`ViewInvalid`."""
-        if len(members) > MEMBERS_MOST:
-            raise ViewInvalid(f"a ring has at most {MEMBERS_MOST} members, not {len(members)}")
+        if len(members) > MEMBERS_MAX:
+            raise ViewInvalid(f"a ring has at most {MEMBERS_MAX} members, not {len(members)}")
         names: set[str] = set()
         for member in members:
             if not member.name:
                 raise ViewInvalid("a member of a ring needs a name")
             if member.name in names:
                 raise ViewInvalid(f"the ring has two members named {member.name!r}")
-            if not 0 < member.weight <= WEIGHT_MOST:
+            if not 0 < member.weight <= WEIGHT_MAX:
                 raise ViewInvalid(
-                    f"the weight of {member.name!r} has to be above 0 and at most {WEIGHT_MOST}, not {member.weight}"
+                    f"the weight of {member.name!r} has to be above 0 and at most {WEIGHT_MAX}, not {member.weight}"
                 )
             names.add(member.name)
         return cls(version, tuple(sorted(members, key=lambda member: member.name)))
@@ -169,7 +168,7 @@ class Ring:
     def successors(self, key: str, count: int) -> list[RingMember]:
         """The owner and the members after it: ``count`` distinct members, or all if there are fewer.
 
-        Members of other zones come first: two share a zone only when every zone has one.
+        Members of other zones are first: two share a zone only when every zone has one.
         """
         at = hash_of(key)
         chosen: dict[str, RingMember] = {}

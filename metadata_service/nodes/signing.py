@@ -2,15 +2,15 @@
 
 A request's signature covers its recipient, method, path and body, the time and a nonce; an answer's covers the
 request's signature, its status and body.  So requests and answers without the secret are rejected; an answer
-belongs to its request; and a replayed request is refused: at another node, or another start of it, by the name,
-later by the time, and within the time window by the nonce.
+belongs to its request; and a replayed request is refused: at another node or start by the name, later by the time, and
+within the time window by the nonce.
 
-No clock is trusted: the time is the node's, since its start, which has a random id.  A caller that signs for
-another start, as all do at first, or is more than :data:`WINDOW_SECONDS` off, gets both in a signed answer, and
-signs again. So clocks may differ and jump, and a restarted node does not accept requests made to its earlier
-start.
+No clock is trusted: the time is the time since the node's start, which has a random id.  A caller that signs for
+another start, as every first request does, or for a time that is off by more than :data:`WINDOW_SECONDS`, gets both in
+a signed answer and signs again. So clocks may differ and jump, and a restarted node does not accept requests made to
+its earlier start.
 
-This gives no confidentiality on the wire: that is the purpose of TLS.
+Signatures do not encrypt: TLS does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable
 HEADER = "x-holdfast-cluster"
 ANSWER_HEADER = "x-holdfast-cluster-answer"
 WINDOW_SECONDS = 30
-SECRET_BYTES_LEAST = 16
+SECRET_BYTES_MIN = 16
 UNKNOWN = "-"
 """Placeholder for an unknown start id."""
 
@@ -44,8 +44,8 @@ class Signer:
 
     def __init__(self, secret: bytes) -> None:
         """Raises ``ValueError`` if the secret is too short."""
-        if len(secret) < SECRET_BYTES_LEAST:
-            raise ValueError(f"the cluster's secret has {len(secret)} bytes; it takes at least {SECRET_BYTES_LEAST}")
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"the cluster's secret has {len(secret)} bytes; it takes at least {SECRET_BYTES_MIN}")
         self._secret = secret
 
     def __repr__(self) -> str:
@@ -65,8 +65,8 @@ class Signer:
         return hmac.compare_digest(self.answer(signature, status, body).encode(), answered.encode())
 
     def _request(self, node: str, start: str, now_ms: str, nonce: str, method: str, path: str, body: bytes) -> str:
-        said = (node, start, now_ms, nonce, method, path)
-        return self._mac(b"request", *(part.encode() for part in said), body)
+        parts = (node, start, now_ms, nonce, method, path)
+        return self._mac(b"request", *(part.encode() for part in parts), body)
 
     def _mac(self, *parts: bytes) -> str:
         mac = hmac.new(self._secret, b"holdfast metadata v1", hashlib.sha256)
@@ -87,8 +87,8 @@ class Checker(Signer):
         self._node = node
         self._clock = clock
         self._started_at = clock()
-        self._heard: set[str] = set()
-        self._heard_in_order: deque[tuple[int, str]] = deque()
+        self._nonces: set[str] = set()
+        self._nonces_in_order: deque[tuple[int, str]] = deque()
 
     @property
     def now_ms(self) -> int:
@@ -108,13 +108,13 @@ class Checker(Signer):
         if start != self.start or abs(int(signed_ms) - now_ms) > WINDOW_SECONDS * 1000:
             raise OutOfTime("signed for another time")
         self._forget(now_ms)
-        if nonce in self._heard:
+        if nonce in self._nonces:
             raise SignatureRefused("the request was sent before")
-        self._heard.add(nonce)
-        self._heard_in_order.append((now_ms, nonce))
+        self._nonces.add(nonce)
+        self._nonces_in_order.append((now_ms, nonce))
 
     def _forget(self, now_ms: int) -> None:
         """Drop nonces that arrived two windows ago: the time check refuses their requests."""
-        order = self._heard_in_order
+        order = self._nonces_in_order
         while order and now_ms - order[0][0] > 2 * WINDOW_SECONDS * 1000:
-            self._heard.discard(order.popleft()[1])
+            self._nonces.discard(order.popleft()[1])

@@ -20,7 +20,8 @@ _decode_keeper = msgspec.json.Decoder(ManagerEntry).decode
 class SQLiteAlarms:
     """Alarm calls of the store, on the file of ``worker``."""
 
-    _worker: Worker
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def put_alarm(self, alarm: Alarm) -> None:
         def put(db: sqlite3.Connection) -> None:
@@ -62,7 +63,7 @@ class SQLiteAlarms:
         return await self._worker.read(read)
 
     async def update_alarm_keeper(self, entry: ManagerEntry) -> ManagerEntry:
-        what = "the entry of who looks after alarms"
+        what = "the alarm keeper's entry"
         return await self._worker.write(lambda db: update_single(db, "alarm_keeper", entry, what))
 
 

@@ -16,8 +16,16 @@ from auth.encryption.data_keys import DataKey
 from auth.encryption.named_keys import NamedKey
 from metadata_service.models import BackupPin, ClusterEntry, LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
-from metadata_service.sqlite.schema import NAMED_KEYS_SINCE, SCHEMA, stored_version, text, update_single
+from metadata_service.sqlite.schema import (
+    NAMED_KEYS_SINCE,
+    SCHEMA,
+    STREAMS_SINCE,
+    stored_version,
+    text,
+    update_single,
+)
 from metadata_service.store import StoreUnavailable
+from metadata_service.streams import PRODUCER_COUNTER, Stream
 
 BUSY_SECONDS: Final = 10.0
 LOST_EPOCHS: Final = 1 << 12
@@ -25,15 +33,18 @@ LOST_EPOCHS: Final = 1 << 12
 hand-overs between a backup and its restore, so that message numbers of that time, which clients may still have,
 are not reused."""
 LOST_IDS: Final = 1 << 16
-"""Number by which counters of queue, partition and data key ids are raised, for the same reason."""
+"""Number by which counters of queue, stream, partition and data key ids are raised, for the same reason."""
+LOST_PRODUCER_IDS: Final = 1 << 40
+"""Number by which the counter of producer ids is raised: a frontend allocates many at once, and none may have been
+given to a producer before."""
 
 
 class MetadataFile:
     """The metadata file of a service, which may be running."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file without changing its schema.  Raises :class:`~metadata_service.opening.CannotOpen`,
-        also if the file belongs to another user, who would be locked out."""
+        """Open the file without changing its schema.  Raises :class:`~metadata_service.opening.CannotOpen`, also if the
+        file belongs to another user, because that user would lose access."""
         owner = _owner(path)
         if owner != os.geteuid():
             raise CannotOpen(
@@ -57,17 +68,17 @@ class MetadataFile:
         Writers wait for some seconds at most.  Raises :class:`~metadata_service.store.StoreUnavailable`.
         """
         self.forget()
-        with _told(self._path):
+        with _typed_errors(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
         try:
-            with _told(self._path):
+            with _typed_errors(self._path):
                 self._reader.execute("BEGIN")
                 self._reader.execute("SELECT version FROM schema_version").fetchone()
             yield
         except BaseException:
             self._writer.execute("ROLLBACK")
             raise
-        with _told(self._path):
+        with _typed_errors(self._path):
             self._writer.execute("COMMIT")
 
     def forget(self) -> None:
@@ -89,6 +100,12 @@ class MetadataFile:
         rows = self._reader.execute("SELECT record FROM queues ORDER BY account, name").fetchall()
         return [msgspec.json.decode(record, type=Queue) for (record,) in rows]
 
+    def streams(self) -> list[Stream]:
+        if self.schema < STREAMS_SINCE:
+            return []
+        rows = self._reader.execute("SELECT record FROM streams ORDER BY account, name").fetchall()
+        return [msgspec.json.decode(record, type=Stream) for (record,) in rows]
+
     def master_ids(self) -> list[str]:
         """Ids of the master keys that wrap data keys."""
         rows = self._reader.execute("SELECT record FROM data_keys").fetchall()
@@ -104,13 +121,13 @@ class MetadataFile:
     def faults(self) -> str:
         """Damage found by SQLite, in its words; empty if there is none.  Raises
         :class:`~metadata_service.store.StoreUnavailable`."""
-        with _told(self._path):
+        with _typed_errors(self._path):
             found = [line for (line,) in self._reader.execute("PRAGMA quick_check(5)")]
         return "" if found == ["ok"] else "; ".join(found)
 
     def copy_to(self, path: Path) -> None:
         """Copy the whole file, as readers see it.  Raises :class:`~metadata_service.store.StoreUnavailable`."""
-        with _told(self._path):
+        with _typed_errors(self._path):
             copy = sqlite3.connect(path, isolation_level=None)
             try:
                 self._reader.backup(copy)
@@ -126,7 +143,7 @@ class MetadataFile:
 
     def put_off(self, pin: BackupPin) -> bool:
         """Extend a pin; False: it does not exist any more."""
-        with _told(self._path):
+        with _typed_errors(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 pins = _cluster(self._writer).pins
@@ -139,7 +156,7 @@ class MetadataFile:
 
     def unpin(self, gone: Callable[[BackupPin], bool]) -> int:
         """Remove the pins selected by ``gone``; returns their number."""
-        with _told(self._path):
+        with _typed_errors(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 pins = _cluster(self._writer).pins
@@ -156,7 +173,7 @@ class MetadataFile:
         )
 
 
-def begin_anew(path: Path) -> None:
+def prepare_restored(path: Path) -> None:
     """Prepare a copy to be the metadata of a service restored from a backup.
 
     Everything after the backup is lost, but clients may still have ids and receipt handles of that time: none
@@ -174,7 +191,8 @@ def begin_anew(path: Path) -> None:
             entry = msgspec.json.decode(record, type=ShardEntry)
             later = msgspec.structs.replace(entry, epoch=entry.epoch + LOST_EPOCHS)
             db.execute("UPDATE shards SET record = ? WHERE shard = ?", (text(later), number))
-        db.execute("UPDATE counters SET next = next + ? WHERE name <> 'log'", (LOST_IDS,))
+        for (name,) in db.execute("SELECT name FROM counters WHERE name <> 'log'").fetchall():
+            db.execute("UPDATE counters SET next = next + ? WHERE name = ?", (lost_ids(name), name))
         cluster = _cluster(db)
         if cluster.version:
             update_single(db, "cluster", msgspec.structs.replace(cluster, manager=0, pins=()), "the cluster's entry")
@@ -184,6 +202,11 @@ def begin_anew(path: Path) -> None:
         raise CannotOpen(f"the metadata in the backup cannot be used: {error}") from error
     finally:
         db.close()
+
+
+def lost_ids(counter: str) -> int:
+    """Number by which a counter is raised in a restored copy."""
+    return LOST_PRODUCER_IDS if counter == PRODUCER_COUNTER else LOST_IDS
 
 
 def _cluster(db: sqlite3.Connection) -> ClusterEntry:
@@ -208,7 +231,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _typed_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

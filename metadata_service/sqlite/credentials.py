@@ -66,10 +66,6 @@ class SQLiteCredentials:
     async def list_access_keys(self, account: str) -> list[AccessKey]:
         return await self._all(AccessKey, "access_keys WHERE account = ? ORDER BY access_key_id", (account,))
 
-    async def access_keys_without(self, mark: str) -> list[AccessKey]:
-        where = "access_keys WHERE substr(json_extract(record, '$.secret'), 1, ?) != ?"
-        return await self._all(AccessKey, where, (len(mark), mark))
-
     async def get_api_key(self, key_id: str) -> ApiKey | None:
         return await self._one(ApiKey, "api_keys WHERE key_id = ?", (key_id,))
 

@@ -18,7 +18,8 @@ _decode = msgspec.json.Decoder(DocumentJobs).decode
 class SQLiteDocuments:
     """The part of the store over the file on which ``worker`` works."""
 
-    _worker: Worker
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def document_jobs(self, account: str) -> DocumentJobs:
         def read(db: sqlite3.Connection) -> DocumentJobs:

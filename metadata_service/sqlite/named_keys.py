@@ -19,7 +19,8 @@ _decode = msgspec.json.Decoder(NamedKey).decode
 class SQLiteNamedKeys:
     """Named-key calls of the store, on the file of ``worker``."""
 
-    _worker: Worker
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def create_named_key(self, key: NamedKey) -> NamedKey:
         def create(db: sqlite3.Connection) -> NamedKey:

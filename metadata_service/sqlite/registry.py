@@ -7,7 +7,7 @@ import sqlite3
 import msgspec
 
 from metadata_service.models import (
-    CLUSTERS_MOST,
+    CLUSTERS_MAX,
     FIRST_CLUSTER,
     BackendCluster,
     ClusterReport,
@@ -26,7 +26,8 @@ _decode_manager = msgspec.json.Decoder(ManagerEntry).decode
 class SQLiteRegistry:
     """Cluster calls of the store, on the file of ``worker``."""
 
-    _worker: Worker
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     async def register_cluster(self, name: str) -> BackendCluster:
         check_cluster_name(name)
@@ -36,8 +37,8 @@ class SQLiteRegistry:
             if row is not None:
                 return _decode_cluster(row[0])
             number = 0 if name == FIRST_CLUSTER else next_id(db, "cluster")
-            if number >= CLUSTERS_MOST:
-                raise StoreError(f"all {CLUSTERS_MOST} numbers of backend clusters are used up")
+            if number >= CLUSTERS_MAX:
+                raise StoreError(f"all {CLUSTERS_MAX} numbers of backend clusters are used up")
             cluster = BackendCluster(name, number)
             query = "INSERT INTO backend_clusters (number, name, version, record) VALUES (?, ?, ?, ?)"
             db.execute(query, (number, name, cluster.version, text(cluster)))

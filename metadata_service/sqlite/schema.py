@@ -117,12 +117,26 @@ CREATE TABLE document_jobs (account TEXT PRIMARY KEY, version INTEGER NOT NULL, 
 """),
         back=("DROP TABLE document_jobs",),
     ),
+    Step(
+        _statements("""
+CREATE TABLE streams (
+    stream_id INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+    partitions INTEGER NOT NULL, record TEXT NOT NULL);
+CREATE UNIQUE INDEX streams_by_name ON streams (account, name);
+CREATE INDEX streams_by_partitions ON streams (account, partitions);
+CREATE TABLE group_clusters (account TEXT PRIMARY KEY, cluster INTEGER NOT NULL) WITHOUT ROWID;
+"""),
+        back=("DROP TABLE group_clusters", "DROP TABLE streams"),
+        lost=("SELECT 1 FROM streams", "SELECT 1 FROM group_clusters"),
+    ),
     first=6,
 )
 """Schema of all Holdfast versions up to this program's."""
 
 NAMED_KEYS_SINCE = 8
 """First version with the table ``named_keys``."""
+STREAMS_SINCE = 10
+"""First version with the table ``streams``."""
 
 BUSY_SECONDS = 5.0
 """Time for which a connection waits for another writer."""
@@ -156,8 +170,8 @@ def _keep_safely(db: sqlite3.Connection, path: Path) -> None:
     (synchronous,) = db.execute("PRAGMA synchronous").fetchone()
     if mode != "wal" or synchronous != 2:
         raise CannotOpen(
-            f"the metadata file {path} cannot be kept safely here: "
-            f"SQLite uses journal mode {mode} and synchronous level {synchronous} instead of wal and 2"
+            f"the metadata file {path} cannot be stored safely here: SQLite uses journal mode {mode} and "
+            f"synchronous level {synchronous} instead of wal and 2"
         )
     db.execute("PRAGMA secure_delete = ON")  # overwrites deleted data with zeros
 

@@ -3,7 +3,7 @@
 SQLite blocks, so one thread owns the connection and the event loop submits functions to it.  Writes that wait
 during a commit share the next transaction and its one fsync; each runs in a savepoint, so that a refused one
 does not affect the others.  Reads requested in between run in the same transaction, in order, and are answered
-with it, so that no reader sees what could still be undone.
+with it, so that no reader sees a change that could still be undone.
 """
 
 from __future__ import annotations

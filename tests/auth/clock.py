@@ -1,7 +1,5 @@
 """A clock set by a test."""
 
-from __future__ import annotations
-
 
 class Clock:
     """Settable time in seconds."""

@@ -1,7 +1,5 @@
 """Fixtures: a store with tenants, and objects over it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -13,6 +13,7 @@ from auth.tokens.service_keys import ServiceKeys
 from auth.tokens.sessions import Sessions
 from metadata_service.sqlite.store import SQLiteStore
 from tests.auth.clock import Clock
+from tests.closing import closing
 from tests.metadata_service.faulty import Faults
 
 ACCOUNT = "000000000000"
@@ -26,9 +27,9 @@ class CredentialWorld:
         self.faults = faults
         self.store = faults.store
         self.clock = clock
-        self.credentials = Credentials(self.store, clock=clock)
-        self.sessions = Sessions(ServiceKeys(self.store, "session", clock=clock))
-        self.tokens = TokenIssuer(ServiceKeys(self.store, "token", clock=clock))
+        self.credentials = Credentials(self.store.credentials, clock=clock)
+        self.sessions = Sessions(ServiceKeys(self.store.credentials, "session", clock=clock))
+        self.tokens = TokenIssuer(ServiceKeys(self.store.credentials, "token", clock=clock))
 
     def again(self) -> CredentialWorld:
         return CredentialWorld(self.faults, self.clock)
@@ -36,10 +37,7 @@ class CredentialWorld:
 
 @asynccontextmanager
 async def credential_world(folder: Path) -> AsyncIterator[CredentialWorld]:
-    store = SQLiteStore(folder / "metadata.sqlite")
-    try:
+    async with closing(SQLiteStore(folder / "metadata.sqlite")) as store:
         for account in (ACCOUNT, OTHER):
-            await store.put_tenant(Tenant(account, "tests"))
+            await store.credentials.put_tenant(Tenant(account, "tests"))
         yield CredentialWorld(Faults(store), Clock(1_800_000_000.0))
-    finally:
-        await store.close()

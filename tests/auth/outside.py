@@ -1,7 +1,5 @@
 """An OIDC issuer in memory: its documents, its keys, and its tokens."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

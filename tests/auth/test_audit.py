@@ -1,7 +1,5 @@
 """The audit log: lines cannot be forged, floods do not fill it, and losses are reported."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl
@@ -11,25 +9,36 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 
 from auth import audit
-from auth.audit import SIGN_IN, Act, AuditFile, AuditLog
+from auth.audit import SIGN_IN, AuditEntry, AuditFile, AuditLog
+from tests.tables import table
 
-ACT = Act("r-1", "arn:aws:iam::000000000000:root", "AKIA1", "10.0.0.9", "queue.purge", "arn:queue", "done")
+ENTRY = AuditEntry("r-1", "arn:aws:iam::000000000000:root", "AKIA1", "10.0.0.9", "queue.purge", "arn:queue", "done")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
-def refusal(credential: str = "AKIA2", address: str = "10.0.0.1") -> Act:
-    return Act("r-2", "", credential, address, SIGN_IN, "", "refused", "SignatureDoesNotMatch")
+def refusal(credential: str = "AKIA2", address: str = "10.0.0.1") -> AuditEntry:
+    return AuditEntry("r-2", "", credential, address, SIGN_IN, "", "refused", "SignatureDoesNotMatch")
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """Make a system call that fails with this error."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 @pytest.fixture
@@ -44,21 +53,9 @@ def log(path: Path) -> Iterator[AuditLog]:
     made.close()
 
 
-async def test_a_line_says_who_did_what_when_and_from_where(log: AuditLog, path: Path) -> None:
-    await log.act(ACT)
-    assert lines(path) == [
-        {
-            "time": "2027-01-15T08:00:00.250Z",
-            "request_id": "r-1",
-            "principal": "arn:aws:iam::000000000000:root",
-            "credential": "AKIA1",
-            "address": "10.0.0.9",
-            "action": "queue.purge",
-            "target": "arn:queue",
-            "outcome": "done",
-            "reason": "",
-        }
-    ]
+async def test_a_line_has_the_caller_the_action_the_time_and_the_address(log: AuditLog, path: Path) -> None:
+    await log.write(ENTRY)
+    assert lines(path) == [table(__file__, "a line")]
 
 
 async def test_only_the_owner_can_read_it(path: Path) -> None:
@@ -72,7 +69,7 @@ async def test_only_the_owner_can_read_it(path: Path) -> None:
     "evil", ['"}\n{"action":"forged"}', "\r\n", "\u2028\u2029\x85", "\x1b[2J\x9b", "\x7f\0", "\ud800"]
 )
 async def test_nothing_that_was_sent_ends_a_line_or_reaches_a_terminal(log: AuditLog, path: Path, evil: str) -> None:
-    await log.act(msgspec.structs.replace(ACT, target=evil, credential=evil))
+    await log.write(msgspec.structs.replace(ENTRY, target=evil, credential=evil))
     content = path.read_bytes()
     assert content.count(b"\n") == 1
     assert content.endswith(b"\n")
@@ -81,23 +78,23 @@ async def test_nothing_that_was_sent_ends_a_line_or_reaches_a_terminal(log: Audi
 
 
 async def test_long_values_are_cut(log: AuditLog, path: Path) -> None:
-    await log.act(msgspec.structs.replace(ACT, target="x" * 100_000))
+    await log.write(msgspec.structs.replace(ENTRY, target="x" * 100_000))
     assert path.stat().st_size < 2_000
 
 
 async def test_the_end_of_a_torn_line_does_not_hide_the_next_one(path: Path) -> None:
     path.write_bytes(b'{"time":"2027')
     log = AuditLog(AuditFile(path))
-    await log.act(ACT)
+    await log.write(ENTRY)
     log.close()
     assert path.read_bytes().split(b"\n")[0] == b'{"time":"2027'
     assert json.loads(path.read_bytes().split(b"\n")[1])["action"] == "queue.purge"
 
 
-async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
-    log = AuditLog(AuditFile(path, bytes_most=600, files_most=3))
+async def test_files_are_rotated_and_the_oldest_is_removed(path: Path) -> None:
+    log = AuditLog(AuditFile(path, bytes_max=600, files_max=3))
     for number in range(20):
-        await log.act(msgspec.structs.replace(ACT, request_id=f"r-{number}"))
+        await log.write(msgspec.structs.replace(ENTRY, request_id=f"r-{number}"))
     log.close()
     files = sorted(entry.name for entry in path.parent.iterdir())
     assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
@@ -108,9 +105,9 @@ async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
 
 
 async def test_of_two_that_write_one_rotates_and_the_other_follows(path: Path) -> None:
-    one, other = (AuditLog(AuditFile(path, bytes_most=600, files_most=9)) for _ in range(2))
+    one, other = (AuditLog(AuditFile(path, bytes_max=600, files_max=9)) for _ in range(2))
     for number in range(20):
-        await (one if number % 3 else other).act(msgspec.structs.replace(ACT, request_id=f"r-{number}"))
+        await (one if number % 3 else other).write(msgspec.structs.replace(ENTRY, request_id=f"r-{number}"))
     one.close()
     other.close()
     files = [path, *(path.with_name(f"audit.jsonl.{number}") for number in range(1, 9))]
@@ -119,7 +116,44 @@ async def test_of_two_that_write_one_rotates_and_the_other_follows(path: Path) -
     assert all(file.stat().st_size <= 600 for file in files if file.exists())
 
 
-async def test_nobody_waits_for_the_disk_of_one_that_has_rotated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_there_at_each_step_of_a_rotation(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process would take an old generation for the current file."""
+    there: list[bool] = []
+
+    def watch(name: str) -> None:
+        step = getattr(os, name)
+
+        def watched(*names: Path) -> None:
+            step(*names)
+            there.append(path.exists())
+
+        monkeypatch.setattr(os, name, watched)
+
+    watch("replace")
+    watch("link")
+    file = AuditFile(path, bytes_max=5, files_max=4)
+    for number in range(6):
+        file.append(f"line {number}".encode())
+    file.close()
+    assert len(there) > 6
+    assert all(there)
+    kept = [path.with_name(f"{path.name}.{number}") for number in (3, 2, 1)] + [path]
+    assert [one.read_text() for one in kept] == [f"line {number}\n" for number in (2, 3, 4, 5)]
+
+
+def test_a_rotation_continues_where_one_was_killed(path: Path) -> None:
+    file = AuditFile(path, bytes_max=5, files_max=4)
+    file.append(b"first")
+    os.link(path, path.with_name(f"{path.name}.1"))
+    file.append(b"second")
+    file.close()
+    assert {one.name: one.read_text() for one in path.parent.glob(f"{path.name}*")} == {
+        path.name: "second\n",
+        f"{path.name}.1": "first\n",
+    }
+
+
+async def test_writers_do_not_wait_for_the_disk_of_a_rotation(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, reached = threading.Event(), threading.Event()
 
     def slow(_: int) -> None:
@@ -127,7 +161,7 @@ async def test_nobody_waits_for_the_disk_of_one_that_has_rotated(path: Path, mon
         assert disk.wait(60)
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    file = AuditFile(path, bytes_most=30)
+    file = AuditFile(path, bytes_max=30)
     file.append(b'{"number": 1, "full": true}')
     with path.open("rb") as other:
         syncing = asyncio.create_task(file.sync())
@@ -145,7 +179,7 @@ async def test_nobody_waits_for_the_disk_of_one_that_has_rotated(path: Path, mon
 def test_processes_that_write_one_file_lose_no_line(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from auth.audit import AuditFile\n"
-        "file = AuditFile(Path(sys.argv[1]), bytes_most=2000, files_most=1000)\n"
+        "file = AuditFile(Path(sys.argv[1]), bytes_max=2000, files_max=1000)\n"
         "sys.stdin.read()\n"
         'for number in range(500): file.append(b\'{"who": %d, "what": %d}\' % (int(sys.argv[2]), number))\n'
     )
@@ -163,17 +197,14 @@ def test_processes_that_write_one_file_lose_no_line(path: Path) -> None:
 
 
 async def test_a_rotation_that_fails_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(*_: Any, **__: Any) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    log = AuditLog(AuditFile(path, bytes_most=300))
-    await log.act(ACT)
+    log = AuditLog(AuditFile(path, bytes_max=300))
+    await log.write(ENTRY)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", none_left)
-        await log.act(ACT)
-        await log.act(ACT)
+        patch.setattr(os, "open", failing(errno.EMFILE))
+        await log.write(ENTRY)
+        await log.write(ENTRY)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    await log.act(ACT)
+    await log.write(ENTRY)
     log.close()
     written = [line for file in sorted(path.parent.iterdir(), reverse=True) for line in lines(file)]
     assert [(line["action"], line.get("count")) for line in written] == [
@@ -183,19 +214,16 @@ async def test_a_rotation_that_fails_loses_nothing(path: Path, monkeypatch: pyte
     ]
 
 
-async def test_what_cannot_be_written_is_told_and_missed(
+async def test_lines_that_cannot_be_written_are_reported_and_counted(
     log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(file: int, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        await log.act(ACT)
-        await log.act(msgspec.structs.replace(ACT, request_id="r-7"))
+        patch.setattr(os, "write", failing(errno.ENOSPC))
+        await log.write(ENTRY)
+        await log.write(msgspec.structs.replace(ENTRY, request_id="r-7"))
     assert "No space left on device" in caplog.text
     assert '"request_id":"r-7"' in caplog.text
-    await log.act(msgspec.structs.replace(ACT, request_id="r-8"))
+    await log.write(msgspec.structs.replace(ENTRY, request_id="r-8"))
     assert [(line["action"], line.get("count")) for line in lines(path)[-2:]] == [
         ("audit.gap", 2),
         ("queue.purge", None),
@@ -216,22 +244,17 @@ async def test_a_line_that_was_written_in_part_is_ended_first(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", nearly_full)
-        await log.act(ACT)
-    await log.act(ACT)
+        await log.write(ENTRY)
+    await log.write(ENTRY)
     torn, gap, act = path.read_bytes().split(b"\n")[:-1]
     assert len(torn) == 20
     assert json.loads(gap)["action"] == "audit.gap"
     assert json.loads(act)["action"] == "queue.purge"
 
 
-async def test_a_disk_that_does_not_sync_is_told(
-    log: AuditLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(file: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", broken)
-    await log.act(ACT)
+@mock.patch.object(os, "fdatasync", failing(errno.EIO))
+async def test_a_disk_that_does_not_sync_is_reported(log: AuditLog, caplog: pytest.LogCaptureFixture) -> None:
+    await log.write(ENTRY)
     assert "Input/output error" in caplog.text
 
 
@@ -243,11 +266,11 @@ async def test_the_first_refusals_of_a_pair_get_lines_and_the_rest_a_count(log: 
         log.refused_sign_in(refusal())
     log.refused_sign_in(refusal(address="10.0.0.2"))
     written = lines(path)
-    assert [line["address"] for line in written] == ["10.0.0.1"] * audit.LINES_OF_PAIR_MOST + ["10.0.0.2"]
+    assert [line["address"] for line in written] == ["10.0.0.1"] * audit.LINES_OF_PAIR_MAX + ["10.0.0.2"]
     log.end_minute()
     (counted,) = lines(path)[len(written) :]
     assert (counted["credential"], counted["address"]) == ("AKIA2", "10.0.0.1")
-    assert counted["count"] == 1_000 - audit.LINES_OF_PAIR_MOST
+    assert counted["count"] == 1_000 - audit.LINES_OF_PAIR_MAX
 
 
 async def test_a_flood_from_everywhere_is_bounded_and_none_is_lost(log: AuditLog, path: Path) -> None:
@@ -255,12 +278,12 @@ async def test_a_flood_from_everywhere_is_bounded_and_none_is_lost(log: AuditLog
         log.refused_sign_in(refusal(credential=f"AKIA{number}", address=f"10.0.{number % 250}.1"))
     log.end_minute()
     written = lines(path)
-    assert len(written) <= audit.LINES_MOST + audit.PAIRS_MOST + 1
+    assert len(written) <= audit.LINES_MAX + audit.PAIRS_MAX + 1
     assert sum(line.get("count", 1) for line in written) == 5_000
 
 
 async def test_after_a_minute_counting_begins_anew(log: AuditLog, path: Path) -> None:
-    for _ in range(audit.LINES_OF_PAIR_MOST + 1):
+    for _ in range(audit.LINES_OF_PAIR_MAX + 1):
         log.refused_sign_in(refusal())
     log.end_minute()
     before = len(lines(path))
@@ -268,20 +291,18 @@ async def test_after_a_minute_counting_begins_anew(log: AuditLog, path: Path) ->
     assert len(lines(path)) == before + 1
 
 
-async def test_the_counts_are_written_without_a_further_refusal(
-    log: AuditLog, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(audit, "MINUTE_SECONDS", 0.01)
-    for _ in range(audit.LINES_OF_PAIR_MOST + 3):
+@mock.patch.object(audit, "MINUTE_SECONDS", 0.01)
+async def test_the_counts_are_written_without_a_further_refusal(log: AuditLog, path: Path) -> None:
+    for _ in range(audit.LINES_OF_PAIR_MAX + 3):
         log.refused_sign_in(refusal())
-    while len(lines(path)) == audit.LINES_OF_PAIR_MOST:
+    while len(lines(path)) == audit.LINES_OF_PAIR_MAX:
         await asyncio.sleep(0.005)
     assert lines(path)[-1]["count"] == 3
 
 
 async def test_closing_writes_the_counts(path: Path) -> None:
     log = AuditLog(AuditFile(path))
-    for _ in range(audit.LINES_OF_PAIR_MOST + 2):
+    for _ in range(audit.LINES_OF_PAIR_MAX + 2):
         log.refused_sign_in(refusal())
     log.close()
     assert lines(path)[-1]["count"] == 2

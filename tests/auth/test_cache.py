@@ -1,13 +1,12 @@
 """The cache through which requests see keys."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
 
 from auth.cache import Cache
 from tests.auth.clock import Clock
+from tests.servers.waiting import until
 
 
 class Store:
@@ -17,7 +16,7 @@ class Store:
         self.values: dict[str, str] = {"known": "value"}
         self.asked: list[str] = []
         self.at_once = 0
-        self.most_at_once = 0
+        self.concurrent_max = 0
         self.error: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -25,7 +24,7 @@ class Store:
     async def look_up(self, key_id: str) -> str | None:
         self.asked.append(key_id)
         self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.concurrent_max = max(self.concurrent_max, self.at_once)
         value = self.values.get(key_id)
         await self.gate.wait()
         self.at_once -= 1
@@ -49,8 +48,7 @@ def cache(store: Store, clock: Clock) -> Cache[str]:
 
 
 async def settled(cache: Cache[str]) -> None:
-    while cache._under_way:
-        await asyncio.sleep(0)
+    await until(lambda: not cache._under_way)
 
 
 async def test_a_value_is_looked_up_once(cache: Cache[str], store: Store) -> None:
@@ -61,9 +59,7 @@ async def test_a_value_is_looked_up_once(cache: Cache[str], store: Store) -> Non
     assert store.asked == ["known"]
 
 
-async def test_a_value_in_use_is_looked_up_ahead_and_nobody_waits(
-    cache: Cache[str], store: Store, clock: Clock
-) -> None:
+async def test_a_value_in_use_is_refreshed_ahead_without_waiting(cache: Cache[str], store: Store, clock: Clock) -> None:
     await cache.find("known")
     for step in range(1, 10):
         store.values["known"] = f"value {step}"
@@ -91,15 +87,14 @@ async def test_no_value_is_older_than_a_second(cache: Cache[str], store: Store, 
 async def test_the_age_counts_from_before_the_look_up(cache: Cache[str], store: Store, clock: Clock) -> None:
     store.gate.clear()
     finding = asyncio.ensure_future(cache.find("known"))
-    while not store.asked:
-        await asyncio.sleep(0)
+    await until(lambda: store.asked)
     clock.now += 1
     store.gate.set()
     assert await finding == "value"
     assert cache.cached("known") is None
 
 
-async def test_a_value_removed_elsewhere_goes(cache: Cache[str], store: Store, clock: Clock) -> None:
+async def test_a_value_removed_by_another_process_disappears(cache: Cache[str], store: Store, clock: Clock) -> None:
     await cache.find("known")
     del store.values["known"]
     clock.now += 0.6
@@ -119,7 +114,7 @@ async def test_a_change_here_is_seen_at_once(cache: Cache[str], store: Store) ->
     assert await cache.find("known") == "changed"
     assert await cache.find("new") == "there"
     store.values["known"] = "again"
-    cache.forget_where(lambda value: value == "changed")
+    cache.forget_all(lambda value: value == "changed")
     assert cache.cached("new") == "there"
     assert await cache.find("known") == "again"
 
@@ -127,8 +122,7 @@ async def test_a_change_here_is_seen_at_once(cache: Cache[str], store: Store) ->
 async def test_a_look_up_that_a_change_overtook_is_made_again(cache: Cache[str], store: Store) -> None:
     store.gate.clear()
     finding = asyncio.ensure_future(cache.find("known"))
-    while not store.asked:
-        await asyncio.sleep(0)
+    await until(lambda: store.asked)
     store.values["known"] = "changed"  # after the lookup has read
     cache.forget("known")
     store.gate.set()
@@ -161,26 +155,24 @@ async def test_strangers_cannot_flood_the_store(cache: Cache[str], store: Store)
     store.gate.clear()
     twins = [asyncio.ensure_future(cache.find("unknown")) for _ in range(5)]
     others = [asyncio.ensure_future(cache.find(f"unknown {number}")) for number in range(1, 9)]
-    while store.at_once < 2:
-        await asyncio.sleep(0)
+    await until(lambda: store.at_once >= 2)
     store.gate.set()
     assert set(await asyncio.gather(*twins, *others)) == {None}
     assert store.asked.count("unknown") == 1
-    assert store.most_at_once == 2
+    assert store.concurrent_max == 2
     assert cache._under_way == {}
 
 
 async def test_a_caller_that_leaves_does_not_take_its_twin_along(cache: Cache[str], store: Store) -> None:
     store.gate.clear()
     first, twin = (asyncio.ensure_future(cache.find("known")) for _ in range(2))
-    while not store.asked:
-        await asyncio.sleep(0)
+    await until(lambda: store.asked)
     first.cancel()
     store.gate.set()
     assert await twin == "value"
 
 
-async def test_what_the_store_raises_is_raised_and_not_remembered(cache: Cache[str], store: Store) -> None:
+async def test_errors_of_the_store_are_raised_and_not_cached(cache: Cache[str], store: Store) -> None:
     store.error = Down()
     with pytest.raises(Down):
         await cache.find("known")
@@ -188,7 +180,7 @@ async def test_what_the_store_raises_is_raised_and_not_remembered(cache: Cache[s
     assert await cache.find("known") == "value"
 
 
-async def test_a_store_that_fails_ahead_of_time_is_asked_again(cache: Cache[str], store: Store, clock: Clock) -> None:
+async def test_a_store_that_fails_during_a_refresh_is_retried(cache: Cache[str], store: Store, clock: Clock) -> None:
     await cache.find("known")
     store.error = Down()
     clock.now += 0.6

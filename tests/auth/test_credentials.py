@@ -1,7 +1,5 @@
 """Tenants and keys: generated values, and their representations."""
 
-from __future__ import annotations
-
 import pytest
 
 from auth.credentials import ApiKey, ServiceKey, check_access_key, check_account, new_access_key, new_principal_id
@@ -22,7 +20,7 @@ def test_nothing_secret_is_in_the_repr_of_other_keys() -> None:
     assert "secret" not in f"{[service_key]} {service_key!s}"
 
 
-def test_how_policies_name_a_key() -> None:
+def test_names_of_keys_in_policies() -> None:
     key = new_access_key(ACCOUNT)
     assert key.principal.arn == f"arn:aws:iam::{ACCOUNT}:root"
     api_key = ApiKey("k" * 16, b"", ACCOUNT, "AIDA", name="worker")

@@ -1,14 +1,12 @@
 """Guessing of keys: counted, slowed, logged once, in bounded memory."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
 import pytest
 
 from auth import guessing
-from auth.guessing import ALLOWED, DELAY_SECONDS_MOST, LEAK_PER_SECOND, Guesses
+from auth.guessing import ALLOWED, DELAY_SECONDS_MAX, LEAK_PER_SECOND, Guesses
 from tests.auth.clock import Clock
 
 WRONG = "SignatureDoesNotMatch"
@@ -22,7 +20,7 @@ def guesses(clock: Clock) -> Guesses:
 def test_a_few_failures_cost_nothing_and_many_cost_more_and_more(guesses: Guesses) -> None:
     delays = [guesses.delay(WRONG, "192.0.2.1", f"key-{number}") for number in range(3 * ALLOWED)]
     assert delays[:ALLOWED] == [0.0] * ALLOWED
-    assert 0 < delays[ALLOWED] < delays[ALLOWED + 1] < delays[-1] == DELAY_SECONDS_MOST
+    assert 0 < delays[ALLOWED] < delays[ALLOWED + 1] < delays[-1] == DELAY_SECONDS_MAX
     assert guesses.delay(WRONG, "192.0.2.2", "another") == 0.0
 
 
@@ -46,11 +44,11 @@ def test_failures_leak_away(guesses: Guesses, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "OptInRequired", "MissingAuthenticationToken", "RequestExpired"])
-def test_what_is_no_guess_does_not_count(guesses: Guesses, code: str) -> None:
+def test_failures_that_are_no_guesses_do_not_count(guesses: Guesses, code: str) -> None:
     assert {guesses.delay(code, "192.0.2.1", "AKIA") for _ in range(3 * ALLOWED)} == {0.0}
 
 
-def test_a_burst_is_told_once(guesses: Guesses, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_burst_is_reported_once(guesses: Guesses, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         with caplog.at_level(logging.WARNING, "holdfast.auth"):
             for _ in range(5 * ALLOWED):
@@ -64,7 +62,7 @@ def test_a_burst_is_told_once(guesses: Guesses, clock: Clock, caplog: pytest.Log
 
 
 def test_memory_is_bounded(guesses: Guesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guessing, "COUNTED_MOST", 10)
+    monkeypatch.setattr(guessing, "COUNTED_MAX", 10)
     for number in range(100):
         guesses.delay(WRONG, f"192.0.2.{number}", "k" * 10_000 + str(number))
     assert len(guesses._counts) == 10
@@ -72,7 +70,7 @@ def test_memory_is_bounded(guesses: Guesses, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_only_so_many_answers_wait(guesses: Guesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guessing, "WAITING_MOST", 2)
+    monkeypatch.setattr(guessing, "WAITING_MAX", 2)
     waiting = [asyncio.ensure_future(guesses.wait(60)) for _ in range(2)]
     await asyncio.sleep(0)
     assert await guesses.wait(60) is False

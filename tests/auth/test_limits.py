@@ -1,7 +1,5 @@
 """A tenant's limits: valid values, and error texts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -11,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.limits import UNLIMITED, Rate, TenantLimits, parse_limits, parse_rate
+from tests.tables import table
 
 
-def test_nothing_is_limited_unless_it_is_said() -> None:
+def test_nothing_is_limited_unless_configured() -> None:
     assert all(getattr(UNLIMITED, name) is None for name in TenantLimits.__struct_fields__)
 
 
@@ -29,7 +28,7 @@ def test_a_burst_is_at_least_one_call(burst: Any) -> None:
         Rate(1, burst)
 
 
-@pytest.mark.parametrize("name", ["queues", "stored_bytes", "connections", "long_polls"])
+@pytest.mark.parametrize("name", ["queues", "topics", "topic_partitions", "stored_bytes", "connections"])
 @pytest.mark.parametrize("quota", [-1, 1.0, True, "5", 2**63])
 def test_a_quota_is_a_whole_number(name: str, quota: Any) -> None:
     with pytest.raises(ValueError, match=f"the quota {name} is a whole number"):
@@ -45,24 +44,24 @@ def test_a_rate_is_no_number() -> None:
 def test_limits_are_stored_as_json() -> None:
     limits = TenantLimits(calls=Rate(50, 200), each_queue=Rate(0.1, 1), queues=0)
     assert msgspec.json.decode(msgspec.json.encode(limits), type=TenantLimits) == limits
+    assert msgspec.json.encode(TenantLimits(topics=5)) == b'{"topics":5}', "no others, which an older release refuses"
 
 
 @pytest.mark.parametrize("text", ['{"calls": {"per_second": 0, "burst": 1}}', '{"sends": null}', '{"queues": -1}'])
-def test_what_was_stored_is_checked_too(text: str) -> None:
+def test_stored_values_are_checked_too(text: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(text, type=TenantLimits)
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"),
-    [("50:200", Rate(50, 200)), ("50", Rate(50, 50)), ("0.1", Rate(0.1, 1)), ("2.5", Rate(2.5, 3))],
+    ("text", "rate"), [("50:200", Rate(50, 200)), ("50", Rate(50, 50)), ("0.1", Rate(0.1, 1)), ("2.5", Rate(2.5, 3))]
 )
 def test_a_rate_can_be_written(text: str, rate: Rate) -> None:
     assert parse_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "x", "50:", ":5", "50/s", "-1", "1e3", "50:2.5", "٥", "50:200\n"])
-def test_what_is_no_rate_is_told_how_one_is_written(text: str) -> None:
+def test_an_invalid_rate_is_refused_with_the_format(text: str) -> None:
     with pytest.raises(ValueError, match="such as 50:200"):
         parse_rate(text)
 
@@ -80,17 +79,7 @@ def test_limits_can_be_written() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("sends=5", "'sends' is no limit; there are calls, send"),
-        ("queues=-1", "the quota queues is a whole number"),
-        ("queues", "the quota queues is a whole number"),
-        ("send", "such as 50:200"),
-        ("send=0", "calls per second from"),
-        ("send=1 send=2", "the limit send is given twice"),
-    ],
-)
-def test_what_is_no_limits_is_told(text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "told"), table(__file__, "what is no limits is told"))
+def test_errors_of_invalid_limits(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse_limits(text)

@@ -1,49 +1,39 @@
 """Tenants and keys as requests see them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
 
 from auth.credentials import AccessKey, ApiKey, Tenant, TenantRole, new_access_key, new_principal_id
 from auth.lookup import Credentials
-from metadata_service.sqlite.store import SQLiteStore
 from tests.auth.clock import Clock
+from tests.auth.credential_world import ACCOUNT, OTHER, CredentialWorld
 from tests.metadata_service.faulty import Faults
-
-ACCOUNT = "000000000000"
-OTHER = "111111111111"
 
 
 @pytest.fixture
-async def faults(tmp_path: Path) -> AsyncIterator[Faults]:
-    store = SQLiteStore(tmp_path / "metadata.sqlite")
-    for account in (ACCOUNT, OTHER):
-        await store.put_tenant(Tenant(account, "tests"))
-    yield Faults(store)
-    await store.close()
+def faults(world: CredentialWorld) -> Faults:
+    return world.faults
 
 
 @pytest.fixture
 def credentials(faults: Faults, clock: Clock) -> Credentials:
-    return Credentials(faults.store, clock=clock, known_limit=3)
+    return Credentials(faults.store.credentials, clock=clock, known_limit=3)
 
 
 @pytest.fixture
-def elsewhere(faults: Faults, clock: Clock) -> Credentials:
+def other_process(faults: Faults, clock: Clock) -> Credentials:
     """Credentials of another process on the same store."""
-    return Credentials(faults.store, clock=clock)
+    return Credentials(faults.store.credentials, clock=clock)
 
 
 @pytest.fixture
 async def key(faults: Faults) -> AccessKey:
     key = new_access_key(ACCOUNT)
-    await faults.store.put_access_key(key)
+    await faults.store.credentials.put_access_key(key)
     return key
 
 
@@ -52,7 +42,7 @@ async def found(credentials: Credentials, key: AccessKey) -> AccessKey | None:
     return None if known is None else known.key
 
 
-async def test_a_key_comes_with_its_tenant(credentials: Credentials, key: AccessKey) -> None:
+async def test_a_key_is_read_with_its_tenant(credentials: Credentials, key: AccessKey) -> None:
     known = await credentials.find(key.access_key_id)
     assert known is not None
     assert (known.key, known.tenant, known.principal) == (key, Tenant(ACCOUNT, "tests"), key.principal)
@@ -60,45 +50,47 @@ async def test_a_key_comes_with_its_tenant(credentials: Credentials, key: Access
     assert known.usable
 
 
-async def test_a_change_is_seen_at_once_here_and_within_a_second_elsewhere(
-    credentials: Credentials, elsewhere: Credentials, clock: Clock, key: AccessKey
+async def test_a_change_is_seen_at_once_here_and_within_a_second_by_other_processes(
+    credentials: Credentials, other_process: Credentials, clock: Clock, key: AccessKey
 ) -> None:
-    assert await found(elsewhere, key) == await found(credentials, key) == key
+    assert await found(other_process, key) == await found(credentials, key) == key
     revoked = await credentials.update_access_key(msgspec.structs.replace(key, active=False))
     assert await found(credentials, key) == revoked
     clock.now += 0.99
-    elsewhere.access_keys.cached(key.access_key_id)
+    other_process.access_keys.cached(key.access_key_id)
     clock.now += 0.01
-    assert elsewhere.access_keys.cached(key.access_key_id) is None
-    known = await elsewhere.find(key.access_key_id)
+    assert other_process.access_keys.cached(key.access_key_id) is None
+    known = await other_process.find(key.access_key_id)
     assert known is not None
     assert not known.usable
 
 
-async def test_a_deleted_key(credentials: Credentials, elsewhere: Credentials, clock: Clock, key: AccessKey) -> None:
-    await found(elsewhere, key)
+async def test_a_deleted_key(
+    credentials: Credentials, other_process: Credentials, clock: Clock, key: AccessKey
+) -> None:
+    await found(other_process, key)
     await found(credentials, key)
     assert await credentials.delete_access_key(key.access_key_id)
     assert await found(credentials, key) is None
     clock.now += 1
-    assert await found(elsewhere, key) is None
+    assert await found(other_process, key) is None
     assert not await credentials.delete_access_key(key.access_key_id)
 
 
 async def test_a_suspension_concerns_all_keys_of_the_tenant_and_no_others(
-    credentials: Credentials, elsewhere: Credentials, clock: Clock, key: AccessKey
+    credentials: Credentials, other_process: Credentials, clock: Clock, key: AccessKey
 ) -> None:
     api_key = ApiKey("k" * 16, b"d", ACCOUNT, new_principal_id())
     others = new_access_key(OTHER)
     await credentials.put_api_key(api_key)
     await credentials.put(others)
-    for some in (credentials, elsewhere):
+    for some in (credentials, other_process):
         for key_id in (key.access_key_id, others.access_key_id):
             assert await some.find(key_id) is not None
         assert await some.find_api_key(api_key.key_id) is not None
         assert await some.tenants.find(ACCOUNT) is not None
     await credentials.update_tenant(Tenant(ACCOUNT, "tests", state="suspended"))
-    for some in (credentials, elsewhere):
+    for some in (credentials, other_process):
         known, known_other = await some.find(key.access_key_id), await some.find(others.access_key_id)
         known_api_key, tenant = await some.find_api_key(api_key.key_id), await some.tenants.find(ACCOUNT)
         assert known is not None
@@ -111,17 +103,17 @@ async def test_a_suspension_concerns_all_keys_of_the_tenant_and_no_others(
         clock.now += 1
 
 
-async def test_a_role(credentials: Credentials, elsewhere: Credentials, clock: Clock) -> None:
+async def test_a_role(credentials: Credentials, other_process: Credentials, clock: Clock) -> None:
     role = TenantRole(ACCOUNT, "worker", "AROA")
     assert await credentials.find_role(ACCOUNT, "worker") is None
     await credentials.put_role(role)
-    assert await credentials.find_role(ACCOUNT, "worker") == await elsewhere.find_role(ACCOUNT, "worker") == role
+    assert await credentials.find_role(ACCOUNT, "worker") == await other_process.find_role(ACCOUNT, "worker") == role
     newer = await credentials.update_role(msgspec.structs.replace(role, scopes=("send",)))
     assert await credentials.find_role(ACCOUNT, "worker") == newer
     assert await credentials.delete_role(ACCOUNT, "worker")
     assert await credentials.find_role(ACCOUNT, "worker") is None
     clock.now += 1
-    assert await elsewhere.find_role(ACCOUNT, "worker") is None
+    assert await other_process.find_role(ACCOUNT, "worker") is None
 
 
 async def test_a_change_of_unknown_outcome_is_looked_up(
@@ -159,20 +151,18 @@ async def test_uses_are_written_together_and_once_a_minute(
     assert faults.calls.count("record_uses") == 0
     await credentials.close()
     assert faults.calls.count("record_uses") == 1
-    assert await faults.store.key_uses([key.access_key_id]) == {key.access_key_id: 1_000}
+    assert await faults.store.credentials.key_uses([key.access_key_id]) == {key.access_key_id: 1_000}
     credentials.used(key.access_key_id, 1_060.5)
     await credentials.close()
     await credentials.close()
     assert faults.calls.count("record_uses") == 2
-    assert await faults.store.key_uses([key.access_key_id]) == {key.access_key_id: 1_060}
+    assert await faults.store.credentials.key_uses([key.access_key_id]) == {key.access_key_id: 1_060}
 
 
-async def test_uses_are_written_without_being_asked(
-    credentials: Credentials, faults: Faults, key: AccessKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("auth.lookup.FLUSH_SECONDS", 0)
+@mock.patch("auth.lookup.FLUSH_SECONDS", 0)
+async def test_uses_are_written_in_the_background(credentials: Credentials, faults: Faults, key: AccessKey) -> None:
     credentials.used(key.access_key_id, 1_000)
-    while not await faults.store.key_uses([key.access_key_id]):
+    while not await faults.store.credentials.key_uses([key.access_key_id]):
         await asyncio.sleep(0)
 
 

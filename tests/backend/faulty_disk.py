@@ -1,7 +1,5 @@
 """A real disk whose reads fail on demand."""
 
-from __future__ import annotations
-
 import errno
 import os
 
@@ -22,7 +20,6 @@ class FaultyDisk(RealDisk):
         self.bad: dict[str, set[int]] = {}
         """Unreadable blocks by path: reads fail with EIO."""
         self.errors = 0
-        """Number of failed reads."""
 
     def open(self, path: str) -> int:
         if self.error is not None and path.endswith((".log", ".bin")):

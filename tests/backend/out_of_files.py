@@ -3,8 +3,6 @@
 Prints the number of receives refused meanwhile, and of messages received, deleted and quarantined afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import resource
@@ -36,10 +34,9 @@ async def main(folder: Path) -> dict[str, int]:
     received = 0
     while messages := await cluster.receive(queue):
         assert all(message.receives == 1 for message in messages), "what nobody got counts as not received"
-        await cluster.node.delete(queue, [message.handle for message in messages])
+        await cluster.delete(queue, *messages)
         received += len(messages)
-    assert cluster.node._incarnation is not None
-    quarantined = cluster.node._incarnation.partitions[1].fold.quarantined
+    quarantined = cluster.incarnation.partitions[1].fold.quarantined
     await cluster.stop()
     return {"refused": refused, "received": received, "quarantined": quarantined}
 

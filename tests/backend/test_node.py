@@ -1,55 +1,32 @@
 """A whole node: its answers, and its state after a restart."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
-from backend.api import (
-    DeadLetter,
-    HandleOutcome,
-    MoveTaskRefused,
-    MoveTaskUnknown,
-    NewMessage,
-    PartitionGone,
-    PartitionSettings,
-    PartitionUnknown,
-    Receive,
-    SettingsStale,
-    Target,
-    Unavailable,
-)
-from backend.serving import account_usage
-from tests.backend.nodes import RestartableNode
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[RestartableNode]:
-    cluster = RestartableNode(tmp_path)
-    await cluster.start()
-    yield cluster
-    await cluster.stop()
-
-
-async def until(condition: object) -> None:
-    """Wait until a coroutine function returns something true."""
-    while not await condition():  # type: ignore[operator]
-        await asyncio.sleep(0.005)
+from backend import api
+from backend.journal.local.log import LogSettings
+from backend.recovery import checkpointer
+from backend.serving import queue_stats
+from tests.backend.calls import until_equal, until_move
+from tests.backend.nodes import RestartableNode, node_with
+from tests.servers.waiting import until
 
 
 async def test_messages_survive_a_restart_with_their_state(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, "a", "b", "c")
-    first, second = await cluster.receive(queue, most=2, visibility=600)
-    await cluster.node.delete(queue, [first.handle])
+    first, second = await cluster.receive(queue, messages_max=2, visibility=600)
+    await cluster.delete(queue, first)
     await cluster.restart()
-    counters = await cluster.node.counters(queue)
+    counters = await cluster.count(queue)
     assert (counters.visible, counters.in_flight) == (1, 1)
-    assert await cluster.node.delete(queue, [second.handle]) == [HandleOutcome.DONE]
+    assert await cluster.delete(queue, second) == [api.HandleOutcome.DONE]
     (third,) = await cluster.receive(queue)
     assert third.payload == b"c"
     assert third.number > second.number
@@ -57,68 +34,52 @@ async def test_messages_survive_a_restart_with_their_state(cluster: RestartableN
 
 async def test_the_bytes_that_are_stored_are_counted_and_survive_a_restart(cluster: RestartableNode) -> None:
     dead, queue = await cluster.queue(2), await cluster.queue(1)
-    dead_letter = DeadLetter(1, dead)
+    dead_letter = api.DeadLetter(1, dead)
 
     async def stored_bytes() -> tuple[int, int]:
-        return (await cluster.node.counters(queue)).stored_bytes, (await cluster.node.counters(dead)).stored_bytes
+        return (await cluster.count(queue)).stored_bytes, (await cluster.count(dead)).stored_bytes
 
     await cluster.send(queue, "a" * 1000, "b" * 200, "c" * 30)
     assert await stored_bytes() == (1230, 0)
-    first, _ = await cluster.receive(queue, most=2, visibility=0)
+    first, _ = await cluster.receive(queue, messages_max=2, visibility=0)
     assert first.payload == b"a" * 1000
-    await cluster.node.delete(queue, [first.handle])
+    await cluster.delete(queue, first)
     assert await stored_bytes() == (230, 0)
     await cluster.restart()
     assert await stored_bytes() == (230, 0)
-    await cluster.node.receive(queue, Receive(10, 30, 0, dead_letter))
-
-    async def moved() -> bool:
-        return await stored_bytes() == (30, 200)
-
-    await until(moved)
+    await cluster.receive(queue, 10, 30, 0, dead_letter)
+    await until_equal(stored_bytes, (30, 200))
     await cluster.restart()
     assert await stored_bytes() == (30, 200)
-    await cluster.node.purge(queue, 1)
+    await cluster.node.call(api.Purge(queue, 1))
     assert await stored_bytes() == (0, 200)
 
 
-async def test_the_bytes_of_an_account_are_those_of_its_queues(
-    cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(account_usage, "AT_ONCE", 2)
+async def test_bytes_of_an_account(cluster: RestartableNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_stats, "SUMMED_AT_ONCE", 2)
     for partition in range(1, 6):
         await cluster.send(await cluster.queue(partition), "x" * partition)
-    stranger = PartitionSettings(9, 9, 1, "arn:aws:sqs:us-east-1:111111111111:queue", b"k" * 16)
-    await cluster.node.configure(stranger)
-    await cluster.send(Target(9, 9, 1), "y" * 1000)
-    assert await cluster.node.stored_bytes("000000000000") == 15
-    assert await cluster.node.stored_bytes("111111111111") == 1000
-    assert await cluster.node.stored_bytes("222222222222") == 0
-    await cluster.node.drop(Target(5, 5, 1))
-
-    async def ten() -> bool:
-        return await cluster.node.stored_bytes("000000000000") == 10
-
-    await until(ten)
+    stranger = api.PartitionSettings(9, 9, 1, "arn:aws:sqs:us-east-1:111111111111:queue", b"k" * 16)
+    await cluster.node.call(api.Configure(stranger))
+    await cluster.send(api.Target(9, 9, 1), "y" * 1000)
+    assert await cluster.node.call(api.AccountBytes("000000000000")) == 15
+    assert await cluster.node.call(api.AccountBytes("111111111111")) == 1000
+    assert await cluster.node.call(api.AccountBytes("222222222222")) == 0
+    await cluster.node.call(api.Drop(api.Target(5, 5, 1)))
+    await until_equal(lambda: cluster.node.call(api.AccountBytes("000000000000")), 10)
 
 
-async def test_a_partition_has_to_be_opened_and_a_dropped_one_is_gone(cluster: RestartableNode) -> None:
-    with pytest.raises(PartitionUnknown):
-        await cluster.send(Target(1, 1), "a")
+async def test_a_dropped_partition_is_gone_and_stays_so_after_a_restart(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
-    with pytest.raises(SettingsStale):
-        await cluster.send(Target(1, 1, 2), "a")
-    with pytest.raises(PartitionGone):
-        await cluster.send(Target(1, 99), "a")
     await cluster.send(queue, "a")
-    await cluster.node.drop(queue)
-    await cluster.node.drop(queue)
-    with pytest.raises(PartitionUnknown):
+    await cluster.node.call(api.Drop(queue))
+    await cluster.node.call(api.Drop(queue))
+    with pytest.raises(api.PartitionUnknown):
         await cluster.receive(queue)
-    with pytest.raises(PartitionGone):
+    with pytest.raises(api.PartitionGone):
         await cluster.queue(1)
     await cluster.restart()
-    with pytest.raises(PartitionUnknown):
+    with pytest.raises(api.PartitionUnknown):
         await cluster.receive(queue)
 
 
@@ -143,26 +104,12 @@ async def test_a_partition_whose_queue_is_gone_is_collected_at_the_start(cluster
 
     async def gone() -> bool:
         try:
-            await cluster.node.counters(queue)
-        except PartitionUnknown:
+            await cluster.count(queue)
+        except api.PartitionUnknown:
             return True
         return False
 
     await until(gone)
-
-
-async def test_a_long_poll_gets_the_first_message(cluster: RestartableNode) -> None:
-    queue = await cluster.queue(1)
-    polls = [asyncio.create_task(cluster.receive(queue, wait=20)) for _ in range(3)]
-    await asyncio.sleep(0)
-    await cluster.send(queue, "a")
-    done, waiting = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
-    assert [message.payload for message in done.pop().result()] == [b"a"]
-    await cluster.send(queue, "b")
-    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    assert [message.payload for message in done.pop().result()] == [b"b"]
-    cluster.node.drain()
-    assert await waiting.pop() == []
 
 
 async def test_a_long_poll_wakes_when_a_claim_or_a_delay_ends(cluster: RestartableNode) -> None:
@@ -171,7 +118,7 @@ async def test_a_long_poll_wakes_when_a_claim_or_a_delay_ends(cluster: Restartab
     await cluster.receive(queue, visibility=1)
     (again,) = await cluster.receive(queue, wait=20)
     assert again.receives == 2
-    await cluster.node.send(queue, [NewMessage(b"later", 1)])
+    await cluster.node.call(api.Send(queue, [api.NewMessage(b"later", 1)]))
     (later,) = await cluster.receive(queue, wait=20)
     assert later.payload == b"later"
 
@@ -192,19 +139,7 @@ async def test_a_cancelled_long_poll_claims_nothing_and_passes_its_turn_on(clust
         await leaver
 
 
-async def test_a_client_that_leaves_between_claim_and_answer_releases_it(cluster: RestartableNode) -> None:
-    queue = await cluster.queue(1)
-    await cluster.send(queue, "a")
-    leaver = asyncio.create_task(cluster.receive(queue, wait=20, visibility=600))
-    await asyncio.sleep(0)
-    leaver.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await leaver
-    (message,) = await cluster.node.receive(queue, Receive(10, 30, 0, DeadLetter(1, Target(9, 9))))
-    assert (message.payload, message.receives) == (b"a", 1), "a receive that nobody saw does not count"
-
-
-async def test_a_client_that_leaves_while_another_reads_ahead_harms_nobody(cluster: RestartableNode) -> None:
+async def test_a_client_that_leaves_while_another_reads_ahead_disturbs_no_other(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     await cluster.send(queue, *(str(place) for place in range(300)))
     await cluster.restart()
@@ -216,52 +151,34 @@ async def test_a_client_that_leaves_while_another_reads_ahead_harms_nobody(clust
         await leaver
 
 
-async def test_a_dropped_queue_ends_its_long_polls(cluster: RestartableNode) -> None:
-    queue = await cluster.queue(1)
-    poll = asyncio.create_task(cluster.receive(queue, wait=20))
-    await asyncio.sleep(0)
-    await cluster.node.drop(queue)
-    with pytest.raises(PartitionGone):
-        await poll
-
-
 @pytest.mark.parametrize("fifo", [False, True])
-async def test_a_dead_letter_is_there_as_soon_as_the_receive_that_moved_it_is_answered(
-    cluster: RestartableNode, fifo: bool
-) -> None:
+async def test_a_dead_letter_is_there_when_the_receive_is_answered(cluster: RestartableNode, fifo: bool) -> None:
     """Includes a dead-letter queue that was never used before, and a receive that returns other messages."""
-    queue, dead = await cluster.queue(1, fifo=fifo), Target(2, 2, 1)
+    queue, dead = await cluster.queue(1, fifo=fifo), api.Target(2, 2, 1)
     arn = "arn:aws:sqs:us-east-1:000000000000:queue-2"
-    settings = PartitionSettings(2, 2, 1, arn, b"k" * 16, fifo=fifo)
+    settings = api.PartitionSettings(2, 2, 1, arn, b"k" * 16, fifo=fifo)
     cluster.resolver.known[2] = settings
-    command = Receive(10, 0, 0, DeadLetter(1, dead))
+    command = api.ReceiveOptions(10, 0, 0, api.DeadLetter(1, dead))
     for place in range(3):
         body = f"letter {place}"
         await cluster.send(queue, body, group="g" if fifo else None)
-        (before,) = await cluster.node.receive(queue, command)
+        (before,) = await cluster.node.call(api.Receive(queue, command))
         if place == 2:
             await cluster.send(queue, "next", group="other" if fifo else None)
-        assert [one.payload for one in await cluster.node.receive(queue, command)] == [b"next"] * (place == 2)
+        assert [one.payload for one in await cluster.node.call(api.Receive(queue, command))] == [b"next"] * (place == 2)
         if not place:
-            await cluster.node.configure(settings)
-        (letter,) = await cluster.node.receive(dead, Receive(10, 30, 0))
+            await cluster.node.call(api.Configure(settings))
+        (letter,) = await cluster.receive(dead, 10, 30, 0)
         assert (letter.payload, letter.receives) == (body.encode(), 2)
         assert letter.first_received_ms == before.first_received_ms
-        await cluster.node.delete(dead, [letter.handle])
+        await cluster.delete(dead, letter)
 
 
-async def test_dead_letters_move_and_come_back_when_their_queue_is_gone(cluster: RestartableNode) -> None:
-    queue, dead = await cluster.queue(1), await cluster.queue(2)
-    await cluster.send(queue, "poison")
-    (message,) = await cluster.receive(queue, visibility=0)
-    command = Receive(10, 0, 0, DeadLetter(1, dead))
-    assert await cluster.node.receive(queue, command) == []
-    (letter,) = await cluster.receive(dead, wait=20)
-    assert (letter.message_id, letter.payload) == (message.message_id, b"poison")
-    assert letter.origin == "arn:aws:sqs:us-east-1:000000000000:queue-1"
+async def test_dead_letters_return_when_their_queue_is_gone(cluster: RestartableNode) -> None:
+    queue = await cluster.queue(1)
     await cluster.send(queue, "again")
     await cluster.receive(queue, visibility=0)
-    assert await cluster.node.receive(queue, Receive(10, 0, 0, DeadLetter(1, Target(9, 9)))) == []
+    assert await cluster.receive(queue, 10, 0, 0, api.DeadLetter(1, api.Target(9, 9))) == []
     (back,) = await cluster.receive(queue, wait=20)
     assert back.payload == b"again"
 
@@ -270,105 +187,100 @@ async def test_a_move_task_brings_messages_home(cluster: RestartableNode) -> Non
     queue, dead = await cluster.queue(1), await cluster.queue(2)
     for place in range(250):
         await cluster.send(queue, str(place))
-    command = Receive(10, 0, 0, DeadLetter(1, dead))
-    while (await cluster.node.counters(dead)).visible < 250:
-        await cluster.node.receive(queue, command)
-    task = await cluster.node.start_move(dead, None, 0)
+    command = api.ReceiveOptions(10, 0, 0, api.DeadLetter(1, dead))
+    while (await cluster.count(dead)).visible < 250:
+        await cluster.node.call(api.Receive(queue, command))
+    task = await cluster.node.call(api.StartMove(dead, None, 0))
     assert (task.status, task.total) == ("RUNNING", 250)
-    with pytest.raises(MoveTaskRefused):
-        await cluster.node.start_move(dead, None, 0)
-
-    async def ended() -> bool:
-        return (await cluster.node.list_moves(dead))[0].status == "COMPLETED"
-
-    await until(ended)
-    assert (await cluster.node.list_moves(dead))[0].moved == 250
-    assert (await cluster.node.counters(queue)).visible == 250
-    with pytest.raises(MoveTaskUnknown):
-        await cluster.node.cancel_move(dead, task.task_id)
+    with pytest.raises(api.MoveTaskRefused):
+        await cluster.node.call(api.StartMove(dead, None, 0))
+    await until_move(cluster.node, dead, "COMPLETED")
+    assert (await cluster.node.call(api.ListMoves(dead)))[0].moved == 250
+    assert (await cluster.count(queue)).visible == 250
+    with pytest.raises(api.MoveTaskUnknown):
+        await cluster.node.call(api.CancelMove(dead, task.task_id))
 
 
-async def test_a_move_task_goes_on_after_a_restart_and_can_be_cancelled(cluster: RestartableNode) -> None:
+async def test_a_move_task_continues_after_a_restart_and_can_be_cancelled(cluster: RestartableNode) -> None:
     queue, dead = await cluster.queue(1), await cluster.queue(2)
     await cluster.send(dead, *(str(place) for place in range(100)))
     arn = cluster.resolver.known[1].arn
-    task = await cluster.node.start_move(dead, arn, 20)
+    task = await cluster.node.call(api.StartMove(dead, arn, 20))
 
     async def moved() -> bool:
-        return (await cluster.node.counters(queue)).visible > 0
+        return (await cluster.count(queue)).visible > 0
 
     await until(moved)
     await cluster.restart()
-    before = (await cluster.node.list_moves(dead))[0].moved
+    before = (await cluster.node.call(api.ListMoves(dead)))[0].moved
 
     async def moved_more() -> bool:
-        return (await cluster.node.list_moves(dead))[0].moved > before
+        return (await cluster.node.call(api.ListMoves(dead)))[0].moved > before
 
     await until(moved_more)
-    await cluster.node.cancel_move(dead, task.task_id)
-
-    async def cancelled() -> bool:
-        return (await cluster.node.list_moves(dead))[0].status == "CANCELLED"
-
-    await until(cancelled)
-    there, here = (await cluster.node.counters(queue)).visible, (await cluster.node.counters(dead)).visible
+    await cluster.node.call(api.CancelMove(dead, task.task_id))
+    await until_move(cluster.node, dead, "CANCELLED")
+    there, here = ((await cluster.count(queue)).visible, (await cluster.count(dead)).visible)
     assert there + here == 100
     assert here > 0
 
 
-async def test_a_move_task_without_a_way_home_fails_and_says_why(cluster: RestartableNode) -> None:
+async def test_a_move_task_without_a_source_queue_fails_with_the_reason(cluster: RestartableNode) -> None:
     dead = await cluster.queue(2)
     await cluster.send(dead, "sent here directly")
-    await cluster.node.start_move(dead, None, 0)
-
-    async def failed() -> bool:
-        return (await cluster.node.list_moves(dead))[0].status == "FAILED"
-
-    await until(failed)
-    assert (await cluster.node.list_moves(dead))[0].failure == "CouldNotDetermineMessageSource"
-    assert (await cluster.node.counters(dead)).visible == 1
+    await cluster.node.call(api.StartMove(dead, None, 0))
+    await until_move(cluster.node, dead, "FAILED")
+    assert (await cluster.node.call(api.ListMoves(dead)))[0].failure == "CouldNotDetermineMessageSource"
+    assert (await cluster.count(dead)).visible == 1
 
 
-async def test_segments_go_when_nothing_in_them_lives(tmp_path: Path) -> None:
-    cluster = RestartableNode(tmp_path, checkpoint_segments=1000)
-    await cluster.start()
+@node_with(checkpoint_segments=1000)
+@mock.patch.object(checkpointer, "CHECK_SECONDS", 3600.0)
+async def test_segments_go_when_nothing_in_them_lives(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
     payload = "x" * 50_000
     journal = cluster.folder / "journal" / "node-1"
     for _ in range(10):
         await cluster.send(queue, *[payload] * 10)
-        await cluster.node.delete(queue, [message.handle for message in await cluster.receive(queue)])
+        await cluster.delete(queue, *(await cluster.receive(queue)))
     assert len(list(journal.glob("*.log"))) > 6
     await cluster.node.checkpoint()
     assert len(list(journal.glob("*.log"))) <= 4
     await cluster.restart()
-    assert (await cluster.node.counters(queue)).visible == 0
+    assert (await cluster.count(queue)).visible == 0
     await cluster.node.checkpoint()
     assert not list(journal.glob("*.log")), "nothing needs the log of the first start any more"
-    await cluster.stop()
 
 
-async def test_stragglers_are_copied_so_that_their_segments_may_go(tmp_path: Path) -> None:
-    cluster = RestartableNode(tmp_path, checkpoint_segments=1)
-    await cluster.start()
+@node_with(log=LogSettings(segment_bytes=1 << 20, segments=6))
+async def test_a_log_without_further_segment_numbers_is_followed_by_another(cluster: RestartableNode) -> None:
+    queue = await cluster.queue(1)
+    stored: list[int] = []
+    for number in count():
+        with suppress(api.Unavailable):  # while the other log is started
+            await cluster.send(queue, *[f"{number} " + "x" * 50_000] * 10)
+            stored.append(number)
+            if (cluster.folder / "journal" / "node-2").exists():
+                break
+        await asyncio.sleep(0.005)
+    found: list[api.Peeked] = []
+    while page := await cluster.peek(queue, 100, found[-1].number if found else 0):
+        found += page
+    numbers = Counter(int((message.payload or b"").split()[0]) for message in found)
+    assert dict.fromkeys(stored, 10).items() <= numbers.items()
+
+
+@node_with(checkpoint_segments=1)
+async def test_stragglers_are_copied_so_that_their_segments_may_go(cluster: RestartableNode) -> None:
     queue, slow = await cluster.queue(1), await cluster.queue(2)
     payload = "x" * 10_000
     for place in range(40):
         await cluster.send(slow, f"straggler {place}")
         await cluster.send(queue, *[payload] * 10)
     journal = cluster.folder / "journal" / "node-1"
-    while messages := await cluster.receive(queue):
-        await cluster.node.delete(queue, [message.handle for message in messages])
-
-    async def cleaned() -> bool:
-        return len(list(journal.glob("*.log"))) <= 5
-
-    await until(cleaned)
-    received = set()
-    while messages := await cluster.receive(slow):
-        received |= {message.payload for message in messages}
-    assert received == {f"straggler {place}".encode() for place in range(40)}
-    await cluster.stop()
+    await cluster.take_all(queue)
+    await until(lambda: len(list(journal.glob("*.log"))) <= 5)
+    assert set(await cluster.take_all(slow)) == {f"straggler {place}".encode() for place in range(40)}
 
 
 async def test_a_backlog_is_read_from_the_disk_in_order(cluster: RestartableNode) -> None:
@@ -376,18 +288,14 @@ async def test_a_backlog_is_read_from_the_disk_in_order(cluster: RestartableNode
     for start in range(0, 3000, 10):
         await cluster.send(queue, *(str(place) for place in range(start, start + 10)), group="g")
     await cluster.restart()
-    received = []
-    while messages := await cluster.receive(queue):
-        received += [int(message.payload) for message in messages]
-        await cluster.node.delete(queue, [message.handle for message in messages])
-    assert received == list(range(3000))
+    assert [int(payload) for payload in await cluster.take_all(queue)] == list(range(3000))
 
 
-async def test_a_closed_node_refuses_with_an_error_that_may_be_retried(tmp_path: Path) -> None:
-    cluster = RestartableNode(tmp_path)
-    await cluster.start()
+async def test_counting_begins_anew_with_a_restart(cluster: RestartableNode) -> None:
     queue = await cluster.queue(1)
-    await cluster.stop()
-    with pytest.raises(Unavailable):
-        await cluster.send(queue, "a")
-    assert Unavailable.retryable
+    await cluster.send(queue, "12345")
+    (before,) = await cluster.node.call(api.QueueMeasures(queue))
+    await cluster.restart()
+    (measures,) = await cluster.node.call(api.QueueMeasures(queue))
+    assert (measures.sent, measures.visible, measures.oldest_ms) == (0, 1, before.oldest_ms)
+    assert measures.since_ms > before.since_ms

@@ -1,14 +1,12 @@
 """A node behind a connection, for tests; and a backend that the test controls."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from backend.api import NewMessage, Peer, Receive, ReceivedMessage, SendResult, Target
+from backend import api
 from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits, RemoteBackend
 from backend.rpc.cluster_client import ClusterBackend
@@ -16,7 +14,7 @@ from backend.rpc.server import BackendServer, ServerLimits, serve_backend
 from tests.backend.nodes import RestartableNode
 
 SECRET = b"a secret that both sides know"
-TARGET = Target(7, 70, 1)
+TARGET = api.Target(7, 70, 1)
 
 
 class WiredCluster(RestartableNode):
@@ -76,17 +74,32 @@ class Obedient:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
-        await self._hold("send")
-        return [SendResult(f"id-{number}", number) for _, number in zip(messages, self._numbers, strict=False)]
+    def call(self, command: api.Command[Any]) -> Coroutine[Any, Any, Any]:
+        match command:
+            case api.Send():
+                return self.send(command.target, command.messages)
+            case api.Receive():
+                return self.receive(command.target, command.options)
+            case api.Release():
+                return self.release(command.handles)
+            case api.AccountBytes():
+                return self.stored_bytes()
+        raise NotImplementedError(command)
 
-    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
+    async def send(self, target: api.Target, messages: Sequence[api.NewMessage]) -> list[api.SendResult]:
+        await self._hold("send")
+        return [api.SendResult(f"id-{number}", number) for _, number in zip(messages, self._numbers, strict=False)]
+
+    async def receive(self, target: api.Target, command: api.ReceiveOptions) -> list[api.ReceivedMessage]:
         await self._hold("receive")
         number = next(self._numbers)
-        return [ReceivedMessage(f"id-{number}", f"handle-{number}", self.payload, number, 1, 1, 1)]
+        return [api.ReceivedMessage(f"id-{number}", f"handle-{number}", self.payload, number, 1, 1, 1)]
 
-    async def release(self, target: Target, handles: Sequence[str]) -> None:
+    async def release(self, handles: Sequence[str]) -> None:
         self.released += handles
+
+    async def stored_bytes(self) -> int:
+        raise NotImplementedError
 
 
 class House:
@@ -100,9 +113,7 @@ class House:
         self.remote: RemoteBackend
 
     async def open(self, port: int = 0) -> None:
-        self.server = await serve_backend(
-            cast(Peer, self.inside), secret=SECRET, host="127.0.0.1", port=port, limits=self.limits
-        )
+        self.server = await serve_backend(self.inside, secret=SECRET, host="127.0.0.1", port=port, limits=self.limits)
 
     async def connect(self) -> RemoteBackend:
         self.remote = await RemoteBackend.connect(self.server.address, secret=SECRET, limits=self.client_limits)
@@ -118,14 +129,8 @@ class House:
     def address(self) -> Address:
         return self.server.address
 
-    async def send(self, *bodies: str) -> list[SendResult]:
-        return await self.remote.send(TARGET, [NewMessage(body.encode()) for body in bodies])
-
-
-async def until(condition: Any) -> None:
-    """Wait until a function returns something true."""
-    while not condition():
-        await asyncio.sleep(0.002)
+    async def send(self, *bodies: str) -> list[api.SendResult]:
+        return await self.remote.call(api.Send(TARGET, [api.NewMessage(body.encode()) for body in bodies]))
 
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -1,7 +1,5 @@
 """Behaviour cases: the format of case files, and its parser.  README.md says how to write one."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -14,7 +12,7 @@ import yaml
 
 FOLDER = Path(__file__).with_name("cases")
 CASE_KEYS = {"name", "facts", "source", "only", "each", "queues", "settings", "steps"}
-STEP_KEYS = {"expect", "error", "save", "only", "background", "eventually", "await", "advance"}
+STEP_KEYS = {"expect", "error", "outcome", "save", "only", "background", "eventually", "await", "advance"}
 STEP_KEYS |= {"http", "method", "path", "host", "headers", "sign"}
 VARIABLE = re.compile(r"\$(?:\{([\w.]+)\}|(\w+(?:\.\w+)*))")
 

@@ -4,8 +4,6 @@ The loop's timers and all users of :class:`Clockwork`'s clocks see one time, whi
 timer that a jump passes fires at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 

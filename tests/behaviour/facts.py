@@ -1,7 +1,5 @@
 """The matrix of facts and cases: ``python -m tests.behaviour.facts`` writes ``facts.md``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,10 +4,9 @@ Scalars have to be equal; a map constrains the keys that it names and no others;
 their number.  A map with one key that starts with ``$`` is an operator: see :data:`OPERATORS`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -65,40 +64,6 @@ def _check(holds: bool, operand: Any, actual: Any, where: str, name: str) -> lis
     return [f"{where}: {'missing' if actual is ABSENT else _short(actual)}, expected {name} {_short(operand)}"]
 
 
-def _regex(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(
-        isinstance(actual, str) and bool(re.search(operand, actual, re.S)), operand, actual, where, "match of"
-    )
-
-
-def _absent(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check((actual is ABSENT) == operand, operand, actual, where, "absence")
-
-
-def _none(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check((actual is ABSENT or actual == [] or actual == {}) == operand, operand, actual, where, "nothing")
-
-
-def _any(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(actual is not ABSENT, operand, actual, where, "any value")
-
-
-def _length(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(actual is not ABSENT and len(actual) == operand, operand, actual, where, "length")
-
-
-def _between(operand: Any, actual: Any, where: str) -> list[str]:
-    low, high = operand
-    number = float(actual) if isinstance(actual, str | int | float) else None
-    return _check(number is not None and float(low) <= number <= float(high), operand, actual, where, "between")
-
-
-def _differs(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(
-        actual is not ABSENT and bool(differences(operand, actual, where)), operand, actual, where, "other than"
-    )
-
-
 def _unordered(operand: Any, actual: Any, where: str) -> list[str]:
     if not isinstance(actual, list) or len(actual) != len(operand):
         return _check(False, operand, actual, where, "in any order")
@@ -113,23 +78,14 @@ def _unordered(operand: Any, actual: Any, where: str) -> list[str]:
     return []
 
 
-def _contains(operand: Any, actual: Any, where: str) -> list[str]:
-    holds = isinstance(actual, list) and any(not differences(operand, candidate, where) for candidate in actual)
-    return _check(holds, operand, actual, where, "to contain")
-
-
 def _each(operand: Any, actual: Any, where: str) -> list[str]:
     if not isinstance(actual, list) or not actual:
         return _check(False, operand, actual, where, "each element")
     return [text for number, inner in enumerate(actual) for text in differences(operand, inner, f"{where}.{number}")]
 
 
-def _keys(operand: Any, actual: Any, where: str) -> list[str]:
-    return _check(isinstance(actual, dict) and set(actual) == set(operand), operand, actual, where, "exactly the keys")
-
-
 def _only(operand: Any, actual: Any, where: str) -> list[str]:
-    return _keys(list(operand), actual, where) or differences(operand, actual, where)
+    return OPERATORS["$keys"](list(operand), actual, where) or differences(operand, actual, where)
 
 
 def _compact_json(operand: Any, actual: Any, where: str) -> list[str]:
@@ -139,17 +95,6 @@ def _compact_json(operand: Any, actual: Any, where: str) -> list[str]:
     value = json.loads(actual)
     compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False) == actual
     return _check(value == operand and compact, operand, actual, where, "compact JSON of")
-
-
-def _md5(operand: Any, actual: Any, where: str) -> list[str]:
-    digest = hashlib.md5(operand.encode() if isinstance(operand, str) else operand).hexdigest()
-    return _check(actual == digest, digest, actual, where, "MD5")
-
-
-def _near(operand: Any, actual: Any, where: str) -> list[str]:
-    target, tolerance = operand
-    number = float(actual) if isinstance(actual, str | int | float) else None
-    return _check(number is not None and abs(number - float(target)) <= tolerance, operand, actual, where, "near")
 
 
 def _attributes_md5(operand: Any, actual: Any, where: str) -> list[str]:
@@ -166,21 +111,43 @@ def _attributes_md5(operand: Any, actual: Any, where: str) -> list[str]:
     return _check(actual == digest.hexdigest(), digest.hexdigest(), actual, where, "MD5 of attributes")
 
 
+def _number(actual: Any) -> float:
+    return float(actual) if isinstance(actual, str | int | float) else math.nan
+
+
+def _md5(operand: str | bytes) -> str:
+    return hashlib.md5(operand.encode() if isinstance(operand, str) else operand).hexdigest()
+
+
+PREDICATES: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "$re": ("match of", lambda operand, actual: isinstance(actual, str) and bool(re.search(operand, actual, re.S))),
+    "$absent": ("absence", lambda operand, actual: (actual is ABSENT) == operand),
+    "$none": ("nothing", lambda operand, actual: (actual is ABSENT or actual in ([], {})) == operand),
+    "$any": ("any value", lambda _, actual: actual is not ABSENT),
+    "$len": ("length", lambda operand, actual: actual is not ABSENT and len(actual) == operand),
+    "$between": ("between", lambda operand, actual: float(operand[0]) <= _number(actual) <= float(operand[1])),
+    "$near": ("near", lambda operand, actual: abs(_number(actual) - float(operand[0])) <= operand[1]),
+    "$not": ("other than", lambda operand, actual: actual is not ABSENT and bool(differences(operand, actual))),
+    "$contains": (
+        "to contain",
+        lambda operand, actual: isinstance(actual, list) and any(not differences(operand, one) for one in actual),
+    ),
+    "$keys": ("exactly the keys", lambda operand, actual: isinstance(actual, dict) and set(actual) == set(operand)),
+    "$md5": ("MD5 of", lambda operand, actual: actual == _md5(operand)),
+}
+"""Operators that are true or false of an operand and an actual value, with their descriptions."""
+
+
+def _by_predicate(name: str) -> Callable[[Any, Any, str], list[str]]:
+    described, holds = PREDICATES[name]
+    return lambda operand, actual, where: _check(holds(operand, actual), operand, actual, where, described)
+
+
 OPERATORS: dict[str, Callable[[Any, Any, str], list[str]]] = {
-    "$re": _regex,
-    "$absent": _absent,
-    "$none": _none,
-    "$any": _any,
-    "$len": _length,
-    "$between": _between,
-    "$not": _differs,
+    **{name: _by_predicate(name) for name in PREDICATES},
     "$unordered": _unordered,
-    "$contains": _contains,
     "$each": _each,
-    "$keys": _keys,
     "$only": _only,
     "$json_text": _compact_json,
-    "$md5": _md5,
-    "$near": _near,
     "$attributes_md5": _attributes_md5,
 }

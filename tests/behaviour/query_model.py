@@ -8,8 +8,6 @@ Documentation is dropped.  The one later member, ReceiveMessage's MessageSystemA
 used by AWS SDKs that still supported Query: ``MessageSystemAttributeName.N``.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

@@ -1,7 +1,5 @@
 """Signature version 4 as botocore makes it, at a time chosen by the test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Every behaviour case, in both protocols, by the real HTTP application in process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -10,25 +10,24 @@ import copy
 import json
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
-import yaml
 from botocore.model import Shape
 
 from tests.behaviour import wire
 from tests.behaviour.cases import resolve
 from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World
+from tests.tables import beside
 
 PREFIX = "AWS.SimpleQueueService."
 
 
 @cache
 def table() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("members.yaml").read_text())
+    loaded: dict[str, Any] = beside(__file__, "members.yaml")
     return loaded
 
 
@@ -72,29 +71,17 @@ def _change(params: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 MISSING: Any = object()
-_WRONG_JSON: dict[str, list[Any]] = {
-    "string": [7, 1.5, True, [], {}, ["x"], {"x": "y"}],
-    "integer": ["x", "7", 1.5, True, [], {}, 2**80],
-    "list": ["x", 7, True, {}, {"x": "y"}, [[]], [None, 7]],
-    "map": ["x", 7, True, [], ["x"], {"x": []}, {"x": 7}],
-    "structure": ["x", 7, []],
-    "blob": [7, True, [], {}, "not base64!"],
-}
-_RAW = wire.Raw
-_WRONG_QUERY: dict[str, list[Any]] = {
-    "string": [_RAW({"x": "y"}), _RAW({"1": _RAW({"y": "z"})})],
-    "integer": ["x", "", "1.5", "0x10", "１", str(2**80), "1 ", _RAW({"x": "1"})],
-    "list": [_RAW({"x": "y"}), _RAW({"1": _RAW({"2": _RAW({"3": "x"})})}), _RAW({"-1": "x"}), _RAW({"0x1": "x"})],
-    "map": [
-        "x",
-        _RAW({"x": "y"}),
-        _RAW({"1": "x"}),
-        _RAW({"1": _RAW({"Name": "x"})}),
-        _RAW({"1": _RAW({"Key": "x"})}),
-        _RAW({"1": _RAW({"Value": "x"})}),
-    ],
-    "blob": [_RAW({"x": "y"}), "not base64!", "=", "A"],
-}
+
+
+def _wrong(protocol: wire.Protocol, kind: str) -> list[Any]:
+    """Return values that are not of this type; those below ``$raw`` are sent as they are."""
+    return [_raw(value) for value in table()["wrong_values"][protocol][kind]]
+
+
+def _raw(value: Any) -> Any:
+    if isinstance(value, dict) and "$raw" in value:
+        return wire.Raw({name: _raw(inner) for name, inner in value["$raw"].items()})
+    return value
 
 
 def _calls(protocol: wire.Protocol) -> Iterator[tuple[str, str, dict[str, Any], str]]:
@@ -138,7 +125,7 @@ def _member_calls(
             value, rule = rules[edge]
             yield f"{label}-{edge}", action, _change(params, member, value), expected(rule)
             yield f"{label}-{edge}-far", action, _change(params, member, value * 1000 or -1000), expected(rule)
-    for number, value in enumerate((_WRONG_JSON if protocol == "json" else _WRONG_QUERY)[kind], 1):
+    for number, value in enumerate(_wrong(protocol, kind), 1):
         yield f"{label}-wrong-type-{number}", action, _change(params, member, value), table()["wrong_type"][protocol]
 
 
@@ -202,20 +189,21 @@ class _Scene:
         return scene
 
     async def answer(self, action: str, params: dict[str, Any]) -> dict[str, Any]:
-        request = wire.encode(self._protocol, action, resolve(params, self.variables))
-        signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
-        answer = wire.decode(self._protocol, action, await self._world.exchange(signed))
+        answer = await self._exchange(action, params)
         assert isinstance(answer, dict), (action, params, answer)
         return answer
 
     async def call(self, action: str, params: dict[str, Any]) -> str:
         """Return ``ok``, an error code with its text, or ``entry`` and the code of a failed batch entry."""
-        request = wire.encode(self._protocol, action, resolve(params, self.variables))
-        signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
-        answer = wire.decode(self._protocol, action, await self._world.exchange(signed))
+        answer = await self._exchange(action, params)
         if isinstance(answer, wire.WireRefusal):
             assert answer.status < 500, answer
             return f"{answer.code}: {answer.message[:200]}"
         if answer.get("Failed"):
             return f"entry {answer['Failed'][0]['Code']}: {answer['Failed'][0].get('Message', '')[:200]}"
         return "ok"
+
+    async def _exchange(self, action: str, params: dict[str, Any]) -> dict[str, Any] | wire.WireRefusal:
+        request = wire.encode(self._protocol, action, resolve(params, self.variables))
+        signed = self._caller.signer.sign(request, self._world.host, self._world.now_ms())
+        return wire.decode(self._protocol, action, await self._world.exchange(signed))

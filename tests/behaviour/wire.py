@@ -6,8 +6,6 @@ makes an HTTP request of it, also from parameters that no client would send (wro
 type, request id, the envelope of results and errors.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from auth.credentials import AccessKey, Tenant, new_access_key
-from auth.encryption.encrypted_store import sealed
+from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import LocalMasterKeys, new_master_key
 from auth.guessing import Guesses
 from auth.lookup import Credentials
+from backend.clocks.node_clock import SteadyClock
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
 from backend.resolver import StoreResolver
-from backend.serving.node_clock import SteadyClock
 from frontend.app import FrontendApp, create_app
-from frontend.request.settings import FrontendSettings
-from frontend.request.unsigned_calls import Strangers
+from frontend.request.unsigned_calls import UnauthenticatedCallers
 from frontend.services import Services
+from frontend.settings import FrontendSettings
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from tests.behaviour.clockwork import Clockwork
@@ -73,24 +73,24 @@ class World:
     async def _start(self) -> None:
         clockwork = self._clockwork
         self._store = SQLiteStore(self._folder / "metadata.db")
-        metadata = MetadataClient(self._store)
-        resolver = StoreResolver(self._store, self._settings)
+        metadata = MetadataClient(self._store.queues)
+        resolver = StoreResolver(self._store.queues, self._settings)
         self._node = await Node.start(
             RealDisk(),
             str(self._folder / "journal"),
-            self._store,
+            self._store.entries,
             resolver,
             clock=SteadyClock(clockwork.wall, clockwork.monotonic, clockwork.monotonic),
             settings=NodeSettings(log=LogSettings(segment_bytes=4 << 20, low_water_bytes=8 << 20)),
         )
         keyring = Keyring(self._store, LocalMasterKeys([new_master_key()]), clock=clockwork.wall)
-        self.credentials = Credentials(sealed(self._store, keyring), clock=clockwork.monotonic)
+        self.credentials = Credentials(encrypted(self._store.credentials, keyring), clock=clockwork.monotonic)
         services = Services(self._settings, self.credentials, metadata, self._node, clockwork.wall, keyring=keyring)
         self.app = create_app(services)
         # A minute between any two failures: many cases are about errors, and the limits on guessing have tests of their
         # own.
-        self.app.sqs.guesses = Guesses(clock=itertools.count(step=60).__next__)
-        self.app.sqs.strangers = Strangers(clock=itertools.count(step=60).__next__)
+        self.app.pipeline.guesses = Guesses(clock=itertools.count(step=60).__next__)
+        self.app.pipeline.unauthenticated_callers = UnauthenticatedCallers(clock=itertools.count(step=60).__next__)
 
     async def _stop(self) -> None:
         await self._node.close()
@@ -100,7 +100,7 @@ class World:
 
     async def new_caller(self) -> CaseCaller:
         account = str(next(_ACCOUNTS))
-        await self._store.put_tenant(Tenant(account, f"tenant {account}"))
+        await self._store.credentials.put_tenant(Tenant(account, f"tenant {account}"))
         key: AccessKey = new_access_key(account)
         await self.credentials.put(key)
         return CaseCaller(account, SignatureScope(key.access_key_id, key.secret, self.region), key.principal_id)
@@ -118,25 +118,28 @@ class World:
         return self._clockwork.now_ms()
 
 
-async def exchange(app: Any, request: WireRequest, *, scheme: str = "http", client: str = "127.0.0.1") -> WireAnswer:
-    """Pass a request to an ASGI application; AssertionError if its output is not an HTTP answer."""
-    path = request.path
+def asgi_scope(request: WireRequest, scheme: str = "http", client: str = "127.0.0.1") -> dict[str, Any]:
+    """Make the ASGI scope of a request."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     if request.body and not any(name in (b"content-length", b"transfer-encoding") for name, _ in headers):
         headers.append((b"content-length", b"%d" % len(request.body)))
-    scope = {
+    return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": request.method,
         "scheme": scheme,
-        "path": unquote(path),
-        "raw_path": path.encode("latin-1"),
+        "path": unquote(request.path),
+        "raw_path": request.path.encode("latin-1"),
         "query_string": request.query.encode("latin-1"),
         "headers": headers,
         "client": (client, 1),
         "server": ("127.0.0.1", 9324),
     }
+
+
+async def exchange(app: Any, request: WireRequest, *, scheme: str = "http", client: str = "127.0.0.1") -> WireAnswer:
+    """Pass a request to an ASGI application; AssertionError if its output is not an HTTP answer."""
     never = asyncio.get_running_loop().create_future()
     parts = [{"type": "http.request", "body": request.body, "more_body": False}]
     sent: list[dict[str, Any]] = []
@@ -147,7 +150,7 @@ async def exchange(app: Any, request: WireRequest, *, scheme: str = "http", clie
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await app(scope, receive, send)
+    await app(asgi_scope(request, scheme, client), receive, send)
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"], sent
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent[0]["headers"]}
     body: bytes = sent[1].get("body", b"")

@@ -1,7 +1,5 @@
 """Brokers that keep messages in a list, with answers to the bench's calls of RabbitMQ and NATS."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from contextlib import asynccontextmanager
@@ -78,10 +76,10 @@ class FakeNats:
                 self.pongs += 1
             if words[0] == b"PUB":
                 payload = (await reader.readexactly(int(words[3]) + 2))[:-2]
-                said = b"".join(self._answers(words[1], words[2], payload))
-                writer.write(b"PING\r\n" + said[:7])
+                answer = b"".join(self._answers(words[1], words[2], payload))
+                writer.write(b"PING\r\n" + answer[:7])
                 await writer.drain()
-                writer.write(said[7:])
+                writer.write(answer[7:])
 
     def _answers(self, subject: bytes, inbox: bytes, payload: bytes) -> list[bytes]:
         if b".MSG.NEXT." in subject:

@@ -11,7 +11,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
 
-from bench.signing import SigningCredentials
+from tests.servers.signing import SigningCredentials
 
 
 class FakeSqs:
@@ -97,8 +97,8 @@ class FakeSqs:
         return {"Successful": [{"Id": entry["Id"], **self._store(entry)} for entry in members["Entries"]]}
 
     def _ReceiveMessage(self, members: dict[str, Any]) -> dict[str, Any]:
-        most = min(members["MaxNumberOfMessages"], len(self.waiting))
-        given = [self.waiting.popleft() for _ in range(most)]
+        count = min(members["MaxNumberOfMessages"], len(self.waiting))
+        given = [self.waiting.popleft() for _ in range(count)]
         self.handed_out.update((message["ReceiptHandle"], message) for message in given)
         return {"Messages": given} if given else {}
 

@@ -1,7 +1,5 @@
 """The projection of ``make scale-billing``: fixed costs are not multiplied by the records."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from statistics import StatisticsError
@@ -21,7 +19,7 @@ def measured(records: int, stored: int, batch_s: float, cpu_s: float, rating_s: 
         raw_mib=given.get("raw_mib", 1024.0),
         rows=records,
         tables_mib=given.get("tables_mib", 512.0),
-        made_up=none,
+        generated=none,
         batch=Ran(batch_s, cpu_s, 0.0),
         again=none,
         rated=Ran(rating_s, 2 * rating_s, 0.0),
@@ -29,7 +27,7 @@ def measured(records: int, stored: int, batch_s: float, cpu_s: float, rating_s: 
     )
 
 
-def test_a_line_is_found_again_and_scattered_points_come_near_it() -> None:
+def test_a_line_is_recovered_exactly_and_from_scattered_points_approximately() -> None:
     assert fit([(5, 110), (15, 130), (50, 200)]) == pytest.approx(FittedCost(100, 2))
     near = fit([(5, 112), (15, 127), (50, 201)])
     assert near.fixed == pytest.approx(100, abs=3)
@@ -42,7 +40,7 @@ def test_no_part_is_negative() -> None:
 
 
 @pytest.mark.parametrize("points", [[(5.0, 100.0)], [(5.0, 100.0), (5.0, 101.0)]])
-def test_one_size_does_not_tell_them_apart(points: list[tuple[float, float]]) -> None:
+def test_one_size_does_not_distinguish_them(points: list[tuple[float, float]]) -> None:
     with pytest.raises(StatisticsError):
         fit(points)
 
@@ -76,7 +74,7 @@ def test_only_the_growing_part_is_projected() -> None:
     assert [row[5] for row in rows] == ["1 cores, 2 GiB", "2 cores, 4 GiB", "12 cores, 24 GiB", "112 cores, 224 GiB"]
 
 
-def test_the_page_projects_what_it_says_was_measured() -> None:
+def test_the_page_projects_from_the_measurements_that_it_shows() -> None:
     page = PAGE.read_text()
     found = re.findall(
         r"^\| (\d+) and ([\d.]+) million \| ([\d,]+) \| [\d.]+ million, (\d+) \| \d+ \| \*\*(\d+)\*\* \| (\d+) \|",

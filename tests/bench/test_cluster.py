@@ -1,7 +1,5 @@
 """Error cases of the launcher of clusters; ``tests/system/distributed/test_distributed.py`` tests running ones."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench import demo
-from bench.cluster import STARTS_MOST, ClusterFailed, LocalCluster, Process, _watch_processes
-from bench.servers import cassandra_server
-from bench.servers.cassandra_server import CassandraCluster
 from bench.terminal import exports, obey, usage
+from tests.servers.cassandra_server import CassandraCluster
+from tests.servers.local_cluster import STARTS_MAX, ClusterFailed, LocalCluster, Process, _watch_processes
 from tests.servers.server import clean_environment
+from tests.tables import table
 
 
 def test_a_process_with_wrong_settings_is_not_started_again(cassandra: CassandraCluster) -> None:
@@ -44,26 +42,26 @@ class Ends(Process):
 
 
 def test_each_process_is_reported_when_it_is_ready_and_when_it_was_started_again(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     one = Ends(tmp_path, 2).start(wait=False)
     try:
-        _watch_processes([one], told.append)
+        _watch_processes([one], lines.append)
     finally:
         one.kill()
     again = "b1 has ended with 1, and is started again: holdfast: others are not ready"
-    assert told[:-1] == [again] * 2
-    assert told[-1].startswith("b1 is ready: backend at -, ")
+    assert lines[:-1] == [again] * 2
+    assert lines[-1].startswith("b1 is ready: backend at -, ")
 
 
-def test_a_process_that_does_not_come_up_is_given_up(tmp_path: Path) -> None:
-    told: list[str] = []
-    one = Ends(tmp_path, STARTS_MOST).start(wait=False)
+def test_a_process_that_does_not_start_is_given_up(tmp_path: Path) -> None:
+    lines: list[str] = []
+    one = Ends(tmp_path, STARTS_MAX).start(wait=False)
     try:
         with pytest.raises(ClusterFailed, match=r"b1 has ended with 1:\n(.|\n)*others are not ready"):
-            _watch_processes([one], told.append)
+            _watch_processes([one], lines.append)
     finally:
         one.kill()
-    assert len(told) == STARTS_MOST - 1
+    assert len(lines) == STARTS_MAX - 1
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,7 @@ def small(cassandra: CassandraCluster) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_what_is_printed_is_all_that_the_commands_need(small: LocalCluster, tmp_path: Path) -> None:
+def test_the_printed_lines_are_all_that_the_commands_need(small: LocalCluster, tmp_path: Path) -> None:
     """Runs in a shell with nothing but the printed block, as a user copies it."""
     text = usage(small)
     assert "\n".join(exports(small)) in text
@@ -94,25 +92,13 @@ def test_what_is_printed_is_all_that_the_commands_need(small: LocalCluster, tmp_
     )
     assert done.returncode == 0, done.stderr
     assert "b1    live" in done.stdout
-    assert "is whole" in done.stdout
+    assert "is complete" in done.stdout
     assert "the shared secret" not in done.stdout + done.stderr
 
 
 def test_the_terminal_ends_and_starts_every_part(small: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "c1    cassandra" in (obey(small, "status") or "")
-    answers = {
-        "kill redis": "not running",
-        "start redis": "redis",
-        "pause c1": "c1",
-        "resume c1": "c1",
-        "kill b1": "not running",
-        "start b1": "b1",
-        "stop nobody": "there is no process 'nobody'",
-        "start b1 ": "b1 is running",
-        "forget b1": "there is no command 'forget'",
-        "": "",
-    }
-    for line, expected in answers.items():
+    for line, expected in table(__file__, "answers to commands").items():
         assert expected in (obey(small, line) or ""), line
     assert obey(small, "start redis") == "redis is running"
     assert obey(small, "quit") is None
@@ -124,13 +110,7 @@ def test_the_terminal_ends_and_starts_every_part(small: LocalCluster, monkeypatc
     assert done == ["start", "stop", "kill"]
 
 
-def test_what_takes_long_is_seen_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cassandra_server, "PROGRESS_SECONDS", 0.01)
-    assert cassandra_server._run_with_progress(["sh", "-c", "echo done; sleep 0.3; exit 3"], "it") == (3, "done\n")
-    assert "it: 0 s" in capsys.readouterr().err
-
-
-def test_the_demonstration_explains_its_columns_and_says_what_came() -> None:
+def test_the_demonstration_explains_its_columns_and_counts_the_received() -> None:
     for column in demo.COLUMNS:
         assert f"\n  {column} " in demo.EXPLANATION
     assert demo.result(10, 0, 0) == "10 messages acknowledged; received all, none a second time."

@@ -1,7 +1,5 @@
 """Short runs of the scenarios with several processes, and their entries in the book."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -9,9 +7,9 @@ from bench.plan import QUICK
 from bench.report import Book
 from bench.run import BenchRun
 from bench.scenarios import cluster, rows, takeover
-from bench.servers.cassandra_server import CassandraCluster
 from bench.servers.cluster_server import HoldfastCluster
 from bench.servers.servers import WORK, Holdfast, Nothing
+from tests.servers.cassandra_server import CassandraCluster
 
 TINY = msgspec.structs.replace(
     QUICK,
@@ -68,7 +66,7 @@ async def test_rows_on_cassandra(run: BenchRun, cassandra: CassandraCluster) -> 
         server.kill()
     found = figures(run, "rows", "cluster")
     assert found["one queue: messages in a row"] >= 1
-    assert 0 < found["one queue: the read's part of both"] < 100
+    assert 0 < found["one queue: the read's part of both"] <= 100
     assert found["shards in use"] == 8
 
 

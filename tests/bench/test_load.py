@@ -1,7 +1,5 @@
 """Short runs of the load generator on a fake queue: it signs, sends, receives and counts."""
 
-from __future__ import annotations
-
 import itertools
 from array import array
 from collections import Counter
@@ -11,8 +9,8 @@ import pytest
 
 from bench.jobs import BODY_BYTES, Groups, Sqs
 from bench.load import Call, Job, LoadAnswer, LoadError, LoadGenerator, Samples, Window, parse_answer, quantile
-from bench.signing import RequestSigner, SigningCredentials
 from tests.bench.fake_sqs import FakeSqs
+from tests.servers.signing import RequestSigner, SigningCredentials
 
 CREDENTIALS = SigningCredentials("AKIATEST", "secret/+of=a kind", "eu-west-3")
 URL = "http://host/000000000000/queue"
@@ -43,7 +41,7 @@ async def test_every_message_that_was_counted_was_sent_received_and_deleted_once
     assert {len(body) for body in fake.bodies} == {BODY_BYTES}
 
 
-async def test_receiving_ends_when_enough_came(fake: FakeSqs) -> None:
+async def test_receiving_ends_when_enough_messages_arrived(fake: FakeSqs) -> None:
     sqs = sqs_of(fake)
     async with LoadGenerator(HOST, fake.port, 1) as load:
         await load.drain(sqs.send_batch(itertools.repeat(URL), 100))
@@ -162,7 +160,7 @@ def test_answers_are_parsed_when_they_are_whole(data: bytes, answer: LoadAnswer 
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{}"])
-def test_answers_that_cannot_be_told_apart_are_refused(data: bytes) -> None:
+def test_answers_that_cannot_be_distinguished_are_refused(data: bytes) -> None:
     with pytest.raises(LoadError):
         parse_answer(data)
 

@@ -1,7 +1,5 @@
 """Report of the bench from its measurements: sums, targets, checkpoints, the table and the file."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -10,6 +8,7 @@ import msgspec
 import pytest
 
 from bench.load import LoadAnswer, Samples, Window
+from bench.machine import MachineInfo
 from bench.plan import FULL, QUICK, BenchPlan
 from bench.report import (
     FORMAT,
@@ -25,8 +24,8 @@ from bench.report import (
 )
 from bench.scenarios import SCENARIOS
 from bench.scenarios.backlog import CheckpointWatch, split
-from bench.servers import proc
 from bench.targets import targets
+from tests.servers import proc
 
 
 def window(seconds: float, latencies: list[float], messages: int) -> Window:
@@ -91,7 +90,7 @@ def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: B
     assert plan.restart_depth in plan.depths
 
 
-def test_calls_that_overlap_a_checkpoint_are_told_from_the_others() -> None:
+def test_calls_that_overlap_a_checkpoint_are_counted_separately() -> None:
     made = Window()
     made.started_at = 1000.0
     samples = made.samples["A"] = Samples()
@@ -133,9 +132,7 @@ def test_the_report_is_written_and_printed(tmp_path: Path) -> None:
     book = Book()
     book.rows.append(row("send"))
     book.figures.append(Figure("long-polls", "holdfast", "RSS", 61.5, "MiB"))
-    machine = proc.MachineInfo(
-        "2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.2, 0.1
-    )
+    machine = MachineInfo("2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.2, 0.1)
     held = verdicts(book, targets((10, 20), 20, 1, 1))
     report = BenchReport(FORMAT, "quick", machine, {"holdfast": "0"}, book.rows, book.figures, held, ["a note"])
     path = write(report, tmp_path / "results")

@@ -1,20 +1,19 @@
-"""Columns of FOCUS 1.2 in the export, and the specification's requirements for each, as a table.
+"""Requirements of FOCUS 1.2 for the columns of the export, which are a table: ``focus.yaml``.
 
 PyPI's validator (focus-validator 1.0.0) is not used: it supports FOCUS only up to 1.0, and needs numpy 1, which
 conflicts with our version.
-
-Source: FOCUS specification 1.2, https://focus.finops.org/focus-specification/v1-2/
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
+
+from tests.tables import beside
 
 Row = Mapping[str, Any]
 _EXACT: Final = Context(prec=76)
@@ -29,37 +28,30 @@ class Column(NamedTuple):
     """Rows in which it must have a value."""
     always_null: Callable[[Row], bool]
     """Rows in which it must be null."""
-    valid: Callable[[Any], bool] = lambda value: True
+    valid: Callable[[Any], bool]
     """Check of its value."""
 
 
-def every(row: Row) -> bool:
+def every(row: Any) -> bool:
     return True
 
 
-def no(row: Row) -> bool:
-    return False
+def _is_usage(row: Row) -> bool:
+    return bool(row["ChargeCategory"] == "Usage")
 
 
-def usage(row: Row) -> bool:
-    """Return whether the row is usage that is not a correction."""
-    return bool(row["ChargeCategory"] == "Usage" and row["ChargeClass"] is None)
+CONDITIONS: Final[Mapping[str, Callable[[Row], bool]]] = {
+    "always": every,
+    "never": lambda row: False,
+    "usage": lambda row: _is_usage(row) and row["ChargeClass"] is None,  # no correction
+    "not usage": lambda row: not _is_usage(row),
+    "tax": lambda row: bool(row["ChargeCategory"] == "Tax"),
+}
+TYPES: Final = {"number": Decimal, "text": str, "time": datetime}
 
 
-def not_usage(row: Row) -> bool:
-    return bool(row["ChargeCategory"] != "Usage")
-
-
-def tax(row: Row) -> bool:
-    return bool(row["ChargeCategory"] == "Tax")
-
-
-def one_of(*values: str) -> Callable[[Any], bool]:
-    return lambda value: value in values
-
-
-def matches(pattern: str) -> Callable[[Any], bool]:
-    return lambda value: re.fullmatch(pattern, value) is not None
+def _matches(pattern: str, value: str) -> bool:
+    return re.fullmatch(pattern, value) is not None
 
 
 def _key_values(text: str) -> bool:
@@ -74,57 +66,34 @@ def _details(text: str) -> bool:
     return _key_values(text) and all(key.startswith("x_") for key in msgspec.json.decode(text))
 
 
-def positive(value: Decimal) -> bool:
-    return value > 0
+CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "filled": bool,
+    "not negative": lambda value: bool(value >= 0),
+    "key-value": _key_values,
+    "details": _details,
+}
 
 
-UNIT: Final = r"(\d+ )?(Requests|GB|GB-Hours|GB-Months)"
-COLUMNS: Final[Mapping[str, Column]] = {
-    "BilledCost": Column("mandatory", Decimal, every, no),
-    "BillingAccountId": Column("mandatory", str, every, no, matches(r"\d{12}")),
-    "BillingAccountName": Column("mandatory", str, no, no, bool),
-    "BillingCurrency": Column("mandatory", str, every, no, matches("[A-Z]{3}")),
-    "BillingPeriodEnd": Column("mandatory", datetime, every, no),
-    "BillingPeriodStart": Column("mandatory", datetime, every, no),
-    "ChargeCategory": Column("mandatory", str, every, no, one_of("Usage", "Purchase", "Tax", "Credit", "Adjustment")),
-    "ChargeClass": Column("mandatory", str, no, no, one_of("Correction")),
-    "ChargeDescription": Column("mandatory", str, every, no, bool),
-    "ChargeFrequency": Column("recommended", str, every, no, one_of("One-Time", "Recurring", "Usage-Based")),
-    "ChargePeriodEnd": Column("mandatory", datetime, every, no),
-    "ChargePeriodStart": Column("mandatory", datetime, every, no),
-    "ConsumedQuantity": Column("conditional", Decimal, usage, not_usage),
-    "ConsumedUnit": Column("conditional", str, usage, not_usage, matches(UNIT)),
-    "ContractedCost": Column("mandatory", Decimal, every, no),
-    "ContractedUnitPrice": Column("conditional", Decimal, usage, tax, lambda value: value >= 0),
-    "EffectiveCost": Column("mandatory", Decimal, every, no),
-    "InvoiceId": Column("recommended", str, no, no, bool),
-    "InvoiceIssuerName": Column("mandatory", str, every, no, bool),
-    "ListCost": Column("mandatory", Decimal, every, no),
-    "ListUnitPrice": Column("conditional", Decimal, usage, tax, lambda value: value >= 0),
-    "PricingCategory": Column("conditional", str, usage, tax, one_of("Standard", "Dynamic", "Committed", "Other")),
-    "PricingQuantity": Column("mandatory", Decimal, usage, tax),
-    "PricingUnit": Column("mandatory", str, usage, tax, matches(UNIT)),
-    "ProviderName": Column("mandatory", str, every, no, bool),
-    "PublisherName": Column("mandatory", str, every, no, bool),
-    "ResourceId": Column("conditional", str, no, no, bool),
-    "ResourceName": Column("conditional", str, no, lambda row: row["ResourceId"] is None, bool),
-    "ResourceType": Column("conditional", str, lambda row: row["ResourceId"] is not None, no, bool),
-    "ServiceCategory": Column("mandatory", str, every, no, one_of("Integration")),
-    "ServiceName": Column("mandatory", str, every, no, bool),
-    "ServiceSubcategory": Column("recommended", str, every, no, one_of("Messaging")),
-    "SkuId": Column("conditional", str, usage, tax, bool),
-    "SkuMeter": Column("conditional", str, usage, lambda row: row["SkuId"] is None, bool),
-    "SkuPriceDetails": Column("conditional", str, no, lambda row: row["SkuPriceId"] is None, _details),
-    "SkuPriceId": Column("conditional", str, usage, tax, bool),
-    "Tags": Column("conditional", str, no, no, _key_values),
-}
-MANDATORY: Final = {
-    *("BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd"),
-    *("BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd"),
-    *("ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity"),
-    *("PricingUnit", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName"),
-}
-"""Columns that every dataset must have."""
+def condition(name: str) -> Callable[[Row], bool]:
+    """Return the rows of a name: of a kind of charge, or with or without a value in a column."""
+    word, _, column = name.partition(" ")
+    if word in ("with", "without"):
+        return lambda row: (row[column] is None) is (word == "without")
+    return CONDITIONS[name]
+
+
+def column_of(given: dict[str, Any]) -> Column:
+    valid = CHECKS.get(given.get("valid", ""), every)
+    if "one_of" in given:
+        valid = given["one_of"].__contains__
+    elif "pattern" in given:
+        valid = partial(_matches, given["pattern"])
+    required, empty = (condition(given.get(name, "never")) for name in ("required", "empty"))
+    return Column(given["level"], TYPES[given["type"]], required, empty, valid)
+
+
+TABLES: Final = beside(__file__, "focus.yaml")
+COLUMNS: Final[Mapping[str, Column]] = {name: column_of(given) for name, given in TABLES["columns"].items()}
 
 
 def breaches(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,5 @@
 """A month of usage computed by a rule, so that tests can compute the expected results."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache

@@ -1,7 +1,5 @@
 """Results of the batch, made for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
@@ -9,12 +7,18 @@ from typing import Any
 import pyarrow as pa
 
 from billing.lake.lake import Lake
-from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, DayInput, LakeTables, PublishedDay, new_run
+from billing.lake.snapshot import new_run, started_at
+from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, DayInput, LakeTables, PublishedDay
 from billing.metering.usage import COUNTS
 
 
-def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at: datetime | None = None) -> None:
-    """Publish rows as a day of a table; missing columns are zero or empty.  ``at``: time of the batch's read."""
+def publish(
+    lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at: datetime | None = None, run: str = ""
+) -> None:
+    """Publish rows as a day of a table, instead of those of an earlier run; missing columns are zero or empty.
+
+    ``at``: time of the batch's read, by default the start of its run.
+    """
     schema = SCHEMAS[name]
     empty: dict[str, Any] = {
         "account": "",
@@ -30,10 +34,11 @@ def publish(lake: Lake, name: str, day: date, rows: Sequence[dict[str, Any]], at
         for field in schema
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    run = new_run(datetime.now(UTC))
+    run = run or new_run(datetime.now(UTC))
     path = f"{LakeTables.folder(name, run, day)}/part-0.parquet"
     lake.write_table(path, pa.table(arrays, schema=schema))
-    LakeTables(lake).publish(name, day, PublishedDay(run, (path,), len(rows), {}, DayInput(1, len(rows), 0, "", at)))
+    made = PublishedDay(run, (path,), len(rows), {}, DayInput(1, len(rows), 0, "", at or started_at(run)))
+    LakeTables(lake).publish(name, day, made, over=LakeTables(lake).day(name, day))
 
 
 def _column(name: str, rows: Sequence[dict[str, Any]], empty: dict[str, Any]) -> list[Any]:

@@ -1,7 +1,5 @@
 """Ratings for tests, made without Spark."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
@@ -38,9 +36,9 @@ def lines_of_used(month: Month, book: PriceBook, customers: Customers, used: lis
         customer = customers.of(one.account)
         plan = book.plan(customer.plan)
         starts, ends, version = plan.segments(month)[0]
-        tier = version.prices[one.meter][one.tier - 1]
+        tier = version.tiers(one.meter)[one.tier - 1]
         per = plan.units_per(one.meter, month)
-        discount = version.discounts[one.meter] + customer.discount
+        discount = version.discount(one.meter) + customer.discount
         rows.append(
             {
                 "account": one.account,

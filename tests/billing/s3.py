@@ -1,13 +1,9 @@
 """A real server of S3's protocol in a process of its own, behind a network with faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.faults.tools.proxy import Proxy
 from tests.servers.moto import Moto
+from tests.servers.proxy import Proxy
 
 KEY, SECRET = "AKIAS3SERVERFORTESTS", "only-for-tests"
 BUCKET = "lakes"
@@ -33,17 +29,10 @@ class S3(Moto):
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return sorted(found["Key"] for page in pages for found in page.get("Contents", ()))
 
-    def __enter__(self) -> Self:
-        super().__enter__()
-        try:
-            self.network.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
+    def start(self) -> None:
+        super().start()
+        self.network.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.network.close()
-        super().__exit__(kind, error, trace)
+        super().close()

@@ -1,7 +1,5 @@
 """The report in a browser: it fetches nothing, logs no error, and shows charts and numbers."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The lake in an object store: a real server of S3's protocol, behind a network that fails for a while."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,14 +11,12 @@ import pytest
 from billing.lake.compact import Compacted, compact
 from billing.lake.compact import main as compact_main
 from billing.lake.lake import Lake
-from billing.lake.upload import seal
+from billing.lake.upload import upload
 from billing.lake.uploader import UsageUploader
-from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.spool import waiting
-from billing.metering.usage import CALLS, UsageKey
 from tests.billing.s3 import BUCKET, S3, SECRET
+from tests.billing.spools import HOUR, count
 
-HOUR = 1_700_000_400 // 3600 * 3600
 LATER = datetime.fromtimestamp(HOUR, UTC) + timedelta(hours=5)
 
 
@@ -30,18 +26,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
         yield s3
 
 
-def count(spool: Path, sequence: int, calls: int = 1) -> None:
-    spool.mkdir(exist_ok=True)
-    buffer = Buffer.create(spool, BufferHeader("frontend-1", "00112233445566ff", sequence, HOUR), slots=8)
-    key = UsageKey("000000000000", "q", 1, "standard", "SendMessage", (("team", "a"),))
-    buffer.cells[buffer.add(key) + CALLS] += calls
-    buffer.close()
-
-
 def sequences(lake: Lake) -> list[int]:
     """Sequences of all records, each once."""
     tables = [lake.read_table(path) for path in lake.paths("usage")]
-    return sorted({number for table in tables if table is not None for number in table["sequence"].to_pylist()})
+    return sorted({number for table in tables for number in table["sequence"].to_pylist()})
 
 
 def test_files_are_written_read_listed_and_removed(s3: S3) -> None:
@@ -79,7 +67,7 @@ def test_records_are_brought_and_merged(s3: S3, tmp_path: Path) -> None:
     lake = Lake(s3.lake("merged"))
     for sequence in range(1, 6):
         count(tmp_path / "spool", sequence)
-        assert seal(tmp_path / "spool", lake).files == 1
+        assert upload(tmp_path / "spool", lake).files == 1
     assert sequences(lake) == [1, 2, 3, 4, 5]
     assert compact(lake, LATER) == Compacted(0, 0), "they have come a moment ago"
     # The server dates its objects now.  Two hours later, an hour that is over by then is merged.
@@ -119,7 +107,7 @@ async def test_while_it_is_away_everything_waits_and_arrives_when_it_is_back(
     assert waiting(spool) == (0, 0, 0)
     assert sequences(Lake(url)) == [1, 2]
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    told = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert f"the lake at s3://{BUCKET}/away cannot be written" in caplog.text
-    assert f"the lake at s3://{BUCKET}/away cannot be read" in told
-    assert SECRET not in caplog.text + told
+    assert f"the lake at s3://{BUCKET}/away cannot be read" in errors
+    assert SECRET not in caplog.text + errors

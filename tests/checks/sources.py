@@ -1,11 +1,9 @@
 """The project's own Python files, parsed, with their docstrings and definitions."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +13,7 @@ PACKAGES = (
     "bench",
     "billing",
     "frontend",
+    "helm",
     "holdfast",
     "metadata_service",
     "ratelimit",
@@ -85,6 +84,7 @@ def _is_assignment(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign | ast.AnnAssign)
 
 
+@functools.cache
 def imports() -> dict[str, set[str]]:
     """The imports of each file of the project, also those in functions and for type checking, as paths of files."""
     names = {_module(file): file for file in modules() if not file.endswith("__init__.py")}
@@ -92,6 +92,23 @@ def imports() -> dict[str, set[str]]:
         file: {names[name] for name in _imported(module) if name in names and names[name] != file}
         for file, module in modules().items()
     }
+
+
+def rooms(package: str) -> dict[str, set[str]]:
+    """The imports between a package's rooms: its folders, and the files beside them."""
+    found: dict[str, set[str]] = {}
+    for file, targets in imports().items():
+        if file.startswith(f"{package}/"):
+            own = _room(file)
+            found.setdefault(own, set()).update(
+                room for target in targets if target.startswith(f"{package}/") and (room := _room(target)) != own
+            )
+    return found
+
+
+def _room(file: str) -> str:
+    folder = PurePosixPath(file).parent
+    return file if len(folder.parts) == 1 else str(folder)
 
 
 def _module(file: str) -> str:

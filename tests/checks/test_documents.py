@@ -1,7 +1,5 @@
 """Source files that documents name: each exists."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

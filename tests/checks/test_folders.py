@@ -1,7 +1,5 @@
 """Sizes of folders: an engineer finds a file by reading one short list."""
 
-from __future__ import annotations
-
 import collections
 from pathlib import PurePosixPath
 

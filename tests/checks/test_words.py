@@ -1,7 +1,5 @@
 """Words of the code and its glossary: the field's standard terms, one meaning each (docs/glossary.md)."""
 
-from __future__ import annotations
-
 import collections
 import re
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.servers.server import REPOSITORY, Server, show_log_on_failure
+from tests.servers.server import REPOSITORY, Server
 
 CLIENTS = REPOSITORY / ".cache" / "clients"
 WALK_SECONDS = 100
 NODE = Path(__file__).parent / "clients" / "node"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    show_log_on_failure(item, report)
-    return report
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import boto3
 import httpx
 import pytest
-from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
@@ -27,9 +28,9 @@ from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def issuer() -> Iterator[OidcIssuer]:
-    """Token issuer on a loopback port."""
+@contextmanager
+def served() -> Iterator[OidcIssuer]:
+    """Serve a token issuer on a loopback port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -53,6 +54,12 @@ def issuer() -> Iterator[OidcIssuer]:
 
 
 @pytest.fixture(scope="module")
+def issuer() -> Iterator[OidcIssuer]:
+    with served() as issuer:
+        yield issuer
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, issuer: OidcIssuer) -> Iterator[Server]:
     settings = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE}
     with Server(tmp_path_factory.mktemp("holdfast"), settings) as server:
@@ -62,13 +69,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, issuer: OidcIssuer) -> Iter
 @pytest.fixture(scope="module")
 def operator(server: Server) -> str:
     """Operator's API key, obtained with the root access key."""
-    url = f"{server.endpoint}/v1/keys"
-    content = json.dumps({"name": "root", "kind": "api", "role": "operator"}).encode()
-    request = AWSRequest("POST", url, headers={"Content-Type": "application/json"}, data=content)
-    SigV4Auth(Credentials(server.access_key_id, server.secret_access_key), "sqs", server.region).add_auth(request)
-    made = httpx.post(url, content=content, headers=dict(request.headers.items()))
-    assert made.status_code == 201, made.text
-    return str(made.json()["secret"])
+    return str(server.rest("POST", "/v1/keys", {"name": "root", "kind": "api", "role": "operator"})["secret"])
 
 
 def rest(server: Server, key: str, method: str, path: str, body: Any = None) -> Any:
@@ -78,18 +79,18 @@ def rest(server: Server, key: str, method: str, path: str, body: Any = None) -> 
 
 
 def client_of(server: Server, service: str, credentials: Any = None) -> Any:
-    given = {}
-    if credentials is not None:
-        given = {
-            "aws_access_key_id": credentials["AccessKeyId"],
-            "aws_secret_access_key": credentials["SecretAccessKey"],
-            "aws_session_token": credentials["SessionToken"],
-        }
-    else:
-        given = {"aws_access_key_id": server.access_key_id, "aws_secret_access_key": server.secret_access_key}
-    config = Config(retries={"total_max_attempts": 1})
-    session = boto3.session.Session()
-    return session.client(service, endpoint_url=server.endpoint, region_name=server.region, config=config, **given)
+    """Make a client with these credentials of a session; default: with the root access key."""
+    own = {"AccessKeyId": server.access_key_id, "SecretAccessKey": server.secret_access_key}
+    given = credentials or own
+    return boto3.session.Session().client(
+        service,
+        endpoint_url=server.endpoint,
+        region_name=server.region,
+        config=Config(retries={"total_max_attempts": 1}),
+        aws_access_key_id=given["AccessKeyId"],
+        aws_secret_access_key=given["SecretAccessKey"],
+        aws_session_token=given.get("SessionToken"),
+    )
 
 
 def code_of(call: Any, **arguments: Any) -> str:
@@ -100,7 +101,7 @@ def code_of(call: Any, **arguments: Any) -> str:
     return "none"
 
 
-def test_who_am_i(server: Server) -> None:
+def test_get_caller_identity(server: Server) -> None:
     identity = client_of(server, "sts").get_caller_identity()
     assert identity["Arn"] == f"arn:aws:iam::{server.account}:root"
     assert identity["Account"] == server.account
@@ -111,13 +112,7 @@ def test_a_session_sends_and_ends_with_its_key(server: Server, operator: str) ->
     made = rest(server, operator, "POST", "/keys", {"name": "worker"})
     jobs = client_of(server, "sqs").create_queue(QueueName="jobs-1")["QueueUrl"]
     client_of(server, "sqs").create_queue(QueueName="other")
-    base = boto3.session.Session().client(
-        "sts",
-        endpoint_url=server.endpoint,
-        region_name=server.region,
-        aws_access_key_id=made["id"],
-        aws_secret_access_key=made["secret"],
-    )
+    base = client_of(server, "sts", {"AccessKeyId": made["id"], "SecretAccessKey": made["secret"]})
     started = base.assume_role(RoleArn=role["arn"], RoleSessionName="night", DurationSeconds=900)
     assert started["AssumedRoleUser"]["Arn"] == f"arn:aws:sts::{server.account}:assumed-role/sender/night"
     assert 880 < started["Credentials"]["Expiration"].timestamp() - time.time() <= 900
@@ -204,16 +199,12 @@ def test_curl_needs_nothing_but_an_api_key_or_a_token(server: Server, operator: 
         curl(server, key, "DeleteMessage", {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]})
     rest(server, operator, "DELETE", f"/keys/{made['id']}")
     for credential in (key, bought["token"]):
-        wait_until(
-            partial(is_refused, server, credential),
-            "the key is refused",
-            2,
-        )
+        wait_until(partial(is_refused, server, credential), "the key is refused", 2)
     assert key not in server.log_text()
     assert bought["token"] not in server.log_text()
 
 
-def test_what_is_stored_tells_no_api_key(server: Server, operator: str) -> None:
+def test_stored_data_reveal_no_api_key(server: Server, operator: str) -> None:
     secret = operator.rpartition("_")[2].encode()
     for file in Path(server.data).rglob("*"):
         if file.is_file():

@@ -8,8 +8,6 @@ the end.  The exit code is 1 if a promise was broken; the observations then go t
 the same faults again, though not at the same moments: these are real processes.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging
@@ -33,15 +31,11 @@ ONE_PROCESS = "one-process"
 
 def table(outcome: CampaignOutcome) -> str:
     """Format the outcome as Markdown."""
-    commit = _output("git", "rev-parse", "--short", "HEAD")
     counts = outcome.counts
     done = sum(row.done for row in outcome.rows.values())
+    what = f"seed {outcome.seed}, {outcome.seconds / 60:.0f} minutes, {outcome.rounds} rounds, {done} faults"
     lines = [
-        f"## {datetime.now(UTC):%Y-%m-%d}, commit {commit}",
-        "",
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}; seed "
-        f"{outcome.seed}, {outcome.seconds / 60:.0f} minutes, {outcome.rounds} rounds, {done} faults.",
-        "",
+        *heading("", what),
         f"Calls answered {counts['answered']}, refused with 503 {counts['refused']}, in doubt {counts['in doubt']}, "
         f"no connection {counts['unreachable']}.  Messages acknowledged {counts['sent']} ({counts['repeated']} FIFO "
         f"calls repeated), received {counts['received']}, deletes acknowledged {counts['deleted']}; "
@@ -57,19 +51,17 @@ def table(outcome: CampaignOutcome) -> str:
     return "\n".join(lines)
 
 
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+def heading(of: str, what: str) -> list[str]:
+    command = ("git", "rev-parse", "--short", "HEAD")
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    return [f"## {datetime.now(UTC):%Y-%m-%d}, commit {commit}{of}", "", f"{machine}; {what}.", ""]
 
 
 def of_forms(rows: list[FaultResults], seed: int, seconds: float) -> str:
     """Format the results of the faults on whole clusters as Markdown."""
-    commit = _output("git", "rev-parse", "--short", "HEAD")
     lines = [
-        f"## {datetime.now(UTC):%Y-%m-%d}, commit {commit}: whole clusters",
-        "",
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}; seed "
-        f"{seed}, {seconds / 60:.0f} minutes, {len(rows)} faults.",
-        "",
+        *heading(": whole clusters", f"seed {seed}, {seconds / 60:.0f} minutes, {len(rows)} faults"),
         f"**Promises broken: {sum(len(row.broken) for row in rows)}.**",
         "",
         whole.table(rows),
@@ -81,7 +73,7 @@ def of_forms(rows: list[FaultResults], seed: int, seconds: float) -> str:
 def run_forms(names: list[str], seed: int, only: str) -> list[FaultResults]:
     """Run the planned faults on these forms."""
 
-    def told(row: FaultResults) -> None:
+    def show(row: FaultResults) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
         for one in row.broken:
             print(one, file=sys.stderr, flush=True)
@@ -90,10 +82,10 @@ def run_forms(names: list[str], seed: int, only: str) -> list[FaultResults]:
     for name in names:
         with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
             try:
-                rows += asyncio.run(plans.FORMS[name](Path(folder), seed, told, only))
+                rows += asyncio.run(plans.FORMS[name](Path(folder), seed, show, only))
             except Exception as error:  # the other forms run nevertheless
                 rows.append(FaultResults(name, "all of them", broken=[f"not done: {error!r}"]))
-                told(rows[-1])
+                show(rows[-1])
     return rows
 
 

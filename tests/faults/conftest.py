@@ -1,15 +1,11 @@
 """Fixtures of the fault tests."""
 
-from __future__ import annotations
-
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faults.tools.process import FaultyServer
-from tests.servers.server import show_log_on_failure
 
 
 @pytest.fixture
@@ -20,9 +16,3 @@ def server(tmp_path: Path) -> Iterator[FaultyServer]:
         yield faulty
     finally:
         faulty.kill()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
-    outcome = yield
-    show_log_on_failure(item, outcome.get_result())

@@ -1,13 +1,27 @@
-"""Fixtures: a service over a fake backend."""
+"""Fixtures: a service over a backend in memory, and one over a real journal."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
-from tests.frontend.fakes import FrontendService, running
+from tests.behaviour.world import World
+from tests.frontend.hooks import Hook, hook
+from tests.frontend.service import FrontendService, running
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """One service over the real journal for all tests of a module, each with its own accounts."""
+    with World() as made:
+        yield made
+
+
+@pytest.fixture
+def listening() -> Iterator[Hook]:
+    with hook() as made:
+        yield made
 
 
 @pytest_asyncio.fixture

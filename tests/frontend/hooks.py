@@ -1,7 +1,5 @@
 """A webhook on the loopback, which records its calls."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -36,7 +34,7 @@ class Hook:
     def __init__(self, server: ThreadingHTTPServer, scheme: str) -> None:
         self.port = server.server_address[1]
         self.url = f"{scheme}://127.0.0.1:{self.port}/hook?token=hush"
-        self.told: list[RecordedCall] = []
+        self.calls: list[RecordedCall] = []
         self.statuses: list[int] = []
         """Statuses of the next answers; then 204."""
         self.gate = threading.Event()
@@ -49,7 +47,7 @@ def hook(tls: ssl.SSLContext | None = None) -> Iterator[Hook]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            made.told.append(RecordedCall(dict(self.headers.items()), body))
+            made.calls.append(RecordedCall(dict(self.headers.items()), body))
             made.gate.wait(30)
             self.send_response(made.statuses.pop(0) if made.statuses else 204)
             self.send_header("Location", f"http://127.0.0.1:{made.port}/elsewhere")

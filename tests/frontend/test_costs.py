@@ -1,9 +1,9 @@
 """Requests that once cost the loop seconds, or many times their length in memory: each stays within the budget."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -13,14 +13,11 @@ from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World, exchange
 from tests.fuzz.budget import measured
 from tests.fuzz.targets import sign
+from tests.tables import beside
 
 LENGTH = 8 * 1024 * 1024 - 1_000
 JSON = {"Content-Type": "application/x-amz-json-1.0", "Host": World.host}
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Host": World.host}
-
-
-def filled(head: bytes, unit: bytes, tail: bytes = b"") -> bytes:
-    return head + unit * (LENGTH // len(unit)) + tail
 
 
 def send(body: bytes) -> wire.WireRequest:
@@ -31,40 +28,26 @@ def form(body: bytes, path: str = "/") -> wire.WireRequest:
     return wire.WireRequest("POST", path, dict(FORM), "", body)
 
 
-_SEND = b"Action=SendMessage&Version=2012-11-05&QueueUrl=q&"
-_STS = b"Action=AssumeRoleWithWebIdentity&Version=2011-06-15&WebIdentityToken="
+def _made(row: dict[str, Any]) -> wire.WireRequest:
+    """Make the request of a row of ``costs.yaml``."""
+    start = next((row[name] for name in ("form", "send", "query", "start") if name in row), "").encode()
+    unit = row["fill"].encode()
+    content = start + unit * row.get("times", LENGTH // len(unit)) + row.get("end", "").encode()
+    if "form" in row:
+        return form(content)
+    if "send" in row:
+        return send(content)
+    if "query" in row:
+        return wire.WireRequest("GET", "/", {"Host": World.host}, content.decode(), b"")
+    headers = {"Host": World.host} | ({"Content-Type": row["type"]} if "type" in row else {})
+    return wire.WireRequest(row.get("method", "POST"), row["rest"], headers, "", content)
+
+
+ROWS = beside(__file__, "costs.yaml")
 REQUESTS: dict[str, Callable[[], wire.WireRequest]] = {
-    "percent-signs": lambda: form(filled(b"A=", b"%")),
-    "broken-escapes": lambda: form(filled(b"A=", b"%zz")),
-    "escapes": lambda: form(filled(b"A=", b"%41")),
-    "escapes-in-a-body": lambda: form(filled(_SEND + b"MessageBody=", b"%41")),
-    "percent-signs-in-a-body": lambda: form(filled(_SEND + b"MessageBody=", b"%")),
-    "wide-body": lambda: form(filled(_SEND + b"MessageBody=", b"a", "\U0001f600".encode())),
-    "equals-signs": lambda: form(filled(_SEND + b"MessageBody=%41", b"=")),
-    "binary-value": lambda: form(filled(_SEND + b"MessageBody=b&MessageAttribute.1.Value.BinaryValue=", b"QUJD")),
-    "ampersands": lambda: form(filled(_SEND, b"&")),
-    "long-name": lambda: form(filled(_SEND, b"a")),
-    "dots": lambda: form(filled(_SEND, b".")),
-    "web-identity-token": lambda: form(filled(_STS, b"%41")),
-    "lone-surrogate-and-lists": lambda: send(
-        filled(b'{"QueueUrl":"q","MessageBody":"\\ud800","Z":[', b"[[]],", b"0]}")
-    ),
-    "lone-surrogates": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b"\\ud800", b'"}')),
-    "surrogate-pairs": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"\\ud800', b"\\ud83d\\ude00", b'"}')),
-    "backslashes": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"\\ud800', b"\\\\", b'"}')),
-    "lists": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":1,"Z":[', b"[[]],", b"0]}")),
-    "open-lists": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":1,"Z":', b"[")),
-    "names": lambda: send(filled(b'{"QueueUrl":"q","AttributeNames":[', b'"a",', b'"b"]}')),
+    **{name: partial(_made, row) for name, row in ROWS.items()},
     "attributes": lambda: send(
         b'{"MessageBody":"b","MessageAttributes":{%b}}' % b",".join(b'"%d":{}' % n for n in range(700_000))
-    ),
-    "slashes": lambda: send(filled(b'{"MessageBody":"b","QueueUrl":"', b"/", b'"}')),
-    "wide-url": lambda: send(filled(b'{"MessageBody":"b","QueueUrl":"', b"/", '\U0001f600"}'.encode())),
-    "wide-text": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b"a", '\U0001f600"}'.encode())),
-    "json-in-json": lambda: send(filled(b'{"QueueUrl":"q","MessageBody":"', b'{\\"a\\":[1,2]},', b'"}')),
-    "presigned": lambda: wire.WireRequest("GET", "/", {"Host": World.host}, "X-Amz-Algorithm=" + "%" * 60_000, b""),
-    "presigned-escapes": lambda: wire.WireRequest(
-        "GET", "/", {"Host": World.host}, "X-Amz-Date=" + "%41" * 20_000, b""
     ),
     "presigned-parameters": lambda: wire.WireRequest(
         "GET", "/", {"Host": World.host}, "&".join(f"X-Amz-{n}=" for n in range(6_000)), b""
@@ -81,33 +64,7 @@ REQUESTS: dict[str, Callable[[], wire.WireRequest]] = {
         "",
         b"Action=ListQueues",
     ),
-    "rest-lists": lambda: wire.WireRequest(
-        "PUT", "/v1/queues/q", {"Host": World.host}, "", filled(b"[", b"[],", b"0]")
-    ),
-    "rest-message": lambda: wire.WireRequest(
-        "POST", "/v1/queues/q/messages", {"Host": World.host}, "", filled(b"", b"a", "\U0001f600".encode())
-    ),
-    "rest-json-message": lambda: wire.WireRequest(
-        "POST",
-        "/v1/queues/q/messages",
-        {"Host": World.host, "Content-Type": "application/json"},
-        "",
-        filled(b'{"body":"b","attributes":{"a":[', b"[],", b"0]}}"),
-    ),
-    "rest-names": lambda: wire.WireRequest(
-        "POST",
-        "/v1/queues/q/move",
-        {"Host": World.host, "Content-Type": "application/json"},
-        "",
-        b'{"a":[' + b'"a",' * 60_000 + b'"b"]}',
-    ),
 }
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +95,7 @@ def check_cost(world: World, make: Callable[[], wire.WireRequest]) -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_that_nobody_signed(world: World, name: str) -> None:
+def test_an_unsigned_request(world: World, name: str) -> None:
     check_cost(world, REQUESTS[name])
 
 
@@ -153,7 +110,7 @@ def test_a_signed_request(world: World, caller: CaseCaller, name: str) -> None:
 
 def signed(world: World, caller: CaseCaller, request: wire.WireRequest) -> wire.WireRequest:
     """The request with the caller's signature in its header."""
-    stamp = wire_stamp(world)
+    stamp = datetime.fromtimestamp(world.now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     headers = {header.lower(): value for header, value in request.headers.items()}
     headers |= {"host": world.host, "x-amz-date": stamp}
     key = caller.signer
@@ -165,11 +122,6 @@ def signed(world: World, caller: CaseCaller, request: wire.WireRequest) -> wire.
     return request
 
 
-def wire_stamp(world: World) -> str:
-    """The world's time in the format of signatures."""
-    return datetime.fromtimestamp(world.now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-
-
 @pytest.mark.parametrize(
     "request_of",
     [
@@ -179,7 +131,9 @@ def wire_stamp(world: World) -> str:
     ],
     ids=["json", "query", "rest"],
 )
-def test_the_limits_of_an_account_come_before_a_body_is_parsed(request_of: Callable[[], wire.WireRequest]) -> None:
+def test_the_limits_of_an_account_are_checked_before_a_body_is_parsed(
+    request_of: Callable[[], wire.WireRequest],
+) -> None:
     with World(default_limits=TenantLimits(calls=Rate(0.001, 2))) as limited:
         account = limited.run(owner(limited))
         broken = limited.run(exchange(limited.app, signed(limited, account, request_of())))

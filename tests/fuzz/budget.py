@@ -100,7 +100,9 @@ def memory_factor(peak: int, input_bytes: int, allowance_bytes: int = MEMORY_ALL
     return factor
 
 
-def feed_measured(feed: Callable[[T], object], given: T, input_bytes: int) -> tuple[bool, Cost]:
+def feed_measured(
+    feed: Callable[[T], object], given: T, input_bytes: int, allowance_bytes: int = MEMORY_ALLOWANCE_BYTES
+) -> tuple[bool, Cost]:
     """Feed a short input once with tracing on; returns if it was accepted, and its cost.
 
     Raises :class:`OverBudget`.
@@ -111,7 +113,7 @@ def feed_measured(feed: Callable[[T], object], given: T, input_bytes: int) -> tu
     taken = bool(feed(given))
     cpu_seconds = time.thread_time() - started
     if cpu_seconds > CPU_SECONDS_MAX:
-        measured(lambda: feed(given), input_bytes)
+        measured(lambda: feed(given), input_bytes, allowance_bytes)
     peak = tracemalloc.get_traced_memory()[1] - before
     return taken, Cost(cpu_seconds, memory_factor(peak, input_bytes), 1)
 

@@ -5,8 +5,6 @@ answer is 200 or a client error in the caller's protocol, with a request id and 
 server error, a hang, or a malformed answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -20,24 +18,14 @@ from urllib.parse import quote, unquote_to_bytes
 from xml.etree import ElementTree as ET
 
 from frontend.sqs.protocol.errors import REGISTRY
-from frontend.sqs.protocol.limits import HOLDFAST_LENGTH_MOST
+from frontend.sqs.protocol.limits import HOLDFAST_LENGTH_MAX
 from metadata_service.queue_settings import MAXIMUM_BYTES, MAXIMUM_MESSAGES
 from tests.behaviour import wire
 from tests.behaviour.clockwork import real_seconds
 from tests.behaviour.runner import CaseCaller
 from tests.behaviour.world import World, exchange
-from tests.fuzz import large
-from tests.fuzz.budget import (
-    CPU_SECONDS_MAX,
-    MEMORY_ALLOWANCE_BYTES,
-    TRIES,
-    Cost,
-    OverBudget,
-    Stepped,
-    measured,
-    memory_factor,
-)
-from tests.fuzz.grammar import ACTIONS, Draws
+from tests.fuzz import budget, large
+from tests.fuzz.grammar import ACTIONS, DICTIONARY, Draws
 from tests.fuzz.targets import Broken, sign
 
 CONCURRENT = 24
@@ -50,7 +38,7 @@ WORLD_CALLS = 25_000
 HANG_SECONDS = 60
 CODES = frozenset(kind.query_code for kind in REGISTRY.values())
 FURNISH_VOLLEYS = 40
-KNOWN_MOST = 20
+KNOWN_MAX = 20
 LEARNT = ("QueueUrl", "ReceiptHandle", "NextToken", "TaskHandle")
 UNKNOWN_OPERATION = b"<UnknownOperationException/>\n"
 
@@ -62,7 +50,7 @@ class Tally:
     inputs: int = 0
     taken: int = 0
     """Number of inputs answered with 200."""
-    cost: Cost = field(default_factory=Cost)
+    cost: budget.Cost = field(default_factory=budget.Cost)
     """Maximum costs: CPU time of single requests, memory of a volley's requests together."""
 
 
@@ -127,16 +115,16 @@ class Door:
         for task in tasks:
             task.result()
         peak = tracemalloc.get_traced_memory()[1] - before
-        allowances = (len(requests) - 1) * MEMORY_ALLOWANCE_BYTES
-        factor = memory_factor(peak - allowances, sum(map(size_of, requests)), STORED_ALLOWANCE_BYTES)
-        self.tally.cost = self.tally.cost.maximum(Cost(0.0, factor))
+        allowances = (len(requests) - 1) * budget.MEMORY_ALLOWANCE_BYTES
+        factor = budget.memory_factor(peak - allowances, sum(map(size_of, requests)), STORED_ALLOWANCE_BYTES)
+        self.tally.cost = self.tally.cost.maximum(budget.Cost(0.0, factor))
 
-    def run_large(self, inputs: int) -> Cost:
+    def run_large(self, inputs: int) -> budget.Cost:
         """Feed large requests, one at a time; returns the maxima.
 
         Raises :class:`Broken`, with the beginning of one.
         """
-        maximum = Cost()
+        maximum = budget.Cost()
         with World(queue_name_hold_seconds=0, purge_interval_seconds=0) as world:
             world.run(self.fire(world, CONCURRENT))
             draws = Draws(self.random, self.known)
@@ -146,8 +134,8 @@ class Door:
                     continue  # its cost is caused by data that earlier requests have stored
                 handle = partial(self._run_alone, world, request)
                 try:
-                    maximum = maximum.maximum(measured(handle, size_of(request), STORED_ALLOWANCE_BYTES))
-                except OverBudget as error:
+                    maximum = maximum.maximum(budget.measured(handle, size_of(request), STORED_ALLOWANCE_BYTES))
+                except budget.OverBudget as error:
                     raise Broken(f"{error}: {request!r}"[:20_000]) from error
         return maximum
 
@@ -197,7 +185,7 @@ class Door:
             arn = f"arn:aws:sqs:{self._world.region}:{self._caller.account}:{name}"
             known["QueueUrl"].append(url)
             known["SourceArn"].append(arn)
-            unlimited = {name: str(HOLDFAST_LENGTH_MOST) for name in (MAXIMUM_MESSAGES, MAXIMUM_BYTES)}
+            unlimited = {name: str(HOLDFAST_LENGTH_MAX) for name in (MAXIMUM_MESSAGES, MAXIMUM_BYTES)}
             await self.call("SetQueueAttributes", {"QueueUrl": url, "Attributes": unlimited})
             for number in range(3):
                 params: dict[str, Any] = {"QueueUrl": url, "MessageBody": f"m{number}"}
@@ -216,7 +204,7 @@ class Door:
             kept = self.known.setdefault(name, [])
             kept += [value for value in values if value not in kept]
         for name in LEARNT:
-            self.known[name] = self.known[name][-KNOWN_MOST:] or ["x"]
+            self.known[name] = self.known[name][-KNOWN_MAX:] or ["x"]
 
     async def _is_there(self, url: str) -> bool:
         request = self._signed(wire.encode("json", "ListQueueTags", {"QueueUrl": url}))
@@ -252,31 +240,12 @@ class Door:
     def _wild(self, draws: Draws) -> wire.WireRequest:
         """Any request that an HTTP server would accept."""
         method = draws.one(("GET", "POST") * 6 + ("PUT", "DELETE", "HEAD", "OPTIONS", "FOO"))
-        path = draws.one(
-            (
-                "/",
-                f"/{self._caller.account}/q",
-                "/" + quote(draws.text(), safe="/%"),
-                "//",
-                "/%",
-                "/health/ready",
-                "/docs",
-            )
-        )
+        queue, quoted = f"/{self._caller.account}/q", "/" + quote(draws.text(), safe="/%")
+        path = draws.one((queue, quoted, *DICTIONARY["paths"]))
         headers = {"Host": self._world.host}
         for _ in range(draws.below(4)):
-            name = draws.one(
-                ("Content-Type", "X-Amz-Target", "Accept", "X-Amz-Date", "Date", "Transfer-Encoding", "X", "Host")
-            )
-            value = draws.one(
-                (
-                    "application/x-amz-json-1.0",
-                    "application/json",
-                    "AmazonSQS.SendMessage",
-                    "application/x-www-form-urlencoded",
-                    draws.text(),
-                )
-            )
+            name = draws.one(DICTIONARY["header_names"])
+            value = draws.one((*DICTIONARY["header_values"], draws.text()))
             headers[name] = _header(value)
         if draws.chance(50):
             headers["Authorization"] = _header(draws.authorization())
@@ -310,16 +279,16 @@ class Door:
 
     async def shoot(self, request: wire.WireRequest) -> None:
         """Make one request; raises :class:`Broken` if its answer is malformed."""
-        stepped = Stepped(exchange(self._world.app, request))
+        stepped = budget.Stepped(exchange(self._world.app, request))
         try:
             answer = await stepped
             self._judge(request, answer)
-            if stepped.cpu_seconds > TRIES * CPU_SECONDS_MAX:
-                raise OverBudget(f"{stepped.cpu_seconds:.3f} s of CPU time")
+            if stepped.cpu_seconds > budget.TRIES * budget.CPU_SECONDS_MAX:
+                raise budget.OverBudget(f"{stepped.cpu_seconds:.3f} s of CPU time")
         except Exception as error:
             raise Broken(f"{type(error).__name__}: {error}\nrequest: {request!r}"[:20_000]) from error
         self.tally.inputs += 1
-        self.tally.cost = self.tally.cost.maximum(Cost(stepped.cpu_seconds, 0.0, 1))
+        self.tally.cost = self.tally.cost.maximum(budget.Cost(stepped.cpu_seconds, 0.0, 1))
         if answer.status == 200:
             self.tally.taken += 1
             if not request.path.startswith("/v1/"):
@@ -353,10 +322,10 @@ class Door:
             return
         for name, text in _texts(json.loads(answer.body)):
             kept = self.known[name]
-            if len(kept) < KNOWN_MOST:
+            if len(kept) < KNOWN_MAX:
                 kept.append(text)
             elif name != "QueueUrl":
-                kept[self.random.randrange(KNOWN_MOST)] = text
+                kept[self.random.randrange(KNOWN_MAX)] = text
 
 
 def _receives(request: wire.WireRequest) -> bool:

@@ -4,8 +4,6 @@ Every generator draws from a ``random.Random``, so that one grammar serves the l
 which passes its own Random and shrinks what it drew.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,8 @@ from urllib.parse import quote_plus
 from botocore.model import Shape
 
 from tests.behaviour import wire
+from tests.behaviour.cases import resolve
+from tests.tables import beside
 
 _T = TypeVar("_T")
 
@@ -23,127 +23,19 @@ ACTIONS: tuple[str, ...] = tuple(wire.model().operation_names)
 COMMON: tuple[str, ...] = tuple(action for action in ACTIONS if action not in ("DeleteQueue", "PurgeQueue"))
 """Actions that leave data for other calls."""
 HOT = ("SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibility")
-TEXTS: tuple[str, ...] = (
-    "",
-    " ",
-    "x",
-    "0",
-    "-1",
-    "1",
-    "30",
-    "43200",
-    "9" * 30,
-    "1e400",
-    "true",
-    "null",
-    "All",
-    ".*",
-    "*",
-    ".fifo",
-    "q",
-    "q.fifo",
-    "d",
-    "String",
-    "Number",
-    "Binary",
-    "Number.int",
-    "String.",
-    "AWSTraceHeader",
-    "aws.x",
-    "..",
-    "../../etc/passwd",
-    "%00",
-    "\x00",
-    "\r\n",
-    "\ud7ff\ue000\ufffd\U0010ffff",
-    "\ufffe",
-    "ünïcødé",
-    "İıſK",
-    "١٢٣",
-    "<!DOCTYPE x [<!ENTITY a 'b'>]>&a;",
-    "</Message>",
-    "]]>",
-    '{"a":1}',
-    "{",
-    "[" * 200,
-    "a" * 81,
-    "a" * 129,
-    "a" * 300,
-    "arn:aws:sqs:us-east-1:000000000000:q",
-    "arn:aws:sqs:us-east-1:000000000000:d",
-    "arn:aws:sqs::::",
-    "http://localhost:9324/000000000000/q",
-    "http://localhost:9324/000000000000/q.fifo",
-    "https://sqs.us-east-1.amazonaws.com/000000000000/q",
-    "//",
-    "http://",
-    "file:///etc/passwd",
-    "AQEB" + "A" * 60,
-)
-BYTES: tuple[bytes, ...] = (
-    b"",
-    b"\x00",
-    b"\xff",
-    b"\xc3",
-    b"\xed\xa0\x80",
-    b"\xf4\x90\x80\x80",
-    b"\xef\xbb\xbf",
-    b"\xff\xfe",
-    b"%",
-    b"%zz",
-    b"%C3",
-    b"&",
-    b"=",
-    b"&&==",
-    b";",
-    b"+",
-    b"\r\n",
-    b'"',
-    b"\\",
-    b"\\ud800",
-    b"\\u0000",
-    b"[",
-    b"{",
-    b"]",
-    b"}",
-    b",",
-    b":",
-    b"NaN",
-    b"-",
-    b"1e999",
-    b"18446744073709551616",
-    b".1",
-    b".0",
-    b".-1",
-    b".99999999999",
-    b"<",
-    b"]]>",
-)
-ATTRIBUTES = (
-    "DelaySeconds",
-    "MaximumMessageSize",
-    "MessageRetentionPeriod",
-    "ReceiveMessageWaitTimeSeconds",
-    "VisibilityTimeout",
-    "FifoQueue",
-    "ContentBasedDeduplication",
-    "DeduplicationScope",
-    "FifoThroughputLimit",
-    "KmsMasterKeyId",
-    "KmsDataKeyReusePeriodSeconds",
-    "SqsManagedSseEnabled",
-    "Policy",
-    "RedrivePolicy",
-    "RedriveAllowPolicy",
-    "HoldfastMaximumDelaySeconds",
-    "HoldfastMaximumMessages",
-    "HoldfastMaximumBytes",
-    "HoldfastDeliveryGuarantee",
-    "HoldfastAckLevel",
-    "All",
-    "QueueArn",
-    "Nonsense",
-)
+DICTIONARY: dict[str, Any] = resolve(beside(__file__, "dictionary.yaml"), {})
+TEMPLATES: dict[str, dict[str, list[Any]]] = DICTIONARY["templates"]
+
+
+def in_bytes(name: str) -> tuple[bytes, ...]:
+    """Return a list of the dictionary as bytes."""
+    return tuple(text.encode("latin-1") for text in DICTIONARY[name])
+
+
+TEXTS: list[str] = DICTIONARY["texts"]
+ATTRIBUTES: list[str] = DICTIONARY["attributes"]
+DATES: list[str] = DICTIONARY["dates"]
+BYTES = in_bytes("bytes")
 
 
 class Draws:
@@ -333,23 +225,7 @@ class Draws:
         kind = self.below(5)
         if kind == 0:
             return json.dumps(self.anything())
-        value: dict[str, Any]
-        if kind == 1:
-            value = {
-                "deadLetterTargetArn": self.text(),
-                "maxReceiveCount": self.one((self.integer(), str(self.integer()), self.anything())),
-            }
-        elif kind == 2:
-            value = {
-                "redrivePermission": self.one(("allowAll", "denyAll", "byQueue", self.text(), self.anything())),
-                "sourceQueueArns": self.one(([self.text()], [self.text() for _ in range(11)], self.anything())),
-            }
-        else:
-            value = {
-                "Version": "2012-10-17",
-                "Id": self.anything(),
-                "Statement": self.one((self._statement(), [self._statement(), self._statement()], self.anything())),
-            }
+        value = self.template(("redrive_policy", "redrive_allow_policy", "policy", "policy")[kind - 1])
         if self.chance(30):
             del value[self.one(list(value))]
         if self.chance(20):
@@ -359,18 +235,23 @@ class Draws:
             return self.broken(text.encode()).decode(errors="replace")
         return text
 
-    def _statement(self) -> dict[str, Any]:
-        statement = {
-            "Sid": self.anything(),
-            "Effect": self.one(("Allow", "Deny", self.anything())),
-            "Principal": self.one(("*", {"AWS": "000000000000"}, self.anything())),
-            "Action": self.one(("sqs:*", ["sqs:SendMessage"], self.anything())),
-            "Resource": self.one(("*", self.anything())),
-            "Condition": self.anything(),
-        }
+    def statement(self) -> dict[str, Any]:
+        statement = self.template("statement")
         if self.chance(30):
             del statement[self.one(list(statement))]
         return statement
+
+    def template(self, name: str) -> dict[str, Any]:
+        """A map of the dictionary, with one of the options of each member."""
+        return {member: self._option(options) for member, options in TEMPLATES[name].items()}
+
+    def _option(self, options: Sequence[Any]) -> Any:
+        value = self.one(options)
+        if isinstance(value, list):
+            return [self._option((inner,)) for inner in value]
+        if isinstance(value, str) and value.startswith("$"):
+            return getattr(self, value[1:])()
+        return value
 
     def authorization(self) -> str:
         parts = [
@@ -390,15 +271,7 @@ class Draws:
         )
 
     def presigned(self) -> bytes:
-        fields = {
-            "X-Amz-Algorithm": self.one(("AWS4-HMAC-SHA256",) * 6 + ("", self.text())),
-            "X-Amz-Credential": self.one(("AKIDEXAMPLEEXAMPLE00/20270115/us-east-1/sqs/aws4_request", self.text())),
-            "X-Amz-Date": self.date(),
-            "X-Amz-Expires": self.one(("60", "604800", "604801", "0", "-1", "1.5", "", "١", self.text())),
-            "X-Amz-SignedHeaders": self.one(("host", "host;x-amz-date", "", self.text())),
-            "X-Amz-Signature": self.one(("0" * 64, self.text())),
-        }
-        items = list(fields.items())
+        items = list(self.template("presigned").items())
         if self.chance(30):
             del items[self.below(len(items))]
         if self.chance(20):
@@ -407,23 +280,7 @@ class Draws:
         return self.broken(query) if self.chance(25) else query
 
     def date(self) -> str:
-        return self.one(
-            (
-                "20270115T080000Z",
-                "20270115T080000Z",
-                "00000000T000000Z",
-                "00010101T000000Z",
-                "99991231T235959Z",
-                "20270230T250000Z",
-                "20270115T080060Z",
-                "20270115T080000",
-                "Fri, 15 Jan 2027 08:00:00 GMT",
-                "Fri, 99 Jan 99999 08:00:00 +9999",
-                "Mon, 00 Foo 0 0:0",
-                "1",
-                self.text(),
-            )
-        )
+        return self.one((*DATES, self.text()))
 
     def respelled_path(self, path: bytes) -> bytes:
         """Another path, usually one that a client or a proxy may consider equal."""

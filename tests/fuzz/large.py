@@ -1,77 +1,12 @@
 """Large inputs: units that were expensive for some parser, repeated within otherwise good input."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
-from tests.fuzz.grammar import ACTIONS, ATTRIBUTES, Draws
+from tests.fuzz.grammar import ACTIONS, ATTRIBUTES, DICTIONARY, Draws, in_bytes
 
-JSON_UNITS: tuple[bytes, ...] = (
-    b"[[]],",
-    b"[],",
-    b"{},",
-    b'"",',
-    b'"a",',
-    b"0,",
-    b"1e5,",
-    b"null,",
-    b'{"a":0},',
-    b'{"":{"":""}},',
-    b"[",
-    b'{"a":',
-    b" ",
-    b'"\\ud800",',
-    b'"\xf0\x9f\x98\x80",',
-)
-"""Elements of a list, with their commas."""
-TEXT_UNITS: tuple[bytes, ...] = (
-    b"a",
-    b"\\ud800",
-    b"\\ud83d\\ude00",
-    b"\\u0041",
-    b"\\u0000",
-    b"\\n",
-    b"\\\\",
-    b'\\"',
-    b'{\\"a\\":1,',
-    b"\xf0\x9f\x98\x80",
-    b"\xc3\xa9",
-    b"/",
-    b"&",
-    b"<",
-    b"=",
-    b".",
-    b"\\",
-    b"\xff",
-    b"QUJD",
-)
-"""Parts of a JSON string."""
-FORM_UNITS: tuple[bytes, ...] = (
-    b"a",
-    b"%",
-    b"%zz",
-    b"%41",
-    b"%F0%9F%98%80",
-    b"%26",
-    b"%3C",
-    b"%00",
-    b"%ff",
-    b"+",
-    b"=",
-    b"&",
-    b"&a",
-    b"&a=",
-    b"%0A",
-    b"/",
-    b".",
-    b".1",
-    b"\xf0\x9f\x98\x80",
-    b"%%41",
-    b"%\r",
-    b"%2B",
-)
-PATTERN_UNITS = ("*", "?", "*a", "a?", "*a?", "a", "**", "*?b", ":", "*:", "ab")
+JSON_UNITS, TEXT_UNITS, FORM_UNITS = map(in_bytes, ("json_units", "text_units", "form_units"))
+PATTERN_UNITS = DICTIONARY["pattern_units"]
 
 
 def repeated(unit: bytes, length: int) -> bytes:

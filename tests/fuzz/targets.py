@@ -5,8 +5,6 @@ its own typed error; any other exception is a finding, and so is an answer that 
 invariant.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +25,11 @@ from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.model import ACTIONS
 from metadata_service import arn
+from tests.fuzz import kafka_door, kafka_targets
 from tests.fuzz import large as large_inputs
+from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES
 from tests.fuzz.grammar import Draws
+from tests.servers.signing import signing_key
 
 SECRET = "fuzz-secret-fuzz-secret-fuzz-secret"
 KEY_ID = "AKIDEXAMPLEEXAMPLE00"
@@ -53,6 +54,8 @@ class FuzzTarget:
     """Function that makes an input of about this many bytes."""
     size: Callable[[Any], int] = large_inputs.size
     """Function that returns the length of an input in bytes, the base of its cost."""
+    allowance_bytes: int = MEMORY_ALLOWANCE_BYTES
+    """Memory that any input may use."""
 
 
 def _promise(holds: bool, what: str) -> None:
@@ -149,24 +152,17 @@ def _verify(
     verifier.check(claim, SECRET, method=method, path=path, query=query, headers=headers, body=body, now=NOW)
 
 
-def _feed_header(headers: dict[bytes, bytes]) -> bool:
+def _feed_forged(headers: dict[bytes, bytes], query: bytes = b"", body: bytes = b"", path: bytes = b"/") -> bool:
+    """Check that a request without a valid signature is refused."""
     try:
-        _verify(headers, b"")
+        _verify(headers, query, body, path, method=b"GET" if query else b"POST")
     except AuthError:
         return False
-    raise Broken("an invented signature was taken")
-
-
-def _make_presigned(draws: Draws) -> bytes:
-    return draws.presigned()
+    raise Broken("a request was accepted whose signature was invented, or that was changed after signing")
 
 
 def _feed_presigned(query: bytes) -> bool:
-    try:
-        _verify({b"host": b"localhost:9324"}, query, method=b"GET")
-    except AuthError:
-        return False
-    raise Broken("an invented signature was taken")
+    return _feed_forged({b"host": b"localhost:9324"}, query)
 
 
 def sign(
@@ -184,22 +180,11 @@ def sign(
     ``query`` has to be canonical already.
     """
     names = sorted(headers)
-    canonical = "\n".join(
-        (
-            method,
-            path,
-            query,
-            "".join(f"{name}:{headers[name]}\n" for name in names),
-            ";".join(names),
-            sha256(body).hexdigest(),
-        )
-    )
+    lines = "".join(f"{name}:{headers[name]}\n" for name in names)
+    canonical = "\n".join((method, path, query, lines, ";".join(names), sha256(body).hexdigest()))
     scope = f"{stamp[:8]}/us-east-1/sqs/aws4_request"
     to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
-    key = ("AWS4" + secret).encode()
-    for part in (stamp[:8], "us-east-1", "sqs", "aws4_request"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    signature = hmac.digest(signing_key(secret, stamp[:8], "us-east-1"), to_sign.encode(), "sha256").hex()
     return f"AWS4-HMAC-SHA256 Credential={key_id}/{scope}, SignedHeaders={';'.join(names)}, Signature={signature}"
 
 
@@ -232,11 +217,7 @@ def _make_tampered(draws: Draws) -> tuple[dict[bytes, bytes], bytes, bytes]:
 
 def _feed_tampered(given: tuple[dict[bytes, bytes], bytes, bytes]) -> bool:
     headers, body, path = given
-    try:
-        _verify(headers, b"", body, path)
-    except AuthError:
-        return False
-    raise Broken("a request that was changed after signing was taken")
+    return _feed_forged(headers, b"", body, path)
 
 
 # --- single values --------------------------------------------------------------------------------------------
@@ -245,7 +226,7 @@ _HANDLES = Handles(7, b"k" * 16)
 _OTHERS = Handles(8, b"o" * 16)
 _ISSUED = tuple(_HANDLES.issue(number, 1, 1_800_000_000_000 + number) for number in range(20))
 _FOREIGN = tuple(_OTHERS.issue(number, 1, 1_800_000_000_000 + number) for number in range(20))
-_SAID = tuple(_HANDLES.read(handle) for handle in _ISSUED)
+_POSITIONS = tuple(_HANDLES.read(handle) for handle in _ISSUED)
 
 
 def _make_handle(draws: Draws) -> str:
@@ -258,12 +239,8 @@ def _feed_handle(handle: str) -> bool:
     outcome = _HANDLES.read(handle)
     if isinstance(outcome, HandleOutcome):
         return False
-    _promise(outcome in _SAID, "a handle that was never issued was taken")
+    _promise(outcome in _POSITIONS, "a handle that was never issued was taken")
     return True
-
-
-def _make_policy(draws: Draws) -> str:
-    return draws.policy_text()
 
 
 def _feed_policy(text: str) -> bool:
@@ -337,7 +314,7 @@ def _feed_attributes(given: dict[str, Any]) -> bool:
                 pass
     try:
         account, name = locate(given["url"], "000000000000")
-        _promise(len(account) == 12, f"{account!r} is no account")
+        _promise(len(account) == 12, f"{account!r} is not an account")
     except SqsError:
         pass
     arn.parse(given["url"])
@@ -362,10 +339,21 @@ PARSERS: tuple[FuzzTarget, ...] = (
     FuzzTarget("json-body", _make_json, _feed_json, large_inputs.json_body),
     FuzzTarget("query-form", _make_form, _feed_form, large_inputs.form),
     FuzzTarget("answers", _make_answer, _feed_answer, large_inputs.answer, _answer_bytes),
-    FuzzTarget("authorization-header", _make_header, _feed_header, large_inputs.authorization),
-    FuzzTarget("presigned-query", _make_presigned, _feed_presigned, large_inputs.presigned),
+    FuzzTarget("authorization-header", _make_header, _feed_forged, large_inputs.authorization),
+    FuzzTarget("presigned-query", Draws.presigned, _feed_presigned, large_inputs.presigned),
     FuzzTarget("tampered-request", _make_tampered, _feed_tampered, _large_tampered),
     FuzzTarget("receipt-handle", _make_handle, _feed_handle, _large_handle),
-    FuzzTarget("policies", _make_policy, _feed_policy, large_inputs.policy),
+    FuzzTarget("policies", Draws.policy_text, _feed_policy, large_inputs.policy),
     FuzzTarget("attributes-and-urls", _make_attributes, _feed_attributes, large_inputs.values),
+    FuzzTarget("kafka-frames", kafka_targets.make_frames, kafka_targets.feed_frames, kafka_targets.large_frames),
+    FuzzTarget("kafka-requests", kafka_targets.make_request, kafka_targets.feed_request, kafka_targets.large_request),
+    FuzzTarget("kafka-batches", kafka_targets.make_batch, kafka_targets.feed_batch, kafka_targets.large_batch),
+    FuzzTarget("kafka-strangers", kafka_door.make_stranger, kafka_door.feed_stranger, kafka_door.large_stranger),
+    FuzzTarget(
+        "kafka-callers",
+        kafka_door.make_caller,
+        kafka_door.feed_caller,
+        kafka_door.large_caller,
+        allowance_bytes=4 * MEMORY_ALLOWANCE_BYTES,  # each element of an array has an answer
+    ),
 )

@@ -3,8 +3,6 @@
 Long runs are ``python -m tests.fuzz``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.behaviour import wire
 from tests.behaviour.world import World
-from tests.fuzz.__main__ import feed_large
+from tests.fuzz.__main__ import context, feed_large
 from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES, OverBudget, measured
 from tests.fuzz.door import CONCURRENT, Door
 from tests.fuzz.grammar import Draws
@@ -45,12 +43,10 @@ def test_parser_with_hypothesis(target: FuzzTarget) -> None:
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
 def test_parser_with_many(target: FuzzTarget) -> None:
     draws = Draws(Random(20261121))
-    for _ in range(PARSER_INPUTS):
+    for number in range(PARSER_INPUTS):
         given_input = target.make(draws)
-        try:
+        with context(number, given_input):
             target.feed(given_input)
-        except Exception as error:
-            raise AssertionError(f"{given_input!r}"[:5_000]) from error
 
 
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)

@@ -1,15 +1,16 @@
-"""The chart, rendered by helm without a cluster."""
-
-from __future__ import annotations
+"""The chart, rendered by helm without a cluster, and its containers' settings, read by Holdfast."""
 
 import copy
 import functools
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+
+from holdfast.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "holdfast"
@@ -19,6 +20,16 @@ FILES = {"default": CHART / "values.yaml", "demo": CHART / "values-demo.yaml"} |
     file.stem: file for file in sorted((Path(__file__).parent / "values").glob("*.yaml"))
 }
 """Values files that the chart is tested with."""
+
+SECRETS = {
+    "access-key-id": "AKIAHOLDFASTTESTS001",
+    "secret-access-key": "tests/only/secret",
+    "master-key": "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=",
+    "username": "holdfast",
+    "password": "tests only",
+    "url": "redis://:secret@redis.databases.svc:6379/0",
+}
+"""Contents of the given Secrets, by entry."""
 
 Manifest = dict[str, Any]
 
@@ -69,6 +80,12 @@ class Pod(NamedTuple):
         return self.labels["app.kubernetes.io/component"]
 
     @property
+    def container(self) -> dict[str, Any]:
+        """The only one; ValueError if there are several."""
+        (container,) = self.spec["containers"]
+        return dict(container)
+
+    @property
     def containers(self) -> list[dict[str, Any]]:
         return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
 
@@ -115,3 +132,45 @@ def own(manifests: tuple[Manifest, ...]) -> list[Pod]:
         for pod in pods(manifests)
         if pod.component.removesuffix("-executor") not in ("backup", "billing", "stream", "cassandra", "redis")
     ]
+
+
+# --- containers ---------------------------------------------------------------------------------------------------
+
+
+def environment(pod: Pod, number: int) -> dict[str, str]:
+    """Return the environment of the container, as Kubernetes makes it."""
+    found = {"POD_NAME": f"{pod.name}-{number}"}
+    for variable in pod.container["env"]:
+        source = variable.get("valueFrom")
+        if source is None:
+            value = variable["value"]
+        elif "fieldRef" in source:
+            assert (variable["name"], source["fieldRef"]["fieldPath"]) == ("POD_NAME", "metadata.name")
+            continue
+        else:
+            value = SECRETS[source["secretKeyRef"]["key"]]
+        assert variable["name"] not in found, f"{variable['name']} is given twice"
+        found[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
+    return found
+
+
+def settings(pod: Pod, manifests: tuple[Manifest, ...], folder: Path, number: int = 0) -> Settings:
+    variables = environment(pod, number)
+    config = variables.get("HOLDFAST_CONFIG")
+    if config is not None:
+        assert config == mounted(pod, "file") + "/holdfast.toml"
+        (file,) = (one for one in kinds(manifests, "ConfigMap") if "holdfast.toml" in one["data"])
+        variables["HOLDFAST_CONFIG"] = str(folder / "holdfast.toml")
+        (folder / "holdfast.toml").write_text(file["data"]["holdfast.toml"])
+    return load({}, variables)
+
+
+def mounted(pod: Pod, volume: str) -> str:
+    (mount,) = (mount for mount in pod.container["volumeMounts"] if mount["name"] == volume)
+    return str(mount["mountPath"])
+
+
+def serving(name: str) -> Iterator[tuple[Pod, tuple[Manifest, ...]]]:
+    """Pods of one of :data:`FILES` that run ``holdfast`` for long, with all manifests."""
+    manifests = rendered(name)
+    yield from ((pod, manifests) for pod in own(manifests) if pod.component not in ("test", "migration"))

@@ -1,11 +1,7 @@
 """Configuration of the containers, parsed by Holdfast: every command, setting, port and path exists."""
 
-from __future__ import annotations
-
 import argparse
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,78 +19,41 @@ from spark_analytics import __main__ as jobs
 from spark_analytics import analytics, batch, quality, rating, streaming
 from spark_analytics.period import period_of
 from spark_analytics.pod import MAIN
-from tests.helm.chart import CHART, FILES, ROOT, Manifest, Pod, kinds, own, pods, render, rendered
+from tests.helm.chart import (
+    CHART,
+    FILES,
+    ROOT,
+    SECRETS,
+    Pod,
+    environment,
+    kinds,
+    mounted,
+    own,
+    pods,
+    render,
+    rendered,
+    serving,
+    settings,
+)
 
-SECRETS = {
-    "access-key-id": "AKIAHOLDFASTTESTS001",
-    "secret-access-key": "tests/only/secret",
-    "master-key": "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=",
-    "username": "holdfast",
-    "password": "tests only",
-    "url": "redis://:secret@redis.databases.svc:6379/0",
-}
-"""Contents of the given Secrets, by entry."""
 ROLES = {"single": "serve", "frontend": "frontend", "backend": "backend", "metadata": "metadata", "manager": "manager"}
 
 all_files = pytest.mark.parametrize("name", FILES)
 
 
-def environment(pod: Pod, number: int) -> dict[str, str]:
-    """Return the environment of the container, as Kubernetes makes it."""
-    (container,) = pod.spec["containers"]
-    found = {"POD_NAME": f"{pod.name}-{number}"}
-    for variable in container["env"]:
-        source = variable.get("valueFrom")
-        if source is None:
-            value = variable["value"]
-        elif "fieldRef" in source:
-            assert (variable["name"], source["fieldRef"]["fieldPath"]) == ("POD_NAME", "metadata.name")
-            continue
-        else:
-            value = SECRETS[source["secretKeyRef"]["key"]]
-        assert variable["name"] not in found, f"{variable['name']} is given twice"
-        found[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], value)
-    return found
-
-
 def command(pod: Pod) -> argparse.Namespace:
-    (container,) = pod.spec["containers"]
-    assert "command" not in container, "the image's own: holdfast, below an init"
-    return main._parser().parse_args(container["args"])
-
-
-def settings(pod: Pod, manifests: tuple[Manifest, ...], folder: Path, number: int = 0) -> Settings:
-    variables = environment(pod, number)
-    config = variables.get("HOLDFAST_CONFIG")
-    if config is not None:
-        assert config == mounted(pod, "file") + "/holdfast.toml"
-        (file,) = (one for one in kinds(manifests, "ConfigMap") if "holdfast.toml" in one["data"])
-        variables["HOLDFAST_CONFIG"] = str(folder / "holdfast.toml")
-        (folder / "holdfast.toml").write_text(file["data"]["holdfast.toml"])
-    return load({}, variables)
-
-
-def mounted(pod: Pod, volume: str) -> str:
-    (container,) = pod.spec["containers"]
-    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == volume)
-    return str(mount["mountPath"])
+    assert "command" not in pod.container, "the image's own: holdfast, below an init"
+    return main._parser().parse_args(pod.container["args"])
 
 
 def opened(pod: Pod) -> dict[str, int]:
-    (container,) = pod.spec["containers"]
-    return {port["name"]: port["containerPort"] for port in container["ports"]}
-
-
-def serving(name: str) -> Iterator[tuple[Pod, tuple[Manifest, ...]]]:
-    manifests = rendered(name)
-    yield from ((pod, manifests) for pod in own(manifests) if pod.component not in ("test", "migration"))
+    return {port["name"]: port["containerPort"] for port in pod.container["ports"]}
 
 
 @all_files
 def test_each_container_runs_its_role(name: str, tmp_path: Path) -> None:
     for pod, manifests in serving(name):
-        (container,) = pod.spec["containers"]
-        assert container["args"] == [ROLES[pod.component]]
+        assert pod.container["args"] == [ROLES[pod.component]]
         command(pod)
         given = settings(pod, manifests, tmp_path)
         assert is_distributed(given) == (pod.component != "single")
@@ -145,12 +104,11 @@ def test_all_know_the_same_metadata_nodes(name: str, tmp_path: Path) -> None:
 
 
 @all_files
-def test_health_is_asked_where_it_is_answered(name: str, tmp_path: Path) -> None:
+def test_health_checks_use_the_port_that_serves_them(name: str, tmp_path: Path) -> None:
     for pod, manifests in serving(name):
         given = settings(pod, manifests, tmp_path)
-        (container,) = pod.spec["containers"]
         for probe, path in (("startupProbe", "live"), ("livenessProbe", "live"), ("readinessProbe", "ready")):
-            asked = container[probe]["httpGet"]
+            asked = pod.container[probe]["httpGet"]
             assert asked["path"] == f"/health/{path}"
             scheme = "HTTP"
             if pod.component in ("single", "frontend"):
@@ -185,43 +143,9 @@ def test_files_that_settings_name_are_mounted(name: str, tmp_path: Path) -> None
 def test_no_secret_is_in_a_manifest(name: str) -> None:
     """Secrets that do not come from a Secret are in no variable and no argument."""
     for pod, _ in serving(name):
-        (container,) = pod.spec["containers"]
-        for variable in container["env"]:
+        for variable in pod.container["env"]:
             if re.search(r"SECRET_ACCESS_KEY|MASTER_KEY|PASSWORD", variable["name"]):
                 assert "secretKeyRef" in variable["valueFrom"]
-
-
-def test_settings_and_queues_of_the_values_reach_the_service(tmp_path: Path) -> None:
-    (pod,) = (pod for pod, _ in serving("single-everything"))
-    given = settings(pod, rendered("single-everything"), tmp_path)
-    assert given.external_url == "https://mq.example.com"
-    assert given.default_limits == "calls=1000:5000 queues=500"
-    assert (given.drain_seconds, given.memory_limit, given.auto_create_queues) == (45, 5_000_000_000, True)
-    assert (given.frontends, given.backends) == (3, 2)
-    assert (given.usage, given.lake) == ("on", "s3://bucket/usage")
-    dead, orders = given.queues
-    assert dead.name == "dead"
-    assert orders.tags == {"team": 'shop & "café"'}
-    assert orders.attributes["VisibilityTimeout"] == "60"
-    assert orders.attributes["MaximumMessageSize"] == "1048576"
-    policy = json.loads(str(orders.attributes["RedrivePolicy"]))
-    assert policy == {"deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead", "maxReceiveCount": 5}
-
-
-def test_many_machines_share_a_redis_and_cassandra(tmp_path: Path) -> None:
-    for pod, manifests in serving("many-everything"):
-        given = settings(pod, manifests, tmp_path)
-        assert given.rate_limit_storage == given.metadata_hints == SECRETS["url"]
-        assert (given.cassandra, given.cassandra_port, given.cassandra_keyspace) == ("10.0.1.1,10.0.1.2", 9142, "mq")
-        assert (given.cassandra_scope, given.cassandra_datacenter, given.cassandra_strict) == ("dc1", "dc1", True)
-        assert (given.cassandra_user, given.cassandra_password) == (SECRETS["username"], SECRETS["password"])
-        assert given.account == "123456789012"
-        if pod.component == "backend":
-            assert given.cluster == "east"
-        if pod.component == "frontend":
-            assert given.rate_limit_processes == 3
-        if pod.component == "metadata":
-            assert given.metadata_full_copy is True
 
 
 def cassandra_of(given: Settings) -> dict[str, Any]:
@@ -237,19 +161,13 @@ def test_the_migration_finds_what_the_processes_keep(name: str, tmp_path: Path) 
     given = settings(pod, manifests, tmp_path)
     kept = all_kept(given)
     for other, _ in serving(name):
-        theirs = settings(other, manifests, tmp_path)
-        assert theirs.schema_migration == "wait"
-        assert cassandra_of(theirs) == cassandra_of(given)
+        other_settings = settings(other, manifests, tmp_path)
+        assert other_settings.schema_migration == "wait"
+        assert cassandra_of(other_settings) == cassandra_of(given)
         if other.component == "backend":
-            assert all_kept(theirs) == kept
+            assert all_kept(other_settings) == kept
     assert replication_of(given.cassandra_replication)
     assert {kept.part.name for kept in kept} == {"metadata", "journal"}
-
-
-def test_where_nothing_changes_the_tables_before_the_first_process_does(tmp_path: Path) -> None:
-    for name in ("demo", "many-few"):
-        for pod, manifests in serving(name):
-            assert settings(pod, manifests, tmp_path).schema_migration == "start"
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -261,7 +179,7 @@ def test_the_check_signs_in_at_the_service(name: str) -> None:
     endpoint = httpx.URL(variables["HOLDFAST_ENDPOINT"])
     services = {one["metadata"]["name"]: one for one in kinds(rendered(name), "Service")}
     assert endpoint.host.endswith(".queues.svc")
-    (port,) = services[endpoint.host.split(".")[0]]["spec"]["ports"]
+    (port,) = (one for one in services[endpoint.host.split(".")[0]]["spec"]["ports"] if one["targetPort"] == "clients")
     assert endpoint.port == port["port"] or (endpoint.port is None and port["port"] == 443)
     assert variables["AWS_SECRET_ACCESS_KEY"] == SECRETS["secret-access-key"]
     if endpoint.scheme == "https":
@@ -269,15 +187,15 @@ def test_the_check_signs_in_at_the_service(name: str) -> None:
     load({}, variables)
 
 
-def test_the_backup_goes_to_the_volume_and_understands_what_it_is_told() -> None:
+def test_the_backup_is_written_to_the_volume_and_parses_its_arguments() -> None:
     manifests = rendered("single-everything")
     found = {pod.component: pod for pod in pods(manifests)}
     spec = found["backup"].spec
     (container,) = spec["containers"]
-    told = main._parser().parse_args(container["args"])
-    assert (told.target, told.keep, told.list) == ("s3://bucket/backups?region=eu-central-1", 14, False)
+    parsed = main._parser().parse_args(container["args"])
+    assert (parsed.target, parsed.keep, parsed.list) == ("s3://bucket/backups?region=eu-central-1", 14, False)
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    (claimed,) = (one["persistentVolumeClaim"] for one in spec["volumes"] if one["name"] == mounts[told.data])
+    (claimed,) = (one["persistentVolumeClaim"] for one in spec["volumes"] if one["name"] == mounts[parsed.data])
     (owner,) = (one for one in manifests if one["kind"] == "StatefulSet")
     (claim,) = owner["spec"]["volumeClaimTemplates"]
     assert claimed == {"claimName": f"{claim['metadata']['name']}-{owner['metadata']['name']}-0"}
@@ -287,12 +205,11 @@ def test_the_backup_goes_to_the_volume_and_understands_what_it_is_told() -> None
     assert not term["labelSelector"]["matchLabels"].items() <= found["backup"].labels.items()
 
 
-def test_the_backup_of_many_machines_is_told_where_cassandra_is() -> None:
+def test_the_backup_of_many_machines_gets_cassandras_addresses() -> None:
     found = {pod.component: pod for pod in pods(rendered("many-everything"))}
     pod, migration = found["backup"], found["migration"]
-    (container,) = pod.spec["containers"]
-    told = main._parser().parse_args(container["args"])
-    assert (told.target, told.keep, told.data) == ("s3://bucket/backups?region=eu-central-1", 14, None)
+    parsed = main._parser().parse_args(pod.container["args"])
+    assert (parsed.target, parsed.keep, parsed.data) == ("s3://bucket/backups?region=eu-central-1", 14, None)
     settings, others = load({}, environment(pod, 0)), load({}, environment(migration, 0))
     assert is_distributed(settings)
     assert cluster_keyspace(settings) == cluster_keyspace(others)
@@ -304,68 +221,78 @@ def test_the_backup_of_many_machines_is_told_where_cassandra_is() -> None:
     assert not [one for one in pod.spec["volumes"] if "persistentVolumeClaim" in one]
 
 
-def test_the_jobs_are_told_what_they_understand(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[argparse.Namespace] = []
-    lakes: list[str] = []
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
+    """Options of the jobs that were started; none of them runs."""
+    parsed: list[argparse.Namespace] = []
 
     def run(options: argparse.Namespace, _: object) -> int:
-        told.append(options)
+        parsed.append(options)
         return 0
 
     for job in (batch, rating, analytics, quality, streaming):
         monkeypatch.setattr(job, "run", run)
-    for job in (batch, rating, analytics, quality):
-        monkeypatch.setattr(job, "input_bytes", lambda options, lake: 0)
+        if hasattr(job, "input_bytes"):
+            monkeypatch.setattr(job, "input_bytes", lambda options, lake: 0)
+    monkeypatch.setattr(jobs, "session", lambda *_, **__: None)
+    monkeypatch.setattr(jobs, "Lake", str)
+    return parsed
+
+
+def start_jobs(arguments: list[str], pod: Pod, number: int = 0) -> int:
+    """Start jobs in the environment of a pod."""
+    with pytest.MonkeyPatch.context() as inside:
+        for name, value in environment(pod, number).items():
+            inside.setenv(name, value)
+        return jobs.main(arguments)
+
+
+def test_the_jobs_get_options_that_they_understand(
+    parsed: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakes: list[str] = []
     monkeypatch.setattr(jobs, "Lake", lakes.append)
     for pod in sorted(pods(rendered("many-everything")), key=lambda pod: pod.component):
         if pod.component in ("billing", "stream"):
             for number, container in enumerate(pod.containers):
                 assert "command" not in container, "the image's own: python -m spark_analytics"
-                with monkeypatch.context() as inside:
-                    for name, value in environment(pod, number).items():
-                        inside.setenv(name, value)
-                    assert jobs.main(container["args"]) == 0
+                assert start_jobs(container["args"], pod, number) == 0
                 mounts = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
                 for name, of in (("plan", "prices"), ("accounts", "prices"), ("budgets", "budgets")):
-                    given = getattr(told[-1], name, None)
+                    given = getattr(parsed[-1], name, None)
                     assert given is None or given == mounts[of] / f"{name.replace('plan', 'prices')}.yaml"
-    assert [options.job for options in told] == ["batch", *2 * ["rate"], *2 * ["analyse"], *2 * ["check"], "stream"]
+    assert [options.job for options in parsed] == ["batch", *2 * ["rate"], *2 * ["analyse"], *2 * ["check"], "stream"]
     assert set(lakes) == {"s3://bucket/usage?region=eu-central-1"}
-    assert len(lakes) == len(told)
-    assert [options.memory for options in told] == [*7 * ["8g"], "3g"]
-    first, last = period_of(told[0])
+    assert len(lakes) == len(parsed)
+    assert [options.memory for options in parsed] == [*7 * ["8g"], "3g"]
+    first, last = period_of(parsed[0])
     assert (last - first).days == 61
-    months = [getattr(options, "period", None) or options.month for options in told[1:-1]]
+    months = [getattr(options, "period", None) or options.month for options in parsed[1:-1]]
     assert months == 3 * months[:2]
     assert months[0].next == months[1]
-    assert all(options.plan and options.accounts for options in told if options.job != "check")
-    assert (told[-1].every, told[-1].once, told[-1].budgets.name) == (60, False, "budgets.yaml")
+    assert all(options.plan and options.accounts for options in parsed if options.job != "check")
+    assert (parsed[-1].every, parsed[-1].once, parsed[-1].budgets.name) == (60, False, "budgets.yaml")
     (stream,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "stream")
     secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]
     assert secrets == ["given-lake", "given-webhook"]
-    assert streaming.webhook_of(told[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
+    assert streaming.webhook_of(parsed[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
 
 
-def test_the_stream_of_the_operator_is_told_what_it_understands(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[argparse.Namespace] = []
-    monkeypatch.setattr(streaming, "run", lambda options, _: told.append(options))
-    monkeypatch.setattr(jobs, "Lake", str)
+def test_the_stream_of_the_operator_gets_options_that_it_understands(parsed: list[argparse.Namespace]) -> None:
     (application,) = kinds(rendered("many-certificates"), "SparkApplication")
     spec = application["spec"]
     (pod,) = (pod for pod in pods(rendered("many-certificates")) if pod.component == "stream")
-    for name, value in environment(pod, 0).items():
-        monkeypatch.setenv(name, value)
-    jobs.main(spec["arguments"])
+    start_jobs(spec["arguments"], pod)
     mounts = {mount["name"]: Path(mount["mountPath"]) for mount in pod.containers[0]["volumeMounts"]}
-    assert told[0].budgets == mounts["budgets"] / "budgets.yaml"
-    assert told[0].plan == mounts["prices"] / "prices.yaml"
+    assert parsed[0].budgets == mounts["budgets"] / "budgets.yaml"
+    assert parsed[0].plan == mounts["prices"] / "prices.yaml"
     assert spec["mainApplicationFile"] == MAIN
     linked = re.search(r"with_name\(\"(\w+\.py)\"\).*/venv/(\w+\.py)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert linked is not None
     assert (linked[1], f"local:///venv/{linked[2]}") == ("__main__.py", MAIN)
 
 
-def test_the_operator_runs_the_steps_of_the_cron_job_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_runs_the_steps_of_the_cron_job_one_after_the_other(parsed: list[argparse.Namespace]) -> None:
     (scheduled,) = kinds(rendered("many-certificates"), "ScheduledSparkApplication")
     given = ("--values", str(FILES["many-certificates"]), "--set", "billing.operator.enabled=false")
     manifests = tuple(render(*given))
@@ -382,22 +309,8 @@ def test_the_operator_runs_the_steps_of_the_cron_job_one_after_the_other(monkeyp
     mounts = {mount["mountPath"] for mount in driver.containers[0]["volumeMounts"]}
     files = {Path(word).parent for word in scheduled["spec"]["template"]["arguments"] if word.endswith(".yaml")}
     assert {str(folder) for folder in files} <= mounts
-
-    understood: list[argparse.Namespace] = []
-
-    def run(options: argparse.Namespace, _: object) -> int:
-        understood.append(options)
-        return 0
-
-    for part in (batch, rating, analytics, quality):
-        monkeypatch.setattr(part, "run", run)
-        monkeypatch.setattr(part, "input_bytes", lambda options, lake: 0)
-    monkeypatch.setattr(jobs, "session", lambda *_, **__: None)
-    monkeypatch.setattr(jobs, "Lake", str)
-    for name, value in environment(driver, 0).items():
-        monkeypatch.setenv(name, value)
-    assert jobs.main(scheduled["spec"]["template"]["arguments"]) == 0
-    assert [options.job for options in understood] == [step[0] for step in steps]
+    assert start_jobs(scheduled["spec"]["template"]["arguments"], driver) == 0
+    assert [options.job for options in parsed] == [step[0] for step in steps]
 
 
 def test_the_data_folder_of_a_pod_can_be_named_to_commands() -> None:

@@ -1,7 +1,5 @@
 """Manifests of each values file: valid, consistent, and secure."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import re
@@ -13,7 +11,7 @@ import kubernetes_validate
 import pytest
 from kubernetes_validate import utils
 
-from tests.helm import spark_operator
+from helm.trials.crds import KINDS as FOREIGN
 from tests.helm.chart import (
     CHART,
     FILES,
@@ -29,7 +27,10 @@ from tests.helm.chart import (
     render,
     rendered,
 )
-from tests.kube.crds import KINDS as FOREIGN
+from tests.tables import beside
+
+OPERATOR = beside(__file__, "spark_operator.yaml")["kinds"]
+"""Schemas of Kubeflow's Spark operator, by kind."""
 
 all_files = pytest.mark.parametrize("name", FILES)
 
@@ -51,8 +52,8 @@ def invalid(manifest: Manifest, version: str) -> str:
 
 @all_files
 def test_lint(name: str) -> None:
-    said = helm("lint", "--strict", str(CHART), "--values", str(FILES[name]))
-    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    output = helm("lint", "--strict", str(CHART), "--values", str(FILES[name]))
+    assert "1 chart(s) linted, 0 chart(s) failed" in output
 
 
 @all_files
@@ -142,7 +143,7 @@ def test_pods_are_restricted_and_write_to_volumes_alone(name: str) -> None:
 
 
 @all_files
-def test_what_pods_refer_to_is_there(name: str) -> None:
+def test_pods_refer_to_existing_objects(name: str) -> None:
     manifests = rendered(name)
     made = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     made |= {("Secret", one["spec"]["secretName"]) for one in kinds(manifests, "Certificate")}
@@ -177,7 +178,7 @@ def referred(container: dict[str, Any], spec: dict[str, Any]) -> Iterator[tuple[
 
 
 @all_files
-def test_what_selects_pods_selects_those_of_one_component(name: str) -> None:
+def test_selectors_select_pods_of_one_component(name: str) -> None:
     manifests = rendered(name)
     found = list(pods(manifests))
 
@@ -264,7 +265,7 @@ def test_each_tier_is_reached_by_those_that_have_to(name: str) -> None:
         assert set(ports) <= opened
 
 
-def test_who_may_reach_other_things_is_told() -> None:
+def test_network_policies_limit_outgoing_connections() -> None:
     for name in ("single-everything", "many-everything"):
         for policy in kinds(rendered(name), "NetworkPolicy"):
             assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
@@ -274,31 +275,6 @@ def test_who_may_reach_other_things_is_told() -> None:
 
 
 # --- forms --------------------------------------------------------------------------------------------------------
-
-
-def test_without_cassandra_there_is_one_pod_with_a_volume() -> None:
-    manifests = rendered("default")
-    assert {pod.component for pod in pods(manifests)} == {"single", "test"}
-    (one,) = kinds(manifests, "StatefulSet")
-    assert one["spec"]["replicas"] == 1
-    (claim,) = one["spec"]["volumeClaimTemplates"]
-    assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
-    (container,) = one["spec"]["template"]["spec"]["containers"]
-    assert {"name": "data", "mountPath": "/var/lib/holdfast"} in container["volumeMounts"]
-
-
-def test_with_cassandra_there_are_all_parts() -> None:
-    assert {pod.component: pod.replicas for pod in pods(rendered("many"))} == {
-        "frontend": 2,
-        "backend": 3,
-        "metadata": 2,
-        "manager": 2,
-        "migration": 1,
-        "test": 1,
-    }
-    assert {pod.component for pod in pods(rendered("many-few"))} == {"frontend", "backend", "test"}
-    assert "migration" not in {pod.component for pod in pods(rendered("demo"))}, "its Cassandra is not there before"
-    assert {"cassandra", "redis"} <= {pod.component for pod in pods(rendered("demo"))}
 
 
 def test_volumes_of_what_is_scaled_down_stay() -> None:
@@ -323,8 +299,7 @@ def test_the_end_leaves_time_to_drain(name: str) -> None:
         if pod.component in ("test", "manager", "migration"):
             continue
         drain = 45 if name == "single-everything" else 30
-        (container,) = pod.spec["containers"]
-        before = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
+        before = pod.container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
         assert before[0] == "sleep"
         hand_over = 60 if pod.component in ("backend", "single") else 0
         assert pod.spec["terminationGracePeriodSeconds"] >= drain + hand_over + int(before[1]) + 10
@@ -354,7 +329,7 @@ def test_pods_are_started_anew_when_their_configuration_changes() -> None:
 
 
 @pytest.mark.parametrize("name", ["many", "many-everything"])
-def test_tables_are_changed_before_pods_come_and_with_nothing_that_is_not_there_yet(name: str) -> None:
+def test_tables_are_changed_before_pods_start_and_without_objects_that_do_not_exist_yet(name: str) -> None:
     """Everything except hooks is created after the hooks."""
     (job,) = kinds(rendered(name), "Job")
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
@@ -364,33 +339,6 @@ def test_tables_are_changed_before_pods_come_and_with_nothing_that_is_not_there_
     for _, wanted in (one for container in pod.containers for one in referred(container, pod.spec)):
         assert wanted.startswith("given-")
     assert job["spec"]["activeDeadlineSeconds"] == (1200 if name == "many-everything" else 600)
-
-
-def test_the_processes_have_a_certificate_by_an_authority_of_the_release() -> None:
-    manifests = rendered("many-certificates")
-    issuers = {one["metadata"]["name"]: one["spec"] for one in kinds(manifests, "Issuer")}
-    certificates = {one["metadata"]["name"]: one["spec"] for one in kinds(manifests, "Certificate")}
-    leaf = certificates.pop("mine-holdfast-cluster-tls")
-    ((authority, signs),) = certificates.items()
-    assert signs["isCA"] is True
-    assert issuers[signs["issuerRef"]["name"]] == {"selfSigned": {}}
-    assert leaf["issuerRef"] == {"name": authority, "kind": "Issuer", "group": "cert-manager.io"}
-    assert issuers[authority] == {"ca": {"secretName": signs["secretName"]}}
-    assert {"server auth", "client auth"} <= set(leaf["usages"])
-    for pod in own(manifests):
-        if pod.component in ("frontend", "backend", "metadata", "manager"):
-            (volume,) = (one for one in pod.spec["volumes"] if one["name"] == "cluster-tls")
-            assert volume["secret"]["secretName"] == leaf["secretName"]
-        if pod.component in ("backend", "metadata"):
-            assert f"*.{pod.name}.{NAMESPACE}.svc" in leaf["dnsNames"], "as their addresses are in the settings"
-
-
-def test_somebody_else_signs() -> None:
-    given = "clusterTls.certManager.issuerRef.name=vault,clusterTls.certManager.issuerRef.kind=ClusterIssuer"
-    manifests = tuple(render("--values", str(FILES["many-certificates"]), "--set", given))
-    assert not kinds(manifests, "Issuer")
-    (one,) = kinds(manifests, "Certificate")
-    assert one["spec"]["issuerRef"] == {"name": "vault", "kind": "ClusterIssuer", "group": "cert-manager.io"}
 
 
 @pytest.mark.parametrize(
@@ -421,10 +369,10 @@ def test_spark_has_a_driver_and_executors_that_reach_each_other(kind: str, compo
     assert f"pyspark=={spec['sparkVersion']} " in lock
 
 
-@pytest.mark.parametrize("kind", spark_operator.SCHEMAS)
+@pytest.mark.parametrize("kind", OPERATOR)
 def test_the_operator_has_all_fields_of_its_objects(kind: str) -> None:
     (application,) = kinds(rendered("many-certificates"), kind)
-    jsonschema.validate(application, spark_operator.SCHEMAS[kind])
+    jsonschema.validate(application, OPERATOR[kind])
     spec = application["spec"].get("template", application["spec"])
     for role in ("driver", "executor"):
         manifest = {"apiVersion": "v1", "kind": "Pod", **spec[role]["template"]}
@@ -439,41 +387,15 @@ def test_a_field_that_the_operator_does_not_have_is_found() -> None:
         {**application["spec"], "template": {**application["spec"]["template"], "args": []}},
     ):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**application, "spec": changed}, spark_operator.SCHEMAS["ScheduledSparkApplication"])
-
-
-def test_requests_are_decided_for_what_runs() -> None:
-    for name, wanted in (("many-certificates", {"backend", "metadata"}), ("single-everything", {"single"})):
-        manifests = rendered(name)
-        found = {pod.component: pod for pod in pods(manifests)}
-        scalers = kinds(manifests, "VerticalPodAutoscaler")
-        assert {one["metadata"]["labels"]["app.kubernetes.io/component"] for one in scalers} == wanted
-        for one in scalers:
-            pod = found[one["metadata"]["labels"]["app.kubernetes.io/component"]]
-            assert one["spec"]["targetRef"] == {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": pod.name}
-            (policy,) = one["spec"]["resourcePolicy"]["containerPolicies"]
-            assert policy["containerName"] in {container["name"] for container in pod.containers}
-    assert not kinds(rendered("many"), "VerticalPodAutoscaler")
-
-
-def test_keys_that_the_chart_makes_stay() -> None:
-    made = kinds(rendered("demo"), "Secret")
-    assert {one["metadata"]["name"] for one in made} == {
-        "mine-holdfast-root-key",
-        "mine-holdfast-master-key",
-        "mine-holdfast-cluster",
-    }
-    for secret in made:
-        assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    assert not kinds(rendered("many-everything"), "Secret"), "all were given"
+            jsonschema.validate({**application, "spec": changed}, OPERATOR["ScheduledSparkApplication"])
 
 
 @pytest.mark.parametrize(("name", "endpoint"), [("default", "http"), ("many-everything", "https")])
 def test_the_notes_have_the_lines_to_use_it(name: str, endpoint: str) -> None:
-    said = helm(
+    output = helm(
         "install", "mine", str(CHART), "--namespace", NAMESPACE, "--dry-run=client", "--values", str(FILES[name])
     )
-    notes = said[said.index("NOTES:") :]
+    notes = output[output.index("NOTES:") :]
     assert f"{endpoint}://mine-holdfast.{NAMESPACE}.svc:9324" in notes
     assert f"kubectl -n {NAMESPACE} port-forward service/mine-holdfast 9324:9324" in notes
     assert "helm test mine" in notes

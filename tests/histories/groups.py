@@ -13,8 +13,6 @@ when its first acknowledged send was answered, and at the earliest when its firs
 A message that was seen in another queue (dead letters) left its group at an unknown time, and is ignored.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ or a 5xx) takes effect at one moment after ``called``, however late, or never.  
 does.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from collections import defaultdict
@@ -59,11 +57,11 @@ class Operation:
         assert (self.answered == math.inf) == (self.outcome is Outcome.UNKNOWN)
 
     def __str__(self) -> str:
-        told = "?" if self.outcome is Outcome.UNKNOWN else f"{self.answered:.3f}"
+        until = "?" if self.outcome is Outcome.UNKNOWN else f"{self.answered:.3f}"
         marks = [self.group and f"group {self.group}", self.handle and f"handle …{self.handle[-8:]}"]
         more = "".join(f", {mark}" for mark in marks if mark)
         return (
-            f"{self.called:.3f}–{told} {self.kind.value} {self.key or '?'} on {self.queue}: {self.outcome.value}{more}"
+            f"{self.called:.3f}–{until} {self.kind.value} {self.key or '?'} on {self.queue}: {self.outcome.value}{more}"
         )
 
 
@@ -72,11 +70,8 @@ class Rules:
     """Properties of a history's queues beyond the common ones."""
 
     moves: frozenset[tuple[str, str]] = frozenset()
-    """Permitted moves, as (from, to).
-
-    A message may move there when its claim has ended (dead letters), or at any time while it is not claimed (redrive).
-    """
-    receives_most: tuple[tuple[str, int], ...] = ()
+    """Permitted moves, as (from, to), of messages whose claim has ended (dead letters) or not claimed (redrive)."""
+    receives_max: tuple[tuple[str, int], ...] = ()
     """(queue, maxReceiveCount) of queues with a dead-letter queue."""
     unseen: tuple[tuple[float, float], ...] = ()
     """Periods in which an answered receive may also have claimed undelivered messages: on a queue with several

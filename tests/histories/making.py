@@ -1,78 +1,60 @@
-"""Short notation of histories for tests: ``at(1, 2).send("a")`` is a send of message ``a`` from second 1 to
-second 2."""
-
-from __future__ import annotations
+"""Short notation of histories for tests: ``0-1 send a; 2-3 receive a h1`` is a send of message ``a`` from second 0 to
+second 1, and a receive of it, which returns the handle ``h1``."""
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.histories.history import Kind, Operation, Outcome
+from tests.tables import beside
 
+KINDS = {"send": Kind.SEND, "receive": Kind.RECEIVE, "delete": Kind.DELETE, "change": Kind.CHANGE}
+CASES: dict[str, Any] = beside(__file__, "cases.yaml")
 _calls = itertools.count(1)
-VISIBILITY_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class At:
-    """Times of a call and its answer; without an answer its outcome is unknown."""
+def made(text: str) -> list[Operation]:
+    """Operations, separated by semicolons: their times, what they do, the messages, and any of the following.
 
-    called: float
-    answered: float
-    queue: str = "q"
-    group: str = ""
+    The handle (``h2``; ``h1`` if none is given), the queue (``@dead``), the group (``#g``), the seconds for which the
+    message is hidden (``5s``), and its message id (``id-new``).  Without the time of an answer the outcome is unknown.
+    """
+    return [one for operation in text.split(";") for one in _call(operation.split())]
 
-    def _one(self, kind: Kind, key: str, handle: str = "", seconds: float = 0.0, message_id: str = "") -> Operation:
-        outcome = Outcome.UNKNOWN if self.answered == math.inf else Outcome.DONE
-        return Operation(
-            kind,
-            self.queue,
-            self.called,
-            self.answered,
-            outcome,
+
+def _call(words: list[str]) -> list[Operation]:
+    times, kind, *rest = words
+    called, _, answered = times.partition("-")
+    outcome = Outcome.DONE if answered else Outcome.UNKNOWN
+    between = (float(called), float(answered or math.inf), outcome)
+    if not rest:
+        return [Operation(KINDS[kind], "q", *between)]
+    call = next(_calls)
+    seconds = 10.0 if kind == "receive" else 0.0
+    queue, group, handle, message_id = "q", "", "" if kind == "send" else "h1", ""
+    for word in rest[1:]:
+        if word[0] == "@":
+            queue = word[1:]
+        elif word[0] == "#":
+            group = word[1:]
+        elif word[0] == "h":
+            handle = word
+        elif word.startswith("id-"):
+            message_id = word
+        else:
+            seconds = float(word.removesuffix("s"))
+    named = kind in ("send", "receive")
+    return [
+        Operation(
+            KINDS[kind],
+            queue,
+            *between,
             key,
-            message_id,
+            message_id or (f"id-{key}" if named else ""),
             handle,
             seconds,
-            self.group,
-            next(_calls),
+            group,
+            call,
         )
-
-    def on(self, queue: str) -> At:
-        return replace(self, queue=queue)
-
-    def of(self, group: str) -> At:
-        return replace(self, group=group)
-
-    def send(self, key: str, delay: float = 0.0, message_id: str = "") -> Operation:
-        return self._one(Kind.SEND, key, "", delay, message_id or f"id-{key}")
-
-    def receive(
-        self, key: str, handle: str = "h1", seconds: float = VISIBILITY_SECONDS, message_id: str = ""
-    ) -> Operation:
-        return self._one(Kind.RECEIVE, key, handle, seconds, message_id or f"id-{key}")
-
-    def batch(self, *keys: str) -> list[Operation]:
-        """One answer with several messages."""
-        operations = [self.receive(key) for key in keys]
-        return [replace(operation, call=operations[0].call) for operation in operations]
-
-    def sends(self, *keys: str) -> list[Operation]:
-        """One call with several messages."""
-        operations = [self.send(key) for key in keys]
-        return [replace(operation, call=operations[0].call) for operation in operations]
-
-    def delete(self, key: str, handle: str = "h1") -> Operation:
-        return self._one(Kind.DELETE, key, handle)
-
-    def change(self, key: str, seconds: float, handle: str = "h1") -> Operation:
-        return self._one(Kind.CHANGE, key, handle, seconds)
-
-
-def at(called: float, answered: float = math.inf) -> At:
-    return At(called, answered)
-
-
-def lost_receive(called: float, queue: str = "q") -> Operation:
-    """A receive whose answer was lost."""
-    return Operation(Kind.RECEIVE, queue, called, outcome=Outcome.UNKNOWN)
+        for key in rest[0].split(",")
+    ]

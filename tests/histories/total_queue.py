@@ -1,15 +1,14 @@
 """No acknowledged message is lost, none appears that was never sent, and each duplicate has its reason.
 
 After Jepsen's total-queue checker (K. Kingsbury, jepsen.checker/total-queue): the queues have been drained, so
-every acknowledged message that was neither deleted nor left there must have been received.
+every acknowledged message must have been received, and its delete begun.
 
 A message received a second time was *redelivered* if whatever hid it had ended by then, or *released* if its
-client gave it back.  Any other second delivery is unexplained, and so is one under another id, unless the
-message had moved (a redrive gives it a new one), and one requested after a delete with the latest handle was
-acknowledged.  Answers may be slow: of two deliveries, either may have been the first.
+client gave it back.  Any other second delivery is unexplained, and so is one under another id, unless a
+redrive may have given it a new one, and one requested after a delete with the latest handle was
+acknowledged.  A send that is repeated is acknowledged with the same id.  Answers may be slow: of two deliveries,
+either may have been the first.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ class TotalQueue:
     acknowledged: int = 0
     received: int = 0
     """Messages received at least once."""
-    left: int = 0
-    """Messages that are still in the queues."""
     lost: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     duplicates: Counter[str] = field(default_factory=Counter)
@@ -39,10 +36,11 @@ class TotalQueue:
         return [*self.lost, *self.unexpected, *self.unexplained]
 
 
-def check(history: History, rules: Rules, left: frozenset[str] = frozenset()) -> TotalQueue:
-    """Check a history; ``left``: keys of messages seen in the queues at the end, without being received."""
-    result = TotalQueue(left=len(left))
-    moved_into = {queue for _, queue in rules.moves}
+def check(history: History, rules: Rules) -> TotalQueue:
+    """Check a history."""
+    result = TotalQueue()
+    dead_letters_of = dict(rules.receives_max)
+    redriven_into = {queue for source, queue in rules.moves if source not in dead_letters_of}
     for key, operations in history.of_key.items():
         sends = [one for one in operations if one.kind is Kind.SEND]
         deliveries = sorted((one for one in operations if one.kind is Kind.RECEIVE), key=lambda one: one.answered)
@@ -50,27 +48,32 @@ def check(history: History, rules: Rules, left: frozenset[str] = frozenset()) ->
         result.attempted += bool(sends)
         result.acknowledged += bool(acknowledged)
         result.received += bool(deliveries)
-        if acknowledged and not deliveries and key not in left:
-            result.lost.append(f"{key} was acknowledged and is lost: {acknowledged[0]}")
-        if not sends and (deliveries or key in left):
-            result.unexpected.append(f"{key} came and was never sent: {deliveries[0] if deliveries else 'it is left'}")
-        _explain(key, history, deliveries, rules, moved_into, result)
-    result.unexpected += [f"{key} is left and was never sent" for key in left if key not in history.of_key]
+        ended = deliveries and any(one.kind is Kind.DELETE for one in operations)
+        if acknowledged and not ended:
+            result.lost.append(
+                f"{key} was acknowledged and is lost: {acknowledged[0]}, received {len(deliveries)} times"
+            )
+        if len(ids := {one.message_id for one in acknowledged}) > 1:
+            result.unexplained.append(f"{key} was acknowledged as {' and as '.join(sorted(ids))}")
+        if deliveries and not sends:
+            result.unexpected.append(f"{key} came and was never sent: {deliveries[0]}")
+        _explain(key, history, deliveries, rules, redriven_into, result)
     return result
 
 
 def _explain(
-    key: str,
-    history: History,
-    deliveries: list[Operation],
-    rules: Rules,
-    moved_into: set[str],
-    result: TotalQueue,
+    key: str, history: History, deliveries: list[Operation], rules: Rules, redriven_into: set[str], result: TotalQueue
 ) -> None:
     operations = history.of_key[key]
     ids = {one.message_id for one in operations if one.kind is Kind.SEND and one.outcome is Outcome.DONE}
     for before, again in zip([None, *deliveries], deliveries, strict=False):
-        if ids and again.message_id not in ids and again.queue not in moved_into:
+        since = operations[0].called if before is None else before.called
+        redriven = again.queue in redriven_into or any(
+            since <= lost.called <= again.answered  # it may have been received there, where nobody saw it
+            for queue in redriven_into
+            for lost in history.lost_receives.get(queue, ())
+        )
+        if ids and again.message_id not in ids and not redriven:
             result.unexplained.append(f"{key} came as {again.message_id}, and was sent as {', '.join(ids)}: {again}")
         ids.add(again.message_id)
         if before is None:

@@ -1,8 +1,6 @@
 """All checkers on one history."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.histories import conservation, groups, total_queue, visibility
@@ -23,20 +21,14 @@ class Verdict:
         assert not self.broken, "\n".join(("promises were broken:", *self.broken[:50]))
 
 
-def judge(
-    operations: Iterable[Operation],
-    rules: Rules,
-    left: Mapping[str, list[str]] | None = None,
-    counted: Mapping[str, int] | None = None,
-) -> Verdict:
-    """Check a history whose queues have been drained, except for ``left``."""
+def judge(operations: Iterable[Operation], rules: Rules) -> Verdict:
+    """Check a history whose queues have been drained."""
     history = History(operations)
-    keys = frozenset(key for there in (left or {}).values() for key in there)
-    total = total_queue.check(history, rules, keys)
+    total = total_queue.check(history, rules)
     broken = [
         *total.broken,
         *groups.check(history, rules),
-        *conservation.check(history, rules, left, counted),
+        *conservation.check(history, rules),
         *visibility.check(history, rules),
     ]
     return Verdict(total, broken)

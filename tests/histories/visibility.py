@@ -13,8 +13,6 @@ The object is one message over all queues that it may move through.  Its rules:
 Repeated sends (FIFO deduplication, retry tokens) do not matter: they change nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

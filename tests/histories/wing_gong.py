@@ -19,8 +19,6 @@ Horn, D. Kroening, "Faster Linearizability Checking via P-Compositionality", 201
 message separately).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -30,7 +28,7 @@ State = TypeVar("State", bound=Hashable)
 Step = Callable[[State, Operation, float], Iterable[tuple[State, float]]]
 """(state, operation, not before) -> states after it, each with the moment of the operation."""
 
-TRIED_MOST = 200_000
+TRIED_MAX = 200_000
 
 
 class Undecided(Exception):
@@ -55,8 +53,8 @@ def linearizable(operations: Sequence[Operation], initial: State, step: Step[Sta
         if (done, state, now) in tried:
             continue
         tried.add((done, state, now))
-        if len(tried) > TRIED_MOST:
-            raise Undecided(f"{len(history)} operations of {history[0].key!r}: more than {TRIED_MOST} tried")
+        if len(tried) > TRIED_MAX:
+            raise Undecided(f"{len(history)} operations of {history[0].key!r}: more than {TRIED_MAX} tried")
         if len(order) >= len(longest):
             longest = list(order)
         open_until = min(

@@ -1,8 +1,6 @@
 """Asynchronous tests here run on the loop of the service, and on Python's own; those with a Cassandra, which
 take long, only on the former."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Another server of SQS's protocol, in its own process: the source of imported queues."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.servers.moto import Moto
@@ -19,11 +17,3 @@ class OtherSqs(Moto):
 
     def arn(self, name: str) -> str:
         return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
-
-    def left(self, name: str) -> int:
-        """Number of messages of a queue."""
-        client = self.client()
-        url = client.get_queue_url(QueueName=name)["QueueUrl"]
-        counters = ("", "NotVisible", "Delayed")
-        names = [f"ApproximateNumberOfMessages{one}" for one in counters]
-        return sum(map(int, client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"].values()))

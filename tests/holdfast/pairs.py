@@ -1,7 +1,5 @@
 """Certificates for tests: self-signed, or signed by an authority."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from dataclasses import dataclass
@@ -13,6 +11,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+PEM = serialization.Encoding.PEM
+LOOPBACK = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
 
 
 @dataclass(frozen=True)
@@ -42,74 +43,60 @@ class Pair:
 
 def make_pair(days: int = 2, password: bytes = b"") -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    end = datetime.now(UTC) + timedelta(days=days)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(end - timedelta(days=9))
-        .not_valid_after(end)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    cert = _certificate("localhost", "localhost", key, days).add_extension(LOOPBACK, critical=False)
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
     return Pair(
-        cert.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption(),
-        ),
+        cert.sign(key, hashes.SHA256()).public_bytes(PEM),
+        key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, encryption),
     )
 
 
 def make_cluster_files(folder: Path) -> dict[str, str]:
     """Create an authority, and a certificate for 127.0.0.1 signed by it; returns settings with their files."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority_name, name = (
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("the cluster's authority", "a node")
-    )
-    end = datetime.now(UTC) + timedelta(days=2)
+    authority_name = "the cluster's authority"
     known_as = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-
-    def certificate(subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(authority_name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(end - timedelta(days=9))
-            .not_valid_after(end)
-        )
-
     usage = dict.fromkeys(
         ("content_commitment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"), False
     )
     authority = (
-        certificate(authority_name, authority_key.public_key())
+        _certificate(authority_name, authority_name, authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(
             x509.KeyUsage(**usage, digital_signature=False, key_encipherment=False, key_cert_sign=True, crl_sign=True),
             critical=True,
         )
         .add_extension(known_as, critical=False)
-        .sign(authority_key, hashes.SHA256())
     )
+    signer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(known_as)
     node = (
-        certificate(name, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(known_as), critical=False)
-        .sign(authority_key, hashes.SHA256())
+        _certificate("a node", authority_name, key)
+        .add_extension(LOOPBACK, critical=False)
+        .add_extension(signer, critical=False)
     )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    files = {"CA": authority.public_bytes(pem), "CERT": node.public_bytes(pem), "KEY": private}
+    files = {
+        "CA": authority.sign(authority_key, hashes.SHA256()).public_bytes(PEM),
+        "CERT": node.sign(authority_key, hashes.SHA256()).public_bytes(PEM),
+        "KEY": key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    }
     settings = {}
     for kind, content in files.items():
         path = folder / f"cluster-{kind.lower()}.pem"
         path.write_bytes(content)
         settings[f"CLUSTER_TLS_{kind}"] = str(path)
     return settings
+
+
+def _certificate(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int = 2) -> x509.CertificateBuilder:
+    """A certificate without extensions, which began nine days before its end."""
+    name, by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (subject, issuer))
+    end = datetime.now(UTC) + timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(by)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - timedelta(days=9))
+        .not_valid_after(end)
+    )

@@ -3,8 +3,6 @@
 ``python -m tests.holdfast.stub serve ...`` is ``holdfast serve ...`` with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Commands in the documentation exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -12,7 +10,14 @@ from holdfast.commands import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
-    *("docs/backup.md", "docs/billing.md", "docs/moving.md", "docs/queue-metrics.md", "docs/upgrading.md"),
+    *(
+        "docs/backup.md",
+        "docs/billing.md",
+        "docs/moving.md",
+        "docs/queue-metrics.md",
+        "docs/streams.md",
+        "docs/upgrading.md",
+    ),
     "README.md",
 )
 

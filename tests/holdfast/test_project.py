@@ -1,7 +1,5 @@
 """Properties of the project: its import contracts, and its locked dependencies."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -33,7 +31,7 @@ def test_a_lock_names_no_host_and_hashes_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_has_all_that_is_asked_for(name: str) -> None:
+def test_a_lock_has_all_required_packages(name: str) -> None:
     asked = (ROOT / "requirements" / f"{name}.in").read_text().splitlines()
     lock = (ROOT / "requirements" / f"{name}.txt").read_text().lower()
     for line in asked:

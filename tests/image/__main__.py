@@ -23,13 +23,14 @@ import boto3
 import httpx
 from botocore.config import Config
 
+from tests.holdfast.queues import drained
 from tests.image.engine import NoEngine, engine
 from tests.servers.server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, free_port
 from tests.servers.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS_MOST = 60.0
-SENT_LEAST = 100
+START_SECONDS_MAX = 60.0
+SENT_MIN = 100
 
 
 class Container:
@@ -61,7 +62,7 @@ class Container:
             except httpx.TransportError:
                 return False
 
-        wait_until(ready, "the container serves", START_SECONDS_MOST)
+        wait_until(ready, "the container serves", START_SECONDS_MAX)
 
     def state(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._run("inspect", self.name))[0]["State"]
@@ -107,10 +108,10 @@ class _Trial:
         """URL of a queue that outlives the first container."""
         self.acknowledged: list[str] = []
         """Ids of the messages in that queue."""
-        self.told = ""
+        self.outcome = ""
 
     def checks(self) -> list[Callable[[], None]]:
-        return [self.answers, self.nobody, self.sealed, self.bill, self.drains, self.keeps]
+        return [self.answers, self.bad_signature, self.sealed, self.bill, self.drains, self.keeps]
 
     def answers(self) -> None:
         """a signed client sends, receives and deletes"""
@@ -122,8 +123,8 @@ class _Trial:
         assert (message["MessageId"], message["Body"]) == (sent, "two coffees")
         client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
-    def nobody(self) -> None:
-        """its processes are nobody's, below an init"""
+    def bad_signature(self) -> None:
+        """its processes run as an unprivileged user, below an init"""
         status = self.container.inside("cat", "/proc/1/status")
         assert re.search(r"^Name:\s+tini$", status, re.MULTILINE), status
         assert re.search(r"^Uid:\s+10001\s+10001\s+10001\s+10001$", status, re.MULTILINE), status
@@ -176,7 +177,7 @@ class _Trial:
         threads = [threading.Thread(target=work, daemon=True) for work in (poll, send, send)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(self.acknowledged) >= SENT_LEAST, "messages are sent")
+        wait_until(lambda: len(self.acknowledged) >= SENT_MIN, "messages are sent")
         stopping.set()
         code, seconds = self.container.terminate()
         for thread in threads:
@@ -186,7 +187,7 @@ class _Trial:
         assert not failed, failed
         assert len(polls) == 1, "the poll got no answer"
         assert "Messages" not in polls[0]
-        self.told = f"{len(self.acknowledged)} messages acknowledged, drained in {seconds:.1f} s"
+        self.outcome = f"{len(self.acknowledged)} messages acknowledged, drained in {seconds:.1f} s"
 
     def keeps(self) -> None:
         """another container on the same volume has them all"""
@@ -194,9 +195,7 @@ class _Trial:
         self.container = Container(self.engine, self.image, self.volume, self.port)
         self.container.until_ready()
         client = self.container.client()
-        found: set[str] = set()
-        while messages := client.receive_message(QueueUrl=self.kept, MaxNumberOfMessages=10).get("Messages"):
-            found |= {message["MessageId"] for message in messages}
+        found = {message["MessageId"] for message in drained(client, self.kept)}
         assert set(self.acknowledged) <= found, f"{len(set(self.acknowledged) - found)} are lost"
         assert self.container.terminate()[0] == 0
 
@@ -233,7 +232,7 @@ def main() -> int:
                 print(f"FAILED  {check.__doc__}: {error}")
                 return 1
             print(f"passed  {check.__doc__}", flush=True)
-        print(made.told)
+        print(made.outcome)
     return 0
 
 

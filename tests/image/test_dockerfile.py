@@ -23,7 +23,7 @@ def test_all_packages_are_in_the_image() -> None:
     assert packages <= copied()
 
 
-def test_what_is_copied_is_there_and_is_let_in() -> None:
+def test_copied_credentials_exist_and_are_accepted() -> None:
     for name in copied():
         assert list(ROOT.glob(name)), name
         assert name.split("/")[0] in LET_IN or name in LET_IN, name

@@ -12,7 +12,7 @@ class Faults:
     """Failing calls of a store.  ``faults.store`` is the store with the faults."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self.store = cast(MetadataStore, _Faulty(store, self))
+        self.store = cast(MetadataStore, _FaultyStore(store, self))
         self.calls: list[str] = []
         """All calls so far, by the method's name."""
         self._failing: dict[str, Literal["before", "after"]] = {}
@@ -30,13 +30,22 @@ class Faults:
         return self._failing.get(method)
 
 
-class _Faulty:
+class _FaultyStore:
     def __init__(self, store: MetadataStore, faults: Faults) -> None:
         self._store = store
         self._faults = faults
 
+    def __getattr__(self, part: str) -> _FaultyPart:
+        return _FaultyPart(getattr(self._store, part), self._faults)
+
+
+class _FaultyPart:
+    def __init__(self, part: Any, faults: Faults) -> None:
+        self._part = part
+        self._faults = faults
+
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        call = getattr(self._store, method)
+        call = getattr(self._part, method)
 
         async def faulty(*arguments: Any, **options: Any) -> Any:
             when = self._faults._when(method)

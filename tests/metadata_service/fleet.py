@@ -1,7 +1,5 @@
 """Metadata nodes in this process, on their own sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +12,7 @@ from metadata_service.nodes.node import MetadataNode
 from metadata_service.nodes.remote_store import RemoteStore
 from metadata_service.nodes.ring import RingMember, RingView
 from metadata_service.store import MetadataStore
+from tests.closing import closing
 
 SECRET = b"a secret of the cluster's tests"
 
@@ -90,8 +89,7 @@ async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> As
     """``count`` nodes, named m0 and so on, each made by ``make``."""
     sockets = {f"m{number}": socket.create_server(("127.0.0.1", 0)) for number in range(count)}
     view = RingView.of(
-        1,
-        tuple(RingMember(name, f"http://127.0.0.1:{one.getsockname()[1]}") for name, one in sockets.items()),
+        1, tuple(RingMember(name, f"http://127.0.0.1:{one.getsockname()[1]}") for name, one in sockets.items())
     )
     running = {name: RunningNode(make(view, name), one) for name, one in sockets.items()}
     try:
@@ -105,8 +103,5 @@ async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> As
 @asynccontextmanager
 async def remote(view: RingView, secret: bytes = SECRET) -> AsyncIterator[tuple[RemoteStore, MetadataStore]]:
     """A caller of these nodes, also as the store that it implements."""
-    caller = RemoteStore(view, secret)
-    try:
-        yield caller, caller.store
-    finally:
-        await caller.close()
+    async with closing(RemoteStore(view, secret)) as caller:
+        yield caller, caller

@@ -1,7 +1,5 @@
 """A schema step of no release, the SQLite file's next one, for tests of migration and rollback."""
 
-from __future__ import annotations
-
 from metadata_service.schema import Schema, Step
 from metadata_service.sqlite import schema
 

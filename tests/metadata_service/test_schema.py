@@ -1,7 +1,5 @@
 """The rule of schema versions: permitted programs, migration, and rollback."""
 
-from __future__ import annotations
-
 import pytest
 
 from metadata_service.opening import CannotOpen
@@ -22,11 +20,11 @@ LAST = Schema(FIRST, EXPAND, CONTRACT, FINAL)
     ("schema", "stored"),
     [(RELEASED, SchemaState(1, 1)), (NEXT, SchemaState(2, 1)), (AFTER, SchemaState(3, 2)), (LAST, SchemaState(4, 2))],
 )
-def test_what_expands_is_for_older_programs_and_what_contracts_is_not(schema: Schema, stored: SchemaState) -> None:
+def test_only_expanding_steps_are_compatible_with_older_releases(schema: Schema, stored: SchemaState) -> None:
     assert schema.stored(schema.version) == stored
 
 
-def test_what_came_before_the_first_release_is_for_nobody_else() -> None:
+def test_versions_before_the_first_release_are_refused() -> None:
     grown = Schema(FIRST, FIRST, FIRST, EXPAND, first=3)
     assert [grown.stored(version).oldest for version in range(5)] == [0, 1, 2, 3, 3]
 
@@ -38,7 +36,7 @@ def test_the_steps_that_are_missing_are_taken_in_order() -> None:
     assert list(NEXT.missing(SchemaState(3, 2))) == [], "the newer program's steps are not this one's"
 
 
-def test_a_program_goes_on_with_what_it_can_use_and_refuses_what_it_cannot() -> None:
+def test_a_program_continues_with_what_it_can_use_and_refuses_what_it_cannot() -> None:
     for schema in (RELEASED, NEXT, AFTER):
         schema.check(NEXT.stored(2), "it")
     for stored in (AFTER.stored(3), LAST.stored(4)):
@@ -47,22 +45,22 @@ def test_a_program_goes_on_with_what_it_can_use_and_refuses_what_it_cannot() -> 
             RELEASED.check(stored, "it")
 
 
-def test_what_is_half_way_back_is_for_the_release_before() -> None:
+def test_a_half_rolled_back_schema_is_for_the_release_before() -> None:
     half = SchemaState(1, 1, leaving=2)
     RELEASED.check(half, "it")
     for schema in (NEXT, AFTER):
-        with pytest.raises(CannotOpen, match="run holdfast schema rollback again, or start the release before"):
+        with pytest.raises(CannotOpen, match="run holdfast schema rollback again, or start the previous release"):
             schema.check(half, "it")
 
 
-def test_one_step_back_is_one_however_often_it_is_asked_for() -> None:
+def test_one_step_back_is_one_however_often_it_is_requested() -> None:
     assert list(AFTER.way_back(SchemaState(3, 2), None, "it")) == [(2, CONTRACT)]
     assert list(AFTER.way_back(SchemaState(2, 1), None, "it")) == []
-    with pytest.raises(CannotRollBack, match="it has version 1 of its schema: nothing leads back to 2"):
+    with pytest.raises(CannotRollBack, match="it has version 1 of its schema, which cannot be rolled back to 2"):
         AFTER.way_back(SchemaState(1, 1), None, "it")
 
 
-def test_further_back_is_said() -> None:
+def test_a_step_further_back_is_reported() -> None:
     assert list(AFTER.way_back(SchemaState(3, 2), 1, "it")) == [(2, CONTRACT), (1, EXPAND)]
     with pytest.raises(CannotRollBack, match="the first release had version 1"):
         AFTER.way_back(SchemaState(3, 2), 0, "it")
@@ -70,8 +68,10 @@ def test_further_back_is_said() -> None:
         RELEASED.way_back(SchemaState(1, 1), None, "it")
 
 
-def test_where_nothing_leads_back_that_is_said() -> None:
-    with pytest.raises(CannotRollBack, match="nothing leads back from version 4 of the schema: restore a backup of it"):
+def test_a_step_without_a_way_back_is_reported() -> None:
+    with pytest.raises(
+        CannotRollBack, match="version 4 of the schema cannot be rolled back: restore an earlier backup of it"
+    ):
         LAST.way_back(SchemaState(4, 2), 1, "it")
     with pytest.raises(CannotRollBack, match="only a release that knows it can undo it; this one knows versions up"):
         NEXT.way_back(SchemaState(3, 2), None, "it")

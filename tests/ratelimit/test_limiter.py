@@ -1,7 +1,5 @@
 """The limits of one process, in virtual time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -11,22 +9,15 @@ from hypothesis import strategies as st
 
 from ratelimit.limiter import Limiter
 from ratelimit.meter import SLACK, BucketMeter
+from tests.auth.clock import Clock
 
 RATES = st.floats(0.01, 10_000)
 BURSTS = st.integers(1, 1_000)
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> Clock:
+    return Clock()
 
 
 def admitted(limiter: Limiter, *meters: BucketMeter, calls: int = 1, cost: float = 1.0) -> int:
@@ -37,7 +28,7 @@ def admitted(limiter: Limiter, *meters: BucketMeter, calls: int = 1, cost: float
 def test_no_stretch_of_time_lets_more_through_than_burst_and_rate(
     rate: float, burst: int, steps: Sequence[tuple[float, int]]
 ) -> None:
-    time = Time()
+    time = Clock()
     limiter = Limiter(time)
     meter = limiter.meter("m", rate, burst)
     passed: list[tuple[float, int]] = []
@@ -53,7 +44,7 @@ def test_no_stretch_of_time_lets_more_through_than_burst_and_rate(
 
 @given(RATES, BURSTS, st.lists(st.floats(1, 5), min_size=1, max_size=200))
 def test_calls_below_the_rate_are_never_refused(rate: float, burst: int, pauses: Sequence[float]) -> None:
-    time = Time()
+    time = Clock()
     limiter = Limiter(time)
     meter = limiter.meter("m", rate, burst)
     for pause in pauses:
@@ -62,8 +53,8 @@ def test_calls_below_the_rate_are_never_refused(rate: float, burst: int, pauses:
 
 
 @given(RATES, BURSTS, st.integers(1, 2_000))
-def test_who_waits_as_long_as_was_said_is_let_through(rate: float, burst: int, calls: int) -> None:
-    time = Time()
+def test_a_call_after_the_announced_wait_is_admitted(rate: float, burst: int, calls: int) -> None:
+    time = Clock()
     limiter = Limiter(time)
     meter = limiter.meter("m", rate, burst)
     assert admitted(limiter, meter, calls=calls) == min(calls, burst)
@@ -77,14 +68,14 @@ def test_who_waits_as_long_as_was_said_is_let_through(rate: float, burst: int, c
         assert limiter.admit_now((meter,)) == 0
 
 
-def test_a_refused_call_drains_no_other_bucket(time: Time) -> None:
+def test_a_refused_call_drains_no_other_bucket(time: Clock) -> None:
     limiter = Limiter(time)
     wide, narrow = limiter.meter("wide", 1, 10), limiter.meter("narrow", 1, 2)
     assert admitted(limiter, wide, narrow, calls=50) == 2
     assert admitted(limiter, wide, calls=50) == 8
 
 
-def test_the_longest_wait_is_told(time: Time) -> None:
+def test_the_longest_wait_is_reported(time: Clock) -> None:
     limiter = Limiter(time)
     quick, slow = limiter.meter("quick", 10, 1), limiter.meter("slow", 0.1, 1)
     assert limiter.admit_now((quick, slow)) == 0
@@ -92,7 +83,7 @@ def test_the_longest_wait_is_told(time: Time) -> None:
     assert wait == pytest.approx(10, rel=1e-3)
 
 
-def test_a_call_can_weigh_more_than_one(time: Time) -> None:
+def test_a_call_can_weigh_more_than_one(time: Clock) -> None:
     limiter = Limiter(time)
     meter = limiter.meter("m", 1, 10)
     assert admitted(limiter, meter, calls=5, cost=4) == 2
@@ -100,7 +91,7 @@ def test_a_call_can_weigh_more_than_one(time: Time) -> None:
     assert limiter.admit_now((meter,), 11) == math.inf
 
 
-def test_what_is_given_back_counts_no_more(time: Time) -> None:
+def test_returned_units_do_not_count(time: Clock) -> None:
     limiter = Limiter(time)
     meter = limiter.meter("m", 0.001, 1)
     assert limiter.admit_now((meter,)) == 0
@@ -111,7 +102,7 @@ def test_what_is_given_back_counts_no_more(time: Time) -> None:
     assert admitted(limiter, meter, calls=5) == 1
 
 
-def test_new_numbers_hold_at_once_for_the_same_bucket(time: Time) -> None:
+def test_new_numbers_hold_at_once_for_the_same_bucket(time: Clock) -> None:
     limiter = Limiter(time)
     meter = limiter.meter("m", 0.001, 2)
     assert admitted(limiter, meter, calls=5) == 2
@@ -124,7 +115,7 @@ def test_new_numbers_hold_at_once_for_the_same_bucket(time: Time) -> None:
     assert admitted(limiter, meter, calls=9) == 1
 
 
-def test_one_of_several_processes_has_its_share(time: Time) -> None:
+def test_one_of_several_processes_has_its_share(time: Clock) -> None:
     limiter = Limiter(time, processes=4)
     meter, small = limiter.meter("m", 4, 8), limiter.meter("small", 1, 1)
     assert admitted(limiter, meter, calls=9) == 2
@@ -137,7 +128,7 @@ def test_one_of_several_processes_has_its_share(time: Time) -> None:
     assert admitted(limiter, small, calls=9) == 1, "a burst lets at least one call through"
 
 
-def test_what_is_dropped_goes_when_it_has_drained(time: Time) -> None:
+def test_a_dropped_partition_ends_when_it_has_drained(time: Clock) -> None:
     limiter = Limiter(time)
     slow, quick, kept = limiter.meter("slow", 0.1, 1), limiter.meter("quick", 1, 1), limiter.meter("kept", 1, 1)
     assert limiter.admit_now((slow, quick, kept)) == 0
@@ -152,7 +143,7 @@ def test_what_is_dropped_goes_when_it_has_drained(time: Time) -> None:
     assert limiter.meter("kept", 1, 1) is kept
 
 
-def test_what_is_dropped_and_asked_for_again_stays(time: Time) -> None:
+def test_dropped_entries_that_are_read_again_stay(time: Clock) -> None:
     limiter = Limiter(time)
     meter = limiter.meter("m", 1, 1)
     assert limiter.admit_now((meter,)) == 0
@@ -163,7 +154,7 @@ def test_what_is_dropped_and_asked_for_again_stays(time: Time) -> None:
     assert limiter.meter("m", 1, 1) is meter
 
 
-def test_a_clock_that_steps_back_lets_nothing_more_through(time: Time) -> None:
+def test_a_clock_that_steps_back_lets_nothing_more_through(time: Clock) -> None:
     limiter = Limiter(time)
     meter = limiter.meter("m", 1, 1)
     assert admitted(limiter, meter, calls=2) == 1
@@ -171,7 +162,7 @@ def test_a_clock_that_steps_back_lets_nothing_more_through(time: Time) -> None:
     assert admitted(limiter, meter) == 0
 
 
-async def test_the_slow_way_gives_the_same_answer(time: Time) -> None:
+async def test_the_slow_way_gives_the_same_answer(time: Clock) -> None:
     limiter = Limiter(time)
     meter = limiter.meter("m", 1, 1)
     assert await limiter.admit((meter,)) == 0

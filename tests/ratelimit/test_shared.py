@@ -1,21 +1,20 @@
 """Limits shared through a real Redis: their accuracy, and their effect without it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from bench.callers import share
-from bench.servers.redis_server import RedisServer
 from ratelimit.address import check_redis, check_url, shown
 from ratelimit.meter import BucketMeter
 from ratelimit.shared import LEASE_SECONDS, SharedLimiter
+from tests.servers.callers import share
+from tests.servers.redis_server import RedisServer
+from tests.servers.waiting import until
 
 SLOW = 0.001
 """Rate at which nothing drains within a test."""
@@ -32,12 +31,6 @@ async def sharing(url: str, count: int = 1, **options: Any) -> AsyncIterator[lis
     finally:
         for limiter in limiters:
             await limiter.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def admitted(limiter: SharedLimiter, *keys: tuple[str, float, float], calls: int = 50) -> int:
@@ -62,7 +55,7 @@ async def test_a_refused_call_drains_no_other_bucket(redis_server: RedisServer) 
         assert await admitted(other, ("wide", SLOW, 10)) == 8
 
 
-async def test_a_refusal_says_when_to_come_again_and_costs_no_round_trip(redis_server: RedisServer) -> None:
+async def test_a_refusal_has_the_time_to_retry_and_costs_no_round_trip(redis_server: RedisServer) -> None:
     async with sharing(redis_server.url) as (limiter,):
         meters = [limiter.meter("a", SLOW, 1)]
         assert await limiter.admit(meters) == 0
@@ -94,7 +87,7 @@ async def test_at_a_high_rate_most_calls_need_no_round_trip(redis_server: RedisS
         assert asked < 200
 
 
-async def test_what_a_lease_did_not_spend_goes_back(redis_server: RedisServer) -> None:
+async def test_the_unused_part_of_a_lease_is_returned(redis_server: RedisServer) -> None:
     now, lease_seconds = 0.0, 1e6
     async with sharing(redis_server.url, clock=lambda: now, lease_seconds=lease_seconds) as (limiter,):
         meter = limiter.meter("a", SLOW, 40)
@@ -125,7 +118,7 @@ async def test_every_token_is_charged_once_also_those_drawn_ahead(redis_server: 
         assert charged == pytest.approx(450 + meter.burst - meter.level, abs=0.1)
 
 
-async def test_what_nobody_uses_leaves_redis(redis_server: RedisServer) -> None:
+async def test_unused_keys_expire_in_redis(redis_server: RedisServer) -> None:
     async with sharing(redis_server.url) as (limiter,):
         assert await admitted(limiter, ("a", 50, 10), calls=3) == 3
         with redis_server.client as client:
@@ -170,7 +163,7 @@ async def test_without_redis_each_process_has_its_share(
         assert total == 30
 
 
-async def test_an_outage_that_comes_again_gives_no_further_burst(redis_server: RedisServer) -> None:
+async def test_a_repeated_outage_gives_no_further_burst(redis_server: RedisServer) -> None:
     async with sharing(redis_server.url, processes=1) as (limiter,):
         for expected in (10, 0):
             redis_server.kill()
@@ -184,7 +177,7 @@ async def test_a_redis_that_hangs_holds_one_call_up_for_a_moment_only(redis_serv
     async with sharing(redis_server.url, heartbeat_seconds=1_000) as (limiter,):
         meters: Sequence[Any] = [limiter.meter("a", 1, 10)]
         assert await limiter.admit(meters) == 0
-        redis_server.pause(60)
+        redis_server.stall(60)
         asked = 0
         started_at = time.monotonic()
         while limiter.up:
@@ -205,7 +198,7 @@ async def test_a_process_that_starts_without_redis_takes_the_setting_for_its_sha
         assert await admitted(limiter, ("a", SLOW, 30)) == 30
 
 
-async def test_a_flushed_redis_gives_one_burst_more_and_forgets_nobody(redis_server: RedisServer) -> None:
+async def test_a_flushed_redis_gives_one_burst_more_and_keeps_all_processes(redis_server: RedisServer) -> None:
     async with sharing(redis_server.url, 3, heartbeat_seconds=60) as limiters:
         assert [limiter.processes for limiter in limiters] == [1, 2, 3]
         for _ in range(2):
@@ -220,7 +213,7 @@ async def test_a_flushed_redis_gives_one_burst_more_and_forgets_nobody(redis_ser
         assert await admitted(limiters[2], ("a", SLOW, 30)) == 10
 
 
-async def test_who_has_left_or_died_no_longer_shares(redis_server: RedisServer) -> None:
+async def test_processes_that_left_or_died_no_longer_share(redis_server: RedisServer) -> None:
     async with sharing(redis_server.url, 3, heartbeat_seconds=0.1) as (one, other, third):
         await until(lambda: one.processes == 3)
         await other.close()
@@ -245,7 +238,7 @@ def test_addresses(url: str) -> None:
     "url",
     ["", "memory", "redis", "redis://", "redis://h:0", "redis://h:x", "redis://h/db", "unix://path", "http://h:1"],
 )
-def test_what_is_no_address_is_told(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="redis://host:port/database"):
         check_url(url)
 
@@ -263,16 +256,16 @@ def test_a_password_is_not_shown() -> None:
     )
     for url in slips:
         for check in (check_url, check_redis):
-            with pytest.raises(ValueError, match="redis://host:port/database") as told:
+            with pytest.raises(ValueError, match="redis://host:port/database") as caught:
                 check(url)
-            assert "secret" not in str(told.value)
+            assert "secret" not in str(caught.value)
 
 
 def test_a_lease_is_no_more_than_a_part_of_the_burst() -> None:
     limiter = SharedLimiter("redis://localhost")
-    assert limiter.meter("few a second", 10, 10).most == 1
-    assert limiter.meter("small burst", 10_000, 10).most == 5
-    assert limiter.meter("many", 10_000, 10_000).most == 10_000 * LEASE_SECONDS
+    assert limiter.meter("few a second", 10, 10).lease_max == 1
+    assert limiter.meter("small burst", 10_000, 10).lease_max == 5
+    assert limiter.meter("many", 10_000, 10_000).lease_max == 10_000 * LEASE_SECONDS
     assert isinstance(limiter.meter("many", 1, 1), BucketMeter)
 
 

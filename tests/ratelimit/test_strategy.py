@@ -1,7 +1,5 @@
 """Leaky buckets for users of the limits library: its storages, items and other strategies keep working."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,8 +10,9 @@ from hypothesis import strategies as st
 from limits.storage import MemcachedStorage, MemoryStorage, storage_from_string
 from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
 
-from bench.servers.redis_server import RedisServer
 from ratelimit.strategy import LeakyBucketItem, LeakyBucketRateLimiter
+from tests.auth.clock import Clock
+from tests.servers.redis_server import RedisServer
 
 SLOW = LeakyBucketItem(1, 1_000, burst=5)
 """A limit that does not drain within a test."""
@@ -99,7 +98,7 @@ def test_the_other_strategies_go_on_with_the_same_storage_and_item(storage: Any)
     assert hits(shared, item, "same") == 0
 
 
-def test_what_has_drained_expires_in_redis(redis_server: RedisServer) -> None:
+def test_a_drained_bucket_expires_in_redis(redis_server: RedisServer) -> None:
     storage: Any = storage_from_string(redis_server.url.replace("unix://", "redis+unix://"))
     LeakyBucketRateLimiter(storage).hit(SLOW, "a", cost=2)
     with redis_server.client as client:
@@ -121,14 +120,6 @@ def test_a_burst_of_nothing_is_refused() -> None:
 # --- virtual time ------------------------------------------------------------------------------------------
 
 
-class Now:
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def made(clock: Callable[[], float]) -> tuple[LeakyBucketRateLimiter, MemoryStorage]:
     storage = MemoryStorage()
     return LeakyBucketRateLimiter(storage, clock), storage
@@ -138,7 +129,7 @@ def made(clock: Callable[[], float]) -> tuple[LeakyBucketRateLimiter, MemoryStor
     st.integers(1, 1_000), st.integers(1, 100), st.lists(st.tuples(st.floats(0, 3), st.integers(1, 30)), max_size=20)
 )
 def test_no_stretch_of_time_lets_more_through(amount: int, burst: int, steps: Sequence[tuple[float, int]]) -> None:
-    clock = Now()
+    clock = Clock(1_800_000_000.0)
     limiter, _ = made(clock)
     item = LeakyBucketItem(amount, 7, burst=burst)
     passed = []
@@ -154,7 +145,7 @@ def test_no_stretch_of_time_lets_more_through(amount: int, burst: int, steps: Se
 
 @given(st.integers(1, 1_000), st.integers(1, 3), st.lists(st.floats(1.0001, 3), min_size=1, max_size=100))
 def test_calls_below_the_rate_are_never_refused(amount: int, burst: int, pauses: Sequence[float]) -> None:
-    clock = Now()
+    clock = Clock(1_800_000_000.0)
     limiter, _ = made(clock)
     item = LeakyBucketItem(amount, 7, burst=burst)
     for pause in pauses:
@@ -162,8 +153,8 @@ def test_calls_below_the_rate_are_never_refused(amount: int, burst: int, pauses:
         clock.now += pause * 7 / amount
 
 
-def test_what_has_drained_is_dropped_from_memory() -> None:
-    clock = Now()
+def test_a_drained_bucket_is_dropped_from_memory() -> None:
+    clock = Clock(1_800_000_000.0)
     limiter, storage = made(clock)
     item = LeakyBucketItem(1)
     for i in range(5_000):

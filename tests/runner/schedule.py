@@ -4,72 +4,27 @@ A file is run by one worker, as with ``--dist loadfile``, which this replaces.  
 
 * **Servers are shared.**  Files that need the same server of the session (:data:`SERVERS`) go to the same worker, so
   that it starts once.  With more than two workers, half of them may have one each.
-* **Long files are first**, so that all workers end at about the same time (:data:`LONG`).
+* **Long files are first**, by the recorded durations, so that all workers end at about the same time.
 * **A worker that dies ends one test**, and another worker runs the rest of its files.  ``loadfile`` of pytest-xdist 3.8
   hangs then: it also reassigns the dead worker's completed files, which have no tests left, and waits for them
   (https://github.com/pytest-dev/pytest-xdist/issues/1323, 1327 and 1378).
 """
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
 import pytest
+
+from tests.runner import durations
 
 SERVERS: Final = {
     "cassandra": re.compile(r"\bcassandra: CassandraCluster\b"),
     "spark": re.compile(r"\bspark: SparkSession\b"),
 }
 """Patterns of files whose tests need a server of the session."""
-LONG: Final[tuple[str, ...]] = (
-    "tests/faults/processes/test_steps.py",
-    "tests/faults/clusters/test_frontends.py",
-    "tests/faults/clusters/test_upgrade.py",
-    "tests/faults/clusters/test_backends.py",
-    "tests/faults/disks/test_sync_errors.py",
-    "tests/faults/disks/test_full_disk.py",
-    "tests/spark_analytics/test_submit.py",
-    "tests/behaviour/test_members.py",
-    "tests/behaviour/test_cases.py",
-    "tests/frontend/access/test_who_may.py",
-    "tests/simulator/mutations/test_cluster.py",
-    "tests/system/test_metrics.py",
-    "tests/holdfast/process/test_serve.py",
-    "tests/compat/test_celery.py",
-    "tests/system/test_limits.py",
-    "tests/system/test_frontends.py",
-    "tests/holdfast/backup/test_backup.py",
-    "tests/faults/disks/test_damage.py",
-    "tests/system/test_alarms.py",
-    "tests/holdfast/migrate/test_from_sqs.py",
-    "tests/system/distributed/test_roles.py",
-    "tests/faults/processes/test_kill.py",
-    "tests/faults/clusters/test_whole.py",
-    "tests/holdfast/migrate/test_files.py",
-    "tests/holdfast/commands/billing/test_report.py",
-    "tests/holdfast/process/test_supervisor.py",
-    "tests/system/test_traces.py",
-    "tests/simulator/test_cluster.py",
-    "tests/holdfast/commands/test_admin.py",
-    "tests/faults/processes/test_stopping.py",
-    "tests/helm/test_settings.py",
-    "tests/system/test_safe_retries.py",
-    "tests/system/test_encryption.py",
-    "tests/simulator/test_simulator.py",
-    "tests/metadata_service/nodes/test_remote_store.py",
-    "tests/billing/test_report_in_browser.py",
-    "tests/system/test_prometheus.py",
-    "tests/billing/lake/test_uploader.py",
-    "tests/system/test_usage.py",
-    "tests/fuzz/test_short.py",
-    "tests/system/distributed/test_partitions.py",
-    "tests/system/test_queue_metrics.py",
-)
-"""Files by duration, the longest first."""
-PENDING_LEAST: Final = 3
+PENDING_MIN: Final = 3
 """Minimum tests that a worker knows: it has to know the next test to run the one before."""
 
 Tests = dict[str, bool]
@@ -91,9 +46,13 @@ class XdistWorker(Protocol):
 class Sharing:
     """Schedule for one run of pytest, called by pytest-xdist (``xdist.scheduler.protocol``)."""
 
-    def __init__(self, workers: int, read: Callable[[str], str]) -> None:
-        """Set up a schedule.  ``workers``: their number; ``read``: returns the text of a test file."""
-        self._most = max(1, workers // 2)
+    def __init__(self, workers: int, read: Callable[[str], str], seconds: Mapping[str, float]) -> None:
+        """Set up a schedule.
+
+        ``workers``: their number; ``read``: returns the text of a test file; ``seconds``: durations of files.
+        """
+        self._max = max(1, workers // 2)
+        self._seconds = seconds
         self._workers = workers
         self._read = read
         self._collected: list[str] | None = None
@@ -122,7 +81,7 @@ class Sharing:
 
     @property
     def tests_finished(self) -> bool:
-        """Return whether each worker has at most one test left, which it runs when told that no other follows."""
+        """Return whether each worker has at most one test left, which it runs when notified that no other follows."""
         return self.collection_is_completed and not self._waiting and all(self._left(one) < 2 for one in self._given)
 
     @property
@@ -149,8 +108,7 @@ class Sharing:
             for test in self._collected:
                 files.setdefault(_file_of(test), {})[test] = False
             self._needs = {file: self._servers_of(file) for file in files}
-            ranks = {file: rank for rank, file in enumerate(LONG)}
-            for file in sorted(files, key=lambda file: (not self._needs[file], ranks.get(file, len(ranks)))):
+            for file in sorted(files, key=lambda file: (not self._needs[file], -self._seconds.get(file, 0.0))):
                 self._waiting[file] = files[file]
         for node in self.nodes:
             self._give(node)
@@ -186,7 +144,7 @@ class Sharing:
 
     def _give(self, node: XdistWorker) -> None:
         """Give the worker enough tests; if none are left for it, it ends after its last one."""
-        while not node.shutting_down and self._left(node) < PENDING_LEAST:
+        while not node.shutting_down and self._left(node) < PENDING_MIN:
             file = next((file for file in self._waiting if self._may_have(node, file)), None)
             if file is None:
                 node.shutdown()
@@ -201,7 +159,7 @@ class Sharing:
         return not needed or any(node in self._living(server) for server in needed) or all(map(self._is_free, needed))
 
     def _is_free(self, server: str) -> bool:
-        return len(self._living(server)) < self._most
+        return len(self._living(server)) < self._max
 
     def _living(self, server: str) -> set[XdistWorker]:
         """Return the workers that have the server and continue."""
@@ -217,7 +175,7 @@ def of_files(config: pytest.Config) -> Sharing | None:
     workers = config.getoption("numprocesses")
     if config.getoption("dist") != "loadfile" or not isinstance(workers, int):
         return None
-    return Sharing(workers, lambda file: (config.rootpath / file).read_text())
+    return Sharing(workers, lambda file: (config.rootpath / file).read_text(), durations.read())
 
 
 def _file_of(test: str) -> str:

@@ -1,15 +1,15 @@
-"""Repetition of failed tests by ``make test``."""
-
-from __future__ import annotations
+"""Choice of cases by ``make test``, and repetition of failed ones."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.runner.__main__ import MOST
+from tests.runner.__main__ import REPEATED_MAX
+from tests.runner.known_races import KNOWN_RACES, KNOWN_RACES_MAX
 from tests.servers.server import REPOSITORY
 
 ONCE = """
@@ -40,13 +40,31 @@ def test_broken(broken):
 """
 
 
-def run(folder: Path, *options: str, **files: str) -> tuple[int, str]:
+LONG = """
+import pytest
+
+@pytest.mark.long
+def test_long():
+    pass
+
+def test_short():
+    pass
+"""
+KNOWN = """
+import sys
+from tests.runner.__main__ import main
+
+sys.exit(main(sys.argv[1:], {"test_once.py::test_once": "its file"}))
+"""
+
+
+def run(folder: Path, *options: str, how: Sequence[str] = ("-m", "tests.runner"), **files: str) -> tuple[int, str]:
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = long\n")
     own = ["-p", "xdist", "-n", "2", "-p", "no:cacheprovider", f"--rootdir={folder}"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runner", *own, *options, str(folder)],
+        [sys.executable, *how, *own, *options, str(folder)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.PIPE,
@@ -57,29 +75,49 @@ def run(folder: Path, *options: str, **files: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_what_passes_alone_is_listed(tmp_path: Path) -> None:
-    code, said = run(tmp_path, once=ONCE)
-    assert code == 0, said
-    assert said.rstrip().endswith("test_once.py::test_once"), said
-    assert "test_other" not in said.rpartition("Passed alone")[2]
+def test_a_test_that_passes_only_alone_is_listed_and_fails(tmp_path: Path) -> None:
+    code, output = run(tmp_path, once=ONCE)
+    assert code == 1, output
+    assert output.rstrip().endswith("test_once.py::test_once"), output
+    assert "test_other" not in output.rpartition("Passed alone")[2]
+
+
+def test_a_known_race_is_listed_with_its_reason(tmp_path: Path) -> None:
+    code, output = run(tmp_path, how=("-c", KNOWN), once=ONCE)
+    assert code == 0, output
+    assert output.rstrip().endswith("test_once.py::test_once: known, its file"), output
+
+
+def test_few_races_are_known_and_each_test_exists() -> None:
+    assert len(KNOWN_RACES) <= KNOWN_RACES_MAX
+    for test, reason in KNOWN_RACES.items():
+        assert (REPOSITORY / test.partition("::")[0]).exists()
+        assert reason
+
+
+@pytest.mark.parametrize(("options", "passed"), [((), 1), (("--all",), 2)])
+def test_long_cases_run_only_with_all(tmp_path: Path, options: tuple[str, ...], passed: int) -> None:
+    code, output = run(tmp_path, *options, cases=LONG)
+    assert code == 0, output
+    assert f"{passed} passed" in output
 
 
 @pytest.mark.parametrize("text", [TWICE, BROKEN])
-def test_what_fails_alone_too_has_failed(tmp_path: Path, text: str) -> None:
-    code, said = run(tmp_path, once=ONCE, other=text)
-    assert code == 1, said
-    assert "once more, alone" in said
-    assert "Passed alone" not in said
+def test_a_test_that_fails_alone_too_has_failed(tmp_path: Path, text: str) -> None:
+    code, output = run(tmp_path, once=ONCE, other=text)
+    assert code == 1, output
+    assert "once more, alone" in output
+    assert "Passed alone" not in output
 
 
 def test_many_that_fail_are_no_chance(tmp_path: Path) -> None:
-    many = "\n".join(ONCE.replace("test_", f"test_{n}_").replace('"ran"', f'"ran{n}"') for n in range(MOST + 1))
-    code, said = run(tmp_path, many=many)
-    assert code == 1, said
-    assert "once more, alone" not in said
+    many = "\n".join(ONCE.replace("test_", f"test_{n}_").replace('"ran"', f'"ran{n}"') for n in range(REPEATED_MAX + 1))
+    code, output = run(tmp_path, many=many)
+    assert code == 1, output
+    assert "once more, alone" not in output
 
 
 def test_a_run_that_was_cut_short_is_none(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "--maxfail=1", once=ONCE)
-    assert code != 0, said
-    assert "once more, alone" not in said
+    code, output = run(tmp_path, "--maxfail=1", once=ONCE)
+    assert code != 0, output
+    assert "once more, alone" not in output

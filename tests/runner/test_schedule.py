@@ -1,16 +1,16 @@
 """Distribution of files to workers, and runs in which a worker dies."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from tests.runner import schedule
+from tests.runner import durations
+from tests.runner.campaigns import SHORT_RUNS
 from tests.runner.schedule import Sharing
 from tests.servers.server import REPOSITORY
 
@@ -39,10 +39,12 @@ class _Worker:
 class _Run:
     """Simulated run of files with this many tests each."""
 
-    def __init__(self, workers: int, files: dict[str, tuple[int, str]]) -> None:
+    def __init__(
+        self, workers: int, files: dict[str, tuple[int, str]], seconds: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
         self.files = files
         self.tests = [f"{file}::test_{n}" for file, (count, _) in files.items() for n in range(count)]
-        self.sharing = Sharing(workers, lambda file: files[file][1])
+        self.sharing = Sharing(workers, lambda file: files[file][1], seconds)
         self.workers: list[_Worker] = []
         for _ in range(workers):
             self.join()
@@ -90,25 +92,45 @@ def test_of_four_workers_two_may_have_one_each() -> None:
     assert all(worker.shutting_down for worker in run.workers)
 
 
-def test_a_file_that_needs_both_goes_to_who_has_one() -> None:
+def test_a_file_that_needs_both_servers_is_run_by_a_worker_that_has_one() -> None:
     run = _Run(2, {"c": (5, CASSANDRA), "s": (5, SPARK), "both": (5, BOTH)})
     run.goes_on()
     assert sorted(map(len, map(run.of, run.workers))) == [1, 2]
 
 
-def test_the_long_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "LONG", ("long", "longish"))
-    run = _Run(1, {"a": (1, ""), "longish": (1, ""), "c": (1, CASSANDRA), "long": (1, "")})
+def test_the_longest_files_are_first() -> None:
+    files = {"a": (1, ""), "longish": (1, ""), "c": (1, CASSANDRA), "long": (1, "")}
+    run = _Run(1, files, {"longish": 10.0, "long": 20.0})
     run.goes_on()
     assert run.of(run.workers[0]) == ["c", "long", "longish", "a"]
 
 
-def test_the_files_of_the_list_are_there() -> None:
-    assert [file for file in schedule.LONG if not (REPOSITORY / file).exists()] == []
-    assert len(set(schedule.LONG)) == len(schedule.LONG)
+def test_durations_are_recorded_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durations, "FILE", tmp_path / "durations.txt")
+    durations.write({"quick": 0.4, "b": 3.0, "a": 61.2})
+    assert durations.read() == {"a": 61.0, "b": 3.0}
+    assert durations.FILE.read_text().splitlines()[0] == "61 a"
 
 
-def test_what_a_dead_worker_has_not_done_is_done_by_others_and_nothing_twice() -> None:
+def test_files_with_recorded_durations_exist() -> None:
+    recorded = {*durations.read(), *(test.partition("::")[0] for test in durations.long_tests())}
+    assert sorted(file for file in recorded if not (REPOSITORY / file).exists()) == []
+
+
+def test_the_short_runs_of_campaigns_exist() -> None:
+    for test in SHORT_RUNS:
+        file, _, name = test.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (REPOSITORY / file).read_text(), test
+
+
+def test_long_tests_are_recorded_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durations, "LONG_FILE", tmp_path / "long_tests.txt")
+    durations.write_long_tests({"b.py::test[x y]": 3.04, "a.py::test": 1.5, "a.py::test_quick": 1.4})
+    assert durations.LONG_FILE.read_text() == "1.5 a.py::test\n3.0 b.py::test[x y]\n"
+    assert durations.long_tests() == {"a.py::test", "b.py::test[x y]"}
+
+
+def test_tests_of_a_dead_worker_are_run_once_by_others() -> None:
     run = _Run(2, {"done": (3, ""), "other": (9, ""), "half": (5, ""), "c": (1, CASSANDRA), "last": (1, "")})
     one, other = run.workers
     while "half" not in run.of(one):
@@ -124,7 +146,7 @@ def test_what_a_dead_worker_has_not_done_is_done_by_others_and_nothing_twice() -
     assert "c" in run.of(other) + run.of(third) + run.of(one)
 
 
-def test_workers_that_have_collected_different_tests_are_told_apart() -> None:
+def test_workers_that_have_collected_different_tests_are_distinguished() -> None:
     run = _Run(1, {"a": (2, "")})
     with pytest.raises(pytest.UsageError, match="different tests: a::test_1"):
         run.sharing.add_node_collection(_Worker(), run.tests[:1])

@@ -3,8 +3,6 @@
 The exit code is 1 if one of them exceeds its bound.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform
@@ -26,7 +24,7 @@ def main() -> int:
     done: list[BoundedFigure] = []
     for row in rows(SHORT if arguments.short else WHOLE):
         done.append(row)
-        print(f"{row.what}: {row.value:.4g} {row.unit}{'' if row.kept else f', above {row.most:.4g}'}", flush=True)
+        print(f"{row.what}: {row.value:.4g} {row.unit}{'' if row.kept else f', above {row.limit:.4g}'}", flush=True)
     if arguments.keep is not None:
         head, mark, _ = arguments.keep.read_text().partition(MARK)
         assert mark, f"{arguments.keep} has no line {MARK}"
@@ -35,9 +33,11 @@ def main() -> int:
 
 
 def _facts() -> str:
-    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     return (
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {said.strip() or 'unknown'}, {platform.system()} {platform.machine()}, "
+        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} CPUs, Python {platform.python_version()}; one process, while the machine did other work too."
     )
 

@@ -4,8 +4,6 @@
 figure has a bound, so that the table is a test as well.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import random
@@ -17,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from backend.serving.shards import shard_of
+from backend.api import shard_of
 from metadata_service.clusters.policy import Cluster, Heat, SplitRule, choose, decide
 from metadata_service.clusters.shard_placement import LiveNode, plan
 from metadata_service.models import Partition, Queue
@@ -56,11 +54,11 @@ class BoundedFigure(msgspec.Struct, frozen=True):
     what: str
     value: float
     unit: str
-    most: float
+    limit: float
 
     @property
     def kept(self) -> bool:
-        return self.value <= self.most
+        return self.value <= self.limit
 
 
 def rows(sizes: Sizes) -> Iterator[BoundedFigure]:
@@ -73,10 +71,7 @@ def rows(sizes: Sizes) -> Iterator[BoundedFigure]:
 
 
 def _of_normal(values: int) -> float:
-    """Upper bound, in standard deviations above the mean, of the largest of this many normal values.
-
-    One run in a thousand exceeds it.
-    """
+    """Bound that the largest of this many normal values exceeds once in 1,000 runs, in deviations above the mean."""
     return math.sqrt(2 * math.log(1000 * values))
 
 
@@ -102,12 +97,12 @@ def _ring(sizes: Sizes) -> Iterator[BoundedFigure]:
         owned[ring.owner(f"{ACCOUNT}/queue-{number}").name] += 1
     spent = time.process_time() - started_at
     chance = _of_normal(nodes) / math.sqrt(sizes.queues / nodes)
-    most = (1 + stray) * (1 + chance)
+    limit = (1 + stray) * (1 + chance)
     yield BoundedFigure(
         f"ring: fullest node, {sizes.queues:,} queues simulated",
         max(owned.values()) * nodes / sizes.queues,
         "of the mean",
-        most,
+        limit,
     )
     yield BoundedFigure("ring: a look-up", spent / sizes.queues * 1e6, "µs of CPU", 100)
     joined = [Ring(view.joined(RingMember(f"newcomer-{number}"))) for number in range(3)]
@@ -119,11 +114,11 @@ def _ring(sizes: Sizes) -> Iterator[BoundedFigure]:
     )
     left = Ring(view.left("metadata-7"))
     before, after = ring.shares(), left.shares()
-    most = before["metadata-7"]
-    assert math.isclose(movement(ring, left), most, abs_tol=1e-9)
+    limit = before["metadata-7"]
+    assert math.isclose(movement(ring, left), limit, abs_tol=1e-9)
     successors = [after[name] - share for name, share in before.items() if name != "metadata-7"]
     yield BoundedFigure(
-        "ring: of a node that leaves, the most that one other gets", max(successors) / most, "of its keys", 0.1
+        "ring: of a node that leaves, the most that one other gets", max(successors) / limit, "of its keys", 0.1
     )
 
 
@@ -238,9 +233,9 @@ def _placement(sizes: Sizes) -> Iterator[BoundedFigure]:
         spent = time.process_time() - started_at
         lost = sum(owner == "backend-0" for owner in settled.values())
         assert len(taken.moves) == lost
-        most = max(Counter(move.target for move in taken.moves).values())
+        limit = max(Counter(move.target for move in taken.moves).values())
         yield BoundedFigure(
-            f"{what}: of a dead node, the most that one other takes over", most / lost, "of its shards", 0.4
+            f"{what}: of a dead node, the most that one other takes over", limit / lost, "of its shards", 0.4
         )
         yield BoundedFigure(f"{what}: to plan a takeover", spent * 1000, "ms of CPU", 10_000)
 
@@ -304,7 +299,7 @@ def table(done: Sequence[BoundedFigure]) -> str:
     lines = ["| what | figure | | bound |", "|---|---:|---|---:|"]
     for row in done:
         mark = "" if row.kept else " **missed**"
-        lines.append(f"| {row.what} | {_shown(row.value)} | {row.unit} | {_shown(row.most)}{mark} |")
+        lines.append(f"| {row.what} | {_shown(row.value)} | {row.unit} | {_shown(row.limit)}{mark} |")
     return "\n".join(lines) + "\n"
 
 

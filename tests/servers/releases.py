@@ -10,8 +10,6 @@ No release is published yet, so:
   are tested with the former.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

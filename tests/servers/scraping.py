@@ -1,9 +1,6 @@
 """Metrics of a running server, parsed by Prometheus's own library."""
 
-from __future__ import annotations
-
 import urllib.request
-from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,6 +21,16 @@ def samples(text: str) -> Samples:
     }
 
 
+def by_queue(text: str) -> dict[str, dict[str, float]]:
+    """Read the samples of a page for a tenant, by name and queue; those of a queue's partitions are added up."""
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            queues, queue = found.setdefault(sample.name, {}), sample.labels.get("queue", "")
+            queues[queue] = queues.get(queue, 0.0) + sample.value
+    return found
+
+
 def total(found: Samples, name: str, **labels: str) -> float:
     """The sum of all series of this name that have these labels."""
     wanted = labels.items()
@@ -37,7 +44,3 @@ def names(found: Samples) -> set[str]:
 def values_of(found: Samples, label: str) -> set[str]:
     """All values of a label."""
     return {value for _, given in found for name, value in given if name == label}
-
-
-def has_all(found: Samples, wanted: Iterable[str]) -> bool:
-    return set(wanted) <= names(found)

@@ -4,23 +4,23 @@ The process ends with the ``with`` block.  Within it, it can be killed, drained,
 data, as clients see a restart.
 """
 
-from __future__ import annotations
-
 import http.client
 import itertools
+import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import pytest
 
+from tests.servers.started import ServerContext, is_free, is_ready
 from tests.servers.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,21 +38,14 @@ _ports = itertools.count(random.randrange(PORTS_OF_WORKER))
 def free_port() -> int:
     """Return a loopback TCP port that is not in use, and is reserved for the caller.
 
-    It is below the ephemeral ports, and below those of :func:`bench.servers.cassandra_server.free_ports`.  Each pytest
+    It is below the ephemeral ports, and below those of :func:`tests.servers.cassandra_server.free_ports`.  Each pytest
     worker has a range of a thousand that it uses in turn, so the port of a killed server is still free when it
     restarts.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = PORTS[0] + PORTS_OF_WORKER * worker % len(PORTS)
-    while True:
-        port = first + next(_ports) % PORTS_OF_WORKER
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue  # in use
-        return port
+    candidates = (first + number % PORTS_OF_WORKER for number in _ports)
+    return next(port for port in candidates if is_free("127.0.0.1", port))
 
 
 def clean_environment() -> dict[str, str]:
@@ -62,7 +55,7 @@ def clean_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(ours) and k.lower() not in proxies}
 
 
-class Server:
+class Server(ServerContext):
     """One Holdfast, which may be started and stopped many times; its port, data and keys stay.
 
     ``settings`` are names of ``HOLDFAST_*`` variables without that prefix.  With ``known_keys=False`` the service
@@ -135,14 +128,7 @@ class Server:
         process = self.running()
         if process.poll() is not None:
             raise RuntimeError(f"holdfast serve ended with {process.returncode}:\n{self.log_tail()}")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/health/ready")
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return is_ready(self.port)
 
     def running(self) -> subprocess.Popen[bytes]:
         """Process that was started last and not stopped."""
@@ -176,12 +162,7 @@ class Server:
         self.stop(timeout_seconds)
         self.start(timeout_seconds)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.kill()
 
     # --- what clients need --------------------------------------------------------------------------
@@ -223,6 +204,41 @@ class Server:
             "config": Config(retries={"total_max_attempts": 1}, read_timeout=40),
         }
         return boto3.session.Session().client("sqs", **{**settings, **overrides})
+
+    def signed_headers(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Return the headers of a signed request."""
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        request = AWSRequest(method, self.endpoint + path, headers=headers or {}, data=body)
+        SigV4Auth(Credentials(self.access_key_id, self.secret_access_key), "sqs", self.region).add_auth(request)
+        return dict(request.headers.items())
+
+    def http(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Make a signed request on a connection of its own; returns status and body of the answer."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request(method, path, body, self.signed_headers(method, path, body, headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def query(self, action: str, **parameters: str) -> str:
+        """Make a call in the Query protocol, which current boto3 no longer supports."""
+        body = urlencode({"Action": action, "Version": "2012-11-05", **parameters}).encode()
+        status, answer = self.http("POST", "/", body, {"Content-Type": "application/x-www-form-urlencoded"})
+        assert status == http.client.OK, answer
+        return answer.decode()
+
+    def rest(self, method: str, path: str, body: Any = None) -> Any:
+        """Make a REST call; returns its answer."""
+        data = b"" if body is None else json.dumps(body).encode()
+        status, answer = self.http(method, path, data, {"Content-Type": "application/json"})
+        assert status < http.client.MULTIPLE_CHOICES, answer
+        return json.loads(answer or b"{}")
 
     # --- what people need -----------------------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 """``holdfast serve --frontends N --backends M``: a real server of several processes, and functions to observe them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.servers import proc
 from tests.servers.server import REPOSITORY, Server
 from tests.servers.waiting import wait_until
 
@@ -59,12 +58,8 @@ def children_of(pid: int) -> dict[str, int]:
     found = {}
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():
-            try:
-                command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except FileNotFoundError:
-                continue
-            if b"holdfast.process.child" in command:
-                found[command[command.index(b"holdfast.process.child") + 1].decode()] = int(child)
+            if name := proc.child_name(int(child)):
+                found[name] = int(child)
     return found
 
 
@@ -85,11 +80,4 @@ def files_of(pid: int) -> set[str]:
 
 def gone(pids: Sequence[int], timeout_seconds: float = 60.0) -> None:
     """Wait until none of these processes runs."""
-    wait_until(lambda: not any(_runs(pid) for pid in pids), f"processes {pids} are gone", timeout_seconds)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    wait_until(lambda: not any(proc.is_running(pid) for pid in pids), f"processes {pids} are gone", timeout_seconds)

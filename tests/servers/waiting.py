@@ -1,7 +1,7 @@
-"""Waiting for a named condition with a timeout, for tests that observe a real process."""
+"""Waiting for conditions with a timeout."""
 
-from __future__ import annotations
-
+import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,10 +12,7 @@ POLL_SECONDS = 0.02
 
 
 def wait_until(
-    condition: Callable[[], Answer | None],
-    what: str,
-    timeout_seconds: float = 60.0,
-    poll_seconds: float = POLL_SECONDS,
+    condition: Callable[[], Answer | None], what: str, timeout_seconds: float = 60.0, poll_seconds: float = POLL_SECONDS
 ) -> Answer:
     """Call ``condition`` until its result is true, and return that result.
 
@@ -29,3 +26,13 @@ def wait_until(
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not so after {timeout_seconds:g} s")
         time.sleep(poll_seconds)
+
+
+async def until(condition: Callable[[], object], timeout_seconds: float = 60.0, poll_seconds: float = 0.005) -> None:
+    """Wait on the loop until the result of ``condition``, which may be a coroutine function, is true."""
+    async with asyncio.timeout(timeout_seconds):
+        while True:
+            answer = condition()
+            if await answer if inspect.isawaitable(answer) else answer:
+                return
+            await asyncio.sleep(poll_seconds)

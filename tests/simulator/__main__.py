@@ -1,19 +1,27 @@
 """``python -m tests.simulator --seeds N``: run many seeds, and say what they found."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time
 import traceback
 from collections import Counter
 
-from tests.simulator.mutations.cluster import MUTATIONS, run_mutated
-from tests.simulator.mutations.cluster.registry import Focus
-from tests.simulator.mutations.focuses import focused
-from tests.simulator.mutations.ordinary import ORDINARY, SEEDS_MAX, first_to_notice
-from tests.simulator.mutations.rules import RULES
+from tests.simulator.mutations.focuses import ALONE, focused
+from tests.simulator.mutations.tables import (
+    CLUSTER,
+    CLUSTER_SECONDS,
+    FOCUSES,
+    ORDINARY,
+    RULES,
+    SEEDS_MAX,
+    STREAMS,
+    first_to_notice,
+    noticed_with_streams,
+    run_mutated,
+)
 from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.streams.cluster import StreamClusterWorld
+from tests.simulator.streams.world import StreamWorld
 from tests.simulator.world.cluster import SECONDS, ClusterWorld
 from tests.simulator.world.world import SimWorld
 
@@ -23,10 +31,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds (default %(default)s)")
     parser.add_argument("--first", type=int, default=1, help="the first seed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=2000, help="steps of each run (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no seed after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no seed after this time")
     parser.add_argument("--trace", action="store_true", help="print the last calls of a seed that fails")
-    parser.add_argument("--rot", action="store_true", help="flip bits on the disk too")
+    parser.add_argument("--bit-flips", action="store_true", help="flip bits on the disk too")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
+    parser.add_argument("--streams", action="store_true", help="with topics and consumer groups, beside queues")
     parser.add_argument("--varied", action="store_true", help="with --cluster: draw sizes, speeds and calls, too")
     parser.add_argument("--sessions", action="store_true", help="with --cluster: entries by the product's own code")
     parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
@@ -35,9 +44,11 @@ def main() -> int:
     parser.add_argument(
         "--mutations", action="store_true", help="take each rule out in turn; at most --seeds runs for each"
     )
-    parser.add_argument("--only", help="with --mutations or --ordinary: only this one")
+    parser.add_argument("--only", help="with --mutations or --ordinary: only this one; with --pairs: only this focus")
     parser.add_argument(
-        "--ordinary", action="store_true", help="look for the first ordinary seed that misses each rule of ordinary.py"
+        "--ordinary",
+        action="store_true",
+        help="look for the first ordinary seed that misses each rule of ordinary.yaml",
     )
     parser.add_argument(
         "--focuses", type=int, default=0, help="with --cluster: so many kinds of aimed trouble in each run, by its seed"
@@ -45,7 +56,16 @@ def main() -> int:
     parser.add_argument(
         "--control", action="store_true", help="with --mutations: then the same runs with all rules in their places"
     )
+    parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="run each scenario with each focus, all rules kept: seed --first",
+    )
     arguments = parser.parse_args()
+    if arguments.pairs:
+        return 1 if show_pairs(arguments.first, arguments.only) else 0
+    if arguments.mutations and arguments.streams:
+        return show_stream_mutations(arguments.first, arguments.seeds, arguments.only)
     if arguments.mutations or arguments.ordinary:
         missed = 0
         if arguments.mutations:
@@ -61,7 +81,10 @@ def main() -> int:
             break
         world: SimWorld | ClusterWorld
         drawn = ""
-        if arguments.cluster and arguments.focuses:
+        if arguments.streams:
+            kind = StreamClusterWorld if arguments.cluster else StreamWorld
+            world = kind(seed, arguments.trace)
+        elif arguments.cluster and arguments.focuses:
             world, drawn = focused(seed, arguments.focuses)
         elif arguments.cluster:
             local = None if arguments.journal is None else arguments.journal == "local"
@@ -76,7 +99,7 @@ def main() -> int:
                 sessions=arguments.sessions,
             )
         else:
-            world = SimWorld(seed, arguments.trace, arguments.rot)
+            world = SimWorld(seed, arguments.trace, arguments.bit_flips)
         done += 1
         try:
             report = world.run(SECONDS) if isinstance(world, ClusterWorld) else world.run(arguments.steps)
@@ -104,67 +127,102 @@ def main() -> int:
     return 1 if failed else 0
 
 
-CONTROLS_LEAST = 3
+CONTROLS_MIN = 3
 """Runs with all rules in their places, of each trouble: so many, and all seeds that it took to notice."""
 
 
-def show_mutations(first: int, most: int, only: str | None, *, control: bool) -> int:
-    """Print the table of ``docs/simulator.md``: what takes each rule out, and which seed notices.
-
-    With ``control`` the same trouble is then run with all rules in their places, and nothing is to be found.
-    """
+def show_mutations(first: int, seeds_max: int, only: str | None, *, control: bool) -> int:
+    """Print the table of ``docs/simulator.md``; ``control`` also runs each trouble with all rules in their places."""
     print("| rule | mutation | what it breaks | scenario, and focus | noticed by |\n|---|---|---|---|---|")
     missed = 0
-    controls: dict[tuple[bool, str, Focus | None, int], str] = {}
-    """By what is run, a mutation's name: several may have the same trouble."""
+    controls: dict[tuple[tuple[bool, str, str | None], int], str] = {}
+    """By what is run, and its seed, a mutation's name: several may have the same trouble."""
     for rule in RULES:
-        for mutation in (one for one in MUTATIONS.values() if one.rule == rule.name):
-            if only not in (None, mutation.name):
+        for name, mutation in CLUSTER.items():
+            if mutation.rule != rule.name or only not in (None, name):
                 continue
-            noticed, seed = f"not in {most} seeds", first
-            for seed in range(first, first + most):
-                error = run_mutated(mutation.name, seed)
+            noticed, seed = f"not in {seeds_max} seeds", first
+            for seed in range(first, first + seeds_max):
+                error = run_mutated(name, seed)
                 if error is not None:
                     noticed = f"seed {seed}"
-                    print(f"{mutation.name}, {noticed}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+                    print(f"{name}, {noticed}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
                     break
             else:
                 missed += 1
-            for one in range(first, max(seed + 1, first + CONTROLS_LEAST)):
-                controls.setdefault((mutation.local, mutation.scenario, mutation.focus, one), mutation.name)
+            for one in range(first, max(seed + 1, first + CONTROLS_MIN)):
+                controls.setdefault((mutation.trouble, one), name)
             where = "local" if mutation.local else mutation.scenario
             if mutation.focus is not None:
-                where += f", `{mutation.focus.__name__}`"
-            print(f"| {rule.name} | `{mutation.name}` | {mutation.breaks} | {where} | {noticed} |", flush=True)
+                where += f", `{mutation.focus}`"
+            print(f"| {rule.name} | `{name}` | {mutation.breaks} | {where} | {noticed} |", flush=True)
     alarms = show_controls(controls) if control else 0
     return 1 if missed or alarms else 0
+
+
+def show_stream_mutations(first: int, seeds_max: int, only: str | None) -> int:
+    """Print the table of ``docs/simulator.md`` of mutations of streams; returns 1 if one is not noticed."""
+    print("| mutation of streams | what it breaks | world | noticed by |\n|---|---|---|---|")
+    missed = 0
+    for name, mutation in STREAMS.items():
+        if only not in (None, name):
+            continue
+        noticed = f"not in {seeds_max} seeds"
+        for seed in range(first, first + seeds_max):
+            error = noticed_with_streams(name, seed)
+            if error is not None:
+                noticed = f"seed {seed}"
+                print(f"{name}, {noticed}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+                break
+        missed += not noticed.startswith("seed")
+        world = "cluster" if mutation.local else "one node"
+        print(f"| `{name}` | {mutation.breaks} | {world} | {noticed} |", flush=True)
+    return 1 if missed else 0
 
 
 def show_ordinary(first: int, only: str | None) -> int:
     """Print the table of ``docs/simulator.md`` of rules that ordinary seeds miss; returns 1 if one is not missed."""
     print("| mutation | rule | what it breaks | one node | cluster |\n|---|---|---|---|---|")
     unnoticed = 0
-    for one in ORDINARY.values():
-        if only not in (None, one.name):
+    for name, one in ORDINARY.items():
+        if only not in (None, name):
             continue
         cells = []
-        for of_this, cluster in ((one.of_node, False), (one.of_cluster, True)):
-            seed = first_to_notice(one.name, range(first, first + SEEDS_MAX), cluster=cluster) if of_this else None
+        for kind, cluster in (("one node", False), ("cluster", True)):
+            of_this = kind in one.runs
+            seed = first_to_notice(name, range(first, first + SEEDS_MAX), cluster=cluster) if of_this else None
             cells.append("–" if not of_this else f"not in {SEEDS_MAX} seeds" if seed is None else f"seed {seed}")
         unnoticed += not any(cell.startswith("seed") for cell in cells)
-        print(f"| `{one.name}` | {one.rule} | {one.breaks} | {cells[0]} | {cells[1]} |", flush=True)
+        print(f"| `{name}` | {one.rule} | {one.breaks} | {cells[0]} | {cells[1]} |", flush=True)
     return 1 if unnoticed else 0
 
 
-def show_controls(controls: dict[tuple[bool, str, Focus | None, int], str]) -> int:
+def show_controls(controls: dict[tuple[tuple[bool, str, str | None], int], str]) -> int:
     """Run these with all rules in their places; returns in how many something was found."""
     alarms = 0
-    for (_, _, _, seed), name in controls.items():
+    for (_, seed), name in controls.items():
         error = run_mutated(name, seed, taken_out=False)
         if error is not None:
             alarms += 1
             print(f"{name}, seed {seed}, all rules kept: {type(error).__name__}: {error}"[:300], flush=True)
     print(f"with all rules in their places: {len(controls)} runs, {alarms or 'no'} alarms", flush=True)
+    return alarms
+
+
+def show_pairs(seed: int, only: str | None) -> int:
+    """Run each scenario of the quorum journal with each focus; returns the number of runs with an alarm."""
+    alarms = runs = 0
+    for focus in sorted(FOCUSES.keys() - ALONE):
+        for scenario in sorted(SCENARIOS.keys() - {"outages"}):  # there the faults are fixed
+            if only not in (None, focus):
+                continue
+            runs += 1
+            try:
+                ClusterWorld(seed, local=False, scenario=scenario, focus=FOCUSES[focus].apply).run(CLUSTER_SECONDS)
+            except Exception as error:
+                alarms += 1
+                print(f"{scenario}, {focus}, seed {seed}: {type(error).__name__}: {error}"[:300], flush=True)
+    print(f"each scenario with each focus: {runs} runs, {alarms or 'no'} alarms", flush=True)
     return alarms
 
 

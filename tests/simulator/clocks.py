@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OFF_SECONDS = (3600.0, -3600.0, 90.0, -90.0)
 ALONE_SECONDS = (6.0, 20.0)
-"""The others come back so much later."""
+"""Delay after which the other nodes restart."""
 
 
 def wrong_clocks(world: ClusterWorld) -> None:
@@ -36,7 +36,7 @@ def wrong_clocks(world: ClusterWorld) -> None:
 
 
 async def let_the_first_be_alone(world: ClusterWorld, name: str) -> None:
-    """The supervisor of a node, all of which were killed together, waits if another is to come back first."""
+    """Let the supervisor of a node wait if, after all were killed, another is to restart first."""
     nodes = world.nodes
     if nodes.first not in (None, name) and nodes.all_killed_at is not None:
         await asyncio.sleep(max(0.0, nodes.all_killed_at + nodes.alone_seconds - world.loop.now))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from backend.journal.cassandra.table_interface import ROWS_MOST
+from backend.journal.cassandra.table_interface import ROWS_MAX
 
 if TYPE_CHECKING:
     from tests.simulator.world.cluster import ClusterWorld
@@ -29,7 +29,7 @@ class NodeDraws(NamedTuple):
     tick_seconds: float
     more_queues: int
     windows_seconds: tuple[int, ...]
-    """PayloadCache of deduplication ids and of retry tokens."""
+    """Windows of deduplication ids and of retry tokens."""
     big_bodies: int
     """Number of messages with bodies near 1 MiB."""
 
@@ -50,7 +50,7 @@ def node_draws(seed: int) -> NodeDraws:
 
 
 def vary(world: ClusterWorld) -> None:
-    """Draw the sizes and speeds of a cluster's run, what its clients do, and how often each fault comes."""
+    """Draw the sizes and speeds of a cluster's run, the actions of its clients, and the frequency of each fault."""
     random = Random(f"draws of {world.seed}")
     sessions = Random(f"sessions of {world.seed}")
     world.sessions, world.ledger.timed_out = sessions.random() < 0.5, sessions.choice((0.0, 0.02, 0.1))
@@ -58,7 +58,7 @@ def vary(world: ClusterWorld) -> None:
     world.loop.cost_seconds = random.choice((0.0, 0.000005, 0.00005))
     nodes.checkpoint_segments = random.choice((1, 1, 2, 4, 12))
     nodes.segment_bytes = random.choice((1, 4, 16, 64)) << 10
-    nodes.segment_rows = random.choice((5, 16, 100, ROWS_MOST))
+    nodes.segment_rows = random.choice((5, 16, 100, ROWS_MAX))
     nodes.wait_for_others = True
     nodes.idle_seconds = random.choice((0.05, 0.5))
     nodes.row_bytes = random.choice((256, 1 << 10, 4 << 10, 60 << 10))
@@ -79,7 +79,7 @@ def vary(world: ClusterWorld) -> None:
     net.twice_seconds = random.choice((0.0, 0.5, 3.0))
     more = Random(f"windows and bodies of {world.seed}")
     world.catalog.window_seconds = more.choice((6, 6, 10, 20, 60))
-    net.send_seconds_max = world.limits.call_seconds  # whoever asked has given up by then
+    net.send_seconds_max = world.limits.call_seconds  # the caller has given up by then
     callers.ids_used_again = 0.2
     callers.big_bodies = more.choice((5, 12)) if more.random() < 0.1 else 0
     if callers.big_bodies:
@@ -91,7 +91,7 @@ def vary(world: ClusterWorld) -> None:
 
 
 def _vary_faults(world: ClusterWorld, random: Random, more: Random) -> None:
-    """Draw how often each fault comes: some never, and two of them much more often than the others."""
+    """Draw the frequency of each fault: some never occur, and two of them much more often than the others."""
     faults = world.troubles.faults
     if world.scenario != "zombies":
         for fault in faults:
@@ -110,8 +110,7 @@ def _vary_faults(world: ClusterWorld, random: Random, more: Random) -> None:
 
 
 def _vary_takeovers(world: ClusterWorld, random: Random) -> None:
-    """Draw how soon nodes are taken for dead, how often a node gets shards back that it has given away, and how often
-    the new owner of shards dies as well."""
+    """Draw how soon nodes are taken for dead, and how often shards return, or their new owner dies as well."""
     troubles = world.troubles
     if random.random() < 0.5:
         _hasten(world, random)

@@ -1,9 +1,12 @@
-"""Scenarios: conditions made likely in some runs, so that rare combinations occur."""
+"""Scenarios and focuses: conditions of a cluster's run, as tables (``scenarios.yaml``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
 
 if TYPE_CHECKING:
     from tests.simulator.world.cluster import ClusterWorld
@@ -18,59 +21,35 @@ LOCAL_FAULTS = {
 }  # fmt: skip
 
 
-def _usual(world: ClusterWorld) -> None:
-    """All that can go wrong, more or less often."""
+class Conditions(msgspec.Struct, forbid_unknown_fields=True):
+    says: str
+    like: str | None = None
+    """Conditions that are applied before."""
+    set: dict[str, Any] = {}
+    change: dict[str, dict[str, Any]] = {}
+
+    def apply(self, world: ClusterWorld) -> None:
+        for path, value in self.set.items():
+            owner, name = attribute_at(world, path)
+            known = getattr(owner, name)
+            if isinstance(value, dict):
+                value = world.random.choice(value["one of"]) if "one of" in value else dict(value)
+            setattr(owner, name, type(known)(value) if isinstance(value, list) else value)
+        for path, entries in self.change.items():
+            owner, name = attribute_at(world, path)
+            getattr(owner, name).update(entries)
 
 
-def _slow(world: ClusterWorld) -> None:
-    """Rows, reads and transactions take long, and each machine has something else."""
-    machines = world.machines
-    machines.slow_seconds, machines.late, machines.lost, machines.repairs = 0.005, 0.1, 0.03, False
-    world.ledger.late = 0.05
-    world.troubles.pause = 1.5
-    world.troubles.faults.update(outage=0, slow=0, kill=8, kill_manager=3, stop=4, cut_store=4, wipe=4)
+def attribute_at(owner: Any, path: str) -> tuple[Any, str]:
+    """Return the object that has the last attribute of a path such as ``machines.lost``, and that attribute's name."""
+    *parts, name = path.split(".")
+    for part in parts:
+        owner = getattr(owner, part)
+    return owner, name
 
 
-def _moving(world: ClusterWorld) -> None:
-    """Shards move all the time, and transactions take effect late."""
-    world.ledger.late = 0.05
-    world.troubles.pause = 0.7
-    world.troubles.faults.update(outage=0, drain=12, rolling=4, stop=2)
+def read_conditions(path: Path) -> dict[str, Conditions]:
+    return {name: msgspec.convert(entry, Conditions) for name, entry in yaml.safe_load(path.read_text()).items()}
 
 
-def _quiet(world: ClusterWorld) -> None:
-    """Little is written, so that a zombie is not found out by its own rows."""
-    world.callers.pace = 0.3
-    world.troubles.pause = 4.0
-    world.callers.weights.update(send=12, receive=4, delete=2, change=0, count=40)
-    world.troubles.faults.update(outage=0, two_views=30, stop=10)
-
-
-def _zombies(world: ClusterWorld) -> None:
-    """Nodes that are well lose their heartbeats, and answers to their reads of entries are late."""
-    machines = world.machines
-    machines.slow_seconds, machines.lost, machines.repairs = 0.005, 0.1, False
-    machines.fence_seconds = world.random.choice((0.0, 0.3, 2.0))
-    world.net.slow_seconds = 0.002
-    world.troubles.pause = 3.0
-    world.troubles.faults = {"zombie": 10, "kill": 1}
-
-
-def _outages(world: ClusterWorld) -> None:
-    """Only the store is away, for everybody: nobody is to fence anybody."""
-    world.machines.late = world.machines.lost = world.net.late = world.net.lost = world.ledger.late = 0.0
-    world.troubles.pause = 12.0
-    world.troubles.faults = {"outage": 1}
-
-
-def _maps(world: ClusterWorld) -> None:
-    """Queues are split, drained and moved all the time, and some shards move as well."""
-    world.spread = 1.0
-    world.troubles.pause = 0.7
-    world.troubles.faults = {"map": 12, "kill": 2, "drain": 2, "stop": 1, "slow": 1, "cut": 2}
-
-
-SCENARIOS: dict[str, Callable[[ClusterWorld], None]] = {
-    "usual": _usual, "slow": _slow, "moving": _moving, "quiet": _quiet, "zombies": _zombies, "outages": _outages,
-    "maps": _maps,
-}  # fmt: skip
+SCENARIOS = read_conditions(Path(__file__).with_suffix(".yaml"))

@@ -1,6 +1,6 @@
 """The driver's session, simulated: the product's own code of conditional writes runs over it.
 
-:class:`SimSession` takes the statements of :mod:`metadata_service.cassandra.records` and applies them to
+:class:`SimSession` takes the statements of :mod:`metadata_service.cassandra.driver.records` and applies them to
 :class:`RecordTables`.
 A statement is decided at one moment or never.  Its caller may not learn which: the request or the answer is lost or
 late, a transaction waits with one machine for a majority and takes effect when its caller has given up, or a node says
@@ -31,7 +31,7 @@ from metadata_service.cassandra.driver.connection import (
     CassandraSettings,
 )
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
-from metadata_service.cassandra.records import Records
+from metadata_service.cassandra.driver.records import Records
 
 PROTOCOL = 5
 KEYSPACE = "simulated"
@@ -319,7 +319,7 @@ def in_virtual_time(loop: asyncio.AbstractEventLoop, random: Random) -> dict[str
     return {
         "metadata_service.cassandra.driver.keyspace.time": mock.Mock(monotonic=loop.time),
         "metadata_service.cassandra.driver.keyspace.random": random,
-        "metadata_service.cassandra.records.uuid": mock.Mock(
+        "metadata_service.cassandra.driver.records.uuid": mock.Mock(
             uuid4=lambda: uuid.UUID(int=random.getrandbits(128), version=4)
         ),
         "metadata_service.cassandra.entries.secrets": mock.Mock(token_hex=lambda count: random.randbytes(count).hex()),

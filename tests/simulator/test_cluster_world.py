@@ -1,7 +1,5 @@
 """Runs of the simulated cluster in ``make test``.  Many more: ``python -m tests.simulator --cluster``."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -31,7 +29,7 @@ def test_same_seed_same_run() -> None:
     assert len(digests) == 1
 
 
-def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
+def test_a_zombie_finds_out_without_calls() -> None:
     """Its log was sealed in the middle of a hand-over, so it moves no shards, and it writes nothing: it must not go on
     telling whoever asks that there are no messages.  (Found by seed 2 of the zombies.)"""
     world = ClusterWorld(1, local=False, scenario="outages")
@@ -40,7 +38,7 @@ def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
         (node,) = [process.node for process in world.nodes.living() if process.name == "node0"]
         assert node is not None
         assert node._checkpointer is not None
-        node._checkpointer._unsettled = True
+        node._checkpointer._indeterminate = True
         entry = world.ledger.logs[node.ownership.log_id]
         sealed = msgspec.structs.replace(entry, state="sealed", sealed_seq=0, version=entry.version + 1)
         world.ledger.logs[entry.log_id] = sealed
@@ -61,7 +59,7 @@ def test_a_zombie_finds_out_though_nobody_calls_it() -> None:
         world.end()
 
 
-def test_a_node_whose_clock_is_off_says_so() -> None:
+def test_a_wrong_clock_of_a_node_is_reported() -> None:
     world = ClusterWorld(2, local=False, scenario="outages")
     world.nodes.offsets["node1"] = 3600.0
     world.begin()
@@ -71,15 +69,14 @@ def test_a_node_whose_clock_is_off_says_so() -> None:
         world.until(lambda: False, CLOCK_SECONDS)
     finally:
         world.end()
-    told = [report for report in world.reports if "clock" in report]
-    assert len(told) == 1
-    assert "node1 is at least 359" in told[0]
-    assert "ahead of the cluster's time" in told[0]
+    reports_found = [report for report in world.reports if "clock" in report]
+    assert len(reports_found) == 1
+    assert "node1 is at least 359" in reports_found[0]
+    assert "ahead of the cluster's time" in reports_found[0]
 
 
 def test_two_nodes_go_on_by_the_clock_by_which_three_have_gone() -> None:
-    """The median of three clocks was right; when a third node had died, the lower one of two was an hour behind.
-    (Found by seed 102 of the wrong clocks.)"""
+    """A third node had died: the lower of two clocks was an hour behind.  (Found by seed 102 of the wrong clocks.)"""
     world = ClusterWorld(2, local=False, scenario="outages")
     nodes = world.nodes
     nodes.offsets["node1"] = -3600.0
@@ -104,8 +101,7 @@ def test_two_nodes_go_on_by_the_clock_by_which_three_have_gone() -> None:
 @pytest.mark.parametrize("off_seconds", [3600.0, -3600.0])
 @pytest.mark.parametrize("seed", [2, 5, 103, 111])
 def test_a_clock_that_is_an_hour_off_ends_nothing_early_and_holds_nothing_back(seed: int, off_seconds: float) -> None:
-    """Shards move to that node, and away from it, with messages in flight, and in the end all nodes are killed and
-    started together.  (Found by these seeds.)"""
+    """Its shards move with messages in flight, and all nodes are killed and started.  (Found by these seeds.)"""
     world = ClusterWorld(seed, local=False, scenario="moving")
     world.nodes.offsets["node1"] = off_seconds
     world.all_die = 1.0
@@ -113,7 +109,7 @@ def test_a_clock_that_is_an_hour_off_ends_nothing_early_and_holds_nothing_back(s
 
 
 @pytest.mark.parametrize("seed", [22, 74, 139])
-def test_wrong_clocks_that_come_back_first(seed: int) -> None:
+def test_a_node_with_a_wrong_clock_restarts_first(seed: int) -> None:
     """Messages were stored twice: a shard was opened an hour late by a node whose predecessor had taken it and died
     before its next heartbeat; and a start put its clock forward to the time of a shard that was an hour ahead.  A claim
     ended early: a node stepped its clock between giving a shard away and its new owner's opening it."""
@@ -121,7 +117,7 @@ def test_wrong_clocks_that_come_back_first(seed: int) -> None:
 
 
 def test_ids_that_are_never_forgotten_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PayloadCache of deduplication are shorter than some runs, and their ids are used again."""
+    """Windows of deduplication are shorter than some runs, and their ids are used again."""
     remember = Tokens.remember
 
     def for_longer(tokens: Tokens, token: bytes, number: int, expires: int, digest: bytes = b"") -> None:

@@ -1,7 +1,5 @@
 """Hypothesis against the pure engine: the fold and its commands beside a queue made of lists and dictionaries."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
@@ -18,19 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from backend.api import (
-    DeadLetter,
-    HandleOutcome,
-    Handover,
-    NewMessage,
-    OverLimit,
-    PartitionSettings,
-    QueueFull,
-    Receive,
-    Target,
-    TokenColumns,
-    TokenReused,
-)
+from backend import api
 from backend.engine import records, snapshot
 from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
@@ -44,7 +30,7 @@ RETENTION_S = 300
 WINDOW_S = 60
 RETRY_WINDOW_S = 30
 MAX_RECEIVES = 2
-DEAD = Target(99, 9)
+DEAD = api.Target(99, 9)
 STEP_MS = 128
 
 
@@ -86,13 +72,13 @@ class EngineMachine(RuleBasedStateMachine):
     @initialize(
         delay=st.sampled_from((0, 5)),
         limit=st.sampled_from((4, 1000)),
-        most=st.sampled_from((0, 0, 6)),
-        most_bytes=st.sampled_from((0, 0, 500)),
+        messages_max=st.sampled_from((0, 0, 6)),
+        bytes_max=st.sampled_from((0, 0, 500)),
     )
-    def begin(self, delay: int, limit: int, most: int, most_bytes: int) -> None:
-        self.settings = PartitionSettings(
+    def begin(self, delay: int, limit: int, messages_max: int, bytes_max: int) -> None:
+        self.settings = api.PartitionSettings(
             7, 1, 1, "arn", bytes(16), self.fifo, RETENTION_S, self.delay or delay, limit, WINDOW_S, 0, RETRY_WINDOW_S,
-            most, most_bytes,
+            messages_max, bytes_max,
         )  # fmt: skip
         self.now = START_MS
         self.position = 1 << 24
@@ -101,7 +87,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.queue = self._queue()
         self.messages: dict[int, Plain] = {}
         self.tokens: dict[bytes, tuple[int, int]] = {}
-        self.adopted: dict[bytes, tuple[int, int]] = {}
+        self.imported: dict[bytes, tuple[int, int]] = {}
         """(number, when it ends) of deduplication ids that another partition has handed over."""
         self.retries: dict[bytes, tuple[int, int, bytes]] = {}
         """(number, when it ends, digest) by retry token."""
@@ -150,10 +136,7 @@ class EngineMachine(RuleBasedStateMachine):
         return -(-(message.sent + RETENTION_S * 1000) // STEP_MS) * STEP_MS
 
     def announced(self) -> None:
-        """Check that ``due`` announces the next change by time alone, at that time at the latest.
-
-        Of a FIFO queue: which groups may deliver.  One that may is not announced again for what follows in it.
-        """
+        """Check that ``due`` announces the next change by time alone; of a FIFO queue, the next group to deliver."""
         delay = self.settings.delay_seconds * 1000
         times = {
             time
@@ -205,7 +188,7 @@ class EngineMachine(RuleBasedStateMachine):
         self, sends: list[tuple[str | None, int | None, int | None, int]], call: int | None, digest: bytes
     ) -> None:
         new = [
-            NewMessage(
+            api.NewMessage(
                 bytes(size),
                 None if self.fifo else delay,
                 group or ("a" if self.fifo else None),
@@ -221,10 +204,10 @@ class EngineMachine(RuleBasedStateMachine):
         }
         try:
             written, answers = self.queue.send(new, self.now)
-        except TokenReused:
+        except api.TokenReused:
             assert any(known[2] != retry[16:] for retry, known in repeated.items())
             return
-        except QueueFull:
+        except api.QueueFull:
             assert self.overfull(sum(self.sizes()), len(new), sum(len(one.payload) for one in new))
             return
         assert all(known[2] == retry[16:] for retry, known in repeated.items())
@@ -243,7 +226,7 @@ class EngineMachine(RuleBasedStateMachine):
                 self.retries[message.retry[:16]] = (answer.number, ends, message.retry[16:])
             earlier = self.tokens.get(message.token, (0, 0)) if message.token is not None else (0, 0)
             if earlier[1] <= self.now and message.token is not None:
-                earlier = self.adopted.get(message.token, (0, 0))
+                earlier = self.imported.get(message.token, (0, 0))
             twin = earlier[1] > self.now
             assert answer.duplicate == twin
             if twin:
@@ -270,36 +253,38 @@ class EngineMachine(RuleBasedStateMachine):
         )
     )
     def adopt(self, tokens: list[tuple[int, int]]) -> None:
-        """Deduplication ids come from another partition, in no order of time."""
+        """Import deduplication ids from another partition, in no order of time."""
         numbers = [(1 << 50) + self.now + place for place in range(len(tokens))]
-        columns = TokenColumns(
+        columns = api.TokenColumns(
             8,
             False,
             b"".join(bytes([token]) * 16 for token, _ in tokens),
             array("Q", numbers).tobytes(),
             array("Q", (left_ms for _, left_ms in tokens)).tobytes(),
         )
-        for record in self.queue.adopt(Handover([columns], 1), self.now):
+        for record in self.queue.import_tokens(api.Handover([columns], 1), self.now):
             self.apply(record)
         for number, (token, left_ms) in zip(numbers, tokens, strict=True):
-            self.adopted[bytes([token]) * 16] = (number, self.now + left_ms)
+            self.imported[bytes([token]) * 16] = (number, self.now + left_ms)
 
     def sizes(self) -> list[int]:
         return [message.size for message in self.messages.values()]
 
     def overfull(self, stored: int, more: int, more_bytes: int) -> bool:
         """So many messages more are more than the queue takes, when the last of them begins at the last byte."""
-        most, most_bytes = self.settings.messages_most, self.settings.bytes_most
-        return bool(most and len(self.messages) + more > most) or bool(most_bytes and stored + more_bytes > most_bytes)
+        messages_max, bytes_max = self.settings.messages_max, self.settings.bytes_max
+        return bool(messages_max and len(self.messages) + more > messages_max) or bool(
+            bytes_max and stored + more_bytes > bytes_max
+        )
 
-    @rule(most=st.integers(1, 10), seconds=st.sampled_from((0, 2, 20)), dead_letter=st.booleans())
-    def receive(self, most: int, seconds: int, dead_letter: bool) -> None:
-        policy = DeadLetter(MAX_RECEIVES, DEAD, self.fifo) if dead_letter else None
+    @rule(messages_max=st.integers(1, 10), seconds=st.sampled_from((0, 2, 20)), dead_letter=st.booleans())
+    def receive(self, messages_max: int, seconds: int, dead_letter: bool) -> None:
+        policy = api.DeadLetter(MAX_RECEIVES, DEAD, self.fifo) if dead_letter else None
         visible = self.visible()
         room = self.settings.in_flight_limit - sum(1 for message in self.messages.values() if message.until)
         try:
-            written, claims = self.queue.receive(Receive(most, seconds, 0, policy), self.now)
-        except OverLimit:
+            written, claims = self.queue.receive(api.ReceiveOptions(messages_max, seconds, 0, policy), self.now)
+        except api.OverLimit:
             assert room <= 0
             assert not self.fifo
             return
@@ -316,7 +301,7 @@ class EngineMachine(RuleBasedStateMachine):
             exhausted = [m.number for m in visible if dead_letter and m.receives >= MAX_RECEIVES]
             assert set(leaving) <= set(exhausted)
             assert not set(taken) & set(exhausted)
-            assert len(taken) == min(most, room, len(visible) - len(exhausted))
+            assert len(taken) == min(messages_max, room, len(visible) - len(exhausted))
         else:
             assert not taken
         if self.fifo:
@@ -339,14 +324,14 @@ class EngineMachine(RuleBasedStateMachine):
     def in_order(self, visible: list[int], taken: list[int]) -> None:
         """Check that the first messages of each group were taken, in order."""
         for group in {self.messages[number].group for number in taken}:
-            mine = [number for number in taken if self.messages[number].group == group]
-            assert mine == [number for number in visible if self.messages[number].group == group][: len(mine)]
+            in_group = [number for number in taken if self.messages[number].group == group]
+            assert in_group == [number for number in visible if self.messages[number].group == group][: len(in_group)]
 
-    @rule(most=st.integers(1, 2))
-    def work_off(self, most: int) -> None:
+    @rule(messages_max=st.integers(1, 2))
+    def work_off(self, messages_max: int) -> None:
         """A consumer that is quick."""
         before = len(self.held)
-        self.receive(most, 20, dead_letter=False)
+        self.receive(messages_max, 20, dead_letter=False)
         for held in self.held[before:]:
             self.delete_by(*held)
 
@@ -361,11 +346,11 @@ class EngineMachine(RuleBasedStateMachine):
             self.apply(record)
         message = self.messages.get(number)
         if message is None:
-            assert outcome is HandleOutcome.DONE
+            assert outcome is api.HandleOutcome.DONE
             return
         # Of a FIFO queue's message only the handle of its claim counts, of a standard queue's every one.
         counts = not self.fifo or bool(message.receives == receives and message.until)
-        assert outcome is (HandleOutcome.DONE if counts else HandleOutcome.EXPIRED)
+        assert outcome is (api.HandleOutcome.DONE if counts else api.HandleOutcome.EXPIRED)
         if counts:
             del self.messages[number]
 
@@ -379,10 +364,10 @@ class EngineMachine(RuleBasedStateMachine):
         message = self.messages.get(number)
         good = message is not None and not message.moving
         if message is not None and good and (not self.fifo or (message.receives == receives and message.until)):
-            assert outcome is HandleOutcome.DONE
+            assert outcome is api.HandleOutcome.DONE
             message.until = self.now + seconds * 1000 if seconds else 0
         else:
-            assert outcome in (HandleOutcome.GONE, HandleOutcome.EXPIRED)
+            assert outcome in (api.HandleOutcome.GONE, api.HandleOutcome.EXPIRED)
 
     @rule()
     def purge(self) -> None:
@@ -391,9 +376,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.apply(record)
         self.messages = {number: message for number, message in self.messages.items() if message.moving}
         for message in self.messages.values():
-            message.sent = min(message.sent, START_MS - (1 << 40))  # it does not come back
+            message.sent = min(message.sent, START_MS - (1 << 40))  # it does not return
         self.tokens.clear()
-        self.adopted.clear()
+        self.imported.clear()
 
     @precondition(lambda self: any(message.moving for message in self.messages.values()))
     @rule(back=st.booleans())
@@ -412,9 +397,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(delay=st.sampled_from((0, 1, 10)))
     def reconfigure(self, delay: int) -> None:
         old = self.settings
-        self.settings = PartitionSettings(
+        self.settings = api.PartitionSettings(
             7, 1, old.version + 1, "arn", bytes(16), True, RETENTION_S, delay, old.in_flight_limit, WINDOW_S, 0,
-            RETRY_WINDOW_S, old.messages_most, old.bytes_most,
+            RETRY_WINDOW_S, old.messages_max, old.bytes_max,
         )  # fmt: skip
         for record in self.queue.configure(self.settings):
             self.apply(record)
@@ -436,12 +421,12 @@ class EngineMachine(RuleBasedStateMachine):
 
         for block in self.fold.blocks.values():
             block.ref = None
-        adopted = () if self.fold.adopted is None else self.fold.adopted.windows()
+        adopted = () if self.fold.imported_tokens is None else self.fold.imported_tokens.windows()
         for window in (self.fold.tokens, self.fold.retries, *adopted):
             for chunk in window.chunks():
                 chunk.ref = None
-        ref, _ = snapshot.take(self.fold, add, [])
-        read, _ = finished(snapshot.read(ref, fetch))
+        ref, _ = snapshot.capture(self.fold, add, [])
+        read, _ = finished(snapshot.read(finished(snapshot.own_chunk(ref, fetch)), fetch))
         assert snapshot.describe(read) == snapshot.describe(self.fold)
         self.fold = read
         self.queue = self._queue()

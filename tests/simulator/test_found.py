@@ -1,24 +1,22 @@
 """Faults that the simulator has found, each reduced to the shortest case that shows it."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
 import pytest
 
-from backend.api import DeadLetter, NewMessage, PartitionGone, PartitionSettings, Receive, ReceivedMessage, Target
+from backend import api
+from backend.clocks.node_clock import SteadyClock
 from backend.engine import records, snapshot
 from backend.engine.fold import Fold
 from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
+from backend.incarnation import Incarnation
 from backend.journal.local.log import LogSettings
-from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
+from backend.journal.types import DamagedRecord
 from backend.node import Node, NodeSettings
-from backend.serving.incarnation import Incarnation
-from backend.serving.node_clock import SteadyClock
 from metadata_service.models import ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
 from tests.simulator.test_engine_machine import finished
@@ -58,11 +56,14 @@ class VirtualNode:
         result: T = task.result()
         return result
 
-    def queue(self, number: int, **settings: Any) -> Target:
-        made = PartitionSettings(number, number, 1, f"queue{number}", bytes(16), **settings)
+    def call(self, command: api.Command[T]) -> T:
+        return self.run(self.node.call(command))
+
+    def queue(self, number: int, **settings: Any) -> api.Target:
+        made = api.PartitionSettings(number, number, 1, f"queue{number}", bytes(16), **settings)
         self.store.queues[number] = made
-        self.run(self.node.configure(made))
-        return Target(number, number, 1)
+        self.call(api.Configure(made))
+        return api.Target(number, number, 1)
 
     @property
     def incarnation(self) -> Incarnation:
@@ -70,13 +71,13 @@ class VirtualNode:
         assert incarnation is not None
         return incarnation
 
-    def send(self, target: Target, *bodies: bytes, group: str | None = None) -> None:
+    def send(self, target: api.Target, *bodies: bytes, group: str | None = None) -> None:
         tokens = [body.rjust(16, b".") if group else None for body in bodies]
-        new = [NewMessage(body, None, group, token) for body, token in zip(bodies, tokens, strict=True)]
-        self.run(self.node.send(target, new))
+        new = [api.NewMessage(body, None, group, token) for body, token in zip(bodies, tokens, strict=True)]
+        self.call(api.Send(target, new))
 
-    def receive(self, target: Target, seconds: int = 30, **command: Any) -> list[ReceivedMessage]:
-        return self.run(self.node.receive(target, Receive(10, seconds, **command)))
+    def receive(self, target: api.Target, seconds: int = 30, **command: Any) -> list[api.ReceivedMessage]:
+        return self.call(api.Receive(target, api.ReceiveOptions(10, seconds, **command)))
 
     def quiet(self) -> bool:
         parts = self.incarnation.partitions.values()
@@ -86,16 +87,23 @@ class VirtualNode:
         close_dead(self.loop.bury())
 
 
+@pytest.fixture
+def service(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
+    made = VirtualNode(**getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
 def plain_queue(fifo: bool = False) -> tuple[Fold, QueueCommands]:
     fold = Fold(7)
     fold.open(1)
-    fold.apply(records.Configured(PartitionSettings(7, 1, 1, "arn", bytes(16), fifo, retention_seconds=60)), NOW)
+    fold.apply(records.Configured(api.PartitionSettings(7, 1, 1, "arn", bytes(16), fifo, retention_seconds=60)), NOW)
     return fold, QueueCommands(fold, Handles(7, bytes(16)), 0)
 
 
 def store(fold: Fold, queue: QueueCommands, count: int, group: str | None = None) -> None:
     for place in range(count):
-        written, _ = queue.send([NewMessage(b"", group=group)], NOW)
+        written, _ = queue.send([api.NewMessage(b"", group=group)], NOW)
         fold.apply(written[0][0], NOW, (1 << 24) + 8 * fold.next_number + place)
 
 
@@ -104,7 +112,7 @@ def test_a_move_task_numbers_its_transfers_once() -> None:
     fold, queue = plain_queue()
     store(fold, queue, 4)
     chosen = [
-        (number, Target(9, 9, version))
+        (number, api.Target(9, 9, version))
         for (number, _), version in zip(queue.movable(4, NOW), (1, 1, 2, 2), strict=True)
     ]
     for record in queue.move_out(chosen, NOW):
@@ -118,8 +126,8 @@ def test_a_move_task_moves_what_receives_have_left(fifo: bool) -> None:
     fold, queue = plain_queue(fifo)
     for number in range(60):
         store(fold, queue, 1, f"group {number}")
-    chosen = [(number, Target(9, 9, 1)) for number, _ in queue.movable(20, NOW)]
-    written, claims = queue.receive(Receive(10, 30), NOW)
+    chosen = [(number, api.Target(9, 9, 1)) for number, _ in queue.movable(20, NOW)]
+    written, claims = queue.receive(api.ReceiveOptions(10, 30), NOW)
     for record in written:
         fold.apply(record, NOW)
     taken = {claim.number for claim in claims} & {number for number, _ in chosen}
@@ -131,40 +139,38 @@ def test_a_move_task_moves_what_receives_have_left(fifo: bool) -> None:
 def test_a_fifo_message_is_not_moved_while_an_earlier_one_of_its_group_is_in_flight() -> None:
     fold, queue = plain_queue(fifo=True)
     store(fold, queue, 3, "g")
-    chosen = [(number, Target(9, 9, 1)) for number, _ in queue.movable(3, NOW)]
+    chosen = [(number, api.Target(9, 9, 1)) for number, _ in queue.movable(3, NOW)]
     assert len(chosen) == 3
-    written, _ = queue.receive(Receive(1, 30), NOW)
+    written, _ = queue.receive(api.ReceiveOptions(1, 30), NOW)
     fold.apply(written[0], NOW)
     assert queue.move_out(chosen, NOW) == []
     fold.advance(NOW + 30_000)
     assert [len(record.moves) for record in queue.move_out(chosen, NOW + 30_000)] == [3]  # type: ignore[union-attr]
 
 
-def test_a_move_task_asks_for_its_destination_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = VirtualNode()
+def test_a_move_task_resolves_its_destination_once(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     source, other = service.queue(7), service.queue(8)
     for number in range(30):
         service.send(source, b"body %d" % number)
     asked = []
     real = service.store.target
 
-    async def target(arn: str, group: str | None = None) -> Target | None:
+    async def target(arn: str, group: str | None = None) -> api.Target | None:
         asked.append(arn)
         return await real(arn, group)
 
     monkeypatch.setattr(service.store, "target", target)
-    service.run(service.node.start_move(source, "queue8", 0))
+    service.call(api.StartMove(source, "queue8", 0))
     service.loop.until(service.quiet, 60)
-    assert service.run(service.node.counters(other)).visible == 30
+    assert service.call(api.CountMessages(other)).visible == 30
     assert asked == ["queue8"]
-    service.close()
 
 
 def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
     """Lanes took turns only once something of a group had arrived; a checkpoint may hold returned messages alone."""
     fold, queue = plain_queue()
     store(fold, queue, 3, "g")
-    written, _ = queue.receive(Receive(10, 1), NOW)
+    written, _ = queue.receive(api.ReceiveOptions(10, 1), NOW)
     for record in written:
         fold.apply(record, NOW)
     fold.advance(NOW + 2000)
@@ -178,8 +184,9 @@ def test_groups_of_returned_messages_are_served_after_a_restart() -> None:
         for ref in refs:
             yield pieces[ref[2]]
 
-    again, _ = finished(snapshot.read(snapshot.take(fold, add, [])[0], fetch))
-    _, claims = QueueCommands(again, queue.handles, 0).receive(Receive(10, 1), NOW + 2000)
+    chunk = finished(snapshot.own_chunk(snapshot.capture(fold, add, [])[0], fetch))
+    again, _ = finished(snapshot.read(chunk, fetch))
+    _, claims = QueueCommands(again, queue.handles, 0).receive(api.ReceiveOptions(10, 1), NOW + 2000)
     assert len(claims) == 3
 
 
@@ -188,7 +195,7 @@ def test_an_expiry_during_a_claim_does_not_hang_on_when_time_is_looked_at() -> N
     for looks in ((), (58_000, 61_000)):
         fold, queue = plain_queue(fifo=True)
         store(fold, queue, 1, "g")
-        written, _ = queue.receive(Receive(1, 65, attempt="a"), NOW)
+        written, _ = queue.receive(api.ReceiveOptions(1, 65, attempt="a"), NOW)
         fold.apply(written[0], NOW)
         for look in (*looks, 70_000):
             fold.advance(NOW + look)
@@ -196,31 +203,29 @@ def test_an_expiry_during_a_claim_does_not_hang_on_when_time_is_looked_at() -> N
     assert folds[0] == folds[1]
 
 
-def test_a_message_that_the_cleaner_copies_while_it_is_read_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its old segment was gone when the read came to it, and the message was quarantined: an acknowledged one lost."""
-    service = VirtualNode(window_bytes=0)
+@pytest.mark.parametrize("service", [{"payload_cache_bytes": 0}], indirect=True)
+def test_a_message_copied_while_it_is_read_is_delivered(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its old segment was deleted before it was read, and the message was quarantined: an acknowledged one was lost."""
     target = service.queue(7)
     service.send(target, b"body")
     incarnation = service.incarnation
     partition = incarnation.partitions[7]
     real = incarnation.log.read_many
 
-    async def read_many(positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(positions: Sequence[int]) -> list[RecordView | DamagedRecord]:
         monkeypatch.setattr(incarnation.log, "read_many", real)
         (block,) = partition.fold.blocks.values()
         copy = records.Copied(block.base, block.sent[0])
-        incarnation.write(partition, copy, partition.clock(), b"body")
-        return [RottenRecord(position, "gone", 0, "file") for position in positions]
+        incarnation.writer.write(partition, copy, partition.clock(), b"body")
+        return [DamagedRecord(position, "gone", 0, "file") for position in positions]
 
     monkeypatch.setattr(incarnation.log, "read_many", read_many)
     assert [one.payload for one in service.receive(target)] == [b"body"]
     assert not partition.fold.quarantined
-    service.close()
 
 
-def test_time_does_not_go_back_when_the_last_rows_are_below_the_floor() -> None:
+def test_time_does_not_go_back_when_the_last_rows_are_below_the_floor(service: VirtualNode) -> None:
     """A checkpoint had moved the floor past every row, so no row carried the time over the restart."""
-    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.loop.run_for(100)
@@ -231,33 +236,29 @@ def test_time_does_not_go_back_when_the_last_rows_are_below_the_floor() -> None:
     service.wall_offset = -90.0
     service.start()
     assert service.clock() >= before - 1000
-    service.close()
 
 
-def test_a_repeated_attempt_keeps_its_claims_when_the_first_caller_leaves() -> None:
+def test_a_repeated_attempt_keeps_its_claims_when_the_first_caller_leaves(service: VirtualNode) -> None:
     """A client that had lost its connection asked again; then the first call's end released what it had got."""
-    service = VirtualNode()
     target = service.queue(7, fifo=True)
     service.send(target, b"body", group="g")
-    first = service.loop.create_task(service.node.receive(target, Receive(1, 30, 5, attempt="a")))
+    first = service.loop.create_task(service.node.call(api.Receive(target, api.ReceiveOptions(1, 30, 5, attempt="a"))))
     service.loop.run_for(0)
-    again = service.loop.create_task(service.node.receive(target, Receive(1, 30, 0, attempt="a")))
+    again = service.loop.create_task(service.node.call(api.Receive(target, api.ReceiveOptions(1, 30, 0, attempt="a"))))
     service.loop.run_for(0)
     first.cancel()
     service.loop.until(again.done, 10)
     assert [one.payload for one in again.result()] == [b"body"]
     service.loop.run_for(1)
     assert service.receive(target) == []
-    service.close()
 
 
-def test_dead_letters_arrive_when_the_metadata_is_back() -> None:
-    """The transfer asked the metadata for its destination, was refused, and nobody took it up again."""
-    service = VirtualNode()
+def test_dead_letters_arrive_when_the_metadata_is_back(service: VirtualNode) -> None:
+    """The transfer's read of its destination in the metadata failed, and the transfer was never resumed."""
     target = service.queue(7)
-    service.store.queues[8] = PartitionSettings(8, 8, 1, "dead", bytes(16))
+    service.store.queues[8] = api.PartitionSettings(8, 8, 1, "dead", bytes(16))
     service.send(target, b"body")
-    policy = DeadLetter(1, Target(8, 8, 1))
+    policy = api.DeadLetter(1, api.Target(8, 8, 1))
     service.receive(target, 0, dead_letter=policy)
     service.loop.run_for(1)
     service.store.failing = 1.0
@@ -266,33 +267,32 @@ def test_dead_letters_arrive_when_the_metadata_is_back() -> None:
     assert service.store.failures
     service.store.failing = 0.0
     service.loop.until(service.quiet, 60)
-    assert [one.payload for one in service.receive(Target(8, 8, 1))] == [b"body"]
+    assert [one.payload for one in service.receive(api.Target(8, 8, 1))] == [b"body"]
     assert not service.loop.failures
-    service.close()
 
 
-def test_the_window_lets_go_of_what_left() -> None:
+@pytest.mark.parametrize("service", [{"payload_cache_bytes": 100_000}], indirect=True)
+def test_the_window_lets_go_of_what_left(service: VirtualNode) -> None:
     """Payloads of dead letters, and of messages that were deleted while visible, were kept for ever."""
-    service = VirtualNode(window_bytes=100_000)
     target, dead = service.queue(7), service.queue(8)
     service.send(target, b"one", b"two", b"three")
-    policy = DeadLetter(1, dead)
+    policy = api.DeadLetter(1, dead)
     service.receive(target, 0, dead_letter=policy)
     service.loop.run_for(1)
     service.receive(target, 0, dead_letter=policy)
     service.loop.until(service.quiet, 60)
     for one in service.receive(dead, 60):
-        service.run(service.node.delete(dead, [one.handle]))
-    assert not service.incarnation.partitions[7].window
-    assert not service.incarnation.partitions[8].window
+        service.call(api.Delete(dead, [one.handle]))
+    assert not service.incarnation.partitions[7].cached
+    assert not service.incarnation.partitions[8].cached
     assert service.incarnation.payload_cache.bytes_left == 100_000
-    service.close()
 
 
 @pytest.mark.parametrize("change", ["update_shards", "update_log"])
-def test_checkpoints_go_on_after_an_outcome_that_is_not_known(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_go_on_after_an_unknown_one(
+    service: VirtualNode, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The change had taken effect: every later one named an old version, so nothing on the disk was ever let go."""
-    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     real = getattr(service.store, change)
@@ -310,28 +310,24 @@ def test_checkpoints_go_on_after_an_outcome_that_is_not_known(change: str, monke
     service.disk.crash()
     service.start()
     assert {one.payload for one in service.receive(target)} == {b"body", b"more"}
-    service.close()
 
 
-def test_nothing_is_written_behind_a_drop() -> None:
+def test_nothing_is_written_behind_a_drop(service: VirtualNode) -> None:
     """A record behind it, of a transfer say, looked like damage at the next start, and held the floor for ever."""
-    service = VirtualNode()
     target = service.queue(7)
     partition = service.incarnation.partitions[7]
-    service.run(service.node.drop(target))
-    with pytest.raises(PartitionGone):
-        service.run(service.incarnation.write_all(partition, lambda now: [records.Deleted([1])]))
+    service.call(api.Drop(target))
+    with pytest.raises(api.PartitionGone):
+        service.run(service.incarnation.writer.write_all(partition, lambda now: [records.Deleted([1])]))
     service.disk.kill()
     service.start()
     assert service.node.damage == []
-    service.close()
 
 
-def test_what_another_owner_has_dropped_is_not_called_damaged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_dropped_log_is_no_damage(
+    service: VirtualNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node that was stopped while it began folded shards that another had by then: it said that they were damaged."""
-    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.run(service.node.checkpoint())
@@ -350,16 +346,15 @@ def test_what_another_owner_has_dropped_is_not_called_damaged(
     service.disk.kill()
     service.start()
     assert "stopped: " in caplog.text, "its owner says so"
-    service.close()
 
 
-def test_cancelled_sends_harm_nobody() -> None:
+def test_cancelled_sends_disturb_no_other_caller(service: VirtualNode) -> None:
     """Callers that wait for one row are independent of each other."""
-    service = VirtualNode()
     target = service.queue(7)
-    sends = [service.loop.create_task(service.node.send(target, [NewMessage(b"%d" % n)])) for n in range(3)]
+    sends = [
+        service.loop.create_task(service.node.call(api.Send(target, [api.NewMessage(b"%d" % n)]))) for n in range(3)
+    ]
     service.loop.run_for(0)
     sends[1].cancel()
     service.loop.until(lambda: all(task.done() for task in sends), 10)
     assert [task.cancelled() for task in sends] == [False, True, False]
-    service.close()

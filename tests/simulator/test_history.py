@@ -1,6 +1,4 @@
-"""Histories that clients of a cluster may be told, and some that they may not."""
-
-from __future__ import annotations
+"""Histories that clients of a cluster may observe, and some that they may not."""
 
 import pytest
 
@@ -12,10 +10,11 @@ from tests.simulator.checks.model import Violation
 
 DEAD, SOURCE = 7, 8
 """Partitions."""
+ONE, TWO = b"m000001.", b"m000002."
 
 
 class _ClientView:
-    """A FIFO queue with dead letters, and what its clients are told."""
+    """A FIFO queue with dead letters, and the answers to its clients."""
 
     def __init__(self) -> None:
         self.history = RunHistory()
@@ -34,117 +33,94 @@ class _ClientView:
     ) -> list[tuple[str, SentMessage, DeliveryClaim]]:
         self.now += 1.0
         (partition,) = queue.partitions
-        issue = Handles(partition, bytes(16)).issue
-        answer = [
-            ReceivedMessage(
-                message_id(SOURCE, number, salt_of(b"")),
-                issue(number, receives, int(self.now)),
-                payload,
-                number,
-                receives,
-                0,
-                0,
-                "g",
-            )
-            for number, payload in found
-        ]
+        issue, salt = Handles(partition, bytes(16)).issue, salt_of(b"")
+        answer = []
+        for number, payload in found:
+            one_id, handle = message_id(SOURCE, number, salt), issue(number, receives, int(self.now))
+            answer.append(ReceivedMessage(one_id, handle, payload, number, receives, 0, 0, "g"))
         return self.history.received(queue, answer, seconds, self.history.tick(), self.now, self.now)
 
 
-def test_a_message_may_be_twice_when_a_purge_has_forgotten_its_id_and_it_had_left_before() -> None:
-    """It became a dead letter, its queue was purged, and its sender, who had heard nothing, sent it again."""
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    told.history.purged(told.source, told.history.purging(told.source))
-    told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
+@pytest.fixture
+def view() -> _ClientView:
+    """Clients with the answer that message 1 is stored."""
+    view = _ClientView()
+    view.sent(1, ONE)
+    return view
 
 
-def test_a_message_may_not_be_twice() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
+def test_a_message_may_be_twice_when_a_purge_has_forgotten_its_id_and_it_had_left_before(view: _ClientView) -> None:
+    """It became a dead letter, its queue was purged, and its sender, without an answer, sent it again."""
+    view.history.purged(view.source, view.history.purging(view.source))
+    view.history.finished({ONE: [(view.dead, (DEAD, 1)), (view.source, (SOURCE, 5))]})
+
+
+def test_a_message_may_not_be_twice(view: _ClientView) -> None:
     with pytest.raises(Violation, match="in several places"):
-        told.history.finished({b"m000001.": [(told.dead, (DEAD, 1)), (told.source, (SOURCE, 5))]})
+        view.history.finished({ONE: [(view.dead, (DEAD, 1)), (view.source, (SOURCE, 5))]})
 
 
-def test_a_message_may_be_twice_when_its_send_was_repeated_after_the_window() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    told.history.repeated_late([told.history.messages[b"m000001."]])
-    told.sent(5, b"m000001.")
-    told.history.finished({b"m000001.": [(told.source, (SOURCE, 1)), (told.source, (SOURCE, 5))]})
+def test_a_message_may_be_twice_when_its_send_was_repeated_after_the_window(view: _ClientView) -> None:
+    view.history.repeated_late([view.history.messages[ONE]])
+    view.sent(5, ONE)
+    view.history.finished({ONE: [(view.source, (SOURCE, 1)), (view.source, (SOURCE, 5))]})
 
 
-def test_a_repeat_within_the_window_is_answered_as_the_first() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
+def test_a_repeat_within_the_window_is_answered_as_the_first(view: _ClientView) -> None:
     with pytest.raises(Violation, match="a repeated send of m000001"):
-        told.sent(5, b"m000001.")
+        view.sent(5, ONE)
 
 
-def test_an_id_that_is_used_again_after_its_window_is_not_taken_for_a_repeat() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
+def test_an_id_that_is_used_again_after_its_window_is_not_taken_for_a_repeat(view: _ClientView) -> None:
     with pytest.raises(Violation, match="have the same message id"):
-        told.sent(1, b"m000002.")
+        view.sent(1, TWO)
 
 
-def test_a_later_message_is_not_received_while_a_claim_holds_an_earlier_one() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    told.sent(2, b"m000002.")
-    told.received(told.source, (1, b"m000001."))
+def test_a_later_message_is_not_received_while_a_claim_holds_an_earlier_one(view: _ClientView) -> None:
+    view.sent(2, TWO)
+    view.received(view.source, (1, ONE))
     with pytest.raises(Violation, match="while a claim holds"):
-        told.received(told.source, (2, b"m000002."))
+        view.received(view.source, (2, TWO))
 
 
-def test_an_earlier_message_is_not_received_after_a_later_one() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    told.sent(2, b"m000002.")
-    told.received(told.source, (2, b"m000002."))
+def test_an_earlier_message_is_not_received_after_a_later_one(view: _ClientView) -> None:
+    view.sent(2, TWO)
+    view.received(view.source, (2, TWO))
     with pytest.raises(Violation, match="was received after"):
-        told.received(told.source, (1, b"m000001."))
+        view.received(view.source, (1, ONE))
 
 
-def test_a_later_message_is_received_when_the_earlier_one_is_a_dead_letter() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    told.sent(2, b"m000002.")
-    told.received(told.source, (1, b"m000001."), seconds=0)
-    told.received(told.source, (2, b"m000002."))
-    told.received(told.dead, (1, b"m000001."))
+def test_a_later_message_is_received_when_the_earlier_one_is_a_dead_letter(view: _ClientView) -> None:
+    view.sent(2, TWO)
+    view.received(view.source, (1, ONE), seconds=0)
+    view.received(view.source, (2, TWO))
+    view.received(view.dead, (1, ONE))
 
 
-def test_dead_letters_keep_their_order() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    told.sent(2, b"m000002.")
-    told.received(told.dead, (5, b"m000002."), seconds=0)
+def test_dead_letters_keep_their_order(view: _ClientView) -> None:
+    view.sent(2, TWO)
+    view.received(view.dead, (5, TWO), seconds=0)
     with pytest.raises(Violation, match="sent as"):
-        told.received(told.dead, (6, b"m000001."))
+        view.received(view.dead, (6, ONE))
 
 
-def test_an_earlier_handle_of_a_fifo_queue_is_not_taken() -> None:
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    ((_, msg, old),) = told.received(told.source, (1, b"m000001."), seconds=1)
-    told.now = 10.0
-    told.received(told.source, (1, b"m000001."), receives=2)
-    told.history.deleting([msg])
+def test_an_earlier_handle_of_a_fifo_queue_is_not_taken(view: _ClientView) -> None:
+    ((_, msg, old),) = view.received(view.source, (1, ONE), seconds=1)
+    view.now = 10.0
+    view.received(view.source, (1, ONE), receives=2)
+    view.history.deleting([msg])
     assert msg.endings == 1
-    told.now += 1.0
-    told.history.deleted(msg, old, HandleOutcome.EXPIRED, told.now, retired=False)
+    view.now += 1.0
+    view.history.deleted(msg, old, HandleOutcome.EXPIRED, view.now, retired=False)
     with pytest.raises(Violation, match="an earlier handle"):
-        told.history.handle_counted(msg, old, told.now, told.now)
+        view.history.handle_counted(msg, old, view.now, view.now)
 
 
-def test_several_deletes_of_one_message_say_nothing_of_its_handles() -> None:
+def test_several_deletes_of_one_message_say_nothing_of_its_handles(view: _ClientView) -> None:
     """A call that arrives late, or twice, finds it gone, and any handle is answered as done.  (Found by seed 211 of
     the clocks, with two handles in one call, and by the ordinary seed 319, with a later call that was faster.)"""
-    told = _ClientView()
-    told.sent(1, b"m000001.")
-    ((_, msg, _),) = told.received(told.source, (1, b"m000001."), seconds=1)
-    told.history.deleting([msg, msg])
+    ((_, msg, _),) = view.received(view.source, (1, ONE), seconds=1)
+    view.history.deleting([msg, msg])
     assert msg.endings == 2
-    told.history.purging(told.source)
+    view.history.purging(view.source)
     assert msg.endings == 3

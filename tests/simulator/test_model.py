@@ -1,7 +1,5 @@
 """Cases in which the simulator's model accused a service that was right."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
@@ -9,10 +7,11 @@ from unittest import mock
 
 import pytest
 
-from backend.api import NewMessage, PartitionSettings, Receive
+from backend.api import NewMessage, PartitionSettings, ReceiveOptions
 from tests.simulator.checks.model import ClientClaim, ModelMessage, QueueModel, Violation
 from tests.simulator.world.loop import close_dead
-from tests.simulator.world.world import SimWorld, deterministic
+from tests.simulator.world.runs import deterministic
+from tests.simulator.world.world import SimWorld
 
 T = TypeVar("T")
 
@@ -41,11 +40,11 @@ class Minute:
         return result
 
     def receive(self) -> list[tuple[str, ModelMessage]]:
-        self.complete(self.world.clients._received(self.queue, Receive(1, 0)))
+        self.complete(self.world.clients._received(self.queue, ReceiveOptions(1, 0)))
         return self.world.clients.pools.get(self.queue.pid, [])
 
     def check_while_it_ends(self) -> None:
-        """The machine was suspended just before; within a second the clock goes on by that."""
+        """The machine was suspended just before; within a second the clock advances by that time."""
         real = self.world._stored
 
         async def stored() -> dict[bytes, list[tuple[QueueModel, int, int]]]:
@@ -91,7 +90,7 @@ def test_message_that_ended_during_a_look_is_there_after_a_restart(minute: Minut
     assert minute.msg.must
 
 
-def test_message_that_ended_and_whose_delete_was_asked_for_is_there_after_a_restart(minute: Minute) -> None:
+def test_message_that_ended_and_whose_delete_was_requested_is_there_after_a_restart(minute: Minute) -> None:
     """The delete overwrote why it was not there, and did not reach the service."""
     held = minute.receive()
     minute.check_while_it_ends()
@@ -101,7 +100,7 @@ def test_message_that_ended_and_whose_delete_was_asked_for_is_there_after_a_rest
     assert minute.msg.must
 
 
-def test_message_that_ended_does_not_come_back_by_itself(minute: Minute) -> None:
+def test_message_that_ended_does_not_return_by_itself(minute: Minute) -> None:
     """Without a restart that sets the time back, it is an error that it is there."""
     minute.check_while_it_ends()
     now = minute.world.now()

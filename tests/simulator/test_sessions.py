@@ -1,6 +1,4 @@
-"""Conditional writes by the product's own code, over simulated sessions of Cassandra: outcomes that nobody hears of."""
-
-from __future__ import annotations
+"""Conditional writes by the product's own code, over simulated sessions of Cassandra with unknown outcomes."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
@@ -12,7 +10,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from metadata_service.cassandra.records import Records, VersionedRecord, Writes
+from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes
 from metadata_service.models import ShardEntry
 from metadata_service.store import ConditionFailed, StoreUnavailable
 from tests.simulator.checks.ledger import Ledger, LedgerWire, SessionEntries
@@ -94,7 +92,7 @@ def test_a_transaction_that_is_late_takes_effect_on_what_it_was_computed_from_al
 
 
 @pytest.mark.parametrize("place", range(1, 9), indirect=True)
-def test_what_was_answered_took_effect_once_whatever_was_lost_on_the_way(place: SessionWorld) -> None:
+def test_acknowledged_calls_take_effect_once_despite_lost_messages(place: SessionWorld) -> None:
     random, net, ledger = place.random, place.net, place.ledger
     net.lost, net.late, ledger.late, ledger.timed_out = 0.1, 0.1, 0.1, 0.2
     answered: list[int] = []
@@ -131,7 +129,7 @@ def test_what_was_answered_took_effect_once_whatever_was_lost_on_the_way(place: 
 
 
 @pytest.mark.parametrize("place", range(1, 5), indirect=True)
-def test_of_those_that_take_a_shard_one_at_most_is_answered_and_the_entry_says_who(place: SessionWorld) -> None:
+def test_at_most_one_takeover_of_a_shard_succeeds_and_the_entry_names_the_owner(place: SessionWorld) -> None:
     names = ("one", "two", "three")
     place.net.lost, place.ledger.late, place.ledger.timed_out = 0.05, 0.1, 0.3
     entries = {name: place.entries(name) for name in names}

@@ -1,13 +1,12 @@
 """Spark for the tests: one session for each process that runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from billing.lake.lake import Lake
 from spark_analytics.input_size import SMALL
 from spark_analytics.session import session
 
@@ -31,6 +30,11 @@ def spark() -> Iterator[SparkSession]:
     made = session("holdfast's tests", master="local[2]", memory="1g", partitions=4)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,4 @@
-"""Lakes full of records, and what they come to by a calculation of its own: dictionaries in Python."""
-
-from __future__ import annotations
+"""Lakes of records, and their expected totals by an independent calculation with dictionaries in Python."""
 
 import random
 from collections import defaultdict
@@ -13,37 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from billing.lake import storage_table
 from billing.lake.lake import Lake, LakeFile, hour_of, table_of
 from billing.metering.usage import COUNTS, UsageKey, UsageRecord
 from spark_analytics import records
 
 Row = dict[str, Any]
-
-STORAGE = pa.schema(
-    [
-        pa.field("minute", pa.timestamp("ms", tz="UTC")),
-        pa.field("minutes", pa.int32()),
-        *(pa.field(name, pa.string()) for name in ("account", "queue")),
-        pa.field("queue_id", pa.int64()),
-        pa.field("kind", pa.string()),
-        pa.field("partition", pa.int64()),
-        pa.field("tags", pa.map_(pa.string(), pa.string())),
-        *(
-            pa.field(name, pa.int64())
-            for name in (
-                "byte_milliseconds",
-                "messages",
-                "messages_most",
-                "in_flight",
-                "delayed",
-                "oldest_age_ms",
-                "epoch",
-                "sequence",
-            )
-        ),
-        pa.field("node", pa.string()),
-    ]
-)
 
 KEYS = [
     UsageKey("111111111111", "orders", 7, "standard", "SendMessage", (("team", "a"),)),
@@ -53,6 +26,8 @@ KEYS = [
     UsageKey("111111111111", "", 0, "", "ListQueues"),
     UsageKey("222222222222", "orders", 9, "fifo", "ReceiveMessage"),
     UsageKey("333333333333", "jobs", 10, "standard", "DeleteMessage"),
+    UsageKey("333333333333", "topic", 11, "stream", "Produce", (("team", "a"),)),
+    UsageKey("333333333333", "topic", 11, "stream", "Fetch", (("team", "a"),)),
 ]
 
 
@@ -86,7 +61,7 @@ def at(day: date, hour: int = 0, minute: int = 0) -> int:
 
 
 def calls(chance: random.Random, day: date, count: int) -> list[UsageRecord]:
-    """So many records of calls of a day.  Some are of a version that did not count empty receives."""
+    """So many records of calls of a day."""
     boot = f"{chance.getrandbits(64):016x}"
     return [
         UsageRecord(
@@ -96,7 +71,7 @@ def calls(chance: random.Random, day: date, count: int) -> list[UsageRecord]:
             number % 10,
             at(day, chance.randrange(24), chance.randrange(60)),
             chance.choice(KEYS),
-            tuple(chance.randrange(1000) for _ in COUNTS[: len(COUNTS) - chance.randrange(2)]),
+            tuple(chance.randrange(1000) for _ in COUNTS),
         )
         for number in range(count)
     ]
@@ -145,7 +120,7 @@ def stored(day: date, hour: int, minute: int, partition: int, **given: Any) -> R
         "tags": [("team", "a")],
         "byte_milliseconds": 1000,
         "messages": 1,
-        "messages_most": 1,
+        "messages_max": 1,
         "in_flight": 0,
         "delayed": 0,
         "oldest_age_ms": 5,
@@ -162,7 +137,7 @@ def bring_stored(lake: Lake, name: str, found: Iterable[Row]) -> None:
     for record in found:
         hours[record["minute"].strftime("date=%Y-%m-%d/hour=%H")].append(record)
     for hour, of_hour in hours.items():
-        lake.write_table(f"storage/{hour}/{name}.parquet", pa.Table.from_pylist(of_hour, schema=STORAGE))
+        lake.write_table(f"storage/{hour}/{name}.parquet", pa.Table.from_pylist(of_hour, schema=storage_table.SCHEMA))
 
 
 def in_order(found: Iterable[Row]) -> list[Row]:

@@ -1,7 +1,5 @@
 """Analysis of months whose usage is known."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,13 +15,14 @@ from billing.metering.usage import COUNTS, UsageKey, UsageRecord
 from billing.pricing.estimate import Prices
 from billing.pricing.forecast import METHOD
 from billing.pricing.plans import Customers
-from billing.reports.analysis import LINES_MOST, Analysis, advice_on_receives, decode
+from billing.reports.analysis import LINES_MAX, Analysis, advice_on_receives, decode
 from spark_analytics.__main__ import main
 from spark_analytics.analytics import advice_on_noise, analyse, forecasts, series_of, waste
 from spark_analytics.batch import batch
-from tests.billing.pricing.test_estimate import BOOK
+from tests.billing.books import book
 from tests.spark_analytics import lakes
 
+BOOK = book("estimate")
 ONE, TWO = "111111111111", "222222222222"
 MONTH = Month(2026, 11)
 FIRST = date(2026, 11, 1)
@@ -68,10 +67,10 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
         more: dict[str, Any] = {"tags": []}
         stored = [
             lakes.stored(
-                day, 8, 0, 1, byte_milliseconds=9000, messages_most=90 + number, oldest_age_ms=1000 * number, **more
+                day, 8, 0, 1, byte_milliseconds=9000, messages_max=90 + number, oldest_age_ms=1000 * number, **more
             ),
-            lakes.stored(day, 8, 0, 2, byte_milliseconds=500, messages_most=5, **more),
-            lakes.stored(day, 8, 0, 3, byte_milliseconds=500, messages_most=5, **more),
+            lakes.stored(day, 8, 0, 2, byte_milliseconds=500, messages_max=5, **more),
+            lakes.stored(day, 8, 0, 3, byte_milliseconds=500, messages_max=5, **more),
             lakes.stored(day, 8, 0, 4, account=TWO, queue="jobs", queue_id=9, byte_milliseconds=10, **more),
         ]
         lakes.bring_stored(lake, f"s{number}", stored)
@@ -113,7 +112,7 @@ def test_empty_receives_with_what_to_do_and_what_they_cost(analysis: Analysis) -
 
 def test_depth_and_age_day_by_day(analysis: Analysis) -> None:
     orders, jobs = analysis.depths
-    assert (orders.queue, orders.messages_most, orders.oldest_age_ms_most) == ("orders", 105, 5000)
+    assert (orders.queue, orders.messages_max, orders.oldest_age_ms_max) == ("orders", 105, 5000)
     assert orders.days == analysis.days
     assert orders.messages == [100 + number for number in range(DAYS)]
     assert orders.oldest_age_ms == [max(5, 1000 * number) for number in range(DAYS)]
@@ -122,7 +121,7 @@ def test_depth_and_age_day_by_day(analysis: Analysis) -> None:
 
 def test_a_hot_partition(analysis: Analysis) -> None:
     (hot,) = analysis.hot_partitions
-    assert (hot.account, hot.queue, hot.partition, hot.partitions, hot.messages_most) == (ONE, "orders", 1, 3, 95)
+    assert (hot.account, hot.queue, hot.partition, hot.partitions, hot.messages_max) == (ONE, "orders", 1, 3, 95)
     assert hot.share == pytest.approx(0.9)
     assert hot.times_even == pytest.approx(2.7)
 
@@ -137,16 +136,16 @@ def test_noisy_tenants(analysis: Analysis) -> None:
 
 
 def test_the_forecast_of_days_that_are_all_alike_is_thirty_of_them(analysis: Analysis) -> None:
-    told = {(one.account, one.measure): one for one in analysis.forecasts}
-    requests = told[ONE, "requests"]
+    found = {(one.account, one.measure): one for one in analysis.forecasts}
+    requests = found[ONE, "requests"]
     assert [int(one) for one in (requests.so_far, requests.low, requests.likely, requests.high)] == [
         36_660,
         *[183_300] * 3,
     ]
     assert requests.days == DAYS
-    assert told[ONE, "byte_milliseconds"].likely == 300_000
-    assert told[ONE, "bytes_out"].likely == 3000
-    bill = told[TWO, "bill"]
+    assert found[ONE, "byte_milliseconds"].likely == 300_000
+    assert found[ONE, "bytes_out"].likely == 3000
+    bill = found[TWO, "bill"]
     # 300 x 30 fair requests at 0.42 a million are 0.00378: nothing in cents.
     assert bill.so_far == bill.likely == 0
     assert bill.currency == "USD"
@@ -175,8 +174,8 @@ def test_it_is_kept_in_the_lake_and_a_month_without_anything_too(
 ) -> None:
     gone = lakes.merge_while_read(monkeypatch, times=1)
     assert main(["analyse", "--lake", lake.root, "--month", "2026-11"]) == 0
-    assert "analytics/month=2026-11.json: " in (said := capsys.readouterr().out)
-    assert " days that are over, up to 2026-11-" in said
+    assert "analytics/month=2026-11.json: " in (output := capsys.readouterr().out)
+    assert " complete days, up to 2026-11-" in output
     kept = lake.read_bytes("analytics/month=2026-11.json")
     assert kept is not None
     assert [one.queue for one in decode(kept).busiest] == ["orders", "jobs", "orders.fifo"]
@@ -199,20 +198,20 @@ def test_each_account_has_its_first_lines(spark: SparkSession, tmp_path: Path) -
             UsageKey(account, f"q{n:03}", slot + 1, "standard", "SendMessage"),
             (n, *[0] * 8),
         )
-        for slot, (account, n) in enumerate((account, n) for account in (ONE, TWO) for n in range(1, LINES_MOST + 6))
+        for slot, (account, n) in enumerate((account, n) for account in (ONE, TWO) for n in range(1, LINES_MAX + 6))
     ]
     lake.write(hour_of(lakes.at(FIRST)), "f" * 32, table_of(found))
     batch(spark, lake, FIRST, FIRST)
-    told = analyse(spark, lake, MONTH, NOW).busiest
-    assert len(told) == 2 * LINES_MOST
-    assert [(one.account, one.calls) for one in told[:2]] == [(ONE, LINES_MOST + 5), (TWO, LINES_MOST + 5)]
-    assert min(one.calls for one in told) == 6
+    busiest = analyse(spark, lake, MONTH, NOW).busiest
+    assert len(busiest) == 2 * LINES_MAX
+    assert [(one.account, one.calls) for one in busiest[:2]] == [(ONE, LINES_MAX + 5), (TWO, LINES_MAX + 5)]
+    assert min(one.calls for one in busiest) == 6
 
 
 @pytest.mark.parametrize(
-    ("calls", "throttled", "share", "said"),
+    ("calls", "throttled", "share", "part"),
     [(100, 0, 0.1, ""), (1000, 9, 0.1, ""), (1000, 10, 0.1, "over a limit"), (1000, 0, 0.2, "20% of all calls")],
 )
-def test_advice_on_noise(calls: int, throttled: int, share: float, said: str) -> None:
+def test_advice_on_noise(calls: int, throttled: int, share: float, part: str) -> None:
     advice = advice_on_noise(calls, throttled, share)
-    assert (said in advice) if said else advice == ""
+    assert (part in advice) if part else advice == ""

@@ -1,7 +1,5 @@
 """The batch: what its tables say is what an independent calculation says, however it is disturbed."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -28,20 +26,17 @@ from billing.metering.usage import UsageRecord
 from spark_analytics import __main__ as jobs
 from spark_analytics import records
 from spark_analytics.__main__ import main
-from spark_analytics.batch import Done, all_records, arguments, batch, beside, late_days
+from spark_analytics.batch import Done, all_records, arguments, batch, days_of_plans, late_days
 from spark_analytics.period import add_period, month_of, period_of
 from spark_analytics.session import SPARK_ERRORS, JobFailed
 from spark_analytics.usage import storage_hourly, usage_hourly
+from tests.billing.books import text_of
 from tests.spark_analytics import lakes
+from tests.tables import table
 
 DAY = date(2026, 10, 31)
 NEXT = date(2026, 11, 1)
 ONE, TWO = "111111111111", "222222222222"
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake"))
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def published(lake: Lake, name: str = USAGE_HOURLY, account: str | None = None) 
 
 
 def usage_made(done: list[Done]) -> list[date]:
-    return [one.day for one in done if one.made and one.name == USAGE_HOURLY]
+    return [one.day for one in done if one.computed and one.name == USAGE_HOURLY]
 
 
 def test_records_are_counted_once_late_ones_too_and_nothing_is_done_twice(
@@ -67,16 +62,16 @@ def test_records_are_counted_once_late_ones_too_and_nothing_is_done_twice(
     done = batch(spark, lake, DAY, NEXT)
     assert usage_made(done) == [DAY, NEXT]
     assert published(lake) == lakes.usage_hourly(first + second)
-    told = LakeTables(lake).day(USAGE_HOURLY, DAY)
-    assert told is not None
-    assert (told.read.records, told.read.repeated) == (300, 80)
-    assert told.sums["calls"] == str(sum(record.counts[0] for record in first))
+    stored = LakeTables(lake).day(USAGE_HOURLY, DAY)
+    assert stored is not None
+    assert (stored.read.records, stored.read.repeated) == (300, 80)
+    assert stored.sums["calls"] == str(sum(record.counts[0] for record in first))
 
     open_to_others = [path for path in Path(lake.root).rglob("*") if path.stat().st_mode & 0o077]
     assert not open_to_others
 
     assert usage_made(batch(spark, lake, DAY, NEXT)) == []
-    assert LakeTables(lake).day(USAGE_HOURLY, DAY) == told
+    assert LakeTables(lake).day(USAGE_HOURLY, DAY) == stored
 
     lakes.bring(lake, late)
     assert usage_made(batch(spark, lake, DAY, NEXT)) == [DAY]
@@ -109,7 +104,7 @@ def test_one_tenant_is_made_anew_and_the_others_stay_until_all_are(
     assert published(lake) == lakes.usage_hourly(first + late + second)
 
 
-def test_how_far_a_day_is_known_goes_on_while_nothing_comes_and_not_by_what_one_tenant_has(
+def test_the_time_up_to_which_a_day_is_known_advances_without_records_but_not_by_a_batch_of_one_tenant(
     spark: SparkSession, lake: Lake, chance: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evening, hour = datetime(2026, 10, 31, 22, 15, tzinfo=UTC), timedelta(hours=1)
@@ -123,23 +118,23 @@ def test_how_far_a_day_is_known_goes_on_while_nothing_comes_and_not_by_what_one_
     monkeypatch.setattr("spark_analytics.batch.datetime", Clock)
 
     def day() -> PublishedDay:
-        told = LakeTables(lake).day(USAGE_HOURLY, DAY)
-        assert told is not None
-        return told
+        stored = LakeTables(lake).day(USAGE_HOURLY, DAY)
+        assert stored is not None
+        return stored
 
     first = lakes.calls(chance, DAY, 20)
     lakes.bring(lake, first)
     batch(spark, lake, DAY, DAY)
     made = day()
-    assert made.read_at == evening
+    assert made.read.at == evening
     lakes.bring(lake, lakes.calls(chance, DAY, 20))
     batch(spark, lake, DAY, DAY, account=ONE)
     assert day().run != made.run
-    assert day().read_at == evening, "nobody has looked at what the others have"
+    assert day().read.at == evening, "nobody has looked at what the others have"
     batch(spark, lake, DAY, DAY)
     made = day()
-    assert made.read_at == evening + 2 * hour
-    assert made.read_at.date() > DAY
+    assert made.read.at == evening + 2 * hour
+    assert made.read.at.date() > DAY
     assert usage_made(batch(spark, lake, DAY, DAY)) == []
     assert day() == made, "it was over"
 
@@ -150,7 +145,7 @@ def test_how_far_a_day_is_known_goes_on_while_nothing_comes_and_not_by_what_one_
     assert day() == msgspec.structs.replace(made, read=msgspec.structs.replace(made.read, at=evening + 4 * hour))
 
 
-def test_what_comes_for_an_earlier_day_is_found(lake: Lake, chance: random.Random) -> None:
+def test_late_records_of_earlier_days_are_found(lake: Lake, chance: random.Random) -> None:
     lakes.bring(lake, lakes.calls(chance, DAY, 5))
     lakes.bring_stored(lake, "one", [lakes.stored(DAY - timedelta(days=90), 5, 0, 1)])
     lakes.bring(lake, lakes.calls(chance, DAY - timedelta(days=40), 1))
@@ -165,7 +160,7 @@ def test_what_comes_for_an_earlier_day_is_found(lake: Lake, chance: random.Rando
     assert late_days(all_records(lake), DAY, since) == [DAY - timedelta(days=90), DAY - timedelta(days=40)]
 
 
-def test_the_batch_of_the_last_days_makes_earlier_ones_for_which_something_came(
+def test_the_batch_of_the_last_days_also_computes_earlier_days_with_new_files(
     spark: SparkSession, lake: Lake, chance: random.Random, capsys: pytest.CaptureFixture[str]
 ) -> None:
     late = datetime.now(UTC).date() - timedelta(days=90)
@@ -179,35 +174,17 @@ def test_the_batch_of_the_last_days_makes_earlier_ones_for_which_something_came(
     assert f"{late} usage_hourly: nothing new" in capsys.readouterr().out
 
 
-EAST = """
-issuer: {name: We}
-plans:
-  east:
-    currency: EUR
-    minor_places: 2
-    time_zone: Europe/Berlin
-    versions:
-      - from: 2024-01-01
-        prices:
-          requests_standard: {tiers: [{price: 1}]}
-          requests_fair: {tiers: [{price: 1}]}
-          requests_fifo: {tiers: [{price: 1}]}
-          storage: {tiers: [{price: 1}]}
-          bytes_out: {tiers: [{price: 1}]}
-"""
-
-
 def test_with_prices_a_month_has_the_days_beside_it_that_its_time_zones_need(lake: Lake, tmp_path: Path) -> None:
     plan, accounts = tmp_path / "prices.yaml", tmp_path / "accounts.yaml"
-    plan.write_text(EAST)
-    accounts.write_text("default: east")
+    plan.write_text(text_of("zones"))
+    accounts.write_text("default: berlin")
     parser = argparse.ArgumentParser()
     arguments(parser)
     given = ["--plan", str(plan), "--accounts", str(accounts)]
 
     def found(*options: str) -> list[date]:
         parsed = parser.parse_args(options)
-        return beside(parsed, lake, *period_of(parsed))
+        return days_of_plans(parsed, lake, *period_of(parsed))
 
     assert found("--month", "2026-10") == []
     assert found("--month", "2026-10", *given) == [date(2026, 9, 30)]
@@ -215,8 +192,11 @@ def test_with_prices_a_month_has_the_days_beside_it_that_its_time_zones_need(lak
     days = found("--days", "1", *given)
     assert days[0] == last.first - timedelta(days=1), "what a clock rates is the last month and this one"
     assert set(days) >= {last.first - timedelta(days=number) for number in (1, 0, -1)}
-    for wrong, said in ((["--accounts", "x", "--month", "2026-10"], "with --plan"), (["--day", "2026-10-01"], "--mon")):
-        with pytest.raises(ValueError, match=said):
+    for wrong, message in (
+        (["--accounts", "x", "--month", "2026-10"], "with --plan"),
+        (["--day", "2026-10-01"], "--mon"),
+    ):
+        with pytest.raises(ValueError, match=message):
             found(*wrong, *(given[:2] if "--day" in wrong else []))
 
 
@@ -224,13 +204,13 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
     tags_later = [("team", "b")]
     found = [
         # Two partitions of one queue; the second one is idle but for its backlog.
-        lakes.stored(DAY, 5, 0, 1, byte_milliseconds=2**62, messages=5, messages_most=9, oldest_age_ms=70),
-        lakes.stored(DAY, 5, 1, 1, byte_milliseconds=2**62, messages=4, messages_most=5, oldest_age_ms=90),
-        lakes.stored(DAY, 5, 0, 2, minutes=60, byte_milliseconds=2**62, messages=3, messages_most=3),
+        lakes.stored(DAY, 5, 0, 1, byte_milliseconds=2**62, messages=5, messages_max=9, oldest_age_ms=70),
+        lakes.stored(DAY, 5, 1, 1, byte_milliseconds=2**62, messages=4, messages_max=5, oldest_age_ms=90),
+        lakes.stored(DAY, 5, 0, 2, minutes=60, byte_milliseconds=2**62, messages=3, messages_max=3),
         # The same minute by an old owner and by the new one, who said it twice.
-        lakes.stored(DAY, 5, 2, 1, epoch=1, sequence=9, byte_milliseconds=10, messages=100, messages_most=100),
-        lakes.stored(DAY, 5, 2, 1, epoch=2, sequence=1, byte_milliseconds=20, messages=100, messages_most=100),
-        lakes.stored(DAY, 5, 2, 1, epoch=2, sequence=2, byte_milliseconds=30, messages=2, messages_most=4),
+        lakes.stored(DAY, 5, 2, 1, epoch=1, sequence=9, byte_milliseconds=10, messages=100, messages_max=100),
+        lakes.stored(DAY, 5, 2, 1, epoch=2, sequence=1, byte_milliseconds=20, messages=100, messages_max=100),
+        lakes.stored(DAY, 5, 2, 1, epoch=2, sequence=2, byte_milliseconds=30, messages=2, messages_max=4),
         # The tags change within the hour.
         lakes.stored(DAY, 5, 3, 1, epoch=2, sequence=3, tags=tags_later, byte_milliseconds=5, messages=1),
         lakes.stored(DAY, 6, 0, 1, epoch=2, sequence=4, tags=tags_later, byte_milliseconds=6, messages=0),
@@ -242,7 +222,7 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
 
     def row(hour: int, tags: list[tuple[str, str]], *values: int, **given: object) -> lakes.Row:
         whose = {"account": ONE, "queue": "orders", "queue_id": 7, "kind": "standard", "tags": tags, **given}
-        names = ("byte_milliseconds", "messages_most", "messages_last", "oldest_age_ms_most")
+        names = ("byte_milliseconds", "messages_max", "messages_last", "oldest_age_ms_max")
         at = datetime(DAY.year, DAY.month, DAY.day, hour, tzinfo=UTC)
         return {**whose, "hour": at, **dict(zip(names, (Decimal(values[0]), *values[1:]), strict=True))}
 
@@ -254,10 +234,10 @@ def test_storage_of_the_latest_owner_counts(spark: SparkSession, lake: Lake) -> 
             row(5, [], 7, 1, 1, 5, account=TWO, queue="jobs", queue_id=9, kind="fifo"),
         ]
     )
-    told = LakeTables(lake).day(STORAGE_HOURLY, DAY)
-    assert told is not None
-    assert (told.read.records, told.read.repeated) == (7, 2 + 4)
-    assert told.sums == {"byte_milliseconds": str(3 * 2**62 + 48)}
+    stored = LakeTables(lake).day(STORAGE_HOURLY, DAY)
+    assert stored is not None
+    assert (stored.read.records, stored.read.repeated) == (7, 2 + 4)
+    assert stored.sums == {"byte_milliseconds": str(3 * 2**62 + 48)}
 
 
 KILLED = """
@@ -277,7 +257,7 @@ runpy.run_path(main, run_name="__main__")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_that_was_submitted_and_is_killed_between_its_steps_is_done_again(
     spark: SparkSession, lake: Lake, chance: random.Random, tmp_path: Path
 ) -> None:
@@ -308,12 +288,12 @@ def test_a_batch_that_was_submitted_and_is_killed_between_its_steps_is_done_agai
     assert len(published(lake, STORAGE_HOURLY)) == 1
 
 
-def test_a_record_in_the_folder_of_another_day_is_told_and_nothing_is_published(
+def test_a_record_in_the_folder_of_another_day_is_reported_and_nothing_is_published(
     spark: SparkSession, lake: Lake, chance: random.Random
 ) -> None:
     lakes.bring(lake, lakes.calls(chance, NEXT, 5))
     (Path(lake.root) / f"usage/date={NEXT}").rename(Path(lake.root) / f"usage/date={DAY}")
-    with pytest.raises(JobFailed, match=f"rows of usage_hourly are of other days than {DAY}"):
+    with pytest.raises(JobFailed, match=f"rows of usage_hourly belong to other days than {DAY}"):
         batch(spark, lake, DAY, DAY)
     assert LakeTables(lake).days(USAGE_HOURLY) == []
 
@@ -337,9 +317,9 @@ def test_files_that_become_one_while_they_are_read_are_counted_once(
     with pytest.raises(SPARK_ERRORS):
         batch(spark, lake, DAY, DAY)
     assert main(["batch", "--lake", lake.url, "--day", str(DAY)]) == 1
-    told = capsys.readouterr().err
-    assert damaged in told
-    assert "\tat " not in told
+    stored = capsys.readouterr().err
+    assert damaged in stored
+    assert "\tat " not in stored
     assert published(lake) == lakes.usage_hourly(found)
 
 
@@ -384,10 +364,10 @@ def test_the_plan_shuffles_once_and_is_sparks_alone(
 ) -> None:
     spark.createDataFrame([], schema).write.parquet(f"{tmp_path}/raw")
     planned = hourly(once(spark.read.schema(schema).parquet(f"{tmp_path}/raw")))
-    told = io.StringIO()
-    with redirect_stdout(told):
+    stored = io.StringIO()
+    with redirect_stdout(stored):
         planned.explain()
-    plan = told.getvalue()
+    plan = stored.getvalue()
     assert plan.count("Exchange") == plan.count("Exchange hashpartitioning(account") == 1, plan
     assert plan.count("HashAggregate") == 2, plan
     assert not re.search("Python|Arrow|Pandas|SortAggregate|ObjectHash|Broadcast|Collect|RDD", plan), plan
@@ -400,26 +380,13 @@ def test_the_columns_of_records_are_those_that_are_written() -> None:
     assert sorted(records.USAGE.names) == sorted(SCHEMA.names)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--day", "2026-13-01"], "'2026-13-01' is no day: write it like 2026-11-21"),
-        (["--month", "November"], "'November' is no month"),
-        (["--month", "2026-10", "--to", "2026-10-02"], "--to goes with --from"),
-        (["--from", "2026-10-02", "--to", "2026-10-01"], "the period ends on 2026-10-01, before it begins"),
-        (["--day", "9999-01-01"], "9999-01-01 has not begun yet"),
-        (["--day", "2026-10-01", "--account", "shop"], "'shop' is no account: it has 12 digits"),
-        (["--days", "0"], "'0' is no number of days: 1 to 3660"),
-        (["--days", "2", "--to", "2026-10-02"], "--to goes with --from"),
-        ([], "one of the arguments --day --month --from --days is required"),
-    ],
-)
-def test_a_period_that_is_none_is_told(
-    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("given", "message"), table(__file__, "a period that is none is told"))
+def test_the_error_of_an_invalid_period(
+    given: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["batch", "--lake", str(tmp_path), *given])
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_days_are_counted_up_to_today() -> None:
@@ -450,10 +417,7 @@ def test_a_batch_shows_how_far_it_is(
         rf"{DAY} usage_hourly: 10 records and 0 again, \d+ rows in .* s \(1 of 4, about \d+ s more\)", lines[0]
     )
     assert lines[1].startswith(f"{DAY} storage_hourly: no records (2 of 4")
-    assert lines[-1].startswith("4 of 4 made: 10 records in ")
+    assert lines[-1].startswith("4 of 4 computed: 10 records in ")
     assert main(["batch", "--lake", lake.url, "--day", str(DAY)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[-1]) == (
-        f"{DAY} usage_hourly: nothing new (1 of 2, about 0 s more)",
-        "nothing new has come",
-    )
+    assert (lines[0], lines[-1]) == (f"{DAY} usage_hourly: nothing new (1 of 2, about 0 s more)", "no new records")

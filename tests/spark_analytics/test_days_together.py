@@ -1,7 +1,5 @@
 """The days of a small input, made by one query for each table: the tables are those of days that are made alone."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
@@ -20,6 +18,8 @@ from spark_analytics.batch import batch, make_days, work_of
 from spark_analytics.input_size import SMALL
 from spark_analytics.session import SPARK_ERRORS, JobFailed, read_files
 from tests.spark_analytics import lakes
+
+pytestmark = pytest.mark.long
 
 FIRST, LAST = date(2026, 10, 29), date(2026, 11, 2)
 DAYS = days_of(FIRST, LAST)
@@ -82,7 +82,7 @@ def test_the_tables_are_those_of_days_that_are_made_alone(small: SparkSession, b
         assert [done[:2] + done[3:4] for done in one] == [done[:2] + done[3:4] for done in other]
         assert pointers(alone) == pointers(together)
         assert rows(alone) == rows(together)
-        return [(done.name, done.day) for done in other if done.made]
+        return [(done.name, done.day) for done in other if done.computed]
 
     assert len(make()) == 2 * len(DAYS)
     assert rows(together)[USAGE_HOURLY]
@@ -112,11 +112,11 @@ def test_days_are_a_query_for_each_table_and_nothing_is_shuffled(
     batch(small, both[1], FIRST, LAST, small=True)
     jobs = {*tracker.getJobIdsForGroup()} - before
     assert len(jobs) == 2
-    stages = [stage for job in jobs if (told := tracker.getJobInfo(job)) for stage in told.stageIds]
+    stages = [stage for job in jobs if (info := tracker.getJobInfo(job)) for stage in info.stageIds]
     assert len(stages) == 2
-    said = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     of = [f"{USAGE_HOURLY} of 3 days", f"{STORAGE_HOURLY} of 2 days"]
-    assert said == [word for step in of for word in (f"{step} …", step)]
+    assert lines == [word for step in of for word in (f"{step} …", step)]
 
 
 def test_a_day_that_cannot_be_made_keeps_no_other_from_being_published(
@@ -130,13 +130,13 @@ def test_a_day_that_cannot_be_made_keeps_no_other_from_being_published(
     assert LakeTables(lake).days(USAGE_HOURLY) == [DAYS[0]]
 
 
-def test_a_record_in_the_folder_of_another_day_is_told_and_the_days_before_are_published(
+def test_a_record_in_the_folder_of_another_day_is_reported_and_the_days_before_are_published(
     small: SparkSession, both: tuple[Lake, Lake]
 ) -> None:
     lake = both[1]
     lakes.bring(lake, lakes.calls(random.Random(14), DAYS[3], 5))
     (Path(lake.root) / f"usage/date={DAYS[3]}").rename(Path(lake.root) / f"usage/date={DAYS[2]}")
-    with pytest.raises(JobFailed, match=f"rows of usage_hourly are of other days than {DAYS[2]}"):
+    with pytest.raises(JobFailed, match=f"rows of usage_hourly belong to other days than {DAYS[2]}"):
         batch(small, lake, FIRST, LAST, small=True)
     assert LakeTables(lake).days(USAGE_HOURLY) == DAYS[:2]
 
@@ -226,7 +226,6 @@ def test_a_day_of_files_without_records_is_published_empty(small: SparkSession, 
     lakes.bring_stored(lake, "three", [lakes.stored(DAYS[3], 5, 0, 1)])
     path = lake.paths(f"storage/date={DAYS[3]}")[0]
     found = lake.read_table(path)
-    assert found is not None
     lake.write_table(path, found.slice(0, 0))
     batch(small, lake, FIRST, LAST, small=True)
     day = LakeTables(lake).day(STORAGE_HOURLY, DAYS[3])

@@ -1,7 +1,5 @@
 """A month that is made up: the same for the same seed, mostly idle, and counted right by the batch."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 
@@ -11,12 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.billing import days, sums_of_raw, sums_of_tables
 from billing.lake.lake import SCHEMA, Lake
 from billing.lake.tables import USAGE_HOURLY
 from spark_analytics.batch import batch
 from spark_analytics.generator import GeneratorParameters, generate, storage, usage
 from spark_analytics.session import JobFailed
+from tests.spark_analytics.lake_sums import days, sums_of_raw, sums_of_tables
+
+pytestmark = pytest.mark.long
 
 FIRST, LAST = date(2026, 10, 31), date(2026, 11, 1)
 MONTH = GeneratorParameters(FIRST, LAST, records=20_000, tenants=50, queues=2_000, late=0.03)
@@ -40,7 +40,7 @@ def test_a_month_is_made_up_and_the_batch_counts_it_right(spark: SparkSession, t
     assert sums_of_tables(lake, FIRST, LAST) == punctual
     assert 0.95 * MONTH.records < punctual[0] < MONTH.records
     generate(spark, lake, MONTH, "late")
-    made = [done for done in batch(spark, lake, FIRST, LAST) if done.made]
+    made = [done for done in batch(spark, lake, FIRST, LAST) if done.computed]
     assert [(done.name, done.day) for done in made] == [(USAGE_HOURLY, FIRST)]
     count, repeated, sums, byte_milliseconds = sums_of_raw(lake)
     assert sums_of_tables(lake, FIRST, LAST) == (count, repeated, sums, byte_milliseconds)

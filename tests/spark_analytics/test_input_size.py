@@ -32,8 +32,9 @@ from spark_analytics.input_size import (
     shuffle_partitions,
 )
 from spark_analytics.session import session
+from tests.billing.books import text_of
 from tests.spark_analytics import lakes
-from tests.spark_analytics.test_rating import TIERS
+from tests.tables import table
 
 MONTH = Month(2026, 10)
 
@@ -66,7 +67,7 @@ def test_a_month_of_few_records_in_many_files_is_small() -> None:
 @pytest.fixture
 def prices(tmp_path: Path) -> list[str]:
     plan = tmp_path / "prices.yaml"
-    plan.write_text(TIERS)
+    plan.write_text(text_of("tiers"))
     return ["--plan", str(plan)]
 
 
@@ -105,7 +106,7 @@ def results(lake: Lake) -> dict[str, Any]:
     return found
 
 
-def test_a_small_month_comes_to_the_same_by_the_settings_of_a_large_one(
+def test_a_small_month_has_the_same_result_with_the_settings_of_a_large_one(
     spark: SparkSession,
     tmp_path: Path,
     prices: list[str],
@@ -130,7 +131,7 @@ def test_a_small_month_comes_to_the_same_by_the_settings_of_a_large_one(
     assert "rated: equal, exactly" in capsys.readouterr().out
 
 
-def test_jobs_that_follow_each_other_share_a_session_and_each_says_how_long_it_took(
+def test_consecutive_jobs_share_a_session_and_each_reports_its_duration(
     spark: SparkSession, tmp_path: Path, prices: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = Lake(str(tmp_path))
@@ -138,37 +139,26 @@ def test_jobs_that_follow_each_other_share_a_session_and_each_says_how_long_it_t
     tracker = spark.sparkContext.statusTracker()
     before = len(tracker.getJobIdsForGroup())
     assert refreshed(lake, prices) == 0
-    said = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
+    message = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()]
     made = [word for table in SCHEMAS for word in (f"{table} of 2 days …", f"{table} of 2 days")]
     steps = [
         [f"{step} …", *(made if step == "batch" else ()), step] for step in ("batch", "rating", "analysis", "checks")
     ]
-    assert said == [word for words in steps for word in words]
+    assert message == [word for words in steps for word in words]
     assert len(tracker.getJobIdsForGroup()) - before < 25, "jobs are few, and all of this session"
     assert SparkSession.getActiveSession() == spark
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["batch", "--day", "2026-10-01", "then", "stream"], "stream runs alone, not before or after 'then'"),
-        (["batch", "--day", "2026-10-01", "then"], "the following arguments are required: JOB"),
-        (["batch", "--day", "2026-10-01", "then", "check", "--month", "10"], "'10' is no month"),
-        (
-            ["batch", "--day", "2026-10-01", "--memory", "1g", "then", "check", "--month", "2026-10", "--memory", "2g"],
-            "--memory is the same for all jobs: say it once",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_later_job_is_said_before_the_first_one_begins(
-    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("given", "message"), table(__file__, "an error in a later job"))
+def test_an_error_in_a_later_job_is_reported_before_the_first_one_begins(
+    given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spark_analytics.batch.run", lambda *_: pytest.fail("it began"))
     monkeypatch.setenv("HOLDFAST_USAGE_LAKE", str(tmp_path))
     with pytest.raises(SystemExit) as ended:
         main(given)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_job_that_fails_is_the_last(

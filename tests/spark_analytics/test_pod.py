@@ -1,7 +1,5 @@
 """Spark's commands in Kubernetes start the driver and the executors of the image; `make kube` tries the whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyspark
@@ -9,18 +7,10 @@ import pytest
 
 from spark_analytics.__main__ import main
 from spark_analytics.pod import command
+from tests.tables import table
 
 HOME = Path(pyspark.__file__).parent
-EXECUTOR = {
-    "SPARK_EXECUTOR_MEMORY": "2g",
-    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@stream-driver-svc.queues.svc:7078",
-    "SPARK_EXECUTOR_ID": "7",
-    "SPARK_EXECUTOR_CORES": "2",
-    "SPARK_APPLICATION_ID": "spark-1",
-    "SPARK_EXECUTOR_POD_IP": "10.1.2.3",
-    "SPARK_RESOURCE_PROFILE_ID": "0",
-    "SPARK_EXECUTOR_POD_NAME": "stream-exec-7",
-}
+EXECUTOR: dict[str, str] = table(__file__, "executor")
 
 
 def test_a_driver_is_spark_submit_on_its_own_address() -> None:
@@ -36,8 +26,8 @@ def test_an_executor_is_java_with_what_its_variables_say() -> None:
     found = command(["executor"], {**EXECUTOR, **options, "JAVA_HOME": "/java", "SPARK_CONF_DIR": "/opt/spark/conf"})
     assert found[:14] == ["/java/bin/java", *(f"-D{number}=a b" for number in range(11)), "-Xms2g", "-Xmx2g"]
     assert found[14:16] == ["-cp", f"/opt/spark/conf:{HOME}/jars/*"]
-    told = dict(zip(found[17::2], found[18::2], strict=True))
-    assert told == {
+    arguments = dict(zip(found[17::2], found[18::2], strict=True))
+    assert arguments == {
         "--driver-url": EXECUTOR["SPARK_DRIVER_URL"],
         "--executor-id": "7",
         "--cores": "2",
@@ -51,9 +41,9 @@ def test_an_executor_is_java_with_what_its_variables_say() -> None:
 @pytest.mark.parametrize(
     ("role", "missing"), [("driver", "SPARK_DRIVER_BIND_ADDRESS"), ("executor", "SPARK_EXECUTOR_MEMORY")]
 )
-def test_who_calls_it_by_hand_is_told(
+def test_a_call_by_hand_is_refused_with_a_reason(
     role: str, missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(missing, raising=False)
     assert main([role]) == 1
-    assert f"{role} is what Spark starts in Kubernetes, and {missing} is not set" in capsys.readouterr().err
+    assert f"{role} is the entry point of Spark on Kubernetes, but {missing} is not set" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """The estimate of a batch's remaining time."""
 
-from __future__ import annotations
-
 import random
 from datetime import date, timedelta
 
@@ -60,9 +58,9 @@ def test_it_is_right_within_a_factor_of_two_in_the_second_half(kind: str, seed: 
         passed += seconds
         remaining = total - passed
         if passed >= total / 2 and remaining > max(1, total / 50):  # what is shown is whole seconds
-            said = estimate.remaining_seconds()
-            assert said is not None
-            assert remaining / 2 <= said <= remaining * 2, (step, said, remaining)
+            estimated = estimate.remaining_seconds()
+            assert estimated is not None
+            assert remaining / 2 <= estimated <= remaining * 2, (step, estimated, remaining)
             judged += 1
     assert judged
     assert estimate.remaining_seconds() is None

@@ -1,6 +1,4 @@
-"""The checks: what is promised passes, and what is not is told and fails."""
-
-from __future__ import annotations
+"""The checks: data that keep the promises pass; other data are reported and fail."""
 
 import random
 from datetime import UTC, date, datetime, timedelta
@@ -12,27 +10,27 @@ from pyspark.sql import SparkSession
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
+from billing.lake.snapshot import started_at
 from billing.lake.tables import SCHEMAS, USAGE_HOURLY, DayInput, LakeTables, PublishedDay, days_of
 from billing.pricing.invoices import Invoices
-from billing.pricing.plans import Customers, book_of
+from billing.pricing.plans import Customers
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch, digest_of
 from spark_analytics.quality import ClientCounts, Difference, check, compare, compare_answered, report
 from spark_analytics.rating import Rates, rate
-from tests.billing.pricing.test_estimate import BOOK
+from tests.billing.books import book
 from tests.spark_analytics import lakes
-from tests.spark_analytics.test_batch import EAST
 
+BOOK = book("estimate")
 ONE, TWO = "111111111111", "222222222222"
 DAY = date(2026, 10, 31)
 LAKE = {ONE: {"calls": 100}, TWO: {"calls": 50}}
 
 
 @pytest.mark.parametrize(
-    ("calls", "in_doubt", "verdict"),
-    [(100, 0, "equal"), (98, 2, "within"), (98, 1, "breach"), (101, 5, "breach")],
+    ("calls", "in_doubt", "verdict"), [(100, 0, "equal"), (98, 2, "within"), (98, 1, "breach"), (101, 5, "breach")]
 )
-def test_what_was_answered_is_in_the_lake_but_for_what_is_in_doubt(calls: int, in_doubt: int, verdict: str) -> None:
+def test_answered_calls_are_in_the_lake_but_for_those_in_doubt(calls: int, in_doubt: int, verdict: str) -> None:
     found = compare_answered({ONE: ClientCounts(calls, in_doubt)}, LAKE)
     assert found.verdict == verdict
     assert found.differences == ([] if verdict == "equal" else [Difference(ONE, "calls", calls, 100)])
@@ -75,20 +73,20 @@ def test_a_lake_and_its_tables_are_compared_and_a_breach_fails(
     answered.write_bytes(msgspec.json.encode({TWO: {"calls": 10**9}}))
     given = ["check", "--lake", lake.root, "--month", "2026-10", "--answered", str(answered)]
     assert main(given) == 1
-    said = capsys.readouterr().out
-    assert "answered and lake: THE PROMISE IS BROKEN" in said
-    assert "lake and tables: THE PROMISE IS BROKEN" in said
-    assert "close no month with them" in said
-    assert f"{sum(one.counts[0] for one in first):,}" in said
+    output = capsys.readouterr().out
+    assert "answered and lake: THE PROMISE IS BROKEN" in output
+    assert "lake and tables: THE PROMISE IS BROKEN" in output
+    assert "do not close the month" in output
+    assert f"{sum(one.counts[0] for one in first):,}" in output
 
     lakes.bring(lake, late)
     sums = {one: sum(of.counts[0] for of in first + late if of.key.account == one) for one in (ONE, TWO)}
     answered.write_bytes(msgspec.json.encode({ONE: {"calls": sums[ONE]}, TWO: {"calls": sums[TWO] - 3, "in_doubt": 3}}))
     assert main(given) == 0
-    said = capsys.readouterr().out
-    assert "answered and lake: within the promise" in said
-    assert "lake and tables: the later one is behind" in said
-    assert f"batch --day {DAY}" in said
+    output = capsys.readouterr().out
+    assert "answered and lake: within the promise" in output
+    assert "lake and tables: the later one is out of date" in output
+    assert f"batch --day {DAY}" in output
 
 
 def test_the_days_beside_a_month_that_it_is_rated_by_are_compared_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,7 +94,7 @@ def test_the_days_beside_a_month_that_it_is_rated_by_are_compared_too(spark: Spa
     lakes.bring(lake, [*lakes.calls(chance, DAY, 50), *lakes.calls(chance, date(2026, 11, 3), 50)])
     batch(spark, lake, DAY, DAY)
     batch(spark, lake, date(2026, 11, 3), date(2026, 11, 3))
-    rate(spark, lake, Rates(november, book_of(EAST, "prices.yaml"), Customers("east")))
+    rate(spark, lake, Rates(november, book("zones"), Customers("berlin")))
     _, findings = check(spark, lake, november, None)
     assert {one.between: one.verdict for one in findings} == {
         "lake and tables": "equal",
@@ -110,18 +108,18 @@ def test_the_days_beside_a_month_that_it_is_rated_by_are_compared_too(spark: Spa
     assert f"run `python -m spark_analytics batch --day {DAY}`" in behind.advice
 
 
-def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behind_until_it_is_corrected(
+def test_ratings_and_invoices_equal_the_tables_and_late_usage_is_behind_until_it_is_corrected(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(str(tmp_path / "lake"))
     chance = random.Random(5)
     month, by = Month(2026, 10), Rates(Month(2026, 10), BOOK, Customers("standard"))
     invoices = Invoices(lake)
-    said: list[str] = []
+    output: list[str] = []
 
     def verdicts() -> dict[str, str]:
         stages, findings = check(spark, lake, month, None)
-        said.append(report(month, stages, findings))
+        output.append(report(month, stages, findings))
         return {found.between: found.verdict for found in findings}
 
     lakes.bring(lake, lakes.calls(chance, DAY, 100))
@@ -135,7 +133,7 @@ def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behi
         gone = lakes.merge_while_read(meanwhile, times=1)
         assert verdicts() == equal
         assert gone, "the first try failed"
-    assert said[0].count("equal, exactly") == 3
+    assert output[0].count("equal, exactly") == 3
     lakes.bring(lake, lakes.calls(chance, DAY, 10))
     batch(spark, lake, DAY, DAY)
     assert verdicts() == equal | {"tables and rated": "behind"}
@@ -146,17 +144,17 @@ def test_what_was_rated_and_billed_is_what_the_tables_say_and_late_usage_is_behi
 def publish_the_rest(lake: Lake, month: Month) -> None:
     """Nothing was used on the other days: a month is closed only when the batch has done all of it."""
     tables = LakeTables(lake)
+    run = "20261102T000000-00000000"
     for name in SCHEMAS:
         for day in days_of(month.first, month.next.first - timedelta(1)):
             if tables.day(name, day) is None:
-                tables.publish(
-                    name, day, PublishedDay("20261102T000000-00000000", (), 0, {}, DayInput(0, 0, 0, digest_of([])))
-                )
+                read = DayInput(0, 0, 0, digest_of([]), started_at(run))
+                tables.publish(name, day, PublishedDay(run, (), 0, {}, read))
 
 
 def test_arguments_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.json").write_text('{"111111111111": {"answered": 1}}')
-    for name, said in (("none.json", "cannot be read"), ("wrong.json", "is not what clients counted")):
+    for name, output in (("none.json", "cannot be read"), ("wrong.json", "does not hold counts of clients")):
         with pytest.raises(SystemExit):
             main(["check", "--lake", str(tmp_path), "--month", "2026-10", "--answered", str(tmp_path / name)])
-        assert said in capsys.readouterr().err
+        assert output in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Addresses at which Spark finds the lake."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -30,14 +28,14 @@ def test_a_bucket_is_the_same_place_for_spark() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["minio.example:9000", "https://minio.example:9000"])
-def test_another_endpoint_is_reached_by_https_unless_it_is_said(endpoint: str) -> None:
+def test_another_endpoint_is_reached_by_https_unless_configured_otherwise(endpoint: str) -> None:
     assert s3a_settings(f"s3://usage/lake?endpoint_override={endpoint}") == {
         "fs.s3a.bucket.usage.endpoint": "https://minio.example:9000",
         "fs.s3a.bucket.usage.path.style.access": "true",
     }
 
 
-def test_what_spark_needs_for_s3_is_of_its_own_hadoop_and_known_when_all_of_it_is_there(tmp_path: Path) -> None:
+def test_jars_for_s3_match_sparks_hadoop_and_count_only_when_complete(tmp_path: Path) -> None:
     fetched, jars = tmp_path / "fetched", tmp_path / "jars"
     fetched.mkdir()
     jars.mkdir()
@@ -45,8 +43,8 @@ def test_what_spark_needs_for_s3_is_of_its_own_hadoop_and_known_when_all_of_it_i
     assert name == "org.apache.hadoop:hadoop-aws"
     for jar in (f"org.apache.hadoop_hadoop-aws-{version}.jar", "software.amazon.awssdk_bundle-2.0.jar"):
         (fetched / jar).write_bytes(jar.encode())
-    assert not s3_jars.there(jars)
+    assert not s3_jars.are_installed(jars)
     assert s3_jars.add(fetched, jars) == ["bundle-2.0.jar", f"hadoop-aws-{version}.jar"]
-    assert s3_jars.there(jars)
+    assert s3_jars.are_installed(jars)
     assert {jar.name for jar in jars.iterdir()} == {"bundle-2.0.jar", f"hadoop-aws-{version}.jar"}
     assert (jars / "bundle-2.0.jar").read_bytes() == b"software.amazon.awssdk_bundle-2.0.jar"

@@ -4,8 +4,6 @@
 write in this process.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -52,7 +50,7 @@ spark.network.timeout 600s
 spark.executor.heartbeatInterval 60s
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * SECONDS_MAX)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(4 * SECONDS_MAX)]
 
 
 def commands(page: Path = PAGES[0]) -> list[str]:

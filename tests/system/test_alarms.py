@@ -1,21 +1,23 @@
 """A tenant's alarm with real processes, of which the one that evaluates alarms is killed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.frontend.hooks import hook
-from tests.holdfast.commands.test_admin import holdfast
+from tests.holdfast.command import holdfast
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
+
+pytestmark = pytest.mark.long
 
 SETTINGS = {"WEBHOOK_NETWORKS": "127.0.0.0/8", "ALARM_SECONDS": "1"}
 
 
 def keeper(server: Several) -> str | None:
     """Return the frontend that evaluates alarms now."""
-    found = re.findall(r"(frontend-\d) .*looks after the alarms of tenants", server.log_text())
+    found = re.findall(r"(frontend-\d) .*evaluates tenants' alarms", server.log_text())
     return found[-1] if found else None
 
 
@@ -29,12 +31,12 @@ def test_an_alarm_rings_whichever_frontend_dies(tmp_path: Path) -> None:
         secret = made.json["secret"]
 
         def states() -> list[str]:
-            return [told.json["state"] for told in listening.told]
+            return [calls.json["state"] for calls in listening.calls]
 
         for body in "abc":
             client.send_message(QueueUrl=url, MessageBody=body)
         wait_until(lambda: states() == ["ALARM"], "the webhook is told")
-        assert listening.told[0].is_signed_by(secret)
+        assert listening.calls[0].is_signed_by(secret)
         shown = holdfast(server, "alarm", "show", "deep")
         assert "ApproximateNumberOfMessagesVisible >= 3 for 1 min" in shown.out
         assert "ALARM" in shown.out
@@ -48,8 +50,8 @@ def test_an_alarm_rings_whichever_frontend_dies(tmp_path: Path) -> None:
         client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         wait_until(lambda: states()[-1] == "OK", "another process looks after alarms")
         assert holdfast(server, "alarm", "list", "--json").json["alarms"][0]["state"] == "OK"
-        assert holdfast(server, "alarm", "test", "deep").out == "The webhook at 127.0.0.1 has heard it.\n"
-        assert listening.told[-1].json["type"] == "alarm.test"
+        assert holdfast(server, "alarm", "test", "deep").out == "The webhook at 127.0.0.1 has received it.\n"
+        assert listening.calls[-1].json["type"] == "alarm.test"
         assert holdfast(server, "alarm", "delete", "deep").code == 0
         assert holdfast(server, "alarm", "show", "deep").code == 3
         assert "There are no alarms." in holdfast(server, "alarm", "list").out

@@ -1,7 +1,5 @@
 """Documents of invoices from a real service of two frontends, with a renderer that the test holds back."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -15,20 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials as ClientCredentials
 
 from billing.lake.lake import Lake
 from billing.pricing.invoices import Invoices
 from billing.pricing.plans import book_of, customers_of
-from tests.billing.pricing.test_invoices import BOOK
+from tests.billing.books import BOOK
 from tests.billing.rated_lines import Used, rate
-from tests.holdfast.commands.test_admin import holdfast, process
-from tests.holdfast.migrate.sides import CommandResult
-from tests.servers.server import ACCOUNT, REGION
+from tests.holdfast.command import CommandResult, holdfast, process
+from tests.servers.server import ACCOUNT
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
+
+pytestmark = pytest.mark.long
 
 PERIODS = ("2026-09", "2026-10", "2026-11")
 """Months with an invoice, one for each test."""
@@ -80,10 +76,8 @@ class PinnedConnection:
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
         data = b"" if body is None else json.dumps(body).encode()
-        request = AWSRequest(method, self._server.endpoint + path, {"Content-Type": "application/json"}, data)
-        key = ClientCredentials(self._server.access_key_id, self._server.secret_access_key)
-        SigV4Auth(key, "sqs", REGION).add_auth(request)
-        self._http.request(method, path, data, dict(request.headers.items()))
+        headers = self._server.signed_headers(method, path, data, {"Content-Type": "application/json"})
+        self._http.request(method, path, data, headers)
         answer = self._http.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
 
@@ -135,7 +129,7 @@ def parent_of(pid: int) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_a_busy_machine_is_asked_and_answers_at_both(held: HeldService) -> None:
+def test_a_busy_machine_answers_at_both_addresses(held: HeldService) -> None:
     one, two = two_frontends(held.server).values()
     with closing(one), closing(two):
         status, headers, content = one.call("POST", "/v1/invoices/2026-09/documents", {"kind": "email"})

@@ -1,32 +1,23 @@
 """Encryption at rest: a real server, real clients, and a search of every byte of its files."""
 
-from __future__ import annotations
-
 import asyncio
-import json
-import os
-import subprocess
-import sys
-import urllib.request
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials as ClientCredentials
 
 from auth.credentials import Tenant, new_access_key
-from auth.encryption.encrypted_store import sealed
+from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import master_key_id, new_master_key, read_file
 from holdfast.runtime.keyring import open_keyring
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
-from tests.servers.server import REGION, REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment, show_log_on_failure
+from tests.closing import closing
+from tests.holdfast.queues import attribute, bodies, count, redrive
+from tests.servers.server import SECRET_ACCESS_KEY, Server
 from tests.servers.waiting import wait_until
 
 T = TypeVar("T")
@@ -34,13 +25,6 @@ T = TypeVar("T")
 BODIES = {"needle-body-json", "needle-body-query", "needle-body-batch", "needle-body-fifo", "needle-body-after-kill"}
 OTHERS = {"needle-attribute-text", "needle-attribute-bytes", "needle-trace", "needle-deduplication"}
 LARGE = ("needle-large-" * 81_000)[: 1024 * 1024]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    show_log_on_failure(item, report)
-    return report
 
 
 def forms(needle: bytes) -> Iterator[bytes]:
@@ -67,35 +51,22 @@ def found(folder: Path, needles: Iterable[str | bytes]) -> set[str | bytes]:
     }
 
 
-def query(server: Server, action: str, **parameters: str) -> str:
-    """Make a call in the Query protocol, which current boto3 no longer supports."""
-    body = urlencode({"Action": action, "Version": "2012-11-05", **parameters})
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    request = AWSRequest("POST", server.endpoint + "/", headers=headers, data=body.encode())
-    SigV4Auth(ClientCredentials(server.access_key_id, server.secret_access_key), "sqs", REGION).add_auth(request)
-    prepared = urllib.request.Request(server.endpoint + "/", body.encode(), dict(request.headers.items()))
-    with urllib.request.urlopen(prepared, timeout=30) as answer:
-        text: str = answer.read().decode()
-    return text
-
-
 def traffic(server: Server) -> None:
     """Send messages by both protocols, make dead letters and moves, drain with a checkpoint, and kill -9."""
     sqs = server.client()
     dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
-    url = sqs.create_queue(QueueName="q", Attributes={"RedrivePolicy": policy, "VisibilityTimeout": "0"})["QueueUrl"]
+    attributes = {"RedrivePolicy": redrive(sqs, dead), "VisibilityTimeout": "0"}
+    url = sqs.create_queue(QueueName="q", Attributes=attributes)["QueueUrl"]
     fifo = sqs.create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
-    attributes = {
+    named: dict[str, Any] = {
         "text": {"DataType": "String", "StringValue": "needle-attribute-text"},
         "bytes": {"DataType": "Binary", "BinaryValue": b"needle-attribute-bytes"},
     }
     trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "needle-trace"}}
     sqs.send_message(
-        QueueUrl=url, MessageBody="needle-body-json", MessageAttributes=attributes, MessageSystemAttributes=trace
+        QueueUrl=url, MessageBody="needle-body-json", MessageAttributes=named, MessageSystemAttributes=trace
     )
-    query(server, "SendMessage", QueueUrl=url, MessageBody="needle-body-query")
+    server.query("SendMessage", QueueUrl=url, MessageBody="needle-body-query")
     entries = [{"Id": str(number), "MessageBody": f"needle-body-batch {number}"} for number in range(10)]
     assert len(sqs.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 10
     sqs.send_message(
@@ -104,53 +75,38 @@ def traffic(server: Server) -> None:
         MessageGroupId="group",
         MessageDeduplicationId="needle-deduplication",
     )
-    assert "needle-body" in query(server, "ReceiveMessage", QueueUrl=url)
+    assert "needle-body" in server.query("ReceiveMessage", QueueUrl=url)
 
     def all_dead() -> bool:
         sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)
-        return waiting(sqs, dead) == 12
+        return count(sqs, dead) == 12
 
     wait_until(all_dead, "all messages are dead letters")
     server.restart()
     sqs = server.client()
-    task = sqs.start_message_move_task(SourceArn=arn)
+    task = sqs.start_message_move_task(SourceArn=attribute(sqs, dead, "QueueArn"))
     assert task["TaskHandle"]
-    wait_until(lambda: waiting(sqs, url) == 12, "all messages are back")
-    sqs.send_message(QueueUrl=dead, MessageBody="needle-body-after-kill", MessageAttributes=attributes)
+    wait_until(lambda: count(sqs, url) == 12, "all messages are back")
+    sqs.send_message(QueueUrl=dead, MessageBody="needle-body-after-kill", MessageAttributes=named)
     sqs.send_message(QueueUrl=dead, MessageBody=LARGE)
     server.kill()
-
-
-def waiting(sqs: Any, url: str) -> int:
-    name = "ApproximateNumberOfMessages"
-    return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
-
-
-def bodies(sqs: Any, url: str) -> list[str]:
-    """Receive and delete all messages available now."""
-    received = []
-    while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
-        for message in messages:
-            received.append(message["Body"])
-            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    return received
 
 
 def with_keyring(server: Server, do: Callable[[Keyring, SQLiteStore], Awaitable[T]]) -> T:
     """Work on the data of a stopped server."""
 
     async def run() -> T:
-        store = SQLiteStore(server.data / "metadata.sqlite")
-        try:
+        async with closing(SQLiteStore(server.data / "metadata.sqlite")) as store:
             return await do(await open_keyring(Settings(data=server.data), store), store)
-        finally:
-            await store.close()
 
     return asyncio.run(run())
 
 
 async def data_keys(keyring: Keyring, store: SQLiteStore) -> list[bytes]:
-    return [await keyring.masters.unwrap(key.master_id, key.wrapped, key.context) for key in await store.data_keys()]
+    return [
+        await keyring.masters.unwrap(key.master_id, key.wrapped, key.context)
+        for key in await store.data_keys.data_keys()
+    ]
 
 
 @pytest.mark.parametrize("encryption", ["on", "off"])
@@ -165,7 +121,7 @@ def test_no_file_holds_a_body_an_attribute_or_a_secret(tmp_path: Path, encryptio
     with server:
         assert found(server.data, needles) == visible
         sqs = server.client()
-        received = bodies(sqs, sqs.get_queue_url(QueueName="dead")["QueueUrl"])
+        received = bodies(sqs, "dead")
         assert sorted(map(len, received)) == [len("needle-body-after-kill"), 1024 * 1024]
         assert server.stop() == 0
     if encryption == "on":
@@ -203,60 +159,36 @@ def test_a_wrong_or_missing_key_stops_the_start(tmp_path: Path) -> None:
         assert b64encode(key).decode() not in server.log_text()
 
 
-def test_keys_are_rotated_while_messages_wait(tmp_path: Path) -> None:
-    server = Server(tmp_path)
-    with server:
-        url = server.client().create_queue(QueueName="q")["QueueUrl"]
-        server.client().send_message(QueueUrl=url, MessageBody="before")
-        assert rotate(server).returncode == 1  # the service is running
-        server.kill()
-    (old,) = read_file(server.data / "keyring.toml")
-    done = rotate(server, "--data-keys")
-    assert done.returncode == 0, done.stderr
-    new = read_file(server.data / "keyring.toml")[0]
-    assert master_key_id(new) in done.stdout
-    assert new != old
-    with server:
-        server.client().send_message(QueueUrl=url, MessageBody="after")
-        assert sorted(bodies(server.client(), url)) == ["after", "before"]
-
-
-def rotate(server: Server, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast", "keyring", "rotate", "--data", str(server.data), *more]
-    environment = {**clean_environment(), "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path])}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
-
-
 def test_without_its_data_keys_what_a_tenant_stored_cannot_be_read(tmp_path: Path) -> None:
     account = "222222222222"
     first, second = new_access_key(account), new_access_key(account)
 
     async def make(keyring: Keyring, store: SQLiteStore) -> None:
-        outside = sealed(store, keyring)
+        outside = encrypted(store.credentials, keyring)
         await outside.put_tenant(Tenant(account, "other"))
         await outside.put_access_key(first)
 
     async def destroy(keyring: Keyring, store: SQLiteStore) -> None:
-        await store.delete_access_key(first.access_key_id)
+        await store.credentials.delete_access_key(first.access_key_id)
         assert await keyring.destroy_tenant_keys(account) == 1
-        await sealed(store, keyring).put_access_key(second)
+        await encrypted(store.credentials, keyring).put_access_key(second)
 
     server = Server(tmp_path)
     with server:
-        mine = server.client().create_queue(QueueName="q")["QueueUrl"]
-        server.client().send_message(QueueUrl=mine, MessageBody="stays")
+        own = server.client().create_queue(QueueName="q")["QueueUrl"]
+        server.client().send_message(QueueUrl=own, MessageBody="stays")
         server.stop()
     with_keyring(server, make)
     with server:
-        theirs = server.client(aws_access_key_id=first.access_key_id, aws_secret_access_key=first.secret)
-        url = theirs.create_queue(QueueName="q")["QueueUrl"]
-        theirs.send_message(QueueUrl=url, MessageBody="goes")
+        other_client = server.client(aws_access_key_id=first.access_key_id, aws_secret_access_key=first.secret)
+        url = other_client.create_queue(QueueName="q")["QueueUrl"]
+        other_client.send_message(QueueUrl=url, MessageBody="goes")
         server.stop()
     with_keyring(server, destroy)
     with server:
-        theirs = server.client(aws_access_key_id=second.access_key_id, aws_secret_access_key=second.secret)
-        assert bodies(theirs, url) == []
-        assert f"of arn:aws:sqs:us-east-1:{account}:q cannot be opened" in server.log_text()
-        theirs.send_message(QueueUrl=url, MessageBody="new")
-        assert bodies(theirs, url) == ["new"]
-        assert bodies(server.client(), mine) == ["stays"]
+        other_client = server.client(aws_access_key_id=second.access_key_id, aws_secret_access_key=second.secret)
+        assert bodies(other_client, url) == []
+        assert f"of arn:aws:sqs:us-east-1:{account}:q cannot be decrypted" in server.log_text()
+        other_client.send_message(QueueUrl=url, MessageBody="new")
+        assert bodies(other_client, url) == ["new"]
+        assert bodies(server.client(), own) == ["stays"]

@@ -1,22 +1,21 @@
 """Rate limits of a real server, with boto3 as the client."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from bench.servers.redis_server import RedisServer
+from tests.holdfast.queues import attribute, count, drained
+from tests.runner.long import all_but
+from tests.servers.redis_server import RedisServer
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=all_but(["redis"], ["memory", "redis"]))
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     settings = {"DEFAULT_LIMITS": "send=0.5:1"}
     if request.param == "redis":
@@ -27,14 +26,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 def client(server: Server, **retries: Any) -> Any:
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name=server.region,
-        aws_access_key_id=server.access_key_id,
-        aws_secret_access_key=server.secret_access_key,
-        config=Config(retries=retries),
-    )
+    return server.client(config=Config(retries=retries))
 
 
 def send_until_retried(sqs: Any, url: str) -> int:
@@ -68,28 +60,22 @@ def test_a_quota_of_stored_bytes_holds_over_a_restart_until_messages_are_deleted
         wait_until(refused, "and it stays so")
         assert sum(stored_bytes(sqs, url) for url in urls) == sent_before >= 100_000
         for url in urls:
-            while messages := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
-                entries = [
-                    {"Id": str(n), "ReceiptHandle": message["ReceiptHandle"]} for n, message in enumerate(messages)
-                ]
-                sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+            assert drained(sqs, url)
         assert sum(stored_bytes(sqs, url) for url in urls) == 0
         retrying = client(server, mode="standard", total_max_attempts=10)
         retrying.send_message(QueueUrl=urls[0], MessageBody="x")
 
 
 def stored_bytes(sqs: Any, url: str) -> int:
-    name = "HoldfastStoredBytes"
-    return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+    return int(attribute(sqs, url, "HoldfastStoredBytes"))
 
 
-@pytest.mark.parametrize("mode", ["standard", "adaptive"])
+@pytest.mark.parametrize("mode", all_but(["standard"], ["standard", "adaptive"]))
 def test_boto3_retries_until_it_is_let_through(server: Server, mode: str) -> None:
     sqs = client(server, mode=mode, total_max_attempts=10)
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
     sent = send_until_retried(sqs, url)
-    count = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
-    assert count["Attributes"]["ApproximateNumberOfMessages"] == str(sent)
+    assert count(sqs, url) == sent
 
 
 def test_without_retries_boto3_knows_the_error(server: Server) -> None:

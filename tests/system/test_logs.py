@@ -1,7 +1,5 @@
 """JSON log of a real service: every line of it, from all processes."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -9,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.holdfast.command import process
 from tests.servers.server import REPOSITORY, SECRET_ACCESS_KEY, Server, clean_environment
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
@@ -24,15 +24,12 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 def refused(server: Server) -> str:
     """Make an unsigned call; returns the request id that the client gets."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    try:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
         connection.request("POST", "/", b"{}", {"X-Amz-Target": "AmazonSQS.ListQueues"})
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 403
         return str(answer.headers["x-amzn-requestid"])
-    finally:
-        connection.close()
 
 
 def test_every_line_of_all_processes_is_json(tmp_path: Path) -> None:
@@ -42,8 +39,8 @@ def test_every_line_of_all_processes_is_json(tmp_path: Path) -> None:
         sqs.send_message(QueueUrl=url, MessageBody="first\nsecond")
         request_id = refused(server)
         os.kill(server.children()["frontend-1"], signal.SIGKILL)
-        told = '"message": "frontend-1 '
-        wait_until(lambda: told in server.log_text(), "the supervisor tells of a process that died")
+        expected = '"message": "frontend-1 '
+        wait_until(lambda: expected in server.log_text(), "the supervisor tells of a process that died")
         wait_until(server.ready, "the service is there again")
         assert server.stop() == 0
     found = lines(server.log_text())
@@ -59,20 +56,13 @@ def test_every_line_of_all_processes_is_json(tmp_path: Path) -> None:
 def test_the_first_start_shows_no_secret_in_json(tmp_path: Path) -> None:
     """In text form it prints the key for the person at the terminal; a log collector would store it."""
     with Server(tmp_path, {"LOG_FORMAT": "json"}, known_keys=False) as server:
-        shown = subprocess.run(
-            [sys.executable, "-m", "holdfast", "key", "show", "--data", str(server.data)],
-            env={**clean_environment(), "PYTHONPATH": str(REPOSITORY)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
+        shown = process(server, "key", "show").out
         assert server.stop() == 0
-    said = server.log_text()
-    assert any("holdfast key show" in line["message"] for line in lines(said))
+    log = server.log_text()
+    assert any("holdfast key show" in line["message"] for line in lines(log))
     (secret,) = (line.partition("=")[2] for line in shown.splitlines() if "SECRET_ACCESS_KEY" in line)
     assert len(secret) >= 40
-    assert secret not in said
+    assert secret not in log
 
 
 def test_why_it_does_not_start_is_json_too(tmp_path: Path) -> None:
@@ -87,7 +77,7 @@ def test_why_it_does_not_start_is_json_too(tmp_path: Path) -> None:
     assert "in use by another program" in line["message"]
 
 
-def test_warnings_and_errors_that_nobody_caught_are_json_too() -> None:
+def test_warnings_and_uncaught_errors_are_json_too() -> None:
     """Covers messages of libraries too, such as uvicorn's."""
     program = """
 import logging, threading, warnings

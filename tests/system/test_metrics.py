@@ -1,9 +1,5 @@
 """Metrics and health of a running service: exact counts, on a separate port, and nothing about single queues."""
 
-from __future__ import annotations
-
-import http.server
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,15 +8,12 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
 
 from tests.servers.scraping import names, samples, scrape, total, values_of
 from tests.servers.server import Server, free_port
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
+from tests.telemetry.collector import Collector
 
 NAME = "nobody-is-to-read-this"
 
@@ -83,7 +76,7 @@ def test_calls_are_counted_by_action_and_outcome(server: Observed) -> None:
     assert increase("holdfast_signing_key_lookups_total", result="hit") > 0
 
 
-def test_a_node_tells_what_it_has(server: Observed) -> None:
+def test_a_node_exports_its_state(server: Observed) -> None:
     found = samples(scrape(server.metrics_port))
     assert total(found, "holdfast_shards") == 256
     assert total(found, "holdfast_serving") == total(found, "holdfast_storing") == 1
@@ -134,7 +127,7 @@ def test_they_are_not_where_tenants_call(server: Observed) -> None:
     assert b"holdfast_" not in refused.value.read()
 
 
-def test_a_process_that_nobody_asks_has_loaded_nothing_for_it(tmp_path: Path) -> None:
+def test_a_process_without_scrapes_has_loaded_nothing_for_it(tmp_path: Path) -> None:
     with Observed(tmp_path) as server:
         maps = Path(f"/proc/{server.pid}/maps").read_text()
         assert "google/_upb" not in maps  # protobuf, which OpenTelemetry loads
@@ -159,46 +152,8 @@ def test_one_port_answers_for_all_processes(tmp_path: Path) -> None:
             assert ready.status == 200
 
 
-class _Collector:
-    """A receiver of OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportMetricsServiceRequest] = []
-        collector = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if self.headers.get("content-encoding") == "gzip":
-                    import gzip
-
-                    body = gzip.decompress(body)
-                assert self.path == "/v1/metrics"
-                collector.requests.append(ExportMetricsServiceRequest.FromString(body))
-                answer = ExportMetricsServiceResponse().SerializeToString()
-                self.send_response(200)
-                self.send_header("content-type", "application/x-protobuf")
-                self.send_header("content-length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
 def test_a_collector_gets_the_same(tmp_path: Path) -> None:
-    collector = _Collector()
-    try:
+    with Collector() as collector:
         settings = {"OTLP_ENDPOINT": collector.endpoint, "OTLP_METRICS_SECONDS": "1"}
         with Observed(tmp_path, settings) as server:
             client: Any = server.client()
@@ -207,7 +162,7 @@ def test_a_collector_gets_the_same(tmp_path: Path) -> None:
                 client.send_message(QueueUrl=url, MessageBody=str(number))
             found = samples(scrape(server.metrics_port))
             assert server.stop() == 0  # sends the last spans
-        (resource,) = collector.requests[-1].resource_metrics
+        (resource,) = collector.metrics[-1].resource_metrics
         about = {each.key: each.value.string_value for each in resource.resource.attributes}
         assert (about["service.name"], about["holdfast.role"]) == ("holdfast", "all")
         metrics = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
@@ -227,11 +182,9 @@ def test_a_collector_gets_the_same(tmp_path: Path) -> None:
         assert "holdfast_messages" in metrics
         shown = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in names(found)}
         assert shown <= metrics.keys()
-    finally:
-        collector.close()
 
 
-def test_a_collector_that_is_not_there_is_told_of_once_and_harms_nothing(tmp_path: Path) -> None:
+def test_a_missing_collector_is_logged_once_and_has_no_other_effect(tmp_path: Path) -> None:
     settings = {"OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTLP_METRICS_SECONDS": "1"}
     with Observed(tmp_path, settings) as server:
         client: Any = server.client()

@@ -1,11 +1,7 @@
 """Named data keys with real servers and boto3: the effects of destroying one, on its messages and on processes."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 import shutil
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +11,14 @@ from botocore.exceptions import ClientError
 
 from auth.encryption.named_keys import NamedKey
 from metadata_service.sqlite.store import SQLiteStore
-from tests.holdfast.commands.test_admin import holdfast
-from tests.servers.server import Server, show_log_on_failure
+from tests.closing import closing
+from tests.holdfast.command import holdfast
+from tests.holdfast.queues import count, redrive
+from tests.servers.server import Server
 from tests.servers.waiting import wait_until
-from tests.system.test_encryption import found, waiting
+from tests.system.test_encryption import found
 
 GONE = "KMS.NotFoundException"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    show_log_on_failure(item, report)
-    return report
 
 
 def refusal(call: Any, **members: Any) -> str:
@@ -58,11 +49,8 @@ def stored(server: Server) -> list[NamedKey]:
     """Return the keys of a stopped server."""
 
     async def read() -> list[NamedKey]:
-        store = SQLiteStore(server.data / "metadata.sqlite")
-        try:
-            return await store.named_keys()
-        finally:
-            await store.close()
+        async with closing(SQLiteStore(server.data / "metadata.sqlite")) as store:
+            return await store.named_keys.named_keys()
 
     return asyncio.run(read())
 
@@ -85,11 +73,11 @@ def test_all_frontends_learn_of_a_destroyed_key(tmp_path: Path) -> None:
         )
         with pytest.raises(clients[0].exceptions.KmsNotFound):
             clients[0].receive_message(QueueUrl=url)
-        assert waiting(clients[0], url) >= 6
+        assert count(clients[0], url) >= 6
         assert len(bodies(clients[1], other)) == 6
 
 
-def test_what_was_destroyed_stays_so_after_a_crash_and_nothing_of_it_is_in_the_files(tmp_path: Path) -> None:
+def test_a_destroyed_key_stays_so_after_a_crash_and_is_in_no_file(tmp_path: Path) -> None:
     server = Server(tmp_path)
     with server:
         sqs = server.client()
@@ -107,7 +95,7 @@ def test_what_was_destroyed_stays_so_after_a_crash_and_nothing_of_it_is_in_the_f
         sqs = server.client()
         assert refusal(sqs.receive_message, QueueUrl=url) == GONE
         assert refusal(sqs.send_message, QueueUrl=url, MessageBody="m") == GONE
-        assert waiting(sqs, url) == 1
+        assert count(sqs, url) == 1
         assert bodies(sqs, other) == ["needle"]
         assert sqs.create_queue(QueueName="q", Attributes={"KmsMasterKeyId": "alias/k"})["QueueUrl"] == url
         sqs.set_queue_attributes(QueueUrl=url, Attributes={"KmsMasterKeyId": "alias/new"})
@@ -122,18 +110,16 @@ def test_messages_that_cannot_be_read_become_dead_letters_and_none_is_lost(tmp_p
     with Server(tmp_path) as server:
         sqs = server.client()
         dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
-        arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
-        url = make(sqs, "q", "alias/k", RedrivePolicy=policy)
+        url = make(sqs, "q", "alias/k", RedrivePolicy=redrive(sqs, dead))
         sqs.send_message(QueueUrl=url, MessageBody="m")
         sqs.set_queue_attributes(QueueUrl=url, Attributes={"KmsMasterKeyId": ""})
         destroy(server, "alias/k")
         assert refusal(sqs.receive_message, QueueUrl=url, VisibilityTimeout=0) == GONE
-        assert waiting(sqs, url) == 1, "it is there and can be received again"
+        assert count(sqs, url) == 1, "it is there and can be received again"
         assert refusal(sqs.receive_message, QueueUrl=url, VisibilityTimeout=0) == ""
-        wait_until(lambda: waiting(sqs, dead) == 1, "it is a dead letter")
+        wait_until(lambda: count(sqs, dead) == 1, "it is a dead letter")
         assert refusal(sqs.receive_message, QueueUrl=dead, VisibilityTimeout=0) == GONE
-        assert (waiting(sqs, url), waiting(sqs, dead)) == (0, 1)
+        assert (count(sqs, url), count(sqs, dead)) == (0, 1)
 
 
 def test_a_backup_has_the_keys_as_they_were_at_its_moment(tmp_path: Path) -> None:
@@ -156,4 +142,4 @@ def test_a_backup_has_the_keys_as_they_were_at_its_moment(tmp_path: Path) -> Non
             sqs = other.client()
             url = sqs.get_queue_url(QueueName="q")["QueueUrl"]
             assert refusal(sqs.receive_message, QueueUrl=url, VisibilityTimeout=0) == expected
-            assert waiting(sqs, url) == 1
+            assert count(sqs, url) == 1

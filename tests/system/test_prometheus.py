@@ -1,7 +1,5 @@
 """Prometheus's own server scrapes running services, loads the alerts, and has data for each dashboard query."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -105,7 +103,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     make_pair().write(cert, key)
     small = {"SEGMENT_BYTES": str(1 << 21), "USAGE": "on"}
     several = Several(
-        folder / "several", {**small, "HEALTH_LISTEN": f"127.0.0.1:{ports[0]}", "BACKENDS": "2"}, frontends=1
+        folder / "several",
+        {**small, "HEALTH_LISTEN": f"127.0.0.1:{ports[0]}", "BACKENDS": "2", "KAFKA_PORT": str(free_port())},
+        frontends=1,
     )
     single = Server(
         folder / "single",
@@ -193,11 +193,11 @@ def test_it_scrapes_both_and_finds_nothing_wrong(watched: Watched) -> None:
     assert all(rule["health"] in ("ok", "unknown") for rule in rules), [r for r in rules if r["health"] == "err"]
 
 
-def test_what_is_told_is_documented_and_nothing_else(watched: Watched) -> None:
+def test_exactly_the_exported_metrics_are_documented(watched: Watched) -> None:
     """Excludes metrics of metadata nodes, which do not run here."""
-    told = {name for port in watched.ports for name in families(port)}
+    exported = {name for port in watched.ports for name in families(port)}
     documented = set(re.findall(r"^\| `(holdfast_\w+)` \|", DOCUMENT.read_text(), re.MULTILINE))
-    assert told == {name for name in documented if not name.startswith("holdfast_metadata_")}
+    assert exported == {name for name in documented if not name.startswith("holdfast_metadata_")}
 
 
 def families(port: int) -> Iterator[str]:

@@ -4,11 +4,7 @@ boto3 with its standard retries reports each call's result: a successful call ha
 effect of a call that it gave up is unknown.
 """
 
-from __future__ import annotations
-
-import http.client
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,15 +13,12 @@ from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlencode
 
-import boto3
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.servers.losing_proxy import LosingProxy
+from tests.holdfast.queues import bodies, drained
+from tests.servers.proxy import Proxy
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -92,27 +85,17 @@ class _Sender:
 
 def received(server: Server, queue_url: str) -> Counter[str]:
     """Return all bodies in the queue."""
-    client = server.client(config=Config(max_pool_connections=THREADS))
-    bodies: Counter[str] = Counter()
-    lock = threading.Lock()
-
-    def drain() -> None:
-        while messages := client.receive_message(
-            QueueUrl=queue_url, MaxNumberOfMessages=10, VisibilityTimeout=3600
-        ).get("Messages"):
-            with lock:
-                bodies.update(message["Body"] for message in messages)
-
     with ThreadPoolExecutor(THREADS) as pool:
-        for done in [pool.submit(drain) for _ in range(THREADS)]:
-            done.result()
-    return bodies
+        return Counter(
+            body for part in pool.map(lambda _: bodies(server.client(), queue_url), range(THREADS)) for body in part
+        )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_each_of_ten_thousand_messages_is_there_once(server: Server) -> None:
     queue_url = server.client().create_queue(QueueName="retried")["QueueUrl"]
-    with LosingProxy(server.port, SHARE_LOST) as proxy, ThreadPoolExecutor(THREADS) as pool:
+    with Proxy(("127.0.0.1", server.port), lost_share=SHARE_LOST) as proxy, ThreadPoolExecutor(THREADS) as pool:
         sender = _Sender(server, proxy.port, queue_url, THREADS)
         calls = [pool.submit(sender.single, number) for number in range(SINGLES)]
         calls += [
@@ -126,11 +109,11 @@ def test_each_of_ten_thousand_messages_is_there_once(server: Server) -> None:
             call.result()
     assert len(sender.in_doubt) < MESSAGES / 100, sender.gave_up
     assert proxy.lost > len(calls) * SHARE_LOST / 2, "too few answers were lost for this to say anything"
-    bodies = received(server, queue_url)
-    twice = {body: count for body, count in bodies.items() if count > 1}
+    found = received(server, queue_url)
+    twice = {body: count for body, count in found.items() if count > 1}
     assert not twice
-    assert {f"message {number}" for number in sender.sent} <= bodies.keys()
-    assert bodies.keys() <= {f"message {number}" for number in sender.sent | sender.in_doubt}
+    assert {f"message {number}" for number in sender.sent} <= found.keys()
+    assert found.keys() <= {f"message {number}" for number in sender.sent | sender.in_doubt}
     assert len(sender.sent) + len(sender.in_doubt) == MESSAGES
 
 
@@ -138,7 +121,7 @@ def test_without_the_window_repeats_are_stored(tmp_path: Path) -> None:
     """Shows that the proxy drops answers."""
     with Server(tmp_path, {"SEND_RETRY_WINDOW_SECONDS": "0"}) as server:
         queue_url = server.client().create_queue(QueueName="retried")["QueueUrl"]
-        with LosingProxy(server.port, 0.3) as proxy:
+        with Proxy(("127.0.0.1", server.port), lost_share=0.3) as proxy:
             sender = _Sender(server, proxy.port, queue_url)
             for number in range(30):
                 sender.single(number)
@@ -151,17 +134,7 @@ def test_without_the_window_repeats_are_stored(tmp_path: Path) -> None:
 
 def call(server: Server, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
     """Return status and body of the answer to a signed request with a token."""
-    request = AWSRequest(
-        "POST", server.endpoint + "/", data=body, headers={"x-holdfast-client-token": "the-same", **headers}
-    )
-    SigV4Auth(Credentials(server.access_key_id, server.secret_access_key), "sqs", server.region).add_auth(request)
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    try:
-        connection.request("POST", "/", body, dict(request.headers.items()))
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+    return server.http("POST", "/", body, {"x-holdfast-client-token": "the-same", **headers})
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -185,9 +158,7 @@ def test_a_repeat_after_a_kill_is_answered_byte_for_byte(server: Server, fifo: b
     server.kill()
     server.start()
     client = server.client()
-    while messages := client.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
-        for message in messages:
-            client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    drained(client, url)
     assert [call(server, *request) for request in requests] == first
     assert "Messages" not in client.receive_message(QueueUrl=url), "nothing was stored again"
     status, refused = call(server, requests[0][0], json.dumps({"QueueUrl": url, "MessageBody": "b", **group}).encode())
@@ -205,20 +176,14 @@ def _json(action: str, token: str) -> dict[str, str]:
 def test_boto3_names_each_call_once(server: Server) -> None:
     """The feature depends on this: one id for all attempts of a call, and another one for the next call."""
     seen: list[str] = []
-    with LosingProxy(server.port, 0.0) as proxy:
-        client = boto3.session.Session().client(
-            "sqs",
-            endpoint_url=f"http://127.0.0.1:{proxy.port}",
-            region_name=server.region,
-            aws_access_key_id=server.access_key_id,
-            aws_secret_access_key=server.secret_access_key,
-            config=Config(retries={"mode": "standard", "total_max_attempts": 4}),
-        )
+    with Proxy(("127.0.0.1", server.port), lost_share=0.0) as proxy:
+        config = Config(retries={"mode": "standard", "total_max_attempts": 4})
+        client = server.client(endpoint_url=f"http://127.0.0.1:{proxy.port}", config=config)
         url = client.create_queue(QueueName="q")["QueueUrl"]
         client.meta.events.register(
             "before-send.sqs.SendMessage", lambda request, **_: seen.append(request.headers["amz-sdk-invocation-id"])
         )
-        proxy.share = 0.5
+        proxy.lost_share = 0.5
         for _ in range(10):
             client.send_message(QueueUrl=url, MessageBody="a")
     assert proxy.lost

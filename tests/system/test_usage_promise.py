@@ -6,11 +6,9 @@ of their steps; the lake is unavailable for a while; files are delivered again u
 merged.  A call is in doubt if it was under way when a process was killed.
 """
 
-from __future__ import annotations
-
+import contextlib
 import os
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 from pyspark.sql import SparkSession
 
 from billing.lake.compact import compact
@@ -33,80 +30,47 @@ from billing.metering.spool import waiting
 from billing.pricing import plans
 from billing.pricing.invoices import Invoices
 from billing.pricing.plans import Customers, load_book
-from holdfast.commandline.client import ClientOptions, RestClient
 from spark_analytics.batch import batch
 from spark_analytics.rating import Rates, rate
 from spark_analytics.session import session
 from tests.faults.campaign.forms import STARTUP
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
+from tests.system.metered_calls import Calls, MeteredCaller, calls_of, usage_in
+
+pytestmark = pytest.mark.long
 
 TENANTS = 3
 CALLS_BETWEEN = 50
 """Number of answered calls between two faults."""
 KEPT_MESSAGES, KEPT_BYTES = 7, 1000
 SEALING_STEPS = ("write.before", "write.aside", "write.after", "remove.before", "remove.after")
-IDS = ("node", "boot", "sequence", "slot")
 ACTIONS = ("SendMessageBatch", "ReceiveMessage", "DeleteMessage", "GetQueueUrl")
 
-Calls = Counter[tuple[str, str]]
-"""Calls by account and action."""
 Stored = Counter[str]
 """Byte-milliseconds by account."""
 
 
-class _Tenant:
-    """Makes calls until stopped, and counts the answers."""
-
-    def __init__(self, server: Several, account: str, key: dict[str, Any]) -> None:
-        self.account = account
-        self.answered: Calls = Counter()
-        self.in_doubt: Calls = Counter()
-        self._client: Any = server.client(aws_access_key_id=key["id"], aws_secret_access_key=key["secret"])
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"tenant {account}")
+class _Tenant(MeteredCaller):
+    """Makes calls from two queues on, one of which keeps its messages."""
 
     def begin(self) -> None:
-        """Create its queues, one of which keeps its messages; and make calls from now on."""
         self.started_at = time.time()
-        self._queue = self._call("CreateQueue", QueueName="work")["QueueUrl"]
-        kept = self._call("CreateQueue", QueueName="kept", tags={"team": "storage"})["QueueUrl"]
+        self._queue = self.call("CreateQueue", QueueName="work")["QueueUrl"]
+        kept = self.call("CreateQueue", QueueName="kept", tags={"team": "storage"})["QueueUrl"]
         for _ in range(KEPT_MESSAGES):
-            self._call("SendMessage", QueueUrl=kept, MessageBody="x" * KEPT_BYTES)
+            self.call("SendMessage", QueueUrl=kept, MessageBody="x" * KEPT_BYTES)
         self.kept_since = time.time()
-        self._thread.start()
+        super().begin()
 
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _call(self, action: str, **members: Any) -> dict[str, Any]:
-        name = self._client.meta.method_to_api_mapping
-        method = next(method for method, known in name.items() if known == action)
-        try:
-            answer: dict[str, Any] = getattr(self._client, method)(**members)
-        except ClientError:  # counted like any other answer
-            self.answered[self.account, action] += 1
-            return {}
-        except EndpointConnectionError:  # the service did not get it
-            self._stop.wait(0.05)
-            return {}
-        except HTTPClientError:
-            self.in_doubt[self.account, action] += 1
-            return {}
-        self.answered[self.account, action] += 1
-        return answer
-
-    def _run(self) -> None:
+    def work(self) -> None:
         entries = [{"Id": str(number), "MessageBody": "x"} for number in range(2)]
-        while not self._stop.is_set():
-            self._call("SendMessageBatch", QueueUrl=self._queue, Entries=entries)
-            self._call("GetQueueUrl", QueueName="there is none!")
-            received = self._call("ReceiveMessage", QueueUrl=self._queue, MaxNumberOfMessages=10)
-            for message in received.get("Messages", ()):
-                self._call("DeleteMessage", QueueUrl=self._queue, ReceiptHandle=message["ReceiptHandle"])
-            self._stop.wait(0.05)  # leaves CPU time to starting servers
+        self.call("SendMessageBatch", QueueUrl=self._queue, Entries=entries)
+        self.call("GetQueueUrl", QueueName="there is none!")
+        received = self.call("ReceiveMessage", QueueUrl=self._queue, MaxNumberOfMessages=10)
+        for message in received.get("Messages", ()):
+            self.call("DeleteMessage", QueueUrl=self._queue, ReceiptHandle=message["ReceiptHandle"])
+        self.stopping.wait(0.05)  # leaves CPU time to starting servers
 
 
 class _LakePath:
@@ -147,17 +111,12 @@ class _World:
 
     def begin(self) -> None:
         self.server.start()
-        keys = {
-            "AWS_ACCESS_KEY_ID": self.server.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": self.server.secret_access_key,
-            "AWS_REGION": self.server.region,
-        }
-        operator = RestClient(ClientOptions(self.server.endpoint, None, None, None, None), keys)
         for number in range(TENANTS):
-            account = operator.call("POST", "tenants", body={"name": f"Tenant {number}"})["account"]
-            key = operator.call("POST", "keys", query={"account": account}, body={"name": "app", "role": "admin"})
-            self.tenants.append(_Tenant(self.server, account, key))
-        operator.close()
+            account = self.server.rest("POST", "/v1/tenants", {"name": f"Tenant {number}"})["account"]
+            key = self.server.rest("POST", f"/v1/keys?account={account}", {"name": "app", "role": "admin"})
+            self.tenants.append(
+                _Tenant(self.server, account, aws_access_key_id=key["id"], aws_secret_access_key=key["secret"])
+            )
         for tenant in self.tenants:
             tenant.begin()
 
@@ -175,7 +134,7 @@ class _World:
         self.server.wait_again("frontend-2", killed, 60)
         assert waiting(self.spool).files > 2, "what the killed one counted waits"
         self.way.mend()
-        wait_until(lambda: "usage reaches the lake again" in log(), "the lake is back")
+        wait_until(lambda: "usage is uploaded again" in log(), "the lake is back")
         for number, step in enumerate(SEALING_STEPS, 1):
             (self.plan / f"{number}-{step}").touch()
         killed = self.server.kill_child("frontend-1")
@@ -212,14 +171,11 @@ class _World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_World]:
     """World after all faults, with everything in the lake."""
-    world = _World(tmp_path_factory.mktemp("world"))
-    try:
+    with contextlib.closing(_World(tmp_path_factory.mktemp("world"))) as world:
         world.begin()
         world.live_through_it()
         world.end()
         yield world
-    finally:
-        world.close()
 
 
 @pytest.fixture(scope="session")
@@ -227,19 +183,6 @@ def spark() -> Iterator[SparkSession]:
     made = session("holdfast's tests", master="local[2]", memory="1g", partitions=4)
     yield made
     made.stop()
-
-
-def usage_in(lake: Path) -> list[dict[str, Any]]:
-    """Return each record of calls once."""
-    rows = ds.dataset(lake / "usage", partitioning="hive").to_table().to_pylist()
-    return list({tuple(row[name] for name in IDS): row for row in rows}.values())
-
-
-def calls_of(rows: list[dict[str, Any]]) -> Calls:
-    calls: Calls = Counter()
-    for row in rows:
-        calls[row["account"], row["action"]] += row["calls"] + row["refused"] + row["throttled"] + row["failed"]
-    return calls
 
 
 def storage_in(lake: Path) -> list[dict[str, Any]]:
@@ -252,12 +195,12 @@ def storage_in(lake: Path) -> list[dict[str, Any]]:
 
 
 def test_the_lake_has_each_call_that_was_answered(world: _World) -> None:
-    told, answered, in_doubt = calls_of(usage_in(world.way.real)), world.answered, world.in_doubt
+    billed, answered, in_doubt = calls_of(usage_in(world.way.real)), world.answered, world.in_doubt
     for tenant in world.tenants:
         for action in ACTIONS:
             name = tenant.account, action
-            assert 0 < answered[name] <= told[name] <= answered[name] + in_doubt[name], name
-    assert answered.total() <= told.total() <= answered.total() + in_doubt.total()
+            assert 0 < answered[name] <= billed[name] <= answered[name] + in_doubt[name], name
+    assert answered.total() <= billed.total() <= answered.total() + in_doubt.total()
 
 
 def test_the_lake_has_what_was_stored(world: _World) -> None:
@@ -273,9 +216,7 @@ def test_the_lake_has_what_was_stored(world: _World) -> None:
         assert stored <= sealed_bytes * (world.ended - tenant.started_at) * 1000
 
 
-def test_report_and_invoice_say_what_the_lake_has_also_when_files_come_late_and_become_one(
-    world: _World, spark: SparkSession
-) -> None:
+def test_report_and_invoice_equal_the_lake_also_with_late_and_merged_files(world: _World, spark: SparkSession) -> None:
     lake = Lake(os.fspath(world.way.real))
     usage, storage = usage_in(world.way.real), storage_in(world.way.real)
     days = {row["minute"].date() for row in (*usage, *storage)}

@@ -1,17 +1,17 @@
-"""A minimal collector of traces: OTLP over HTTP, in this process."""
-
-from __future__ import annotations
+"""A minimal collector of traces and metrics: OTLP over HTTP, in this process."""
 
 import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.servers.started import ServerContext
 
 
 class ReceivedSpan(NamedTuple):
@@ -29,15 +29,16 @@ class ReceivedSpan(NamedTuple):
     """Ids of traces and spans."""
     failed: bool
     state: str
-    began_ns: int
+    started_ns: int
     ended_ns: int
 
 
-class Collector:
+class Collector(ServerContext):
     """Collector that listens on :attr:`endpoint` while its context is entered."""
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
+        self.metrics: list[ExportMetricsServiceRequest] = []
         self.raw = bytearray()
         """All received bytes."""
         self.status = 200
@@ -50,10 +51,14 @@ class Collector:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 if self.headers["content-encoding"] == "gzip":
                     body = gzip.decompress(body)
-                assert self.path == "/v1/traces"
-                collector.take(body)
+                if self.path == "/v1/metrics":
+                    collector.metrics.append(ExportMetricsServiceRequest.FromString(body))
+                else:
+                    assert self.path == "/v1/traces"
+                    collector.take(body)
                 self.send_response(collector.status)
-                answer = ExportTraceServiceResponse().SerializeToString()
+                answer = ExportTraceServiceResponse().SerializeToString()  # empty, as is that to metrics
+                self.send_header("content-type", "application/x-protobuf")
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
@@ -65,13 +70,10 @@ class Collector:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -1,7 +1,5 @@
 """JSON log lines: one line for any text, with the request id of the current call."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -28,7 +26,7 @@ def read(text: str, *arguments: object, error: BaseException | None = None) -> d
     return found
 
 
-def test_what_a_line_has() -> None:
+def test_fields_of_a_line() -> None:
     assert read("%d calls by %r", 3, "a") == {
         "time": "2023-11-14T22:13:20.250Z",
         "level": "warning",
@@ -52,19 +50,19 @@ def test_a_traceback_stays_on_the_line() -> None:
     with pytest.raises(ValueError, match="wrong") as caught:
         raise ValueError("wrong\nindeed")
     assert len(line("failed", error=caught.value).splitlines()) == 1
-    told = read("failed", error=caught.value)["exception"]
-    assert told.startswith("Traceback")
-    assert told.endswith("ValueError: wrong\nindeed")
+    errors = read("failed", error=caught.value)["exception"]
+    assert errors.startswith("Traceback")
+    assert errors.endswith("ValueError: wrong\nindeed")
 
 
 async def test_a_line_has_the_request_id_of_its_call_while_that_is_under_way() -> None:
     """Background work of a call continues after its end, and does not belong to it then."""
-    over, told = asyncio.Event(), []
+    over, errors = asyncio.Event(), []
 
     async def background() -> None:
-        told.append(read("now").get("request_id"))
+        errors.append(read("now").get("request_id"))
         await over.wait()
-        told.append(read("later").get("request_id"))
+        errors.append(read("later").get("request_id"))
 
     async def call() -> asyncio.Task[None]:
         calling: calls.Calling = ["the-id"]
@@ -78,7 +76,7 @@ async def test_a_line_has_the_request_id_of_its_call_while_that_is_under_way() -
     task = await asyncio.create_task(call())
     over.set()
     await task
-    assert told == ["the-id", None]
+    assert errors == ["the-id", None]
     assert "request_id" not in read("elsewhere")
 
 

@@ -1,7 +1,5 @@
 """Instruments: counting, validation, and their output."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
@@ -23,8 +21,8 @@ def shown(families: list[Family]) -> dict[str, float]:
 
 
 def test_a_counter_counts_at_its_place_and_by_its_labels() -> None:
-    calls = Counter("holdfast_calls_total", "Calls.", labels=("action", "outcome"), most=4)
-    sent = calls.place("SendMessage", "ok")
+    calls = Counter("holdfast_calls_total", "Calls.", labels=("action", "outcome"), series_max=4)
+    sent = calls.index("SendMessage", "ok")
     calls.counts[sent] += 1
     calls.counts[sent] += 1
     calls.add("SendMessage", "failed", count=5)
@@ -38,21 +36,21 @@ def test_a_counter_counts_at_its_place_and_by_its_labels() -> None:
     )
 
 
-def test_what_has_no_labels_is_shown_before_it_counts() -> None:
+def test_a_metric_without_labels_is_shown_before_it_counts() -> None:
     assert Counter("holdfast_starts_total", "Starts.").read().series == (Series((), 0),)
     assert Histogram("holdfast_size", "Sizes.", bounds=(1, 2)).read().series == (Series((), 0, (0, 0, 0)),)
 
 
 def test_series_beyond_the_bound_are_one() -> None:
-    refused = Counter("holdfast_refused_total", "Refusals.", labels=("why",), most=2)
+    refused = Counter("holdfast_refused_total", "Refusals.", labels=("why",), series_max=2)
     for why in ("a", "b", "c", "d", "a", OTHER):
         refused.add(why)
     assert refused.read().series == (Series(("a",), 2), Series(("b",), 1), Series((OTHER,), 3))
-    sizes = Histogram("holdfast_sizes", "Sizes.", labels=("what",), most=1, bounds=(1,))
+    sizes = Histogram("holdfast_sizes", "Sizes.", labels=("what",), series_max=1, bounds=(1,))
     for what in ("a", "b", "c"):
-        sizes.observe(1, sizes.place(what))
+        sizes.observe(1, sizes.index(what))
     assert sizes.read().series == (Series(("a",), 1, (1, 0)), Series((OTHER,), 2, (2, 0)))
-    many = Gauge("holdfast_many", "Many.", labels=("which",), most=3)
+    many = Gauge("holdfast_many", "Many.", labels=("which",), series_max=3)
     many.read_by(lambda: {(str(number),): number for number in range(10)})
     assert len(many.read().series) == 3
 
@@ -64,7 +62,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
     assert sizes.read().series == (Series((), 1016.5, (2, 2, 2, 2)),)
 
 
-def test_a_gauge_is_asked_when_it_is_read() -> None:
+def test_a_gauge_is_computed_when_it_is_read() -> None:
     there = [1.0]
     gauge = Gauge("holdfast_there", "What is there.")
     assert gauge.read().series == ()
@@ -82,16 +80,16 @@ def test_a_gauge_is_asked_when_it_is_read() -> None:
         lambda: Counter("holdfast_calls", "Calls."),
         lambda: Counter("calls_total", "Calls."),
         lambda: Counter("holdfast_calls_total", "Calls"),
-        lambda: Counter("holdfast_calls_total", "Calls.", labels=("a", "a"), most=2),
-        lambda: Counter("holdfast_calls_total", "Calls.", labels=("__a",), most=2),
-        lambda: Counter("holdfast_calls_total", "Calls.", labels=("a",), most=0),
+        lambda: Counter("holdfast_calls_total", "Calls.", labels=("a", "a"), series_max=2),
+        lambda: Counter("holdfast_calls_total", "Calls.", labels=("__a",), series_max=2),
+        lambda: Counter("holdfast_calls_total", "Calls.", labels=("a",), series_max=0),
         lambda: Gauge("holdfast_there_total", "What is there."),
         lambda: Total("holdfast_there", "What was there."),
         lambda: Histogram("holdfast_sizes", "Sizes.", bounds=(2, 1)),
         lambda: Histogram("holdfast_sizes", "Sizes.", bounds=()),
     ],
 )
-def test_what_prometheus_would_not_have_cannot_be_declared(make: object) -> None:
+def test_metrics_that_prometheus_refuses_cannot_be_declared(make: object) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=r"holdfast_|calls"):
         make()
@@ -107,7 +105,7 @@ async def test_a_registry_reads_its_own_in_order_and_each_name_once() -> None:
         registry.add(Counter("holdfast_b_total", "Another."))
 
 
-async def test_what_cannot_be_read_hides_nothing_else_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_metric_hides_no_other_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry()
     found: list[float] = []
 
@@ -130,7 +128,7 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_told_once(caplog: p
 
 
 def test_prometheus_reads_what_is_shown() -> None:
-    calls = Counter("holdfast_calls_total", 'Calls, with "quotes"\nand lines.', labels=("action",), most=4)
+    calls = Counter("holdfast_calls_total", 'Calls, with "quotes"\nand lines.', labels=("action",), series_max=4)
     calls.add('Send"Message\n')
     sizes = Histogram("holdfast_commit_records", "Records of a commit.", bounds=(1, 2, 1 << 24))
     for size in (1, 2, 2, 1 << 25):
@@ -150,7 +148,7 @@ def test_prometheus_reads_what_is_shown() -> None:
 
 
 def test_processes_are_shown_beside_each_other() -> None:
-    calls = Counter("holdfast_calls_total", "Calls.", labels=("action",), most=4)
+    calls = Counter("holdfast_calls_total", "Calls.", labels=("action",), series_max=4)
     calls.add("SendMessage", count=3)
     only = Gauge("holdfast_only", "Of one.")
     only.read_by(lambda: 1)

@@ -1,7 +1,7 @@
 """The journal on Cassandra, the counterpart of :mod:`backend.journal.local.journal` on files.
 
-Only the fence (:mod:`backend.journal.cassandra.log`) keeps two processes apart: a process that has committed
-``recovering`` in a log's entry may read and seal that log, whether its writer is alive or not.
+Only the fence (:mod:`backend.journal.cassandra.log`) excludes a second writer: a process that has committed
+``recovering`` in a log's entry may read and seal that log, even if its writer is alive.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from backend.api import Unavailable
+from backend.journal.cassandra.checkpoint_chunks import CassandraChunks
+from backend.journal.cassandra.extents import CassandraExtents
 from backend.journal.cassandra.log import DEFAULTS, CassandraLog, CassandraLogSettings
-from backend.journal.cassandra.pieces import CassandraPieces
-from backend.journal.cassandra.retrying_tables import PatientTables
+from backend.journal.cassandra.retrying_tables import RetryingTables
 from backend.journal.cassandra.rows import key_of, missing_record, record_in, rows_of
 from backend.journal.cassandra.scan import CassandraScan
 from backend.journal.cassandra.table_interface import Tables, Unanswered
-from backend.journal.local.scan import LogEnd, Row
-from backend.journal.local.segments import RottenRecord
 from backend.journal.rows import RecordView
+from backend.journal.types import DamagedRecord, LogEnd, Row
 from metadata_service.models import LogEntry
 
 ROWS_READ: Final = 16
@@ -72,9 +72,10 @@ class CassandraJournal:
 
     def __init__(self, server: CheckedTables, settings: CassandraLogSettings = DEFAULTS) -> None:
         self._server = server
-        self._tables = tables = PatientTables(server)
+        self._tables = tables = RetryingTables(server)
         self.segments = CassandraSegments(tables, settings.segment_bytes)
-        self.pieces = CassandraPieces(tables)
+        self.chunks = CassandraChunks(tables)
+        self.extents = CassandraExtents(tables)
         self._settings = settings
         self._scans: dict[int, CassandraScan] = {}
 
@@ -119,7 +120,7 @@ class CassandraJournal:
 
     async def finalize(self, entry: LogEntry, end: LogEnd) -> None:
         scan = self._scans[entry.log_id]
-        assert scan.end is end, "what is made durable is what was folded"
+        assert scan.end is end, "the folded rows are made durable"
         for row in scan.tail:
             if row.seq <= end.seq:
                 try:
@@ -137,7 +138,7 @@ class CassandraJournal:
         log = await CassandraLog.create(
             self._tables,
             entry.log_id,
-            life=secrets.randbits(63) + 1,
+            nonce=secrets.randbits(63) + 1,
             clock_ms=clock_ms,
             on_failure=on_failure,
             read_many=self.read_many,
@@ -146,7 +147,7 @@ class CassandraJournal:
         self.segments.register(entry.log_id)
         return log
 
-    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | DamagedRecord]:
         """Return the records at these positions, in their order.  Raises :class:`Unavailable`."""
         found: dict[int, bytes] = {}
         try:
@@ -155,8 +156,8 @@ class CassandraJournal:
                     wanted = rows[at : at + ROWS_READ]
                     page = await self._tables.get_rows(log_id, segment, wanted)
                     if len(page) < len(wanted):
-                        # A single replica may have them: rows count as lost only after all replicas were asked.
-                        page = await self._tables.everyone().get_rows(log_id, segment, wanted)
+                        # A single replica may have them: rows count as lost only after a read from all replicas.
+                        page = await self._tables.at_consistency_all().get_rows(log_id, segment, wanted)
                     found.update((key_of(log_id, segment, row), data) for row, data in page.items())
         except Unanswered as error:
             raise Unavailable(f"messages cannot be read now: {error}") from error

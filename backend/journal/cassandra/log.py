@@ -1,10 +1,10 @@
 """The append side of a log whose rows are stored on Cassandra.
 
 Several rows are in progress at a time.  A row is answered when it and all before it are complete (stored at a quorum),
-and a read of the log's own entry, sent after that, has found the log still open: the *fence*. One read covers all rows
-that were complete when it was sent.  Reads overlap, so a row waits one round trip for its fence, not 1.5 on average.  A
-successor first commits ``recovering`` in the entry and then reads the rows: either it reads ours, or our read finds
-``recovering``, and we answer nothing more.  Neither a suspended machine nor a wrong clock can break this.
+and a read of the log's own entry, sent after that, has found the log still open
+(:mod:`backend.journal.cassandra.fence`).  A successor first commits ``recovering`` in the entry and then reads the
+rows: either it reads ours, or our read finds ``recovering``, and we answer nothing more.  Neither a suspended machine
+nor a wrong clock can break this.
 
 A write without an answer is sent again, with the same bytes, until it is answered, or until the log is fenced.  While
 there is no quorum, appends are refused, and waiting callers get an unknown outcome; the log recovers by itself.
@@ -26,39 +26,33 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from backend import instruments
 from backend.api import StorageFull, Unavailable
-from backend.journal.cassandra.replicas import Replicas
+from backend.journal.cassandra.fence import Fence
+from backend.journal.cassandra.replicas import NO_QUORUM, Replicas
 from backend.journal.cassandra.retrying_tables import pause
-from backend.journal.cassandra.table_interface import RECORDS_MOST, ROWS_MOST, LogFenced, Tables, Unanswered, place
+from backend.journal.cassandra.table_interface import RECORDS_MAX, ROWS_MAX, Tables, Unanswered, place
 from backend.journal.interface import Cut
-from backend.journal.local.segments import RottenRecord, check_record
-from backend.journal.rows import (
-    DIRECTORY_ENTRY_BYTES,
-    LOG_ID_MAX,
-    SEGMENT_MAX,
-    RecordView,
-    directory_entry,
-    encode_row,
-)
+from backend.journal.row_buffer import RowBuffer, fail_future, release_futures
+from backend.journal.rows import DIRECTORY_ENTRY_BYTES, LOG_ID_MAX, SEGMENT_MAX, RecordView
+from backend.journal.salvage import check_record
+from backend.journal.types import DamagedRecord
 
 logger = logging.getLogger(__name__)
 
 WINDOW: Final = 16
 """A row is sent only when the row this many before it is complete.  Recovery relies on that."""
-READS_MOST: Final = 4
-"""Maximum number of fence reads in progress."""
-NO_QUORUM: Final = "the journal has no quorum now"
 RECORD_BYTES_MAX: Final = 8 << 20
 """Cassandra refuses a write larger than half of a segment of its commit log (32 MiB by default)."""
 
 
 class CassandraLogSettings(NamedTuple):
     segment_bytes: int = 32 << 20
-    segment_rows: int = ROWS_MOST
-    """Number of rows, empty ones included, at which a segment is closed; at most :data:`ROWS_MOST`."""
+    segment_rows: int = ROWS_MAX
+    """Number of rows, empty ones included, at which a segment is closed; at most :data:`ROWS_MAX`."""
     row_bytes: int = 60 << 10
     """Size of its records at which a row is closed (a larger record has a row of its own)."""
     rows_at_once: int = 8
@@ -82,9 +76,9 @@ class _Row:
     __slots__ = (
         "complete",
         "data",
-        "everywhere",
         "futures",
         "key",
+        "on_all",
         "records",
         "segment",
         "sent_at",
@@ -105,41 +99,31 @@ class _Row:
         """Bytes of its records."""
         self.data = b""
         """Encoded row, from when it is sent until it is complete."""
-        self.everywhere: asyncio.Future[None] | None = None
+        self.on_all: asyncio.Future[None] | None = None
         """Future of the callers that wait until all replicas have the row; None: there are none."""
         self.complete = False
         self.sent_at = 0.0
         self.tries = 0
 
 
-class CassandraLog:
+class CassandraLog(RowBuffer):
     """One incarnation's log.  Made by :meth:`create`.  Implements :class:`backend.journal.interface.Log`."""
 
     def __init__(
         self,
         tables: Tables,
         log_id: int,
-        life: int,
+        nonce: int,
         clock_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
-        read_many: Callable[[Sequence[int]], Awaitable[list[RecordView | RottenRecord]]],
+        read_many: Callable[[Sequence[int]], Awaitable[list[RecordView | DamagedRecord]]],
         settings: CassandraLogSettings,
     ) -> None:
-        self.log_id = log_id
-        self.durable_seq = 0
-        """The last row that is answered, as are all before it."""
+        super().__init__(log_id, nonce, clock_ms, on_failure, settings.idle_seconds, 1)
         self._tables = tables
-        self._life = life
-        self._clock_ms = clock_ms
-        self._on_failure = on_failure
         self._read_many = read_many
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
-
-        self._error: Unavailable | None = None
-        self._closing = False
         self._rows_stall = False
-        self._fence_stall = False
 
         self._closed: deque[_Row] = deque()
         """Rows that are closed and not sent yet."""
@@ -150,36 +134,22 @@ class CassandraLog:
         self._memory: dict[int, _Row] = {}
         """By key: rows that are not answered yet."""
         self._under_way = 0
-        self._complete_seq = 0
-        """The last row that is complete, as are all before it."""
-        self._chain = 0
         self._pending_bytes = 0
         """Bytes of records in rows that are closed and not answered."""
         self._awake = False
-        """A flush is certain to run."""
+        """True if a flush is scheduled."""
         self._flush_due = False
-        self._cut = Cut(0, 1)
-        """The boundary behind the last closed row with records."""
-        self._marked = True
-        """Nothing was sent since the last idle mark."""
-        self._idle_since = 0.0
-        self._mark_timer: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Future[None] | None = None
-        self._room_made: asyncio.Future[None] | None = None
+        self._space_made: asyncio.Future[None] | None = None
 
-        self._asking: list[asyncio.Future[None]] = []
-        """Futures of callers that wait for a fence read that has not begun."""
-        self._asked: set[asyncio.Future[None]] = set()
-        """Futures of callers whose fence read is in progress."""
-        self._reads = 0
-        self._read_due = False
-        self._read_retry = False
-        """A read failed: the next one waits for a pause."""
-        self._read_tries = 0
-        """Number of consecutive failed reads."""
-        self._failing_since = 0.0
-        """Time at which the first of those reads was sent."""
-
+        self._fence = Fence(
+            tables,
+            log_id,
+            stall_seconds=settings.stall_seconds,
+            on_open=self._answer,
+            on_stall=self._stall,
+            on_recovery=self._go_on,
+            on_failure=self._fail,
+        )
         self._replicas = Replicas(
             tables, log_id, pending_bytes=settings.pending_bytes, stall_seconds=settings.stall_seconds
         )
@@ -195,7 +165,7 @@ class CassandraLog:
         self._records = self._row.records
         self._fill = 0
         """Bytes of records in the row being filled, with their directory entries."""
-        self._room = settings.row_bytes
+        self._space = settings.row_bytes
         """Bytes that it still accepts before the next check of pending bytes."""
         self._origin = self._row.key << 11
         """Position of its first record."""
@@ -206,28 +176,28 @@ class CassandraLog:
         tables: Tables,
         log_id: int,
         *,
-        life: int,
+        nonce: int,
         clock_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
-        read_many: Callable[[Sequence[int]], Awaitable[list[RecordView | RottenRecord]]],
+        read_many: Callable[[Sequence[int]], Awaitable[list[RecordView | DamagedRecord]]],
         settings: CassandraLogSettings = DEFAULTS,
     ) -> CassandraLog:
         """Begin the log.  Its entry is ``open``, and this id never had a log before.
 
-        ``life`` are 64 random bits.  ``on_failure`` is called once, when the log is fenced or a write has failed for
+        ``nonce`` are 64 random bits.  ``on_failure`` is called once, when the log is fenced or a write has failed for
         good. ``read_many`` reads records that are not in memory.  Raises :class:`Unavailable`.
         """
         assert 0 < log_id <= LOG_ID_MAX
-        assert 0 < life < 1 << 64
-        assert 0 < settings.segment_rows <= ROWS_MOST
-        assert settings.row_bytes <= 64 * RECORDS_MOST, (
+        assert 0 < nonce < 1 << 64
+        assert 0 < settings.segment_rows <= ROWS_MAX
+        assert settings.row_bytes <= 64 * RECORDS_MAX, (
             "the least record takes 64 bytes, its line in the directory included"
         )
         try:
             await tables.add_segment(log_id, 1)
         except Unanswered as error:
             raise Unavailable(f"the journal has no quorum now: {error}") from error
-        log = cls(tables, log_id, life, clock_ms, on_failure, read_many, settings)
+        log = cls(tables, log_id, nonce, clock_ms, on_failure, read_many, settings)
         log._note_ahead()
         return log
 
@@ -252,13 +222,13 @@ class CassandraLog:
         """Add a record to the row being filled; return its position.
 
         With ``reserve`` it is accepted even above the limit of unanswered bytes.  Raises :class:`StorageFull` or
-        :class:`Unavailable`, having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has
+        :class:`Unavailable`, having changed nothing; never after :meth:`check_space` (or :meth:`wait_for_space`) has
         succeeded.
         """
         size = len(record) + DIRECTORY_ENTRY_BYTES
-        if size > self._room:
+        if size > self._space:
             self._turn(size, reserve)
-        self._room -= size
+        self._space -= size
         self._fill += size
         records = self._records
         position = self._origin + len(records)
@@ -268,7 +238,7 @@ class CassandraLog:
             self._loop.call_soon(self._flush)
         return position
 
-    def check_room(self, size_bytes: int, reserve: bool = False) -> None:
+    def check_space(self, size_bytes: int, reserve: bool = False) -> None:
         """Check that records of this size in total can be appended now, in this iteration of the loop.
 
         Raises :class:`StorageFull` (temporary, until rows are answered) or :class:`Unavailable`.
@@ -278,27 +248,26 @@ class CassandraLog:
         if not reserve and self._filled() + size_bytes + size_bytes // 7 > self._settings.pending_bytes:
             raise StorageFull("too much waits to be written to the journal")
 
-    async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Check like :meth:`check_room`, but wait until enough is answered."""
+    async def wait_for_space(self, size_bytes: int, reserve: bool = False) -> None:
+        """Check like :meth:`check_space`, but wait until enough is answered."""
         while True:
             try:
-                return self.check_room(size_bytes, reserve)
+                return self.check_space(size_bytes, reserve)
             except StorageFull:
-                if self._room_made is None:
-                    self._room_made = self._loop.create_future()
-                await asyncio.shield(self._room_made)
+                if self._space_made is None:
+                    self._space_made = self._loop.create_future()
+                await asyncio.shield(self._space_made)
 
-    def room(self) -> bool:
+    def has_space(self) -> bool:
         """Return whether new messages are accepted."""
         return not (
             self._error is not None
             or self._closing
-            or self._rows_stall
-            or self._fence_stall
+            or self._stalled()
             or self._filled() >= self._settings.pending_bytes
         )
 
-    def short(self) -> bool:
+    def is_nearly_full(self) -> bool:
         """Return False: Cassandra manages the disk space."""
         return False
 
@@ -307,15 +276,19 @@ class CassandraLog:
             raise self._error
         if self._closing:
             raise Unavailable("the log is closed")
-        if self._rows_stall or self._fence_stall:
+        if self._stalled():
             raise Unavailable(NO_QUORUM)
+
+    def _stalled(self) -> bool:
+        """Return whether a quorum has not answered for too long."""
+        return self._rows_stall or self._fence.stalled
 
     def _filled(self) -> int:
         """Return the bytes of records that are not answered."""
         return self._pending_bytes + self._fill
 
     def _turn(self, size: int, reserve: bool) -> None:
-        """Make room for a record that does not fit the row being filled, or raise."""
+        """Make space for a record that does not fit the row being filled, or raise."""
         self._check_taking()
         if size > RECORD_BYTES_MAX:
             raise ValueError(f"a record of {size} bytes is too large")
@@ -326,7 +299,7 @@ class CassandraLog:
             if not self._flush_due:
                 self._flush_due = True
                 self._loop.call_soon(self._flush)
-        self._room = max(size, self._settings.row_bytes - self._fill) if self._taking() else size
+        self._space = max(size, self._settings.row_bytes - self._fill) if self._taking() else size
 
     def _next_row(self, seq: int) -> _Row:
         """Assign a place to the next row."""
@@ -334,8 +307,8 @@ class CassandraLog:
             self._segment += 1
             self._segment_rows = self._segment_bytes = 0
             self._note_ahead()
-            if self._segment == SEGMENT_MAX - 1:  # while there are places left
-                self._loop.call_soon(self._fail, RuntimeError(f"log {self.log_id} is full, another one is begun"))
+            if self._segment == SEGMENT_MAX - 1:  # while numbers are left
+                self._loop.call_soon(self._fail, RuntimeError(f"log {self.log_id} is full, another one is started"))
         key = (self.log_id << 20 | self._segment) << 13 | self._segment_rows
         row = self._memory[key] = _Row(key, self._segment, seq)
         self._segment_rows += 1
@@ -343,12 +316,12 @@ class CassandraLog:
 
     def _taking(self) -> bool:
         """Return whether a row may be filled without a check of pending bytes."""
-        return self.room() and self._pending_bytes + self._settings.row_bytes < self._settings.pending_bytes
+        return self.has_space() and self._pending_bytes + self._settings.row_bytes < self._settings.pending_bytes
 
     def _close_row(self) -> None:
         """Close the row being filled: later appends go into a later row."""
         row = self._row
-        assert len(row.records) <= RECORDS_MOST
+        assert len(row.records) <= RECORDS_MAX
         row.size_bytes = self._fill
         self._segment_bytes += row.size_bytes
         self._pending_bytes += row.size_bytes
@@ -359,13 +332,7 @@ class CassandraLog:
         self._records = self._row.records
         self._origin = self._row.key << 11
         self._fill = 0
-        self._room = self._settings.row_bytes if self._taking() else -1
-
-    def cut(self) -> Cut:
-        """Close the row being filled, so that later appends go to a later row; return the boundary."""
-        if self._records and self._error is None:
-            self._close_row()
-        return self._cut
+        self._space = self._settings.row_bytes if self._taking() else -1
 
     def barrier(self) -> asyncio.Future[None]:
         """Return a future that is done when an answer computed now may be sent.
@@ -376,9 +343,9 @@ class CassandraLog:
         """
         future = self._loop.create_future()
         if self._error is not None:
-            return _fail_future(future, self._error)
-        if self._rows_stall or self._fence_stall:
-            return _fail_future(future, Unavailable(NO_QUORUM))
+            return fail_future(future, self._error)
+        if self._stalled():
+            return fail_future(future, Unavailable(NO_QUORUM))
         if self._records:
             self._row.futures.append(future)
         elif self._closed:
@@ -387,8 +354,7 @@ class CassandraLog:
             # Its fence read begins when this row, and so all rows, are complete: later than now.
             self._incomplete[-1].futures.append(future)
         else:
-            self._asking.append(future)
-            self._want_read()
+            self._fence.wait(future)
         return future
 
     # --- on all replicas --- ----
@@ -405,37 +371,20 @@ class CassandraLog:
             if row is None:
                 again.add(key)
                 continue
-            everywhere = row.everywhere
-            if everywhere is None or (everywhere.done() and everywhere.exception() is not None):
+            on_all = row.on_all
+            if on_all is None or (on_all.done() and on_all.exception() is not None):
                 if row.complete:  # its bytes are no longer in memory
                     again.add(key)
                     continue
-                everywhere = row.everywhere = self._loop.create_future()
+                on_all = row.on_all = self._loop.create_future()
                 if row.data:
-                    self._replicas.put(key, row.data, everywhere)
-            written.append(everywhere)
+                    self._replicas.put(key, row.data, on_all)
+            written.append(on_all)
         await self.barrier()
-        for everywhere in written:
-            await asyncio.shield(everywhere)
+        for on_all in written:
+            await asyncio.shield(on_all)
         for key in again:
-            await self._repeat_everywhere(key)
-
-    async def _repeat_everywhere(self, key: int) -> None:
-        """Write a row that a quorum has to all replicas; it may belong to any log.
-
-        The bytes are the same, so concurrent repetition is harmless; if the segment is dropped meanwhile, the deletion
-        prevails.
-        """
-        log_id, segment, number = key >> 33, key >> 13 & SEGMENT_MAX, key & ROWS_MOST - 1
-        try:
-            data = (await self._tables.get_rows(log_id, segment, [number])).get(number)
-        except Unanswered as error:
-            raise Unavailable(f"{NO_QUORUM}: {error}") from error
-        if data is None:
-            raise Unavailable("the message has just been written to another segment")
-        everywhere = self._loop.create_future()
-        self._replicas.put(key, data, everywhere)
-        await everywhere
+            await self._replicas.repeat(key)
 
     # --- writing rows --- ----
 
@@ -463,40 +412,21 @@ class CassandraLog:
         self._awake = bool(self._records or self._closed)
 
     def _send(self, row: _Row) -> None:
-        entries = []
-        end = 0
-        for record in row.records:
-            end += len(record)
-            entries.append(directory_entry(record, end))
-        row.data, check = encode_row(
-            life=self._life,
-            log_id=self.log_id,
-            seq=row.seq,
-            answered=self.durable_seq,
-            time_ms=self._clock_ms(),
-            chain=self._chain,
-            records=row.records,
-            directory=b"".join(entries),
-        )
-        self._chain = check
-        self._marked = not row.records
+        row.data = self._encode(row.seq, row.records, accumulate(map(len, row.records)), self._clock_ms())
         assert row.seq == (self._unanswered[-1].seq if self._unanswered else self.durable_seq) + 1
         row.sent_at = self._loop.time()
         self._under_way += 1
-        if row.records:
-            instruments.ROW_RECORDS.observe(len(row.records))
-            instruments.ROW_BYTES.observe(len(row.data))
         self._incomplete.append(row)
         self._unanswered.append(row)
         self._put(row)
-        if row.everywhere is not None:
-            self._replicas.put(row.key, row.data, row.everywhere)
+        if row.on_all is not None:
+            self._replicas.put(row.key, row.data, row.on_all)
 
     def _put(self, row: _Row) -> None:
         """Send the row's bytes, possibly again: they never change."""
         if self._error is None:
             self._tables.put_row(
-                self.log_id, row.segment, row.key & ROWS_MOST - 1, row.data, lambda error: self._written(row, error)
+                self.log_id, row.segment, row.key & ROWS_MAX - 1, row.data, lambda error: self._written(row, error)
             )
 
     def _written(self, row: _Row, error: BaseException | None) -> None:
@@ -518,8 +448,8 @@ class CassandraLog:
             row.data = b""
             self._under_way -= 1
             while self._incomplete and self._incomplete[0].complete:
-                self._complete_seq = self._incomplete.popleft().seq
-                self._want_read()
+                self._fence.complete_seq = self._incomplete.popleft().seq
+                self._fence.request()
             if self._rows_stall and (not self._incomplete or not self._incomplete[0].tries):
                 self._rows_stall = False
                 self._go_on()
@@ -545,64 +475,7 @@ class CassandraLog:
             self._noted += 1
             self._flush()
 
-    # --- the fence --- ----
-
-    def _want_read(self) -> None:
-        """Schedule one read of the entry for all rows completed in this iteration of the loop."""
-        if not self._read_due and not self._read_retry:
-            self._read_due = True
-            self._loop.call_soon(self._read_entry)
-
-    def _read_entry(self) -> None:
-        if self._error is not None or not (self._read_due or self._read_retry):
-            return
-        self._read_due, self._read_retry = self._reads >= READS_MOST, False
-        if self._read_due:
-            return  # the end of a read in progress begins it
-        self._reads += 1
-        asking, self._asking = self._asking, []
-        self._asked.update(asking)
-        covers, now = self._complete_seq, self._loop.time()
-        self._tables.read_state(self.log_id, lambda state: self._read(covers, asking, now, state))
-
-    def _read(
-        self, covers: int, asking: list[asyncio.Future[None]], sent_at: float, state: str | BaseException | None
-    ) -> None:
-        if self._error is not None:
-            return
-        self._reads -= 1
-        self._asked.difference_update(asking)
-        if state != "open":
-            self._asking += [future for future in asking if not future.done()]
-        if isinstance(state, Unanswered):
-            self._read_tries += 1
-            now = self._loop.time()
-            if self._read_tries == 1:
-                self._failing_since = sent_at
-            if not self._fence_stall and now - self._failing_since >= self._settings.stall_seconds:
-                self._fence_stall = True
-                self._stall(state)
-            if not self._read_retry:
-                self._read_due, self._read_retry = False, True
-                self._loop.call_later(pause(self._read_tries), self._read_entry)
-            return
-        if isinstance(state, BaseException):
-            self._fail(state)
-            return
-        if state != "open":
-            self._fail(LogFenced(f"log {self.log_id} is {state or 'unknown'}: another process goes on with its shards"))
-            return
-        instruments.FENCES.observe(self._loop.time() - sent_at)
-        self._read_tries = 0
-        for future in asking:
-            if not future.done():
-                future.set_result(None)
-        self._answer(covers)
-        if self._fence_stall:
-            self._fence_stall = False
-            self._go_on()
-        if self._read_due:
-            self._read_entry()
+    # --- answers --- ----
 
     def _answer(self, covers: int) -> None:
         """Release the answers of the rows up to this one."""
@@ -616,20 +489,21 @@ class CassandraLog:
             self.durable_seq = row.seq
             self._pending_bytes -= row.size_bytes
             del self._memory[row.key]
-            for future in row.futures:
-                if not future.done():
-                    future.set_result(None)
+            release_futures(row.futures)
         self._reopen()
         if not rows and not self._records and not self._closed:
             self._rest()
 
     def _reopen(self) -> None:
-        """Accept appends again, because there is room."""
+        """Accept appends again, because there is space."""
         if self._taking():
-            self._room = max(self._room, self._settings.row_bytes - self._fill)
-        if self._room_made is not None:
-            self._room_made.set_result(None)
-            self._room_made = None
+            self._space = max(self._space, self._settings.row_bytes - self._fill)
+        if self._space_made is not None:
+            self._space_made.set_result(None)
+            self._space_made = None
+
+    def _is_idle(self) -> bool:
+        return not (self._records or self._closed or self._unanswered)
 
     # --- failures --- ----
 
@@ -637,15 +511,15 @@ class CassandraLog:
         """Refuse appends and end all waits; rows in progress are still written."""
         logger.error("log %d has no quorum, calls are refused: %s", self.log_id, error)
         self._give_up_waiting(Unavailable(f"{NO_QUORUM}; whether the call took effect is not known"))
-        self._room = -1
-        if self._room_made is not None:
-            # The waiter checks the room again.
-            self._room_made.set_result(None)
-            self._room_made = None
-        self._want_read()
+        self._space = -1
+        if self._space_made is not None:
+            # The waiter checks the space again.
+            self._space_made.set_result(None)
+            self._space_made = None
+        self._fence.request()
 
     def _go_on(self) -> None:
-        if not self._rows_stall and not self._fence_stall:
+        if not self._stalled():
             logger.warning("log %d has a quorum again", self.log_id)
             self._reopen()
 
@@ -653,65 +527,32 @@ class CassandraLog:
         for row in self._memory.values():
             futures, row.futures = row.futures, []
             for future in futures:
-                _fail_future(future, error)
-        for future in (*self._asking, *self._asked):
-            _fail_future(future, error)
-        self._asking.clear()
-        self._asked.clear()
+                fail_future(future, error)
+        self._fence.fail_waiting(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Stop writing for good: memory may differ from what is durable."""
+        """Stop writing permanently: memory may differ from the durable state."""
         if self._error is not None:
             return
         self._error = Unavailable(f"the journal cannot be written: {error}")
-        self._room = -1
+        self._space = -1
         self._end_waits()
         self._on_failure(error)
 
     def _end_waits(self) -> None:
         assert self._error is not None
         self._replicas.end(self._error)
+        self._fence.end()
         self._give_up_waiting(self._error)
-        if self._room_made is not None:
-            self._room_made.set_result(None)
-            self._room_made = None
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        if self._space_made is not None:
+            self._space_made.set_result(None)
+            self._space_made = None
+        self._stop_marks()
         self._wake_drain()
-
-    # --- idle --- ----
-
-    def _rest(self) -> None:
-        """Handle that all rows are answered: wait for more, and after a while write the mark."""
-        self._idle_since = self._loop.time()
-        if self._marked:
-            if self._closing:
-                self._wake_drain()
-        elif self._closing:
-            self._mark()
-        elif self._mark_timer is None:
-            self._mark_timer = self._loop.call_at(self._idle_since + self._settings.idle_seconds, self._mark_when_idle)
-
-    def _mark_when_idle(self) -> None:
-        self._mark_timer = None
-        if self._records or self._closed or self._unanswered or self._marked or self._error is not None:
-            # _rest sets the timer again, or there is nothing to mark.
-            return
-        due = self._idle_since + self._settings.idle_seconds
-        if self._loop.time() < due:
-            self._mark_timer = self._loop.call_at(due, self._mark_when_idle)
-        else:
-            self._mark()
-
-    def _mark(self) -> None:
-        """Write an empty row: it proves that the rows before it were answered, so recovery requires them."""
-        assert not self._records
-        self._close_row()
-        self._flush()
 
     # --- reading --- ----
 
-    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | DamagedRecord]:
         """Return the records at these positions, in their order."""
         memory = self._memory
         found = {position: self._from_memory(position) for position in positions if position >> 11 in memory}
@@ -720,20 +561,20 @@ class CassandraLog:
             found.update(zip(missing, await self._read_many(missing), strict=True))
         return [view for position in positions if (view := found[position]) is not None]
 
-    def _from_memory(self, position: int) -> RecordView | RottenRecord | None:
-        row, index = self._memory[position >> 11], position & RECORDS_MOST - 1
+    def _from_memory(self, position: int) -> RecordView | DamagedRecord | None:
+        row, index = self._memory[position >> 11], position & RECORDS_MAX - 1
         if index >= len(row.records):
             return None
-        return check_record(row.records[index], 0, position, place(self.log_id, row.segment))
+        number = row.key & ROWS_MAX - 1
+        return check_record(row.records[index], 0, position, place(self.log_id, row.segment), number)
 
     # --- the end --- ----
 
     async def close(self) -> None:
         """Refuse appends, wait for a bounded time until all is answered or the log has failed, and write the mark."""
         self._closing = True
-        self._room = -1
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        self._space = -1
+        self._stop_marks()
         if self._error is None:
             self._drained = self._loop.create_future()
             if self._unanswered or self._records or self._closed:
@@ -749,14 +590,3 @@ class CassandraLog:
         if self._noting is not None:
             self._noting.cancel()
             await asyncio.wait([self._noting])
-
-    def _wake_drain(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-
-
-def _fail_future(future: asyncio.Future[None], error: Unavailable) -> asyncio.Future[None]:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # prevents a log line for an unretrieved exception
-    return future

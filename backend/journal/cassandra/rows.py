@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from backend.journal.cassandra.table_interface import RECORDS_MOST, ROWS_MOST, place
-from backend.journal.local.scan import Damage
-from backend.journal.local.segments import RottenRecord
+from backend.journal.cassandra.table_interface import RECORDS_MAX, ROWS_MAX, place
 from backend.journal.row_scanner import Found, directory_of, is_whole
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
     ROW_HEADER_BYTES,
     TAIL_BYTES,
+    RecordDamage,
     RecordView,
-    Rotten,
     RowHeader,
     decode_directory,
     decode_intact,
@@ -25,6 +23,8 @@ from backend.journal.rows import (
     decode_row_header,
     decode_row_tail,
 )
+from backend.journal.salvage import RecordPlace, damaged_record, salvage_row
+from backend.journal.types import Damage, DamagedRecord
 
 
 def key_of(log_id: int, segment: int, row: int) -> int:
@@ -37,7 +37,7 @@ def rows_of(positions: list[int]) -> dict[tuple[int, int], list[int]]:
     found: dict[tuple[int, int], set[int]] = {}
     for position in positions:
         segment = position >> 24
-        found.setdefault((segment >> 20, segment & (1 << 20) - 1), set()).add(position >> 11 & ROWS_MOST - 1)
+        found.setdefault((segment >> 20, segment & (1 << 20) - 1), set()).add(position >> 11 & ROWS_MAX - 1)
     return {segment: sorted(rows) for segment, rows in found.items()}
 
 
@@ -45,7 +45,7 @@ class StoredRow(NamedTuple):
     """Readable content of a row."""
 
     header: RowHeader
-    records: list[tuple[int, RecordView | RottenRecord]]
+    records: list[tuple[int, RecordView | DamagedRecord]]
     damage: list[Damage]
     severe: bool
     """Records are lost, and their shards are unknown."""
@@ -60,49 +60,23 @@ def decode_row(data: bytes, log_id: int, segment: int, row: int) -> StoredRow | 
     found = Found(0, header, in_front)
     directory, defects = directory_of(data, found)
     if not in_front:
-        defects.insert(0, (0, "the row's header is rotten (its tail has a copy)"))
+        defects.insert(0, (0, "the row's header is damaged (its tail has a copy)"))
     end = ROW_HEADER_BYTES + header.payload_bytes
     intact = decode_intact(data, ROW_HEADER_BYTES, end, 0) if is_whole(data, found) else None
     if intact is not None:
         damage = [Damage(file, row, header.seq, what) for _, what in defects]
         return StoredRow(header, [(first + n, view) for n, (_, view) in enumerate(intact)], damage, False)
-    return _salvaged(data, found, directory, file, first)
+    salvaged = salvage_row(
+        data, found, directory, file, row, lambda index, _at: RecordPlace(first + index, row, f"record {index}")
+    )
+    return StoredRow(header, *salvaged)
 
 
-def _salvaged(data: bytes, found: Found, directory: list[tuple[int, int]] | None, file: str, first: int) -> StoredRow:
-    """Return the readable content of a damaged row."""
-    header = found.header
-    records: list[tuple[int, RecordView | RottenRecord]] = []
-    damage: list[Damage] = []
-    row = first >> 11 & ROWS_MOST - 1
-    offset, limit = ROW_HEADER_BYTES, ROW_HEADER_BYTES + header.payload_bytes
-    severe = False
-    while offset < limit:
-        index = len(records)
-        end, shard = (ROW_HEADER_BYTES + directory[index][0], directory[index][1]) if directory else (limit, None)
-        record = decode_record(data, offset, min(end, limit))
-        if isinstance(record, Rotten):
-            rotten = rotten_at(record, first + index, file, shard)
-            records.append((first + index, rotten))
-            what = f"the {rotten.part} of record {index} is rotten"
-            damage.append(Damage(file, row, header.seq, what, rotten.shard, rotten.partition))
-            if not record.size_bytes and directory is None:
-                damage.append(Damage(file, row, header.seq, "the rest of the row cannot be read"))
-                severe = True
-                break
-        else:
-            records.append((first + index, record))
-        offset = end if directory else offset + record.size_bytes
-    if not damage:
-        damage.append(Damage(file, row, header.seq, "padding or checks are rotten, all records are intact"))
-    return StoredRow(header, records, damage, severe)
-
-
-def record_in(data: bytes, position: int) -> RecordView | RottenRecord:
+def record_in(data: bytes, position: int) -> RecordView | DamagedRecord:
     """Return the record at this position from the bytes of its row."""
     segment = position >> 24
-    log_id, number, index = segment >> 20, segment & (1 << 20) - 1, position & RECORDS_MOST - 1
-    file, row = place(log_id, number), position >> 11 & ROWS_MOST - 1
+    log_id, number, index = segment >> 20, segment & (1 << 20) - 1, position & RECORDS_MAX - 1
+    file, row = place(log_id, number), position >> 11 & ROWS_MAX - 1
     header, _ = _header_of(data, log_id)
     if header is not None and index < header.record_count:
         at = ROW_HEADER_BYTES + header.payload_bytes
@@ -111,24 +85,19 @@ def record_in(data: bytes, position: int) -> RecordView | RottenRecord:
         if directory is not None:
             start = ROW_HEADER_BYTES + (directory[index - 1][0] if index else 0)
             record = decode_record(data, start, ROW_HEADER_BYTES + directory[index][0])
-            return rotten_at(record, position, file, directory[index][1]) if isinstance(record, Rotten) else record
+            if isinstance(record, RecordDamage):
+                return damaged_record(record, position, file, row, directory[index][1])
+            return record
     stored = decode_row(data, log_id, number, row)
     if stored is not None and index < len(stored.records):
         return stored.records[index][1]
-    return RottenRecord(position, file, row, "header")
+    return DamagedRecord(position, file, row, "header")
 
 
-def missing_record(position: int) -> RottenRecord:
+def missing_record(position: int) -> DamagedRecord:
     """Return the result for a position whose row is missing."""
     segment = position >> 24
-    return RottenRecord(position, place(segment >> 20, segment & (1 << 20) - 1), position >> 11 & ROWS_MOST - 1, "file")
-
-
-def rotten_at(rotten: Rotten, position: int, file: str, shard: int | None) -> RottenRecord:
-    rest, row = rotten.record, position >> 11 & ROWS_MOST - 1
-    if rest is None:
-        return RottenRecord(position, file, row, rotten.part, shard)
-    return RottenRecord(position, file, row, rotten.part, rest.shard, rest.partition, rest)
+    return DamagedRecord(position, place(segment >> 20, segment & (1 << 20) - 1), position >> 11 & ROWS_MAX - 1, "file")
 
 
 def _header_of(data: bytes, log_id: int) -> tuple[RowHeader | None, bool]:

@@ -2,15 +2,15 @@
 
 **Its end.** Several rows are in progress at a time, so the last ones may be stored on some replicas only, with gaps.
 The log ends before the first missing row: that row was not complete at a quorum when this read began, so the fence
-prevents its answer, whenever it appears.  It may have been answered earlier, though, which any of these proves:
+prevents its answer, whenever it appears.  It may have been answered earlier, though.  Each of these proves that:
 
 - a row that names it, or a later one, as answered, even behind the gap: so behind a gap all rows are read;
 - a seal, a checkpoint or a chain that names it;
-- a row a whole window or more behind it, because such a row is not sent before it is complete: a reader of that row
-  also finds this one, unless it is lost.
+- a row at least a whole window behind it, because a row is sent only when the one a window before it is complete: a
+  reader of that row also finds this one, unless it is lost.
 
 Then an answered row is missing.  A quorum should have found it; but a replica may have been restored without its data,
-or not repaired.  So all replicas are asked before the row counts as lost, and if one of them is down, the log cannot be
+or not repaired.  So all replicas are read before the row counts as lost, and if one of them is down, the log cannot be
 read now.  If no replica has it, the log must not be sealed: the damage is severe.  It is reported, and the rows behind
 it are returned, because an operator may accept it.
 
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from backend.journal.cassandra.log import WINDOW
 from backend.journal.cassandra.rows import StoredRow, decode_row
 from backend.journal.cassandra.table_interface import Tables, Unanswered, pages, place
-from backend.journal.local.scan import Damage, LogEnd, Row
+from backend.journal.types import Damage, LogEnd, Row
 
 
 class TailRow(NamedTuple):
@@ -40,9 +40,9 @@ class TailRow(NamedTuple):
 class CassandraScan:
     """Reads a log once, from a segment on.  Implements :class:`backend.journal.interface.Scan`.
 
-    ``from_seq``: rows below it are skipped.  ``known_seq``: a row known from elsewhere to be durable. ``sealed_seq``:
-    the last row, if the log is sealed; later rows do not exist.  ``accepted``: missing rows were accepted, so the other
-    replicas are not asked for them.
+    ``from_seq``: rows below it are skipped.  ``known_seq``: a row that other data prove durable.  ``sealed_seq``: the
+    last row, if the log is sealed; later rows do not exist.  ``accepted``: missing rows were accepted, so they are not
+    read from the other replicas.
     """
 
     end: LogEnd
@@ -74,7 +74,7 @@ class CassandraScan:
         self._chain: int | None = 0 if self._from_segment == 1 else None
         self._place = (self._from_segment, 0)
         self._asked: int | None = None if accepted else -1
-        """The missing row that all replicas were asked for last; None: they are not asked."""
+        """The missing row that was last read from all replicas; None: there is none."""
 
     async def rows(self) -> AsyncIterator[Row]:
         """Yield the rows from ``from_seq`` on, in order; damaged ones with their readable content.
@@ -82,13 +82,13 @@ class CassandraScan:
         Raises :class:`~backend.journal.cassandra.table_interface.Unanswered`.
         """
         tables = self._tables
-        places = self._places(tables, await self._segments(tables))
+        rows = self._rows(tables, await self._segments(tables))
         while True:
-            found = await anext(places, None)
+            found = await anext(rows, None)
             stored = None if found is None else decode_row(found[2], self._log_id, found[0], found[1])
             if found is None or (stored is not None and self._is_beyond(stored)):
                 if self._last() < self._known and self._to_be_asked():
-                    places = self._everywhere()
+                    rows = self._rows_at_all()
                     continue
                 break
             segment, number, data = found
@@ -102,7 +102,7 @@ class CassandraScan:
             if not self._seq:
                 self._seq = min(header.seq, self._from_seq)
             if header.seq != self._seq or self._chain not in (None, header.chain):
-                furthest = await self._scan_past(places, stored)
+                furthest = await self._scan_past(rows, stored)
                 if header.seq > self._seq > self._known and (
                     furthest < self._seq + WINDOW or await self._has_arrived(self._seq)
                 ):
@@ -110,13 +110,13 @@ class CassandraScan:
                 what = "the row does not continue the one before it"
                 if header.seq > self._seq:
                     if self._to_be_asked():
-                        places = self._everywhere()
+                        rows = self._rows_at_all()
                         continue
                     what = f"rows {self._seq} to {header.seq - 1} are missing"
                 self._report(segment, number, self._seq, what)
                 # The rows behind it are returned, because an operator may accept that the rest is lost.
                 self._place = (segment, number + 1)
-                places = self._places(tables, await self._segments(tables))
+                rows = self._rows(tables, await self._segments(tables))
             self._passed(segment, number, data, stored)
             if header.seq >= self._from_seq:
                 yield Row(
@@ -125,15 +125,15 @@ class CassandraScan:
         self._finish()
 
     def _to_be_asked(self) -> bool:
-        """Return whether all replicas have to be asked for the next row before it counts as lost."""
+        """Return whether the next row must be read from all replicas before it counts as lost."""
         asked, self._asked = self._asked, None if self._asked is None else self._seq
         return asked is not None and asked != self._seq
 
-    async def _everywhere(self) -> AsyncIterator[tuple[int, int, bytes]]:
+    async def _rows_at_all(self) -> AsyncIterator[tuple[int, int, bytes]]:
         """Yield the rows from the missing one on, as read from all replicas."""
-        everyone = self._tables.everyone()
+        at_consistency_all = self._tables.at_consistency_all()
         try:
-            async for found in self._places(everyone, await self._segments(everyone)):
+            async for found in self._rows(at_consistency_all, await self._segments(at_consistency_all)):
                 yield found
         except Unanswered as error:
             raise Unanswered(
@@ -145,7 +145,7 @@ class CassandraScan:
         """Return the segments that may hold further rows."""
         return [one for one in await tables.segments(self._log_id) if one >= self._place[0]]
 
-    async def _places(self, tables: Tables, segments: list[int]) -> AsyncIterator[tuple[int, int, bytes]]:
+    async def _rows(self, tables: Tables, segments: list[int]) -> AsyncIterator[tuple[int, int, bytes]]:
         """Yield (segment, row, bytes) of the rows from the current place on, in order, a page at a time."""
         at = self._place
         for segment in segments:
@@ -156,11 +156,11 @@ class CassandraScan:
                     if number in found:
                         yield segment, number, found[number]
 
-    async def _scan_past(self, places: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
+    async def _scan_past(self, rows: AsyncIterator[tuple[int, int, bytes]], first: StoredRow) -> int:
         """Read all rows behind a gap for their answered marks.  Returns the last row."""
         self._known = max(self._known, first.header.answered)
         last = first.header.seq
-        async for segment, row, data in places:
+        async for segment, row, data in rows:
             stored = decode_row(data, self._log_id, segment, row)
             if stored is not None and not self._is_beyond(stored):
                 self._known = max(self._known, stored.header.answered)
@@ -195,7 +195,7 @@ class CassandraScan:
         self.tail.append(TailRow(header.seq, segment, number, data))
 
     def _is_beyond(self, stored: StoredRow) -> bool:
-        """Return whether the row lies behind the seal, and so does not exist."""
+        """Return whether the row is after the sealed end, and so does not exist."""
         return self._sealed_seq is not None and stored.header.seq > self._sealed_seq
 
     def _last(self) -> int:

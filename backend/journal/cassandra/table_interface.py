@@ -11,7 +11,11 @@ journal             (log, segment), row          one row of a log: a group commi
 journal_segments    log, segment                 the segment may have rows; written before the first of them
 checkpoints         (log, file, part), chunk     the bytes of a checkpoint file, in blocks of 64 KiB
 checkpoint_files    log, file                    the file may have blocks, and its size; written before them
+stream_chunks       (extent), start              the bytes of an extent of a stream, in blocks of at most 256 KiB
+stream_extents      shard, extent                the extent may have blocks; written before the first of them
 =================== ============================ ===============================================================
+
+The key of an extent is its partition, epoch and number.
 
 The fence is the state of the log's own entry in the metadata, read at the same level as rows.
 """
@@ -20,16 +24,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-ROWS_MOST: Final = 1 << 13
+from backend.extent_ids import ExtentId
+
+ROWS_MAX: Final = 1 << 13
 """Maximum rows of a segment: a position has 13 bits for the row, and 11 for the record in the row."""
-RECORDS_MOST: Final = 1 << 11
+RECORDS_MAX: Final = 1 << 11
 PAGE_BYTES: Final = 4 << 20
 """Maximum bytes per query, except for a row that is larger by itself."""
-CHUNK_BYTES: Final = 64 << 10
-PART_CHUNKS: Final = 512
+BLOCK_BYTES: Final = 64 << 10
+PART_BLOCKS: Final = 512
 """Blocks of a file in one Cassandra partition: 32 MiB."""
+EXTENT_BLOCK_BYTES: Final = 256 << 10
+BLOCKS_PER_READ: Final = 1000
+"""Maximum number of blocks of an extent in one query: appends of few bytes make small blocks."""
+
+
+class ExtentBlock(NamedTuple):
+    """Bytes of an extent that were appended together."""
+
+    start: int
+    """Offset of the first byte in the extent."""
+    data: bytes
 
 
 class Unanswered(Exception):
@@ -52,13 +69,13 @@ class Tables(Protocol):
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         """Store one row of a log."""
 
-    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+    def put_row_at_all(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         """Store one row, with :class:`Unanswered` unless every replica of the row has it."""
 
     def read_state(self, log_id: int, done: StateRead) -> None:
         """Read the state in the log's entry, as some quorum has it after this call."""
 
-    def everyone(self) -> Tables:
+    def at_consistency_all(self) -> Tables:
         """Return the same tables for reads at consistency ALL instead of a quorum.
 
         For callers that miss a row which has to exist: a replica outside the quorum may be the only one that has it.
@@ -79,8 +96,8 @@ class Tables(Protocol):
     async def drop_segment(self, log_id: int, segment: int) -> None:
         """Delete all rows of the segment, also those that arrive later, and then its name."""
 
-    async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
-        """Store a checkpoint file, split into blocks of :data:`CHUNK_BYTES`, only the last one shorter.
+    async def put_file(self, log_id: int, file: int, blocks: Sequence[bytes]) -> None:
+        """Store a checkpoint file, split into blocks of :data:`BLOCK_BYTES`, only the last one shorter.
 
         If it raises, parts of it may be there: that number is used up.
         """
@@ -94,10 +111,30 @@ class Tables(Protocol):
     async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
         """Delete a file of this size, and then its name."""
 
+    async def add_extent(self, shard: int, extent: ExtentId) -> None:
+        """Record that the extent, of a partition of this shard, may have blocks from now on."""
 
-def chunks_of(offset: int, length: int) -> range:
+    async def put_blocks(self, extent: ExtentId, blocks: Sequence[ExtentBlock]) -> None:
+        """Store blocks of an extent.  If it raises, any of them may be there, or appear later."""
+
+    async def get_blocks(
+        self, extent: ExtentId, start: int, end: int, blocks_max: int = BLOCKS_PER_READ
+    ) -> list[ExtentBlock]:
+        """Return the first blocks of an extent that begin in a range, ascending.
+
+        The caller ensures that they are at most about a page.
+        """
+
+    async def extents(self, shard: int) -> list[ExtentId]:
+        """Return the extents that were added and not dropped, ascending."""
+
+    async def drop_extent(self, shard: int, extent: ExtentId) -> None:
+        """Delete all blocks of the extent, also those that arrive later, and then its name."""
+
+
+def blocks_of(offset: int, length: int) -> range:
     """Return the blocks that hold this part of a file."""
-    return range(offset // CHUNK_BYTES, (offset + length + CHUNK_BYTES - 1) // CHUNK_BYTES)
+    return range(offset // BLOCK_BYTES, (offset + length + BLOCK_BYTES - 1) // BLOCK_BYTES)
 
 
 def place(log_id: int, segment: int) -> str:

@@ -14,23 +14,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any, Final, Self
 
 from cassandra import ConsistencyLevel
 from cassandra.query import PreparedStatement
 
+from backend.extent_ids import ExtentId
 from backend.journal.cassandra.table_interface import (
-    CHUNK_BYTES,
-    PART_CHUNKS,
+    BLOCK_BYTES,
+    BLOCKS_PER_READ,
+    PART_BLOCKS,
+    ExtentBlock,
     StateRead,
     Unanswered,
     Written,
-    chunks_of,
+    blocks_of,
 )
 from metadata_service.cassandra.driver import connection as cassandra_connection
-from metadata_service.cassandra.driver.connection import HELD, CassandraConnection, Fence, Rows
+from metadata_service.cassandra.driver.connection import HELD, CassandraConnection, FenceQuery, Rows
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.schema import Schema, Step
 from metadata_service.store import StoreError
@@ -40,12 +44,14 @@ logger = logging.getLogger(__name__)
 GC_GRACE_SECONDS: Final = 86_400
 WRITES_AT_ONCE: Final = 8
 """Blocks of a checkpoint file written at a time."""
-NAMES_MOST: Final = 5000
+EXTENT_WRITES_AT_ONCE: Final = 4
+"""Blocks of an extent written at a time: a mebibyte, so that the rows of group commits wait little behind them."""
+NAMES_MAX: Final = 5000
 """Maximum number of names in one query."""
-HELD_LOOK_SECONDS: Final = 0.02
+HELD_POLL_SECONDS: Final = 0.02
 """Interval at which the state of a held log is read."""
-HELD_SECONDS_MOST: Final = 1.2
-"""Duration after which a hold is ended: its holder no longer needs it, or has died."""
+HELD_SECONDS_MAX: Final = 1.2
+"""Duration after which a hold is ended, because its holder no longer needs it, or has died."""
 
 _ID = " WITH id = "
 
@@ -71,16 +77,32 @@ _TABLES: Final = {
     "checkpoint_files": "CREATE TABLE IF NOT EXISTS {keyspace}.checkpoint_files (log int, file int, size bigint,"
     " PRIMARY KEY (log, file))",
 }
+_STREAM_TABLES: Final = {
+    "stream_chunks": "CREATE TABLE IF NOT EXISTS {keyspace}.stream_chunks (partition bigint, epoch int, number int,"
+    " start int, data blob, PRIMARY KEY ((partition, epoch, number), start))",
+    "stream_extents": "CREATE TABLE IF NOT EXISTS {keyspace}.stream_extents (shard int, partition bigint, epoch int,"
+    " number int, PRIMARY KEY (shard, partition, epoch, number))",
+}
+
+
+_OPTIONS = _ID + "{id} AND gc_grace_seconds = {grace}"
 JOURNAL: Final = Part(
     "journal",
-    Schema(Step(tuple(made + _ID + "{id} AND gc_grace_seconds = {grace}" for made in _TABLES.values()))),
+    Schema(
+        Step(tuple(made + _OPTIONS for made in _TABLES.values())),
+        Step(
+            tuple(made + _OPTIONS for made in _STREAM_TABLES.values()),
+            tuple(f"DROP TABLE IF EXISTS {{keyspace}}.{name}" for name in _STREAM_TABLES),
+            tuple(f"SELECT * FROM {{keyspace}}.{name} LIMIT 1" for name in _STREAM_TABLES),
+        ),
+    ),
     _complete,
 )
 """These tables, as a part of the keyspace with its own schema versions."""
 
 
 class _Held:
-    """A log that was found held."""
+    """A log that a read found held."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -90,7 +112,7 @@ class _Held:
 class CassandraTables:
     """Implements :class:`backend.journal.cassandra.journal.CheckedTables`.  Made by :meth:`open`."""
 
-    def __init__(self, connection: CassandraConnection, keyspace: str, fence: Fence) -> None:
+    def __init__(self, connection: CassandraConnection, keyspace: str, fence: FenceQuery) -> None:
         self._connection = connection
         self._keyspace = keyspace
         self._fence = fence
@@ -100,7 +122,7 @@ class CassandraTables:
         """Held logs whose state a caller waits for."""
 
     @classmethod
-    async def open(cls, connection: CassandraConnection, keyspace: str, fence: Fence) -> Self:
+    async def open(cls, connection: CassandraConnection, keyspace: str, fence: FenceQuery) -> Self:
         """Open the tables in a keyspace that has them in this version's schema (:data:`JOURNAL`).
 
         ``fence`` comes from the store of the logs' entries, in the same keyspace.  The caller owns the connection.
@@ -120,7 +142,7 @@ class CassandraTables:
             f"INSERT INTO {keyspace}.journal (log, segment, number, size, data)"
             " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
         )
-        self._put_row_everywhere = self._connection.prepare(self._put_row.query_string, everywhere=True)
+        self._put_row_at_all = self._connection.prepare(self._put_row.query_string, consistency_all=True)
         self._state = self._statement(self._fence.statement)
         self._sizes = self._statement(f"SELECT number, size FROM {keyspace}.journal WHERE log = ? AND segment = ?")
         self._numbers = self._statement(
@@ -136,16 +158,16 @@ class CassandraTables:
             f"INSERT INTO {keyspace}.journal_segments (log, segment) VALUES (?, ?) USING TIMESTAMP 1"
         )
         self._segments = self._statement(
-            f"SELECT segment FROM {keyspace}.journal_segments WHERE log = ? AND segment > ? LIMIT {NAMES_MOST}"
+            f"SELECT segment FROM {keyspace}.journal_segments WHERE log = ? AND segment > ? LIMIT {NAMES_MAX}"
         )
         self._drop_segment = self._statement(
             f"DELETE FROM {keyspace}.journal_segments USING TIMESTAMP 2 WHERE log = ? AND segment = ?"
         )
-        self._put_chunk = self._statement(
+        self._put_block = self._statement(
             f"INSERT INTO {keyspace}.checkpoints (log, file, part, chunk, data)"
             " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
         )
-        self._chunks = self._statement(
+        self._blocks = self._statement(
             f"SELECT chunk, data FROM {keyspace}.checkpoints"
             " WHERE log = ? AND file = ? AND part = ? AND chunk >= ? AND chunk <= ?"
         )
@@ -156,10 +178,30 @@ class CassandraTables:
             f"INSERT INTO {keyspace}.checkpoint_files (log, file, size) VALUES (?, ?, ?) USING TIMESTAMP 1"
         )
         self._files = self._statement(
-            f"SELECT file, size FROM {keyspace}.checkpoint_files WHERE log = ? AND file > ? LIMIT {NAMES_MOST}"
+            f"SELECT file, size FROM {keyspace}.checkpoint_files WHERE log = ? AND file > ? LIMIT {NAMES_MAX}"
         )
         self._drop_name = self._statement(
             f"DELETE FROM {keyspace}.checkpoint_files USING TIMESTAMP 2 WHERE log = ? AND file = ?"
+        )
+        of_extent = "partition = ? AND epoch = ? AND number = ?"
+        self._add_extent = self._statement(
+            f"INSERT INTO {keyspace}.stream_extents (shard, partition, epoch, number)"
+            " VALUES (?, ?, ?, ?) USING TIMESTAMP 1"
+        )
+        self._put_extent_block = self._statement(
+            f"INSERT INTO {keyspace}.stream_chunks (partition, epoch, number, start, data)"
+            " VALUES (?, ?, ?, ?, ?) USING TIMESTAMP 1"
+        )
+        self._extent_blocks = self._statement(
+            f"SELECT start, data FROM {keyspace}.stream_chunks WHERE {of_extent} AND start >= ? AND start < ? LIMIT ?"
+        )
+        self._extents = self._statement(
+            f"SELECT partition, epoch, number FROM {keyspace}.stream_extents"
+            f" WHERE shard = ? AND (partition, epoch, number) > (?, ?, ?) LIMIT {NAMES_MAX}"
+        )
+        self._drop_blocks = self._statement(f"DELETE FROM {keyspace}.stream_chunks USING TIMESTAMP 2 WHERE {of_extent}")
+        self._drop_extent = self._statement(
+            f"DELETE FROM {keyspace}.stream_extents USING TIMESTAMP 2 WHERE shard = ? AND {of_extent}"
         )
 
     def _statement(self, text: str) -> PreparedStatement:
@@ -180,13 +222,19 @@ class CassandraTables:
         except cassandra_connection.StatementFailed as error:
             raise _trouble(error) from error
 
+    async def _insert(self, statement: PreparedStatement, rows: Iterable[Sequence[Any]], at_once: int) -> None:
+        """Insert rows, this many at a time."""
+        left = iter(rows)
+        while group := list(islice(left, at_once)):
+            await asyncio.gather(*(self._ask(statement, row) for row in group))
+
     async def _names(self, statement: PreparedStatement, log_id: int) -> list[Any]:
         """Return all rows of a log's name table, read in pages; the first column is the key."""
         found: list[Any] = []
         while True:
             page = await self._ask(statement, (log_id, found[-1][0] if found else 0))
             found += page
-            if len(page) < NAMES_MOST:
+            if len(page) < NAMES_MAX:
                 return found
 
     # --- rows and the fence ---------------------------------------------------------------------------------
@@ -198,9 +246,9 @@ class CassandraTables:
             lambda found: done(_trouble(found) if isinstance(found, Exception) else None),
         )
 
-    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+    def put_row_at_all(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self._connection.send(
-            self._put_row_everywhere,
+            self._put_row_at_all,
             (log_id, segment, row, len(data), data),
             lambda found: done(_trouble(found) if isinstance(found, Exception) else None),
         )
@@ -233,12 +281,12 @@ class CassandraTables:
         """
         loop = asyncio.get_running_loop()
         held = self._held.setdefault(log_id, _Held(loop.time()))
-        if held.ending is None and loop.time() - held.since > HELD_SECONDS_MOST:
+        if held.ending is None and loop.time() - held.since > HELD_SECONDS_MAX:
             held.ending = loop.create_task(self._end_hold(log_id, held), name=f"the end of a hold of log {log_id}")
-        loop.call_later(HELD_LOOK_SECONDS, again)
+        loop.call_later(HELD_POLL_SECONDS, again)
 
     async def _end_hold(self, log_id: int, held: _Held) -> None:
-        logger.warning("log %d was held for %.1f s: that is ended", log_id, HELD_SECONDS_MOST)
+        logger.warning("log %d was held for %.1f s: that is ended", log_id, HELD_SECONDS_MAX)
         try:
             await self._fence.end_hold(log_id)
         except StoreError as error:
@@ -246,7 +294,7 @@ class CassandraTables:
         finally:
             held.since, held.ending = asyncio.get_running_loop().time(), None
 
-    def everyone(self) -> CassandraTables:
+    def at_consistency_all(self) -> CassandraTables:
         tables = copy(self)
         tables._level = ConsistencyLevel.ALL
         return tables
@@ -256,9 +304,9 @@ class CassandraTables:
         found = await self._ask(self._sizes, (log_id, segment))
         return [(number, size) for number, size in found if size is not None]
 
-    async def numbers(self, log_id: int, segment: int, least: int) -> list[int]:
+    async def numbers(self, log_id: int, segment: int, row_min: int) -> list[int]:
         """Return the rows of a segment from this one on, ascending."""
-        return [number for (number,) in await self._ask(self._numbers, (log_id, segment, least))]
+        return [number for (number,) in await self._ask(self._numbers, (log_id, segment, row_min))]
 
     async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
         found = await self._ask(self._rows, (log_id, segment, list(rows)))
@@ -278,31 +326,55 @@ class CassandraTables:
 
     # --- files of chunks --------------------------------------------------------------------------------------
 
-    async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
-        await self._ask(self._add_file, (log_id, file, sum(map(len, chunks))))
-        for start in range(0, len(chunks), WRITES_AT_ONCE):
-            writes = [
-                self._ask(self._put_chunk, (log_id, file, number // PART_CHUNKS, number, data))
-                for number, data in enumerate(chunks[start : start + WRITES_AT_ONCE], start)
-            ]
-            await asyncio.gather(*writes)
+    async def put_file(self, log_id: int, file: int, blocks: Sequence[bytes]) -> None:
+        await self._ask(self._add_file, (log_id, file, sum(map(len, blocks))))
+        rows = ((log_id, file, number // PART_BLOCKS, number, data) for number, data in enumerate(blocks))
+        await self._insert(self._put_block, rows, WRITES_AT_ONCE)
 
     async def get_bytes(self, log_id: int, file: int, offset: int, length: int) -> bytes:
-        wanted = chunks_of(offset, length)
+        wanted = blocks_of(offset, length)
         found: dict[int, bytes] = {}
-        for part in range(wanted.start // PART_CHUNKS, (wanted.stop - 1) // PART_CHUNKS + 1):
-            found.update(await self._ask(self._chunks, (log_id, file, part, wanted.start, wanted.stop - 1)))
+        for part in range(wanted.start // PART_BLOCKS, (wanted.stop - 1) // PART_BLOCKS + 1):
+            found.update(await self._ask(self._blocks, (log_id, file, part, wanted.start, wanted.stop - 1)))
         data = b"".join(found.get(number) or b"" for number in wanted)
-        skipped = offset - wanted.start * CHUNK_BYTES
+        skipped = offset - wanted.start * BLOCK_BYTES
         return data[skipped : skipped + length]
 
     async def files(self, log_id: int) -> list[tuple[int, int]]:
         return [(file, size) for file, size in await self._names(self._files, log_id) if size is not None]
 
     async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
-        for part in range((size_bytes + PART_CHUNKS * CHUNK_BYTES - 1) // (PART_CHUNKS * CHUNK_BYTES)):
+        for part in range((size_bytes + PART_BLOCKS * BLOCK_BYTES - 1) // (PART_BLOCKS * BLOCK_BYTES)):
             await self._ask(self._drop_part, (log_id, file, part))
         await self._ask(self._drop_name, (log_id, file))
+
+    # --- extents of streams -----------------------------------------------------------------------------------
+
+    async def add_extent(self, shard: int, extent: ExtentId) -> None:
+        await self._ask(self._add_extent, (shard, *extent))
+
+    async def put_blocks(self, extent: ExtentId, blocks: Sequence[ExtentBlock]) -> None:
+        rows = ((*extent, *block) for block in blocks)
+        await self._insert(self._put_extent_block, rows, EXTENT_WRITES_AT_ONCE)
+
+    async def get_blocks(
+        self, extent: ExtentId, start: int, end: int, blocks_max: int = BLOCKS_PER_READ
+    ) -> list[ExtentBlock]:
+        found = await self._ask(self._extent_blocks, (*extent, start, end, blocks_max))
+        # If a replica has only part of a row, the data may be missing: then the block counts as absent.
+        return [ExtentBlock(start, data or b"") for start, data in found]
+
+    async def extents(self, shard: int) -> list[ExtentId]:
+        found = [ExtentId(-1, 0, 0)]
+        while True:
+            page = await self._ask(self._extents, (shard, *found[-1]))
+            found += map(ExtentId._make, page)
+            if len(page) < NAMES_MAX:
+                return found[1:]
+
+    async def drop_extent(self, shard: int, extent: ExtentId) -> None:
+        await self._ask(self._drop_blocks, extent)
+        await self._ask(self._drop_extent, (shard, *extent))
 
 
 def _trouble(error: Exception) -> Exception:

@@ -2,8 +2,8 @@
 
 Several rows are in progress at a time, so the last ones may be present with gaps.  A row answered before a check begins
 is at a quorum, as are all rows before it: a check at a quorum finds them all.  No row behind a missing one was
-answered, unless data is lost.  In that case a later row names the missing one as answered, all replicas are asked for
-it, and if none has it, a copy continues behind the gap.  A recovery reports the loss.
+answered, unless data is lost.  In that case a later row names the missing one as answered.  All replicas are then read,
+and if none has it, a copy continues behind the gap.  A recovery reports the loss.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class End(NamedTuple):
 class Rows(Protocol):
     """The queries on the tables.  All raise :class:`~backend.journal.cassandra.table_interface.Unanswered`."""
 
-    def everyone(self) -> Rows: ...
+    def at_consistency_all(self) -> Rows: ...
 
-    async def numbers(self, log_id: int, segment: int, least: int) -> list[int]: ...
+    async def numbers(self, log_id: int, segment: int, row_min: int) -> list[int]: ...
 
     async def get_rows(self, log_id: int, segment: int, rows: list[int]) -> dict[int, bytes]: ...
 
@@ -60,7 +60,7 @@ class CassandraTail:
                     continue
             if not await self._was_answered(here, there):
                 return
-            if await self._tables.everyone().get_rows(self.log_id, self._segment, [self._row]):
+            if await self._tables.at_consistency_all().get_rows(self.log_id, self._segment, [self._row]):
                 self._row, self._seq = self._row + 1, None
             elif here:
                 self._row = here[0]

@@ -1,4 +1,4 @@
-"""A thread that waits for commits, so that a slow disk delays answers and nothing else (decision 0007)."""
+"""A thread that waits for commits, so that a slow disk delays only answers (decision 0007)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Done = Callable[[BaseException | None], None]
 
 
 def write_durably(fd: int, data: bytes, offset: int) -> BaseException | None:
-    """Write and sync.  Returns the error, of any type, because the log must be notified of it."""
+    """Write and sync.  Returns an error of any type, so that the log gets it."""
     try:
         write_all(fd, data, offset)
         os.fdatasync(fd)

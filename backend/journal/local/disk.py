@@ -68,10 +68,10 @@ class Disk(Protocol):
         """Read what is available without waiting for the disk (possibly short); None: nothing, or not supported."""
 
     def fdatasync(self, fd: int) -> None:
-        """Sync the file's data.  After an error the state of the disk is unknown, and a further call proves nothing."""
+        """Sync the file's data.  After an error the state of the disk is unknown, and a second sync proves nothing."""
 
     def preallocate(self, fd: int, size_bytes: int) -> None:
-        """Fill the empty file with zeros, and sync it: so that a commit changes no metadata and cannot lack space."""
+        """Fill the empty file with zeros, and sync it, so that a commit changes no metadata and cannot lack space."""
 
     def truncate(self, fd: int, size_bytes: int) -> None: ...
 

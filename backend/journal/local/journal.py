@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from backend.journal.checkpoints import LocalPieces
+from backend.journal.local.checkpoint_chunks import LocalChunks
 from backend.journal.local.disk import Disk
+from backend.journal.local.extents import LocalExtents
 from backend.journal.local.log import DEFAULTS, LocalLog, LogSettings
-from backend.journal.local.scan import LocalScan, LogEnd, rewrite_tail
+from backend.journal.local.scan import LocalScan, rewrite_tail
 from backend.journal.local.segments import SegmentFiles, lock_log
+from backend.journal.types import LogEnd
 from metadata_service.models import LogEntry
 
 
@@ -22,7 +24,8 @@ class LocalJournal:
 
     def __init__(self, disk: Disk, root: str, settings: LogSettings = DEFAULTS) -> None:
         self.segments = SegmentFiles(disk, root)
-        self.pieces = LocalPieces(disk, self.segments)
+        self.chunks = LocalChunks(disk, self.segments)
+        self.extents = LocalExtents(disk, root)
         self._disk = disk
         self._root = root
         self._settings = settings
@@ -85,7 +88,7 @@ class LocalJournal:
             self.segments,
             folder_of(entry),
             entry.log_id,
-            life=secrets.randbits(63) + 1,
+            nonce=secrets.randbits(63) + 1,
             clock_ms=clock_ms,
             on_failure=on_failure,
             settings=self._settings,

@@ -27,8 +27,9 @@ from backend import instruments
 from backend.api import StorageFull, Unavailable
 from backend.journal.interface import Cut
 from backend.journal.local.disk import Disk
-from backend.journal.local.segment_allocator import SEGMENT_BYTES_MIN, Segment, SegmentAllocator, make_log
-from backend.journal.local.segments import RottenRecord, SegmentFiles, check_record
+from backend.journal.local.segment_allocator import AHEAD, SEGMENT_BYTES_MIN, Segment, SegmentAllocator, make_log
+from backend.journal.local.segments import SegmentFiles
+from backend.journal.row_buffer import RowBuffer, fail_future, release_futures
 from backend.journal.rows import (
     DIRECTORY_ENTRY_BYTES,
     LOG_ID_MAX,
@@ -36,22 +37,23 @@ from backend.journal.rows import (
     ROW_OVERHEAD_BYTES,
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
+    SEGMENT_MAX,
     RecordView,
     SegmentHeader,
-    directory_entry,
-    encode_row,
     encode_segment_header,
     place_of,
     position_of,
 )
+from backend.journal.salvage import check_record
+from backend.journal.types import DamagedRecord
 
 logger = logging.getLogger(__name__)
 
-RECORDS_ENOUGH, LOOKS_MOST = 32, 4
+WAIT_RECORDS_MAX, POLLS_MAX = 32, 4
 """Number of records at which a row is not delayed further, and maximum number of polls for more records.
 
-A row costs about as much for one record as for 32.  So after a row the next one is not written at once: answered
-callers send their next calls, and calls of others have arrived meanwhile and are still to be read (decision 0020).
+A row of one record costs about as much as a row of 32.  So after a row the next one is not written at once: answered
+callers send their next calls, and other calls that arrived meanwhile are still to be read (decision 0020).
 """
 
 
@@ -63,6 +65,8 @@ class LogSettings(NamedTuple):
     """Size of its records at which a row is closed (a larger record has a row of its own)."""
     idle_seconds: float = 0.05
     """Time without a commit after which an empty row records that the last one was answered."""
+    segments: int = SEGMENT_MAX
+    """Maximum number of segments; when nearly as many are used, the log fails, so that another one is started."""
 
 
 DEFAULTS: Final = LogSettings()
@@ -88,7 +92,7 @@ class _Batch:
         """Length of the row, once it is closed."""
 
 
-class LocalLog:
+class LocalLog(RowBuffer):
     """One incarnation's log.  Made by :meth:`create`."""
 
     def __init__(
@@ -97,34 +101,26 @@ class LocalLog:
         files: SegmentFiles,
         directory: str,
         log_id: int,
-        life: int,
+        nonce: int,
         clock_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
         settings: LogSettings,
         lock_fd: int,
         first: Segment,
     ) -> None:
-        self.log_id = log_id
-        self.durable_seq = 0
-        """The last row that is durable, as are all before it."""
+        super().__init__(log_id, nonce, clock_ms, on_failure, settings.idle_seconds, first.number)
         self._disk = disk
         self._files = files
         self._directory = directory
-        self._life = life
-        self._clock_ms = clock_ms
-        self._on_failure = on_failure
         self._settings = settings
         self._lock_fd = lock_fd
-        self._loop = asyncio.get_running_loop()
-
-        self._error: Unavailable | None = None
-        self._closing = False
         self._allocator = SegmentAllocator(
             disk,
             directory,
             segment_bytes=settings.segment_bytes,
             low_water_bytes=settings.low_water_bytes,
             next_number=first.number + 1,
+            last_number=settings.segments,
         )
         self._abandoned: set[Segment] = set()
         """Segments that were open when the log failed."""
@@ -132,31 +128,23 @@ class LocalLog:
         self._queue: deque[_Batch] = deque()
         """Closed batches that wait for the row being written."""
         self._under_way: _Batch | None = None
-        self._chain = 0
         self._awake = False
-        """A flush is scheduled or a row is being written."""
-        self._cut = Cut(0, first.number)
-        """The boundary behind the last closed row with records."""
-        self._marked = True
-        """Nothing was written since the last idle mark."""
-        self._committed_at = 0.0
-        self._began_at = 0.0
+        """True if a flush is scheduled or a row is being written."""
+        self._write_started_at = 0.0
         """Start of the write in progress; for metrics only."""
-        self._mark_timer: asyncio.TimerHandle | None = None
-        self._drained: asyncio.Future[None] | None = None
 
         self._batch = _Batch(first, SEGMENT_HEADER_BYTES, 1)
         self._records = self._batch.records
         self._ends = self._batch.ends
         self._fill = 0
         """Bytes of records in the batch."""
-        self._room = 0
+        self._space = 0
         """Bytes that the batch can still hold, records and directory; -1 sends every append through the slow path."""
         self._beyond = 0
-        """Bytes of the segment behind those."""
+        """Bytes of the segment that follow."""
         self._origin = 0
         """Position of the batch's first record."""
-        self._begin(self._batch)
+        self._start_batch(self._batch)
 
     @classmethod
     async def create(
@@ -166,24 +154,24 @@ class LocalLog:
         name: str,
         log_id: int,
         *,
-        life: int,
+        nonce: int,
         clock_ms: Callable[[], int],
         on_failure: Callable[[BaseException], None],
         settings: LogSettings = DEFAULTS,
     ) -> LocalLog:
         """Create the folder ``name`` under ``files.root`` with the log's lock and its first segments.
 
-        ``life`` are 64 random bits.  ``on_failure`` is called once, when a write has failed: the caller has to discard
+        ``nonce`` are 64 random bits.  ``on_failure`` is called once, when a write has failed: the caller has to discard
         its memory and restart from what is durable.  With little free space the first segment is smaller.  Raises
         :class:`StorageFull`, :class:`LogInUse`, :class:`OSError`.
         """
         assert 0 < log_id <= LOG_ID_MAX
-        assert 0 < life < 1 << 64
+        assert 0 < nonce < 1 << 64
         assert SEGMENT_BYTES_MIN <= settings.segment_bytes <= SEGMENT_BYTES_MAX
         assert settings.segment_bytes % 8 == 0
         directory = files.register(log_id, name)
         lock_fd, first = await disk.run(make_log, disk, directory, settings.segment_bytes)
-        log = cls(disk, files, directory, log_id, life, clock_ms, on_failure, settings, lock_fd, first)
+        log = cls(disk, files, directory, log_id, nonce, clock_ms, on_failure, settings, lock_fd, first)
         log._allocator.make()
         await log._allocator.wait()
         return log
@@ -210,13 +198,13 @@ class LocalLog:
         """Add a record to the batch being filled; return its position.
 
         With ``reserve`` it may use the space reserved for operations that free space.  Raises :class:`StorageFull` or
-        :class:`Unavailable`, having changed nothing; never after :meth:`check_room` (or :meth:`wait_room`) has
+        :class:`Unavailable`, having changed nothing; never after :meth:`check_space` (or :meth:`wait_for_space`) has
         succeeded.
         """
         size = len(record) + DIRECTORY_ENTRY_BYTES
-        if size > self._room or (self._allocator.refusing and not reserve):
+        if size > self._space or (self._allocator.refusing and not reserve):
             self._turn(size, reserve)
-        self._room -= size
+        self._space -= size
         position = self._origin + (self._fill >> 3)
         self._fill += size - DIRECTORY_ENTRY_BYTES
         self._records.append(record)
@@ -226,7 +214,7 @@ class LocalLog:
             self._loop.call_soon(self._flush)
         return position
 
-    def check_room(self, size_bytes: int, reserve: bool = False) -> None:
+    def check_space(self, size_bytes: int, reserve: bool = False) -> None:
         """Check that records of this size in total can be appended now, in this iteration of the loop.
 
         Raises :class:`StorageFull` or :class:`Unavailable`.
@@ -239,38 +227,38 @@ class LocalLog:
             self._allocator.check_free()
             raise StorageFull(self._allocator.shortage())
 
-    async def wait_room(self, size_bytes: int, reserve: bool = False) -> None:
-        """Check like :meth:`check_room`, but wait for a segment that is being allocated."""
+    async def wait_for_space(self, size_bytes: int, reserve: bool = False) -> None:
+        """Check like :meth:`check_space`, but wait for a segment that is being allocated."""
         while True:
             try:
-                return self.check_room(size_bytes, reserve)
+                return self.check_space(size_bytes, reserve)
             except StorageFull:
                 if not await self._allocator.wait():
                     raise
 
-    def room(self) -> bool:
+    def has_space(self) -> bool:
         """Return whether new messages are accepted."""
         return self._error is None and not self._closing and self._fits(4096, False)
 
-    def short(self) -> bool:
-        """Return whether little more than the current segment is left for new messages: the disk is full, or nearly
-        so.
+    def is_nearly_full(self) -> bool:
+        """Return whether little more than the current segment is left for new messages, because the disk is full or
+        nearly full.
         """
-        return self._allocator.short()
+        return self._allocator.is_nearly_full()
 
     def _fits(self, size_bytes: int, reserve: bool) -> bool:
         if self._allocator.refusing and not reserve:
             return False
         # A record takes at least 56 bytes, its directory entry 8; two consecutive rows hold more than row_bytes.
         need = size_bytes + size_bytes // 7 + ROW_OVERHEAD_BYTES * (2 + 2 * size_bytes // self._settings.row_bytes)
-        if need <= self._room + self._beyond:
+        if need <= self._space + self._beyond:
             return True
         return self._allocator.available(reserve) > 0 and need <= _capacity(
             self._allocator.ready[0], SEGMENT_HEADER_BYTES
         )
 
     def _turn(self, size: int, reserve: bool) -> None:
-        """Make room for a record that does not fit the batch being filled, or raise."""
+        """Make space for a record that does not fit the batch being filled, or raise."""
         if self._error is not None:
             raise self._error
         if self._closing:
@@ -278,7 +266,7 @@ class LocalLog:
         if self._allocator.refusing and not reserve:
             self._allocator.check_free()
             raise StorageFull(self._allocator.shortage())
-        if size <= self._room:
+        if size <= self._space:
             return
         batch = self._batch
         offset = batch.offset + self._row_bytes() if self._records else batch.offset
@@ -289,29 +277,31 @@ class LocalLog:
             if size > _capacity(self._allocator.ready[0], SEGMENT_HEADER_BYTES):
                 raise ValueError(f"a record of {size} bytes does not fit a segment")
         if self._records:
-            self._close_batch()
+            self._close_row()
         if size > _capacity(self._batch.segment, self._batch.offset):
             full = self._batch.segment
             self._batch = _Batch(self._allocator.take(), SEGMENT_HEADER_BYTES, self._batch.seq)
-            self._begin(self._batch)
+            self._start_batch(self._batch)
             self._close_full(full)
-        if size > self._room:  # a record larger than a usual row
-            self._beyond -= size - self._room
-            self._room = size
+            if self._batch.segment.number == self._settings.segments - AHEAD:  # while there are segments left
+                self._loop.call_soon(self._end_full)
+        if size > self._space:  # a record larger than a usual row
+            self._beyond -= size - self._space
+            self._space = size
 
-    def _begin(self, batch: _Batch) -> None:
+    def _start_batch(self, batch: _Batch) -> None:
         self._records = batch.records
         self._ends = batch.ends
         self._fill = 0
         capacity = _capacity(batch.segment, batch.offset)
-        self._room = min(capacity, self._settings.row_bytes) if not self._closing else -1
-        self._beyond = max(0, capacity - self._room)
+        self._space = min(capacity, self._settings.row_bytes) if not self._closing else -1
+        self._beyond = max(0, capacity - self._space)
         self._origin = batch.origin = position_of(self.log_id, batch.segment.number, batch.offset + ROW_HEADER_BYTES)
 
     def _row_bytes(self) -> int:
         return ROW_OVERHEAD_BYTES + self._fill + DIRECTORY_ENTRY_BYTES * len(self._records)
 
-    def _close_batch(self) -> None:
+    def _close_row(self) -> None:
         """Close the batch being filled: later appends go into a later row."""
         batch = self._batch
         batch.row_bytes = self._row_bytes()
@@ -320,13 +310,7 @@ class LocalLog:
             # The next row may not fit this segment: then it begins the next one, and nothing follows here.
             self._cut = Cut(batch.seq, batch.segment.number)
         self._batch = _Batch(batch.segment, batch.offset + batch.row_bytes, batch.seq + 1)
-        self._begin(self._batch)
-
-    def cut(self) -> Cut:
-        """Close the row being filled, so that later appends go to a later row; return the boundary."""
-        if self._records and self._error is None:
-            self._close_batch()
-        return self._cut
+        self._start_batch(self._batch)
 
     def barrier(self) -> asyncio.Future[None] | None:
         """Return a future that is done when all records appended so far are durable; None if they are.
@@ -334,7 +318,7 @@ class LocalLog:
         Each caller gets a future of its own, which may be cancelled.  It fails with :class:`Unavailable`.
         """
         if self._error is not None:
-            return self._fail_future(self._loop.create_future(), self._error)
+            return fail_future(self._loop.create_future(), self._error)
         if self._records:
             batch = self._batch
         elif self._queue:
@@ -365,7 +349,7 @@ class LocalLog:
             if not self._records:
                 self._rest()
                 return
-            self._close_batch()
+            self._close_row()
         self._under_way = self._queue.popleft()
         try:
             self._commit(self._under_way)
@@ -375,34 +359,20 @@ class LocalLog:
 
     def _commit(self, batch: _Batch) -> None:
         records, time_ms = batch.records, self._clock_ms()
-        entries = [directory_entry(record, end) for record, end in zip(records, batch.ends, strict=True)]
-        row, check = encode_row(
-            life=self._life,
-            log_id=self.log_id,
-            seq=batch.seq,
-            answered=self.durable_seq,
-            time_ms=time_ms,
-            chain=self._chain,
-            records=records,
-            directory=b"".join(entries),
-        )
+        chain = self._chain
+        row = self._encode(batch.seq, records, batch.ends, time_ms)
         segment, position = batch.segment, batch.offset
-        # This must be the next row, at the place on which its records' positions are based, and within its segment.
+        # This must be the next row, within its segment, and at the offset that its records' positions contain.
         assert batch.seq == self.durable_seq + 1
         assert len(row) == batch.row_bytes
         assert position & 7 == 0
         assert position + len(row) <= segment.size_bytes
         if position == SEGMENT_HEADER_BYTES:
             # The header is written with the first row, because only then is it known.
-            header = SegmentHeader(self._life, self.log_id, segment.number, batch.seq, time_ms, self._chain)
+            header = SegmentHeader(self._nonce, self.log_id, segment.number, batch.seq, time_ms, chain)
             row, position = encode_segment_header(header) + row, 0
-        self._chain = check
         self._awake = True
-        self._marked = not records
-        if records:
-            instruments.ROW_RECORDS.observe(len(records))
-            instruments.ROW_BYTES.observe(len(row))
-        self._began_at = time.perf_counter()
+        self._write_started_at = time.perf_counter()
         self._disk.commit(segment.fd, row, position, self._committed)
 
     def _committed(self, error: BaseException | None) -> None:
@@ -412,30 +382,28 @@ class LocalLog:
         if error is not None:
             self._fail(error)
             return
-        instruments.WRITES.observe(time.perf_counter() - self._began_at)
+        instruments.WRITES.observe(time.perf_counter() - self._write_started_at)
         self._under_way = None
         self.durable_seq = batch.seq
-        for future in batch.futures:
-            if not future.done():
-                future.set_result(None)
+        release_futures(batch.futures)
         try:
             if batch.segment is not self._batch.segment:
                 self._close_full(batch.segment)
             self._allocator.check_free()
         finally:
-            self._gather_soon(0, LOOKS_MOST)
+            self._gather_soon(0, POLLS_MAX)
 
-    def _gather(self, before: int, looks: int) -> None:
+    def _gather(self, before: int, polls: int) -> None:
         """Write the batch once no more records arrive, or it has enough."""
         now = len(self._records)
-        if looks and before < now < RECORDS_ENOUGH and not self._queue:
-            self._gather_soon(now, looks - 1)
+        if polls and before < now < WAIT_RECORDS_MAX and not self._queue:
+            self._gather_soon(now, polls - 1)
         else:
             self._flush()
 
-    def _gather_soon(self, before: int, looks: int) -> None:
+    def _gather_soon(self, before: int, polls: int) -> None:
         """Schedule a check after the loop has polled its sockets and processed the results."""
-        self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, looks))
+        self._loop.call_soon(lambda: self._loop.call_soon(self._gather, before, polls))
 
     def _close_full(self, segment: Segment) -> None:
         """Close a full segment, unless a row of it is still to be written."""
@@ -447,15 +415,20 @@ class LocalLog:
             except OSError as error:
                 logger.warning("cannot close a segment of %s: %s", self._directory, error)
 
+    def _end_full(self) -> None:
+        """Fail because few segment numbers are left: the node starts another log, as after a failed write."""
+        if self._error is None and not self._closing:
+            self._fail(RuntimeError(f"log {self.log_id} is full, another one is started"))
+
     def _fail(self, error: BaseException) -> None:
         """Stop the log after a failed write or sync, which is not repeated.
 
-        After such an error the kernel may mark pages clean that the disk never got, and a second sync would succeed
-        without proving anything.
+        After such an error the kernel may mark pages as clean that were never written to the disk, and a second sync
+        would succeed without proving anything.
         """
         self._error = Unavailable(f"the journal cannot be written: {error}")
         self._allocator.stop()
-        self._room = -1
+        self._space = -1
         self._beyond = 0
         waiting = [self._under_way, *self._queue, self._batch]
         self._under_way = None
@@ -464,53 +437,20 @@ class LocalLog:
             if batch is not None:
                 self._abandoned.add(batch.segment)
                 for future in batch.futures:
-                    self._fail_future(future, self._error)
+                    fail_future(future, self._error)
         self._wake_drain()
         self._on_failure(error)
 
-    @staticmethod
-    def _fail_future(future: asyncio.Future[None], error: Unavailable) -> asyncio.Future[None]:
-        if not future.done():
-            future.set_exception(error)
-            future.exception()  # prevents a log line for an unretrieved exception
-        return future
-
     def _rest(self) -> None:
-        """Handle that all is durable: wait for more, and after a while write the mark."""
         self._awake = False
-        now = self._loop.time()
-        self._committed_at = now
-        if not self._marked:
-            if self._closing:
-                self._mark()
-                return
-            if self._mark_timer is None:
-                self._mark_timer = self._loop.call_at(now + self._settings.idle_seconds, self._mark_when_idle)
-        self._wake_drain()
+        super()._rest()
 
-    def _mark_when_idle(self) -> None:
-        self._mark_timer = None
-        if self._awake or self._marked or self._error is not None:
-            # _rest sets the timer again, or there is nothing to mark.
-            return
-        due = self._committed_at + self._settings.idle_seconds
-        if self._loop.time() < due:
-            self._mark_timer = self._loop.call_at(due, self._mark_when_idle)
-        else:
-            self._mark()
-
-    def _mark(self) -> None:
-        """Write an empty row: it proves that the rows before it were answered, so damage to the last one is no torn
-        tail.
-        """
-        assert not self._records
-        assert not self._queue
-        self._close_batch()
-        self._flush()
+    def _is_idle(self) -> bool:
+        return not self._awake
 
     # --- reading --- ----
 
-    async def read_many(self, positions: Sequence[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(self, positions: Sequence[int]) -> list[RecordView | DamagedRecord]:
         """Return the records at these positions, in their order."""
         if not self._awake or max(positions, default=0) < self._oldest().origin:
             return await self._files.read_many(positions)
@@ -524,7 +464,7 @@ class LocalLog:
         """Return the oldest batch that is not durable, or the one being filled."""
         return self._under_way or (self._queue[0] if self._queue else self._batch)
 
-    def _from_memory(self, position: int) -> RecordView | RottenRecord | None:
+    def _from_memory(self, position: int) -> RecordView | DamagedRecord | None:
         """Return a record from the batches that are not durable yet."""
         if not self._awake or position >> 44 != self.log_id or position < self._oldest().origin:
             return None
@@ -535,7 +475,9 @@ class LocalLog:
                     return None
                 index = bisect_right(batch.ends, start)
                 assert start == (batch.ends[index - 1] if index else 0)
-                return check_record(batch.records[index], 0, position, self._files.path(*place_of(position)[:2]))
+                place = place_of(position)
+                path = self._files.path(place.log_id, place.segment)
+                return check_record(batch.records[index], 0, position, path, place.offset)
         return None
 
     # --- the end --- ----
@@ -543,9 +485,8 @@ class LocalLog:
     async def close(self) -> None:
         """Refuse appends, wait until all is durable or the log has failed, write the mark, and release the lock."""
         self._closing = True
-        self._room = -1
-        if self._mark_timer is not None:
-            self._mark_timer.cancel()
+        self._space = -1
+        self._stop_marks()
         self._allocator.stop()
         await self._allocator.drain()
         if self._error is None and (self._awake or not self._marked or self._records):
@@ -554,10 +495,6 @@ class LocalLog:
                 self._flush()
             await self._drained
         self._release()
-
-    def _wake_drain(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
 
     def _release(self) -> None:
         for segment in {self._batch.segment, *self._allocator.ready, *self._abandoned}:

@@ -1,20 +1,20 @@
 """Scan of a log whose process has ended: its rows, its end, and its damage.
 
-**Torn or damaged?** An incomplete row is either the one being written when the process or the machine stopped: it was
-never answered, and the log ends before it.  Or it was complete once, and is damaged: then the log must not be cut off
-there.  These decide:
+**Torn or damaged?** An incomplete row may be the one that was being written when the process or the machine stopped: it
+was never answered, and the log ends before it.  Or it was complete once, and is damaged: then the log must not end
+there.  These prove that it was complete:
 
 - A later row of this log, or a part of one.  The writer writes one row at a time and begins the next only when the sync
   of this one has returned (:mod:`backend.journal.local.log`).  So a trace of a later row proves that the disk once had
   this one.  If several rows were written concurrently, it would prove nothing.
 - The highest answered row that any row names.  After a burst an empty row is written for this alone.
-- Knowledge from elsewhere: a seal, a checkpoint or a chain that names a row.
+- A seal, a checkpoint or a chain that names the row.
 
 A row with an intact header (at the front or in the tail) and intact records counts, even the last one: a row that was
 never answered may exist, and :func:`rewrite_tail` makes it complete and durable before anything depends on it.
 
 **Extent of the loss.** The records of a damaged row are checked one by one, each part separately.  A corrupt record is
-returned as a :class:`~backend.journal.local.segments.RottenRecord`, with everything known about it.  Damage is *severe*
+returned as a :class:`~backend.journal.types.DamagedRecord`, with everything known about it.  Damage is *severe*
 if the affected shard is unknown: then the log must not be sealed before an operator has decided.
 """
 
@@ -23,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
-from zlib import crc32
+from typing import Final
+
+from isal.isal_zlib import crc32
 
 from backend.journal.local.disk import Disk, is_media_error
-from backend.journal.local.segments import RottenRecord, list_segments, rotten_record, segment_name
-from backend.journal.row_scanner import Found, Traces, directory_of, first_row, is_whole, is_zero
+from backend.journal.local.segments import list_segments, segment_name
+from backend.journal.row_scanner import Found, RowScanner, directory_of, first_row, is_whole, is_zero
 from backend.journal.rows import (
     ROW_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -36,13 +37,14 @@ from backend.journal.rows import (
     RowHeader,
     SegmentHeader,
     decode_intact,
-    decode_record,
     decode_segment_header,
     directory_entry,
     encode_row,
     encode_segment_header,
     position_of,
 )
+from backend.journal.salvage import RecordPlace, salvage_row
+from backend.journal.types import Damage, DamagedRecord, LogEnd, Row, RowExtent
 
 PAUSE_BYTES: Final = 256 << 10
 """Bytes of rows after which the loop gets a turn."""
@@ -52,65 +54,11 @@ _MARK_BYTES: Final = 8
 """Length of the non-zero mark that begins a row and a segment's header."""
 
 
-class Damage(NamedTuple):
-    """One deviation from what was written."""
-
-    file: str
-    offset: int
-    seq: int
-    """The row; 0 if unknown."""
-    what: str
-    shard: int | None = None
-    partition: int | None = None
-
-    def __str__(self) -> str:
-        whose = f", partition {self.partition}" if self.partition is not None else ""
-        return f"{self.file}:{self.offset} (row {self.seq}{whose}): {self.what}"
-
-
-class Row(NamedTuple):
-    seq: int
-    time_ms: int
-    answered: int
-    segment: int
-    offset: int
-    size_bytes: int
-    records: list[tuple[int, RecordView]] | list[tuple[int, RecordView | RottenRecord]]
-    """(position, record)"""
-
-
-class RowExtent(NamedTuple):
-    segment: int
-    offset: int
-    header: RowHeader
-
-
-class LogEnd(NamedTuple):
-    seq: int
-    """The last row."""
-    answered: int
-    """The highest row known to have been answered, from the log itself."""
-    time_ms: int
-    """The last time in any row, 0 if there is none."""
-    segment: int
-    offset: int
-    """End of the log: with ``segment``, the first byte behind its last row."""
-    damage: list[Damage]
-    severe: bool
-    """The log must not be sealed: records are lost, and their shards are unknown."""
-    torn: Damage | None
-    """The row being written at the end, if it is incomplete: nothing of it was ever answered.  If all its records are
-    there it counts nevertheless (``seq`` is its number).
-    """
-    tail: list[RowExtent]
-    """The rows past the answered mark."""
-
-
 class LocalScan:
     """Reads a log once, from a segment on.  Iterate over :meth:`rows`; :attr:`end` is set after the last one.
 
-    ``from_seq``: rows below it are skipped.  ``known_seq``: a row known from elsewhere to be durable, from a committed
-    checkpoint or chain.  ``sealed_seq``: the last row, if the log is sealed; later rows do not exist.
+    ``from_seq``: rows below it are skipped.  ``known_seq``: a row that a committed checkpoint or chain proves durable.
+    ``sealed_seq``: the last row, if the log is sealed; later rows do not exist.
 
     It reads a segment at a time, in a worker, and does not block the loop for more than some milliseconds.
     """
@@ -151,7 +99,7 @@ class LocalScan:
         self._chain: int | None = 0
         """Checksum of the preceding row that the next row has to name; None while unknown."""
         self._place = (self._from_segment, 0)
-        self._traces = Traces(log_id, 0)
+        self._row_scanner = RowScanner(log_id, 0)
 
     # --- iteration over the log --- ----
 
@@ -162,11 +110,11 @@ class LocalScan:
             for number in await self._disk.run(list_segments, self._disk, self._directory)
             if number >= self._from_segment
         ]
-        await self._find_life()
+        await self._find_nonce()
         pause = 0
         for number in self._numbers:
             buffer = await self._load(number)
-            offset, header_rotten = self._enter(number, buffer)
+            offset, header_damaged = self._enter(number, buffer)
             while offset and not self._is_past_seal():
                 found = await self._row_at(number, buffer, offset)
                 if found is None:
@@ -178,10 +126,10 @@ class LocalScan:
                 whole = not wanted or is_whole(buffer, found)
                 directory, defects = directory_of(buffer, found) if wanted else (None, [])
                 if not found.in_front:
-                    defects.insert(0, (found.offset, "the row's header is rotten (its tail has a copy)"))
-                if header_rotten:
-                    defects.insert(0, (0, "the segment's header is rotten"))
-                    header_rotten = False
+                    defects.insert(0, (found.offset, "the row's header is damaged (its tail has a copy)"))
+                if header_damaged:
+                    defects.insert(0, (0, "the segment's header is damaged"))
+                    header_damaged = False
                 end = found.offset + header.row_bytes
                 if defects or not whole:
                     if await self._is_durable(number, buffer, end, header.seq):
@@ -249,12 +197,12 @@ class LocalScan:
         """
         last, end = self._place
         for number, ranges in sorted(self._unreadable.items()):
-            begin = end if number == last else 0
-            behind = [start for start, stop in ranges if stop > begin]
+            lower = end if number == last else 0
+            behind = [start for start, stop in ranges if stop > lower]
             if number < last or not behind:
                 continue
-            is_read = all(stop <= begin or start >= begin + _MARK_BYTES for start, stop in ranges)
-            if not is_read or any(self._buffers[number][begin : begin + _MARK_BYTES]):
+            is_read = all(stop <= lower or start >= lower + _MARK_BYTES for start, stop in ranges)
+            if not is_read or any(self._buffers[number][lower : lower + _MARK_BYTES]):
                 what = "rows may have been where the disk cannot be read"
                 self._report(number, behind[0], self._seq, what, severe=True)
 
@@ -276,7 +224,7 @@ class LocalScan:
                 self._report(number, start, 0, f"{end - start} bytes cannot be read from the disk")
         return self._buffers[number]
 
-    async def _find_life(self) -> None:
+    async def _find_nonce(self) -> None:
         """Find the random number that marks this log's rows: from any segment header, or else from any row."""
         expected = self._from_segment
         for number in self._numbers:
@@ -285,30 +233,30 @@ class LocalScan:
             if number != expected and self._sealed_seq is None:
                 self._report(expected, 0, 0, "the segment is missing", severe=True)
             expected = number + 1
-        life = 0
+        nonce = 0
         for number in self._numbers:
             header = decode_segment_header(await self._disk.run(_read_start, self._disk, self._path(number)))
             if header is not None and header.log_id == self._log_id:
-                life = header.life
+                nonce = header.nonce
                 break
         else:
             for number in self._numbers:
                 buffer = await self._load(number)
                 row = first_row(buffer, self._log_id)
                 if row is not None:
-                    life = row.life
+                    nonce = row.nonce
                     break
                 if number not in self._unreadable:
                     del self._buffers[number]
-        self._traces = Traces(self._log_id, life)
+        self._row_scanner = RowScanner(self._log_id, nonce)
 
     def _enter(self, number: int, buffer: bytes) -> tuple[int, bool]:
-        """Check a segment's header against what came before.
+        """Check a segment's header against the rows before it.
 
         Returns the offset of its rows (0: the segment was never used), and whether the header is corrupt.  The first
         row decides whether that is damage, or a header that was being written.
         """
-        header = self._traces.segment_header(number, buffer)
+        header = self._row_scanner.segment_header(number, buffer)
         first = number == self._numbers[0]
         if header is None:
             if is_zero(buffer, 0):
@@ -316,11 +264,11 @@ class LocalScan:
                     self._seq = 1
                 return 0, False
             if first:
-                trace = self._traces.next_trace(buffer, SEGMENT_HEADER_BYTES, 0)
-                if number == 1 or trace is None:
+                found = self._row_scanner.next_row(buffer, SEGMENT_HEADER_BYTES, 0)
+                if number == 1 or found is None:
                     self._seq, self._chain = (1, 0) if number == 1 else (self._from_seq, None)
                 else:
-                    self._seq, self._chain = min(self._from_seq, trace.header.seq), None
+                    self._seq, self._chain = min(self._from_seq, found.header.seq), None
             return SEGMENT_HEADER_BYTES, True
         if first:
             if header.first_seq > self._from_seq:
@@ -344,14 +292,14 @@ class LocalScan:
 
         If no valid row is at ``offset``, this is the next row of which there is a trace.
         """
-        header = self._traces.own_row(buffer, offset)
+        header = self._row_scanner.own_row(buffer, offset)
         if header is not None and self._follows(header):
             return Found(offset, header, True)
         if is_zero(buffer, offset):
             return None
-        found = self._traces.next_trace(buffer, offset, self._seq - 1)
+        found = self._row_scanner.next_row(buffer, offset, self._seq - 1)
         if found is None:
-            # Rows of later segments prove that this was not the end of the log, but not that this was a row.
+            # Rows of later segments prove that the log did not end here, but not that these bytes were a row.
             if self._seq <= self._known or await self._is_traced_later(number, self._seq - 1):
                 self._report(number, offset, self._seq, "unreadable bytes behind the last row of the segment")
             else:
@@ -371,7 +319,7 @@ class LocalScan:
         """Return whether row ``seq`` was once durable: there is a trace of a later one behind ``offset``, or it is
         known.
         """
-        if seq <= self._known or self._traces.next_trace(buffer, offset, seq) is not None:
+        if seq <= self._known or self._row_scanner.next_row(buffer, offset, seq) is not None:
             return True
         return await self._is_traced_later(number, seq)
 
@@ -379,8 +327,8 @@ class LocalScan:
         for later in self._numbers:
             if later > number:
                 buffer = await self._load(later)
-                header = self._traces.segment_header(later, buffer)
-                if (header is not None and header.first_seq > seq) or self._traces.next_trace(
+                header = self._row_scanner.segment_header(later, buffer)
+                if (header is not None and header.first_seq > seq) or self._row_scanner.next_row(
                     buffer, 0, seq
                 ) is not None:
                     return True
@@ -392,51 +340,27 @@ class LocalScan:
         """Decode a row that counts."""
         offset, header, _ = found
         start = offset + ROW_HEADER_BYTES
-        records: list[tuple[int, RecordView]] | list[tuple[int, RecordView | RottenRecord]] | None = None
+        records: list[tuple[int, RecordView]] | list[tuple[int, RecordView | DamagedRecord]] | None = None
         if whole:
             position = position_of(self._log_id, number, start)
             records = decode_intact(buffer, start, start + header.payload_bytes, position)
         if records is None:
-            records = self._salvage(number, buffer, found, directory)
-        return Row(header.seq, header.time_ms, header.answered, number, offset, header.row_bytes, records)
 
-    def _salvage(
-        self, number: int, buffer: bytes, found: Found, directory: list[tuple[int, int]] | None
-    ) -> list[tuple[int, RecordView | RottenRecord]]:
-        """Return the readable records of a damaged row."""
-        file = self._path(number)
-        start = found.offset + ROW_HEADER_BYTES
-        limit = start + found.header.payload_bytes
-        records: list[tuple[int, RecordView | RottenRecord]] = []
-        offset, index, known = start, 0, len(self._damage)
-        while offset < limit:
-            end, shard = (start + directory[index][0], directory[index][1]) if directory else (limit, None)
-            record = decode_record(buffer, offset, min(end, limit))
-            position = position_of(self._log_id, number, offset)
-            if isinstance(record, RecordView):
-                records.append((position, record))
-                size_bytes = record.size_bytes
-            else:
-                rotten = rotten_record(record, position, file, shard)
-                records.append((position, rotten))
-                what = f"the {rotten.part} of a record is rotten"
-                self._damage.append(Damage(file, offset, found.header.seq, what, rotten.shard, rotten.partition))
-                size_bytes = record.size_bytes
-                if not size_bytes and directory is None:
-                    self._report(number, offset, found.header.seq, "the rest of the row cannot be read", severe=True)
-                    break
-            offset = end if directory else offset + size_bytes
-            index += 1
-        if len(self._damage) == known:
-            self._report(number, found.offset, found.header.seq, "padding or checks are rotten, all records are intact")
-        return records
+            def place_at(_index: int, at: int) -> RecordPlace:
+                return RecordPlace(position_of(self._log_id, number, at), at, "a record")
+
+            salvaged = salvage_row(buffer, found, directory, self._path(number), offset, place_at)
+            records = salvaged.records
+            self._damage += salvaged.damage
+            self._severe = self._severe or salvaged.severe
+        return Row(header.seq, header.time_ms, header.answered, number, offset, header.row_bytes, records)
 
 
 async def rewrite_tail(disk: Disk, directory: str, end: LogEnd) -> None:
     """Write the rows past the answered mark again, and sync them.
 
-    The scan may have read page cache that the disk never got: after a failed sync, or if the process died between write
-    and sync.  Raises :class:`OSError`; then nothing may depend on these rows.
+    The scan may have read pages from the cache that were never written to the disk: after a failed sync, or if the
+    process died between write and sync.  Raises :class:`OSError`; then nothing may depend on these rows.
     """
     await disk.run(_rewrite, disk, directory, end.tail)
 
@@ -466,7 +390,7 @@ def _as_written(data: bytes, row: RowExtent) -> bytes:
     ends = list(itertools.accumulate(view.size_bytes for _, view in views))
     records = [data[ROW_HEADER_BYTES + a : ROW_HEADER_BYTES + b] for a, b in itertools.pairwise([0, *ends])]
     rebuilt, check = encode_row(
-        life=header.life,
+        nonce=header.nonce,
         log_id=header.log_id,
         seq=header.seq,
         answered=header.answered,
@@ -482,7 +406,7 @@ def _as_written(data: bytes, row: RowExtent) -> bytes:
 def _segment_header_before(row: RowExtent) -> bytes:
     header = row.header
     return encode_segment_header(
-        SegmentHeader(header.life, header.log_id, row.segment, header.seq, header.time_ms, header.chain)
+        SegmentHeader(header.nonce, header.log_id, row.segment, header.seq, header.time_ms, header.chain)
     )
 
 

@@ -17,13 +17,13 @@ from typing import Final
 from backend.api import StorageFull
 from backend.journal.local.disk import Disk
 from backend.journal.local.segments import lock_log, segment_name
-from backend.journal.rows import SEGMENT_HEADER_BYTES, SEGMENT_MAX, decode_segment_header
+from backend.journal.rows import SEGMENT_HEADER_BYTES, decode_segment_header
 
 logger = logging.getLogger(__name__)
 
 AHEAD: Final = 2
 """Segments preallocated in addition to the current one: the next one, and the reserve."""
-ROOM_CHECK_SECONDS: Final = 0.25
+SPACE_CHECK_SECONDS: Final = 0.25
 SEGMENT_BYTES_MIN: Final = 4096
 
 
@@ -42,22 +42,30 @@ class SegmentAllocator:
     """The preallocated segments.  Used from one event loop."""
 
     def __init__(
-        self, disk: Disk, directory: str, *, segment_bytes: int, low_water_bytes: int, next_number: int
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        segment_bytes: int,
+        low_water_bytes: int,
+        next_number: int,
+        last_number: int,
     ) -> None:
         self.ready: deque[Segment] = deque()
         self.refusing = False
-        """Only operations that may use the reserve are accepted."""
+        """True while only operations that may use the reserve are accepted."""
         self._disk = disk
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._low_water_bytes = low_water_bytes
         self._next_number = next_number
+        self._last_number = last_number
         self._loop = asyncio.get_running_loop()
         self._low = False
         self._stopped = False
         self._checked = self._loop.time()
-        self._complaint = ""
-        self._told_full = False
+        self._last_error = ""
+        self._reported_full = False
         self._maker: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
         self._recheck: asyncio.TimerHandle | None = None
@@ -66,17 +74,17 @@ class SegmentAllocator:
         """Return the number of segments that may be taken."""
         return len(self.ready) - (0 if reserve else 1)
 
-    def short(self) -> bool:
-        """Return whether little more than the current segment is left for new messages: the disk is full, or nearly
-        so.
+    def is_nearly_full(self) -> bool:
+        """Return whether little more than the current segment is left for new messages, because the disk is full or
+        nearly full.
         """
         return self.refusing or self.available(False) < 1
 
     def shortage(self) -> str:
-        """Return the cause of the lack of room: the error of the last preallocation, or a disk without free space."""
-        if self._complaint:
-            return f"no room in the journal, for no segment can be made: {self._complaint}"
-        return "no room in the journal: the disk is full, or nearly so"
+        """Return the cause of the lack of space: the error of the last preallocation, or a disk without free space."""
+        if self._last_error:
+            return f"no space in the journal: no segment can be created: {self._last_error}"
+        return "no space in the journal: the disk is full or nearly full"
 
     def take(self) -> Segment:
         segment = self.ready.popleft()
@@ -86,7 +94,7 @@ class SegmentAllocator:
 
     def check_free(self) -> None:
         """Check the free space, unless it was checked just now."""
-        if self._loop.time() - self._checked > ROOM_CHECK_SECONDS:
+        if self._loop.time() - self._checked > SPACE_CHECK_SECONDS:
             self.make()
 
     def make(self) -> None:
@@ -123,7 +131,7 @@ class SegmentAllocator:
                 self._checked = self._loop.time()
                 self._low = free < self._low_water_bytes
                 self._weigh()
-                if len(self.ready) >= AHEAD or self._stopped:
+                if len(self.ready) >= AHEAD or self._stopped or self._next_number > self._last_number:
                     break
                 # The reserve itself may use some of the space that is kept for checkpoints, but not all of it.
                 keep = self._low_water_bytes // (1 if self.ready else 4)
@@ -133,31 +141,30 @@ class SegmentAllocator:
                     make_segment, self._disk, self._directory, self._next_number, self._segment_bytes
                 )
                 self._next_number += 1
-                assert self._next_number <= SEGMENT_MAX
                 self.ready.append(segment)
                 self._weigh()
                 self._notify_made(self._loop.create_future())
-            self._complaint = ""
+            self._last_error = ""
         except OSError as error:
             # Retried at intervals, but logged once.
-            if str(error) != self._complaint:
-                self._complaint = str(error)
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 logger.warning("cannot preallocate a segment in %s: %s", self._directory, error)
         # A failed assertion, for example; until allocation works, nothing is stored.
         except Exception as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 logger.exception("cannot preallocate a segment in %s", self._directory)
         finally:
             self._maker = None
             self._notify_made(None)
-            full = self.short()
-            if full != self._told_full and not self._stopped:
-                self._told_full = full
-                state = f"full: {self.shortage()}" if full else "has room again"
+            full = self.is_nearly_full()
+            if full != self._reported_full and not self._stopped:
+                self._reported_full = full
+                state = f"full: {self.shortage()}" if full else "has space again"
                 logger.warning("journal %s: %s", self._directory, state)
             if (self.refusing or len(self.ready) < AHEAD) and not self._stopped:
-                self._recheck = self._loop.call_later(ROOM_CHECK_SECONDS, self._check_again)
+                self._recheck = self._loop.call_later(SPACE_CHECK_SECONDS, self._check_again)
 
     def _check_again(self) -> None:
         self._recheck = None
@@ -172,7 +179,7 @@ class SegmentAllocator:
 def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segment]:
     """Create a log's folder, its lock and its first segment, a smaller one if there is little space.  Blocking.
 
-    Raises :class:`StorageFull`, :class:`~backend.journal.local.segments.LogInUse`, :class:`OSError`.
+    Raises :class:`StorageFull`, :class:`~backend.journal.types.LogInUse`, :class:`OSError`.
     """
     disk.mkdir(directory)
     lock_fd = lock_log(disk, directory)
@@ -186,7 +193,7 @@ def make_log(disk: Disk, directory: str, segment_bytes: int) -> tuple[int, Segme
                 raise
             if segment_bytes < SEGMENT_BYTES_MIN:
                 disk.close(lock_fd)
-                raise StorageFull(f"no room for a log in {directory}: {error}") from error
+                raise StorageFull(f"no space for a log in {directory}: {error}") from error
 
 
 def make_segment(disk: Disk, directory: str, number: int, size_bytes: int) -> Segment:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from backend.api import Unavailable
 from backend.journal.local.disk import Disk, is_media_error
@@ -18,12 +18,13 @@ from backend.journal.rows import (
     RECORD_HEADER_BYTES,
     SEGMENT_MAX,
     RecordView,
-    Rotten,
     decode_record,
     place_of,
     record_bytes_at,
     segment_key,
 )
+from backend.journal.salvage import check_record, damaged_record
+from backend.journal.types import DamagedRecord, LogInUse
 
 OPEN_FILES_MAX: Final = 64
 FIRST_READ_BYTES: Final = 4096
@@ -33,27 +34,6 @@ SPAN_GAP_MAX: Final = 16 << 10
 """Maximum distance of records that are read together, up to :data:`SPAN_BYTES_MAX`."""
 
 LOCK_FILE: Final = "lock"
-
-
-class LogInUse(Exception):
-    """The process that writes this log is alive."""
-
-
-class RottenRecord(NamedTuple):
-    """A record that cannot be read as it was written."""
-
-    position: int
-    file: str
-    offset: int
-    part: str
-    """``header``, ``head``, ``body``; or ``file``: the file is missing, or the device has lost these bytes."""
-    shard: int | None = None
-    partition: int | None = None
-    record: RecordView | None = None
-    """The readable rest: all but the body if ``part`` is body, no head if it is head."""
-
-    def __str__(self) -> str:
-        return f"rotten {self.part} of the record at {self.file}:{self.offset}"
 
 
 def segment_name(segment: int) -> str:
@@ -69,7 +49,7 @@ def lock_log(disk: Disk, directory: str) -> int:
     try:
         return disk.lock(path)
     except BlockingIOError:
-        raise LogInUse(f"{path} is held by a living process") from None
+        raise LogInUse(f"{path} is locked by a running process") from None
 
 
 def list_segments(disk: Disk, directory: str) -> list[int]:
@@ -79,20 +59,6 @@ def list_segments(disk: Disk, directory: str) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
-
-
-def rotten_record(rotten: Rotten, position: int, file: str, shard: int | None = None) -> RottenRecord:
-    """Describe a corrupt record: its place, and its shard and partition as far as known."""
-    rest = rotten.record
-    if rest is None:
-        return RottenRecord(position, file, place_of(position).offset, rotten.part, shard)
-    return RottenRecord(position, file, place_of(position).offset, rotten.part, rest.shard, rest.partition, rest)
-
-
-def check_record(buffer: bytes, offset: int, position: int, file: str) -> RecordView | RottenRecord:
-    """Decode the record at ``offset`` of ``buffer``; if it is corrupt, return it with its place."""
-    view = decode_record(buffer, offset)
-    return view if isinstance(view, RecordView) else rotten_record(view, position, file)
 
 
 class _OpenFile:
@@ -140,14 +106,14 @@ class SegmentFiles:
 
     # --- reading --- ----
 
-    async def read_many(self, positions: Iterable[int]) -> list[RecordView | RottenRecord]:
+    async def read_many(self, positions: Iterable[int]) -> list[RecordView | DamagedRecord]:
         """Return the records at these positions, in their order.  Neighbours are read together.
 
         Raises :class:`Unavailable` when they cannot be read now: a record counts as corrupt only after its bytes were
         read, or the device has reported their loss.
         """
         positions = list(positions)
-        found: dict[int, RecordView | RottenRecord] = {}
+        found: dict[int, RecordView | DamagedRecord] = {}
         for span in _spans(sorted(positions)):
             try:
                 await self._read_span(span, found)
@@ -157,7 +123,7 @@ class SegmentFiles:
                         found[position] = await self._read_alone(position)
         return [found[position] for position in positions]
 
-    async def _read_span(self, span: list[int], found: dict[int, RecordView | RottenRecord]) -> None:
+    async def _read_span(self, span: list[int], found: dict[int, RecordView | DamagedRecord]) -> None:
         first = span[0]
         size_bytes = (span[-1] - first << 3) + FIRST_READ_BYTES
         data = await self._pread(first, size_bytes)
@@ -167,14 +133,15 @@ class SegmentFiles:
             if isinstance(view, RecordView):
                 found[position] = view
                 continue
-            path = self.path(*place_of(position)[:2])
+            place = place_of(position)
+            path = self.path(place.log_id, place.segment)
             needed = record_bytes_at(data, at)
             if at + needed > len(data):  # not corrupt, only longer than the bytes read
-                found[position] = check_record(await self._pread(position, needed), 0, position, path)
+                found[position] = check_record(await self._pread(position, needed), 0, position, path, place.offset)
             else:
-                found[position] = rotten_record(view, position, path)
+                found[position] = damaged_record(view, position, path, place.offset)
 
-    async def _read_alone(self, position: int) -> RecordView | RottenRecord:
+    async def _read_alone(self, position: int) -> RecordView | DamagedRecord:
         """Read one record alone, after a read together with others has failed."""
         place = place_of(position)
         path = self.path(place.log_id, place.segment)
@@ -183,9 +150,9 @@ class SegmentFiles:
             data = await self._pread(position, record_bytes_at(header, 0) or RECORD_HEADER_BYTES)
         except OSError as error:
             if is_media_error(error) or (isinstance(error, FileNotFoundError) and await self._is_gone(path)):
-                return RottenRecord(position, path, place.offset, "file")
+                return DamagedRecord(position, path, place.offset, "file")
             raise Unavailable(f"messages cannot be read now: {error}") from error
-        return check_record(data, 0, position, path)
+        return check_record(data, 0, position, path, place.offset)
 
     async def _is_gone(self, path: str) -> bool:
         """Return whether a file is missing from folders that all exist: the whole disk may be missing for a while."""
@@ -239,7 +206,7 @@ class SegmentFiles:
             raise FileNotFoundError(errno.ENOENT, "dropped", path)
         file = self._open.get(key)
         if file is not None:
-            self.disk.close(fd)  # another reader was faster
+            self.disk.close(fd)  # another reader has opened it first
             return file
         file = self._open[key] = _OpenFile(fd)
         while len(self._open) > OPEN_FILES_MAX:
@@ -343,7 +310,7 @@ class SegmentFiles:
             return True
         if any(name != LOCK_FILE for name in names):
             return False
-        with contextlib.suppress(FileNotFoundError):  # another node was as fast
+        with contextlib.suppress(FileNotFoundError):  # another node has removed it at the same time
             for name in names:
                 self.disk.unlink(f"{directory}/{name}")
             self.disk.rmdir(directory)

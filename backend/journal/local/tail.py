@@ -104,7 +104,7 @@ def _is_written(fd: int, offset: int) -> bool:
 
 
 def stand_still(tails: list[LogTail], tries: int) -> bool:
-    """Find a moment at which none of these logs moved, with all of them at their ends; False: there was none.
+    """Find a moment at which all of these logs were followed to their ends and none grew; False: there was none.
 
     First each is followed to its end, then each is found unmoved: so all stood still at the moment between the two
     passes.

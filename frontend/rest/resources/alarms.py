@@ -12,13 +12,13 @@ from frontend.alarms.alarms import AlarmDefinition, Alarms
 from frontend.alarms.webhooks import WebhookFailed
 from frontend.queue_metrics import BY_NAME
 from frontend.request.access import in_prefixes
-from frontend.rest.caller import ManagingRoute, Visitor, Who
+from frontend.request.context import Context
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import AlarmGiven, AlarmList, AlarmMade, AlarmShown, AlarmTested
 from frontend.rest.problems import Problem, invalid, not_found
-from frontend.sqs.actions.context import Context
 from metadata_service.alarms import WatchedAlarm
 
-ALARMS_MOST = 500
+ALARMS_MAX = 500
 """Maximum number of alarms of an account."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 
@@ -36,28 +36,28 @@ def create_router(context: Context) -> APIRouter:
             raise Problem(409, "AlarmsOff", 'This service keeps no alarms: its operator has set alarms = "off".')
         return services.alarms
 
-    async def find(who: Visitor, owner: str, name: str, scope: Scope = "manage") -> WatchedAlarm:
+    async def find(caller: RestCaller, owner: str, name: str, scope: Scope = "manage") -> WatchedAlarm:
         """Find the alarm if the caller's key may be used for its queue."""
-        who.target = f"alarm {name[:80]} of {owner}"
+        caller.target = f"alarm {name[:80]} of {owner}"
         found = await alarms().store.get_alarm(owner, name)
         if found is None:
             raise not_found(f"alarm {name[:80]!r}")
-        who.require_queue(scope, owner, found.alarm.queue)
-        who.target = f"alarm {name} of {owner}"
+        caller.require_queue(scope, owner, found.alarm.queue)
+        caller.target = f"alarm {name} of {owner}"
         return found
 
     @router.put("/alarms/{name}", name="alarm.create", status_code=201)
-    async def create(who: Who, name: Name, given: AlarmGiven, account: Account = None) -> AlarmMade:
+    async def create(caller: CurrentCaller, name: Name, given: AlarmGiven, account: Account = None) -> AlarmMade:
         """Create an alarm, replacing one of the same name.  The answer contains the secret that signs the
         webhook's calls.
 
         The alarm goes off when the metric has been beyond the threshold for the given number of minutes.  Of a
         counted metric its rate per minute is compared.
         """
-        owner = who.account(account)
+        owner = caller.account(account)
         kept = alarms()
-        who.require_queue("manage", owner, given.queue)
-        who.target = f"alarm {name[:80]} of {owner}"
+        caller.require_queue("manage", owner, given.queue)
+        caller.target = f"alarm {name[:80]} of {owner}"
         if not _NAME.match(name):
             raise invalid("The name of an alarm is 1 to 80 letters, digits, - and _.")
         if given.metric not in BY_NAME:
@@ -66,10 +66,10 @@ def create_router(context: Context) -> APIRouter:
         known = await kept.store.list_alarms(owner)
         before = next((one for one in known if one.alarm.name == name), None)
         if before is not None:
-            who.require_queue("manage", owner, before.alarm.queue)
-            who.target = f"alarm {name} of {owner}"
-        elif len(known) >= ALARMS_MOST:
-            raise Problem(409, "TooManyAlarms", f"The account {owner} has {ALARMS_MOST} alarms; delete some.")
+            caller.require_queue("manage", owner, before.alarm.queue)
+            caller.target = f"alarm {name} of {owner}"
+        elif len(known) >= ALARMS_MAX:
+            raise Problem(409, "TooManyAlarms", f"The account {owner} has {ALARMS_MAX} alarms; delete some.")
         asked = AlarmDefinition(
             given.queue, given.metric, given.comparison, given.threshold, given.minutes, given.webhook
         )
@@ -82,40 +82,40 @@ def create_router(context: Context) -> APIRouter:
 
     @router.get("/alarms", name="alarm.list")
     async def list_alarms(
-        who: Who,
+        caller: CurrentCaller,
         account: Account = None,
         queue: Annotated[str | None, Query(description="only alarms on this queue")] = None,
     ) -> AlarmList:
         """List the alarms of an account, by name, on queues that the key may be used for."""
-        owner = who.account(account)
-        who.require_scope("monitor")
+        owner = caller.account(account)
+        caller.require_scope("monitor")
         found = [one for one in await alarms().store.list_alarms(owner) if queue is None or one.alarm.queue == queue]
-        allowed = set(in_prefixes(who.principal, {one.alarm.queue for one in found}))
+        allowed = set(in_prefixes(caller.principal, {one.alarm.queue for one in found}))
         return AlarmList(alarms=[_shown(one) for one in found if one.alarm.queue in allowed])
 
     @router.get("/alarms/{name}", name="alarm.show")
-    async def show(who: Who, name: Name, account: Account = None) -> AlarmShown:
+    async def show(caller: CurrentCaller, name: Name, account: Account = None) -> AlarmShown:
         """Show an alarm, its state, and the delivery of its notifications."""
-        return _shown(await find(who, who.account(account), name, "monitor"))
+        return _shown(await find(caller, caller.account(account), name, "monitor"))
 
     @router.delete("/alarms/{name}", name="alarm.delete", status_code=204)
-    async def delete(who: Who, name: Name, account: Account = None) -> Response:
+    async def delete(caller: CurrentCaller, name: Name, account: Account = None) -> Response:
         """Delete an alarm.  Notifications that were not delivered yet are dropped."""
-        owner = who.account(account)
-        found = await find(who, owner, name)
+        owner = caller.account(account)
+        found = await find(caller, owner, name)
         await alarms().store.delete_alarm(owner, found.alarm.name)
         return Response(status_code=204)
 
     @router.post("/alarms/{name}/test", name="alarm.test")
-    async def test(who: Who, name: Name, account: Account = None) -> AlarmTested:
+    async def test(caller: CurrentCaller, name: Name, account: Account = None) -> AlarmTested:
         """Call the webhook once, as if the alarm went off now; its state does not change."""
-        found = await find(who, who.account(account), name)
+        found = await find(caller, caller.account(account), name)
         try:
             await alarms().test(found.alarm)
         except WebhookFailed as error:
             text = str(error)
             return AlarmTested(delivered=False, detail=f"{text[:1].upper()}{text[1:]}.")
-        return AlarmTested(delivered=True, detail=f"The webhook at {found.alarm.host} has heard it.")
+        return AlarmTested(delivered=True, detail=f"The webhook at {found.alarm.host} has received it.")
 
     return router
 
@@ -137,7 +137,7 @@ def _shown(watched: WatchedAlarm) -> AlarmShown:
         value=status.value,
         breaching_since=status.breaching_since_s or None,
         waiting=len(status.waiting),
-        told=status.told_s or None,
+        delivered_at=status.delivered_s or None,
         trouble=status.trouble or None,
         lost=status.lost,
     )

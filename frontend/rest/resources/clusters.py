@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import APIRouter, Path, Query
 
-from frontend.rest.caller import ManagingRoute, Visitor, Who
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import (
     CandidateShown,
     ClusterLine,
@@ -32,7 +32,7 @@ from frontend.rest.models import (
 )
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.services import Services
-from metadata_service.clusters.directory import LOOK_SECONDS, ClusterDirectory, ReportedCluster, change_cluster
+from metadata_service.clusters.directory import POLL_SECONDS, ClusterDirectory, ReportedCluster, change_cluster
 from metadata_service.clusters.election import STAND_BY_SECONDS
 from metadata_service.models import (
     FIRST_CLUSTER,
@@ -47,12 +47,12 @@ from metadata_service.models import (
 from metadata_service.queue_settings import is_fifo
 from metadata_service.store import ClusterRegistry, ConditionFailed, QueueNotFound, StoreError
 
-PINS_MOST = 100
+PINS_MAX = 100
 """Maximum number of queues with a fixed number of partitions: the manager checks all of them continuously."""
 
 ASK_SECONDS = 1.0
 """Time for which the status waits for the metadata; then it shows the last known state."""
-REPORT_LATE_SECONDS = 3 * LOOK_SECONDS
+REPORT_LATE_SECONDS = 3 * POLL_SECONDS
 SUSPECT_MS = 2_500
 """Silence after which a node is suspect: heartbeats arrive every second, and are seen half a second later."""
 ACTING_LATE_SECONDS = 8.0
@@ -76,13 +76,13 @@ def create_router(services: Services) -> APIRouter:
     router = APIRouter(route_class=ManagingRoute, tags=["clusters"])
 
     @router.get("/clusters", name="cluster.list")
-    async def list_clusters(who: Who) -> ClusterList:
+    async def list_clusters(caller: CurrentCaller) -> ClusterList:
         """List all backend clusters, by number.
 
         Answers within two seconds: sources that did not answer by then are named, and their last known state is
         shown.
         """
-        who.require_role("operator")
+        caller.require_role("operator")
         not_asked: list[str] = []
         await _ask(REPORTS, _refresh(), not_asked)
         shown = [_shown(known, silent_s, services.clock()) for known, silent_s in await _known()]
@@ -98,13 +98,13 @@ def create_router(services: Services) -> APIRouter:
         )
 
     @router.get("/cluster", name="cluster.status")
-    async def status(who: Who) -> ClusterStatus:
+    async def status(caller: CurrentCaller) -> ClusterStatus:
         """Show all backend clusters with their nodes, and the latest decisions of the out-cluster manager.
 
         Answers within two seconds: sources that did not answer by then are named, and their last known state is
         shown.
         """
-        who.require_role("operator")
+        caller.require_role("operator")
         not_asked: list[str] = []
         _, manager = await asyncio.gather(
             _ask(REPORTS, _refresh(), not_asked),
@@ -122,54 +122,56 @@ def create_router(services: Services) -> APIRouter:
         return ClusterStatus(clusters=shown, manager=manager, not_asked=not_asked)
 
     @router.post("/clusters/{name}/nodes/{node}/drain", name="cluster.drain")
-    async def drain(who: Who, name: Name, node: Node) -> ClusterShown:
+    async def drain(caller: CurrentCaller, name: Name, node: Node) -> ClusterShown:
         """Drain a node: it gives up all its shards, and gets none until it is undrained, also after a restart."""
-        fleet = _several(who, f"{name}/{node}")
+        fleet = _several(caller, f"{name}/{node}")
         if node not in _nodes_of(fleet, name):
             raise not_found(f"node {node} in cluster {name}")
         return await _change(fleet, name, lambda cluster: _with_drained(cluster, {*cluster.drained, node}))
 
     @router.post("/clusters/{name}/nodes/{node}/undrain", name="cluster.undrain")
-    async def undrain(who: Who, name: Name, node: Node) -> ClusterShown:
+    async def undrain(caller: CurrentCaller, name: Name, node: Node) -> ClusterShown:
         """Allow a node to have shards again."""
-        fleet = _several(who, f"{name}/{node}")
+        fleet = _several(caller, f"{name}/{node}")
         return await _change(fleet, name, lambda cluster: _with_drained(cluster, {*cluster.drained} - {node}))
 
     @router.post("/clusters/{name}/retire", name="cluster.retire")
-    async def retire(who: Who, name: Name) -> ClusterShown:
+    async def retire(caller: CurrentCaller, name: Name) -> ClusterShown:
         """Retire a cluster: it gets no new queues, and the out-cluster manager moves its queues to other clusters."""
-        fleet = _several(who, name)
+        fleet = _several(caller, name)
         await fleet.refresh()
         if all(one.cluster.name == name or one.cluster.state == "retiring" for one in fleet.known()):
             raise Problem(409, "LastCluster", f"There is no other cluster than {name} that takes queues.")
         return await _change(fleet, name, _retiring)
 
     @router.post("/clusters/{name}/serve", name="cluster.serve")
-    async def serve(who: Who, name: Name) -> ClusterShown:
+    async def serve(caller: CurrentCaller, name: Name) -> ClusterShown:
         """Return a retiring cluster to service; queues that were moved off stay where they are."""
-        fleet = _several(who, name)
+        fleet = _several(caller, name)
         return await _change(fleet, name, _serving)
 
     @router.put("/clusters/{name}/weight", name="cluster.weight")
-    async def weigh(who: Who, name: Name, given: WeightGiven) -> ClusterShown:
+    async def weigh(caller: CurrentCaller, name: Name, given: WeightGiven) -> ClusterShown:
         """Set the weight of a cluster for new queues: with 2 it gets twice as many as one with 1."""
-        fleet = _several(who, name)
+        fleet = _several(caller, name)
         return await _change(fleet, name, lambda cluster: msgspec.structs.replace(cluster, weight=given.weight))
 
     @router.get("/queues/{name}/partitions", name="cluster.queue")
-    async def partitions(who: Who, name: QueueName, account: Account = None) -> PartitionList:
+    async def partitions(caller: CurrentCaller, name: QueueName, account: Account = None) -> PartitionList:
         """Show the partitions of a queue, and their clusters."""
-        queue = await _queue(who, name, account)
+        queue = await _queue(caller, name, account)
         entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
         return _partitions(queue, entry.pins)
 
     @router.put("/queues/{name}/partitions", name="cluster.split")
-    async def split(who: Who, name: QueueName, given: SplitGiven, account: Account = None) -> PartitionList:
+    async def split(
+        caller: CurrentCaller, name: QueueName, given: SplitGiven, account: Account = None
+    ) -> PartitionList:
         """Set the number of partitions of a standard queue; the out-cluster manager carries it out."""
-        who.require_role("operator")
-        who.target = who.arn(who.account(account), name)
-        fleet = _several(who, who.target)
-        queue = await _queue(who, name, account)
+        caller.require_role("operator")
+        caller.target = caller.arn(caller.account(account), name)
+        fleet = _several(caller, caller.target)
+        queue = await _queue(caller, name, account)
         if is_fifo(queue.attributes):
             raise Problem(409, "FixedPartitions", "The number of partitions of a FIFO queue is set when it is created.")
         return _partitions(queue, await _pin(fleet.registry, queue, given.partitions))
@@ -203,10 +205,10 @@ def create_router(services: Services) -> APIRouter:
         entry = ManagerEntry() if services.fleet is None else await services.fleet.registry.manager()
         return await _manager(entry) if entry.version else None
 
-    def _several(who: Visitor, target: str) -> ClusterDirectory:
+    def _several(caller: RestCaller, target: str) -> ClusterDirectory:
         """The directory of clusters, for changes by an operator."""
-        who.target = target
-        who.require_role("operator")
+        caller.target = target
+        caller.require_role("operator")
         if services.fleet is None:
             raise Problem(409, "OneProcess", "This service is one process, and has no clusters to manage.")
         return services.fleet
@@ -222,10 +224,10 @@ def create_router(services: Services) -> APIRouter:
         assert known is not None
         return _shown(known, fleet.silent_s(known), services.clock())
 
-    async def _queue(who: Visitor, name: str, account: str | None) -> Queue:
-        owner = who.account(account)
-        who.target = who.arn(owner, name)
-        who.require_role("operator")
+    async def _queue(caller: RestCaller, name: str, account: str | None) -> Queue:
+        owner = caller.account(account)
+        caller.target = caller.arn(owner, name)
+        caller.require_role("operator")
         try:
             return await services.metadata.get(owner, name)
         except QueueNotFound:
@@ -239,10 +241,10 @@ def create_router(services: Services) -> APIRouter:
                     409, "NoManager", "This is done by the out-cluster manager, which has never run: start it first."
                 )
             others = [pin for pin in entry.pins if pin.queue_id != queue.queue_id]
-            if len(others) >= PINS_MOST:
+            if len(others) >= PINS_MAX:
                 others = [pin for pin in others if await _of_queue(pin) is not None]
-            if count is not None and len(others) >= PINS_MOST:
-                raise invalid(f"The partitions of {PINS_MOST} queues are set, which is the maximum.")
+            if count is not None and len(others) >= PINS_MAX:
+                raise invalid(f"The partitions of {PINS_MAX} queues are set, which is the maximum.")
             pins = (*others, *([] if count is None else [Pin(queue.queue_id, count)]))
             with contextlib.suppress(ConditionFailed):  # the manager has updated its entry at the same time
                 await registry.update_manager(msgspec.structs.replace(entry, pins=pins))
@@ -252,7 +254,7 @@ def create_router(services: Services) -> APIRouter:
         pinned = [(pin, await _of_queue(pin)) for pin in entry.pins]
         return ManagerShown(
             name=entry.manager or None,
-            heard=entry.time_ms / 1000,
+            reported_at=entry.time_ms / 1000,
             processes=[_candidate(entry, one, services.clock()) for one in entry.candidates],
             decisions=[DecisionShown(time=one.time_ms / 1000, text=one.text) for one in entry.decisions],
             pins=[
@@ -272,7 +274,7 @@ def create_router(services: Services) -> APIRouter:
                 PartitionShown(
                     id=one.id,
                     cluster=_cluster_name(cluster_of(one.id)),
-                    state="opening" if one.awaits else one.state,
+                    state="opening" if one.pending_token_sources else one.state,
                     slot=one.slot,
                 )
                 for one in queue.partitions
@@ -299,7 +301,7 @@ def _candidate(entry: ManagerEntry, one: Candidate, now_s: float) -> CandidateSh
     return CandidateShown(
         name=one.name,
         state=state,
-        heard=one.time_ms / 1000,
+        reported_at=one.time_ms / 1000,
         since=one.gone_ms / 1000 or None,
         taken_over_by=one.successor or None,
     )
@@ -307,7 +309,7 @@ def _candidate(entry: ManagerEntry, one: Candidate, now_s: float) -> CandidateSh
 
 def _shown(known: ReportedCluster, silent_s: float, now_s: float) -> ClusterShown:
     cluster, report = known.cluster, known.report
-    told: dict[str, Any] = {
+    reported_values: dict[str, Any] = {
         "utilisation": None,
         "reported_seconds": None,
         "manager": None,
@@ -315,7 +317,7 @@ def _shown(known: ReportedCluster, silent_s: float, now_s: float) -> ClusterShow
         "unassigned": 0,
     }
     if report is not None:
-        told = {
+        reported_values = {
             "utilisation": round(report.utilisation, 3),
             "reported_seconds": round(silent_s, 1),
             "manager": report.manager,
@@ -331,7 +333,7 @@ def _shown(known: ReportedCluster, silent_s: float, now_s: float) -> ClusterShow
             _node(node, now_s - silent_s, silent_s > REPORT_LATE_SECONDS)
             for node in (report.nodes if report is not None else ())
         ],
-        **told,
+        **reported_values,
     )
 
 
@@ -370,7 +372,7 @@ def _state(node: ReportedNode) -> str:
         return "gone"
     if not node.live or node.silent_ms >= SUSPECT_MS:
         return "suspect"
-    return "draining" if node.draining else "cut off" if node.cut_off else "live"
+    return "draining" if node.draining else "unreachable" if node.unreachable else "live"
 
 
 def _nodes_of(fleet: ClusterDirectory, name: str) -> set[str]:

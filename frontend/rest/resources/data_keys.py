@@ -14,7 +14,7 @@ from auth.encryption.named_keys import (
     TooManyNamedKeys,
     key_name,
 )
-from frontend.rest.caller import ManagingRoute, Visitor, Who
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import DataKeyDestruction, DataKeyList, DataKeyNamed, DataKeyShown
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.services import Services
@@ -32,29 +32,29 @@ def create_router(services: Services) -> APIRouter:
             raise Problem(409, "EncryptionOff", "Encryption is switched off on this service (HOLDFAST_ENCRYPTION).")
         return services.keyring.named
 
-    def named(who: Visitor, owner: str, text: str) -> str:
+    def named(caller: RestCaller, owner: str, text: str) -> str:
         """Normalize the name of a key."""
         name = key_name(text, services.settings.region, owner)
-        who.target = f"data key {shown(name or text)} of {owner}"
+        caller.target = f"data key {shown(name or text)} of {owner}"
         if not name:
             raise invalid("alias/aws/sqs means the tenant's own data keys, which are not named ones.")
         return name
 
     @router.get("/data-keys", name="data_key.list")
-    async def list_data_keys(who: Who, account: Account = None) -> DataKeyList:
+    async def list_data_keys(caller: CurrentCaller, account: Account = None) -> DataKeyList:
         """List the named data keys of an account, including destroyed ones, by name.  Each was created by its
         first use."""
-        owner = who.account(account)
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.require_role("operator", "admin")
         return DataKeyList(data_keys=[_shown(key) for key in await keys().all(owner)])
 
     @router.post("/data-keys/rotate", name="data_key.rotate")
-    async def rotate(who: Who, asked: DataKeyNamed, account: Account = None) -> DataKeyShown:
+    async def rotate(caller: CurrentCaller, asked: DataKeyNamed, account: Account = None) -> DataKeyShown:
         """Add a version, which encrypts messages sent from now on; messages encrypted by older versions can
         still be read."""
-        owner = who.account(account)
-        name = named(who, owner, asked.name)
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        name = named(caller, owner, asked.name)
+        caller.require_role("operator", "admin")
         try:
             return _shown(await keys().rotate(owner, name))
         except NamedKeyUnknown:
@@ -65,15 +65,15 @@ def create_router(services: Services) -> APIRouter:
             raise Problem(409, "TooManyVersions", f"No version can be added: {error}.") from None
 
     @router.post("/data-keys/destroy", name="data_key.destroy")
-    async def destroy(who: Who, asked: DataKeyDestruction, account: Account = None) -> DataKeyShown:
+    async def destroy(caller: CurrentCaller, asked: DataKeyDestruction, account: Account = None) -> DataKeyShown:
         """Destroy a data key: everything that it has encrypted becomes unreadable for ever, and its name is not
         reused.
 
         It can be repeated.
         """
-        owner = who.account(account)
-        name = named(who, owner, asked.name)
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        name = named(caller, owner, asked.name)
+        caller.require_role("operator", "admin")
         if asked.confirm != asked.name:
             raise invalid("This cannot be undone: confirm it by the member `confirm`, with the same text as `name`.")
         try:

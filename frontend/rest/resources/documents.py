@@ -1,4 +1,4 @@
-"""Documents of invoices (PDF, e-mail): asked for, and fetched when the service has made them."""
+"""Documents of invoices (PDF, e-mail): requests for them, and downloads when they are done."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from billing.reports.questions import DOCUMENT_KINDS, MEDIA_TYPES, SUFFIXES, DocumentKind
-from frontend.rest.caller import ManagingRoute, Visitor, Who
-from frontend.rest.document_jobs import KEPT_SECONDS, OPEN_MAX, READER_ERRORS, Busy, Documents, TooManyOpen, Wanted
+from frontend.document_jobs import KEPT_SECONDS, OPEN_MAX, READER_ERRORS, Busy, Documents, TooManyOpen, Wanted
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import Given
 from frontend.rest.problems import Problem, not_found, not_permitted
 from frontend.rest.resources.usage import check_month, reader_problem, usage_not_counted
@@ -18,18 +18,18 @@ from metadata_service.documents import DocumentJob, State
 from telemetry.texts import shown
 
 AGAIN_SECONDS: Final = 2.0
-"""After which a client may ask again about a job."""
+"""Seconds after which a client may query a job again."""
 BUSY_SECONDS: Final = 30.0
 
 Period = Annotated[str, Path(description="the month, such as 2026-11")]
-JobId = Annotated[str, Path(description="of the job, as the request for the document was answered")]
+JobId = Annotated[str, Path(description="id of the job, from the answer to the request for the document")]
 
 
 class DocumentGiven(Given):
-    """A document that is asked for."""
+    """A request for a document."""
 
     kind: DocumentKind
-    draft: bool = Field(False, description="of a month that is not closed: as if it ended now")
+    draft: bool = Field(False, description="for a month that is not closed: as if it ended now")
 
 
 class DocumentFailure(BaseModel):
@@ -43,22 +43,22 @@ class DocumentShown(BaseModel):
     """A job that makes a document.  Times are in seconds since the epoch."""
 
     id: str
-    account: str = Field(description="whose invoice it is")
+    account: str = Field(description="account of the invoice")
     period: str
     kind: DocumentKind
     draft: bool
     state: State
     created_at: int
-    started_at: int | None = Field(description="of the latest attempt; null: it waits for its turn")
+    started_at: int | None = Field(description="start of the latest attempt; null: it is queued")
     ended_at: int | None
-    expires_at: int | None = Field(description="when the job and its document go; null: it has not ended")
-    attempts: int = Field(description="more than 1: a process of the service ended while it made the document")
+    expires_at: int | None = Field(description="time when the job and its document are removed; null: not ended")
+    attempts: int = Field(description="number of attempts; more than 1: a process of the service ended during one")
     bytes: int | None = Field(description="length of the document, when it is done")
-    error: DocumentFailure | None = Field(description="when it has failed; ask for the document again")
+    error: DocumentFailure | None = Field(description="cause, if the job has failed; ask for the document again")
 
 
 def create_router(services: Services) -> APIRouter:
-    """The routes of documents."""
+    """Create the routes of documents."""
     router = APIRouter(route_class=ManagingRoute, tags=["usage"])
 
     def documents() -> Documents:
@@ -73,24 +73,23 @@ def create_router(services: Services) -> APIRouter:
         responses={200: {"model": DocumentShown, "description": "The document was made for an earlier request."}},
     )
     async def create(
-        who: Who,
+        caller: CurrentCaller,
         response: Response,
         period: Period,
         given: DocumentGiven,
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
     ) -> DocumentShown:
-        """Have an invoice made as PDF, or as an e-mail with the PDF and the JSON in it, which is sent to nobody.
+        """Make an invoice as PDF, or as an e-mail that contains the PDF and the JSON.  The e-mail is not sent.
 
-        The header Location of the answer names the job: ask there for its state.  The request can be repeated, also
-        when it is not known what became of it: it gets the same job while that is queued or runs, and, of an invoice,
-        also when it is done, for as long as it is kept.
+        The header Location of the answer is the URL of the job's state.  The request can be repeated safely: it gets
+        the same job while that is queued or running, and for an invoice as long as the document is kept.
         """
-        who.require_role("operator", "admin")
-        whose = who.account(account)
+        caller.require_role("operator", "admin")
+        whose = caller.account(account)
         check_month(period)
-        who.target = f"invoice {period} of {whose} as {given.kind}"
+        caller.target = f"invoice {period} of {whose} as {given.kind}"
         try:
-            job = await documents().request(who.principal.account, Wanted(whose, period, given.kind, given.draft))
+            job = await documents().request(caller.principal.account, Wanted(whose, period, given.kind, given.draft))
         except TooManyOpen:
             raise Problem(
                 429,
@@ -110,9 +109,9 @@ def create_router(services: Services) -> APIRouter:
         return _shown(job)
 
     @router.get("/invoices/{period}/documents/{job_id}", name="document.show")
-    async def show(who: Who, response: Response, period: Period, job_id: JobId) -> DocumentShown:
-        """A job: whether the document waits for its turn, is being made, or is done; or why it has failed."""
-        job = await _find(who, period, job_id)
+    async def show(caller: CurrentCaller, response: Response, period: Period, job_id: JobId) -> DocumentShown:
+        """Show a job: the document is queued, being made or done, or the job has failed."""
+        job = await _find(caller, period, job_id)
         if job.is_open:
             response.headers["retry-after"] = f"{AGAIN_SECONDS:.0f}"
         return _shown(job)
@@ -123,16 +122,16 @@ def create_router(services: Services) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {MEDIA_TYPES[kind]: {} for kind in DOCUMENT_KINDS}}},
     )
-    async def content(who: Who, period: Period, job_id: JobId) -> Response:
-        """The document of a job that is done; 409 until then, and where the job has failed."""
-        job = await _find(who, period, job_id)
+    async def content(caller: CurrentCaller, period: Period, job_id: JobId) -> Response:
+        """Download the document of a job that is done; 409 before, and if the job has failed."""
+        job = await _find(caller, period, job_id)
         if job.is_open:
             detail = f"The document is not made yet: its job is {job.state}."
             raise Problem(409, "DocumentNotReady", detail, retry_after_s=AGAIN_SECONDS)
         if job.error is not None:
             raise Problem(409, "DocumentFailed", job.error.detail)
         try:
-            found = await documents().content(who.principal.account, job)
+            found = await documents().content(caller.principal.account, job)
         except READER_ERRORS as error:
             raise reader_problem(error) from None
         name = f"invoice-{job.period}-{job.account}{SUFFIXES[job.kind]}"
@@ -143,19 +142,19 @@ def create_router(services: Services) -> APIRouter:
             headers={"content-disposition": f'{placed}; filename="{name}"'},
         )
 
-    async def _find(who: Visitor, period: str, job_id: str) -> DocumentJob:
-        """The job, if the caller's account has asked for it; one about another account is for operators only."""
-        who.require_role("operator", "admin")
+    async def _find(caller: RestCaller, period: str, job_id: str) -> DocumentJob:
+        """Find a job that the caller's account requested; only operators see jobs about other accounts."""
+        caller.require_role("operator", "admin")
         check_month(period)
-        who.target = f"document {shown(job_id)}"
-        job = await documents().find(who.principal.account, job_id)
+        caller.target = f"document {shown(job_id)}"
+        job = await documents().find(caller.principal.account, job_id)
         if job is None or job.period != period:
             raise not_found(
                 f"document {shown(job_id)} of {period}: its time is over ({KEPT_SECONDS // 3600} hours after it was "
                 "made), or another account has asked for it"
             )
-        if job.account != who.principal.account and who.principal.role != "operator":
-            raise not_permitted("Only an operator may look at another account.")
+        if job.account != caller.principal.account and caller.principal.role != "operator":
+            raise not_permitted("Only an operator may see another account.")
         return job
 
     return router

@@ -15,9 +15,9 @@ import msgspec
 from fastapi import APIRouter, Path, Query
 
 from auth.credentials import ApiKey, new_access_key, new_principal_id, user_arn
-from auth.principal import Principal, Role, Scope, held
+from auth.principal import Principal, Role, Scope, effective_scopes
 from auth.tokens import api_keys
-from frontend.rest.caller import ManagingRoute, Visitor, Who
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.key_records import Key, KeyRecords, ended_s, id_of, stored_id_of
 from frontend.rest.models import KeyGiven, KeyList, KeyMade, KeyRotation, KeyShown
 from frontend.rest.problems import Problem, invalid, not_found, not_permitted
@@ -41,22 +41,22 @@ def create_router(services: Services) -> APIRouter:
         return int(services.clock())
 
     @router.post("/keys", name="key.create", status_code=201)
-    async def create(who: Who, given: KeyGiven, account: Account = None) -> KeyMade:
+    async def create(caller: CurrentCaller, given: KeyGiven, account: Account = None) -> KeyMade:
         """Create a key.  Only this answer shows its secret."""
-        owner = who.account(account)
-        who.target = user_arn(owner, given.name)
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.target = user_arn(owner, given.name)
+        caller.require_role("operator", "admin")
         if not _NAME.match(given.name):
             raise invalid("The name of a key's user is 1 to 64 letters, digits or characters of +=,.@-_")
-        _check_rank(who.principal, given.name, given.role)
-        if given.role == "operator" and owner != who.principal.account:
+        _check_rank(caller.principal, given.name, given.role)
+        if given.role == "operator" and owner != caller.principal.account:
             raise not_permitted("The key of an operator can only be made in an operator's own account.")
-        check_rights(who.principal, given.scopes, given.prefixes)
+        check_rights(caller.principal, given.scopes, given.prefixes)
         tenant = await store.get_tenant(owner)
         if tenant is None or tenant.state in ("deleting", "deleted"):
             raise not_found(f"tenant {owner}")
         expires_s = None if given.expires_in_seconds is None else now_s() + given.expires_in_seconds
-        _check_end(who.principal, owner, given.name, given.role, expires_s, now_s())
+        _check_end(caller.principal, owner, given.name, given.role, expires_s, now_s())
         same_user = [key for key in await records.of(owner) if key.name == given.name]
         made, secret = _new(
             given.kind,
@@ -68,33 +68,33 @@ def create_router(services: Services) -> APIRouter:
             expires_s=expires_s,
             principal_id=same_user[0].principal_id if same_user else new_principal_id(),
         )
-        who.target = who.made = id_of(made)
+        caller.target = caller.made = id_of(made)
         await records.add(made)
         await records.forget_ended(owner)
         return KeyMade(**_facts(made, None), secret=secret)
 
     @router.get("/keys", name="key.list")
-    async def list_keys(who: Who, account: Account = None) -> KeyList:
+    async def list_keys(caller: CurrentCaller, account: Account = None) -> KeyList:
         """List all keys of an account, including recently revoked or expired ones."""
-        owner = who.account(account)
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.require_role("operator", "admin")
         keys = await records.of(owner)
         uses = await store.key_uses([stored_id_of(key) for key in keys])
         return KeyList(keys=[KeyShown(**_facts(key, uses.get(stored_id_of(key)))) for key in keys])
 
     @router.post("/keys/{key_id}/rotate", name="key.rotate", status_code=201)
-    async def rotate(who: Who, key_id: KeyId, asked: KeyRotation, account: Account = None) -> KeyMade:
+    async def rotate(caller: CurrentCaller, key_id: KeyId, asked: KeyRotation, account: Account = None) -> KeyMade:
         """Create a key like this one, which stays valid for a while so that its users can switch."""
-        old = await _found(who, key_id, account)
+        old = await _found(caller, key_id, account)
         # The caller receives the new key, so rotation must not give more rights than the caller has.
-        _check_rank(who.principal, old.name, old.role)
-        check_rights(who.principal, old.scopes, old.prefixes)
+        _check_rank(caller.principal, old.name, old.role)
+        check_rights(caller.principal, old.scopes, old.prefixes)
         if not old.active:
             raise Problem(409, "KeyRevoked", f"The key {key_id} is revoked; make a new one.")
         expires_s = None if old.expires_s is None else now_s() + old.expires_s - old.created_s
-        if who.principal.credential == id_of(old):
+        if caller.principal.credential == id_of(old):
             expires_s = old.expires_s  # no key extends its own lifetime
-        _check_end(who.principal, old.account, old.name, old.role, expires_s, now_s())
+        _check_end(caller.principal, old.account, old.name, old.role, expires_s, now_s())
         made, secret = _new(
             "api" if isinstance(old, ApiKey) else "access",
             old.account,
@@ -105,7 +105,7 @@ def create_router(services: Services) -> APIRouter:
             expires_s=expires_s,
             principal_id=old.principal_id,
         )
-        who.made = id_of(made)
+        caller.made = id_of(made)
         await records.add(made)
         ends = now_s() + asked.keep_seconds
         await records.change(
@@ -115,10 +115,10 @@ def create_router(services: Services) -> APIRouter:
         return KeyMade(**_facts(made, None), secret=secret)
 
     @router.delete("/keys/{key_id}", name="key.revoke")
-    async def revoke(who: Who, key_id: KeyId, account: Account = None) -> KeyShown:
+    async def revoke(caller: CurrentCaller, key_id: KeyId, account: Account = None) -> KeyShown:
         """Revoke the key, everywhere within a second.  It cannot be made valid again."""
-        key = await _found(who, key_id, account)
-        check_rights(who.principal, key.scopes, key.prefixes)
+        key = await _found(caller, key_id, account)
+        check_rights(caller.principal, key.scopes, key.prefixes)
         if key.active and key.role == "operator":
             others = [
                 one for one in await records.of(key.account) if one.role == "operator" and _state(one) == "active"
@@ -137,15 +137,15 @@ def create_router(services: Services) -> APIRouter:
         made = msgspec.structs.replace(new_access_key(account), principal_id=principal_id, created_s=now_s(), **facts)
         return made, made.secret
 
-    async def _found(who: Visitor, key_id: str, account: str | None) -> Key:
+    async def _found(caller: RestCaller, key_id: str, account: str | None) -> Key:
         """Find a key that the caller may change."""
-        owner = who.account(account)
-        who.target = key_id
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.target = key_id
+        caller.require_role("operator", "admin")
         key = await records.get(key_id)
         if key is None or key.account != owner:
             raise not_found(f"key {key_id} in account {owner}")
-        if _RANK[key.role] > _RANK[who.principal.role]:
+        if _RANK[key.role] > _RANK[caller.principal.role]:
             raise not_permitted(f"The key {key_id} is an {key.role}'s.")
         return key
 
@@ -202,12 +202,12 @@ def check_rights(principal: Principal, scopes: Sequence[Scope], prefixes: Sequen
     for prefix in prefixes:
         if not _PREFIX.match(prefix):
             raise invalid(f"{prefix[:100]!r} cannot begin the name of a queue.")
-    more = set(scopes) - held(principal.scopes)
+    more = set(scopes) - effective_scopes(principal.scopes)
     if more:
         raise not_permitted(f"Your key does not have the scope {sorted(more)[0]!r} itself.")
     narrow = principal.prefixes
     if narrow and not (prefixes and all(prefix.startswith(narrow) for prefix in prefixes)):
         names = " or ".join(narrow)
         raise not_permitted(
-            f"Your key is for names that begin with {names}; so has to be what it makes, changes or takes away."
+            f"Your key is for names that begin with {names}; so must be the keys that it makes, changes or revokes."
         )

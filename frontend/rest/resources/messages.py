@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ValidationError
 
-from frontend.request.call import Members
-from frontend.rest.caller import AdminRoute, Who
+from frontend.request.request import Members
+from frontend.rest.caller import CurrentCaller, MessageRoute
 from frontend.rest.models import AttributeValue, MessageGiven, MessageReceived, MessageSent, Receipt
 from frontend.rest.problems import invalid
 from frontend.rest.resources.queues import Account, Name
@@ -23,7 +23,7 @@ _JSON = "application/json"
 
 def create_router() -> APIRouter:
     """Create the routes of messages."""
-    router = APIRouter(route_class=AdminRoute, tags=["messages"])
+    router = APIRouter(route_class=MessageRoute, tags=["messages"])
 
     @router.post(
         "/queues/{name}/messages",
@@ -41,7 +41,7 @@ def create_router() -> APIRouter:
         },
     )
     async def send(
-        who: Who,
+        caller: CurrentCaller,
         request: Request,
         name: Name,
         account: Account = None,
@@ -52,8 +52,8 @@ def create_router() -> APIRouter:
         ] = None,
     ) -> MessageSent:
         """Send a message."""
-        owner = who.owner(account)
-        who.require_queue("send", owner, name)
+        owner = caller.owner(account)
+        caller.require_queue("send", owner, name)
         content_type, body = request.headers.get("content-type", ""), await request.body()
 
         def members() -> Members:
@@ -68,7 +68,7 @@ def create_router() -> APIRouter:
             members["QueueUrl"] = f"/{owner}/{name}"
             return members
 
-        sent = await who.carry_out("SendMessage", members)
+        sent = await caller.carry_out("SendMessage", members)
         return MessageSent(
             id=sent["MessageId"], md5_of_body=sent["MD5OfMessageBody"], sequence_number=sent.get("SequenceNumber")
         )
@@ -80,19 +80,19 @@ def create_router() -> APIRouter:
         response_model=Receipt,
     )
     async def receive(
-        who: Who,
+        caller: CurrentCaller,
         name: Name,
         account: Account = None,
-        most: Annotated[int, Query(alias="max", description="maximum number of messages, 1 to 10")] = 1,
+        messages_max: Annotated[int, Query(alias="max", description="maximum number of messages, 1 to 10")] = 1,
         wait: Annotated[int | None, Query(description="seconds to wait for the first one, 0 to 20")] = None,
         visibility: Annotated[int | None, Query(description="seconds until they are visible again")] = None,
     ) -> Any:
         """Receive messages: they are hidden from others until they are deleted, or their visibility timeout ends."""
-        owner = who.owner(account)
-        who.require_queue("receive", owner, name)
+        owner = caller.owner(account)
+        caller.require_queue("receive", owner, name)
         members: Members = {
             "QueueUrl": f"/{owner}/{name}",
-            "MaxNumberOfMessages": most,
+            "MaxNumberOfMessages": messages_max,
             "MessageSystemAttributeNames": ["All"],
             "MessageAttributeNames": ["All"],
         }
@@ -100,7 +100,7 @@ def create_router() -> APIRouter:
             members["WaitTimeSeconds"] = wait
         if visibility is not None:
             members["VisibilityTimeout"] = visibility
-        received = await who.carry_out("ReceiveMessage", members)
+        received = await caller.carry_out("ReceiveMessage", members)
         messages = received.get("Messages")
         if not messages:
             return Response(status_code=204)
@@ -108,15 +108,15 @@ def create_router() -> APIRouter:
 
     @router.delete("/queues/{name}/messages", name="message.delete", status_code=204)
     async def delete(
-        who: Who,
+        caller: CurrentCaller,
         name: Name,
         receipt_handle: Annotated[str, Query(description="receipt handle from the receive")],
         account: Account = None,
     ) -> Response:
         """Delete a received message."""
-        owner = who.owner(account)
-        who.require_queue("receive", owner, name)
-        await who.carry_out("DeleteMessage", {"QueueUrl": f"/{owner}/{name}", "ReceiptHandle": receipt_handle})
+        owner = caller.owner(account)
+        caller.require_queue("receive", owner, name)
+        await caller.carry_out("DeleteMessage", {"QueueUrl": f"/{owner}/{name}", "ReceiptHandle": receipt_handle})
         return Response(status_code=204)
 
     return router

@@ -9,11 +9,12 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 
-from backend.api import BackendError, Peeked, PeekState
+from backend.api import BackendError, CountMessages, Peeked, PeekMessages, PeekState
 from frontend.queues.attributes import COUNTERS, STORED_BYTES
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
-from frontend.rest.caller import AdminRoute, Who
+from frontend.request.context import Context
+from frontend.rest.caller import SHOWS_MESSAGES, CurrentCaller, RestRoute
 from frontend.rest.models import (
     Counted,
     MessagePeeked,
@@ -27,13 +28,12 @@ from frontend.rest.models import (
     Stored,
 )
 from frontend.rest.problems import Problem, invalid
-from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol import md5
 from frontend.sqs.protocol.errors import SqsError
 
-PAGE_MOST = 1_000
-PEEK_MOST = 100
-EXPORT_MOST = 1_000
+PAGE_MAX = 1_000
+PEEK_MAX = 100
+EXPORT_MAX = 1_000
 
 Account = Annotated[str | None, Query(description="account of the queues; operators may name any")]
 Name = Annotated[str, Path(description="the queue's name")]
@@ -44,42 +44,42 @@ _PLACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){2,1000}\Z")
 
 def create_router(context: Context) -> APIRouter:
     """Create the routes of queues."""
-    router = APIRouter(route_class=AdminRoute, tags=["queues"])
+    router = APIRouter(route_class=RestRoute, tags=["queues"])
 
     @router.get("/queues", name="queue.list")
     async def list_queues(
-        who: Who,
+        caller: CurrentCaller,
         account: Account = None,
         prefix: Annotated[str, Query(description="only names with this prefix")] = "",
         after: Annotated[str, Query(description="only names greater than this one")] = "",
-        limit: Annotated[int, Query(ge=1, le=PAGE_MOST)] = 100,
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
         counters: Annotated[bool, Query(description="count messages, too")] = False,
     ) -> QueuePage:
         """List the queues of an account, by name, that the key may be used for."""
-        owner = who.account(account)
-        who.require_scope("manage")
+        owner = caller.account(account)
+        caller.require_scope("manage")
 
         async def page() -> QueuePage:
-            names = await _names(context, who.principal.prefixes, owner, prefix, after, limit + 1)
+            names = await _names(context, caller.principal.prefixes, owner, prefix, after, limit + 1)
             lines = [
                 QueueLine(name=name, account=owner, messages=await _counted(context, owner, name) if counters else None)
                 for name in names[:limit]
             ]
             return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
 
-        return await who.visit.within_limits(who.call, "ListQueues", page)
+        return await caller.limited("ListQueues", page)
 
     @router.get("/queues/{name}", name="queue.show")
-    async def show_queue(who: Who, name: Name, account: Account = None) -> QueueShown:
+    async def show_queue(caller: CurrentCaller, name: Name, account: Account = None) -> QueueShown:
         """Show a queue's attributes, tags, counters and move tasks."""
-        owner = who.account(account)
-        who.require_queue("manage", owner, name)
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
         queue = _url(owner, name)
         asked = {"QueueUrl": queue, "AttributeNames": ["All", STORED_BYTES]}
-        got = await who.carry_out_for(owner, "GetQueueAttributes", asked)
-        tags = await who.carry_out_for(owner, "ListQueueTags", {"QueueUrl": queue})
-        tasks = await who.carry_out_for(
-            owner, "ListMessageMoveTasks", {"SourceArn": who.arn(owner, name), "MaxResults": 10}
+        got = await caller.carry_out_for(owner, "GetQueueAttributes", asked)
+        tags = await caller.carry_out_for(owner, "ListQueueTags", {"QueueUrl": queue})
+        tasks = await caller.carry_out_for(
+            owner, "ListMessageMoveTasks", {"SourceArn": caller.arn(owner, name), "MaxResults": 10}
         )
         attributes: dict[str, str] = got["Attributes"]
         counted = _counters(attributes)
@@ -87,51 +87,51 @@ def create_router(context: Context) -> APIRouter:
             name=name,
             account=owner,
             arn=attributes["QueueArn"],
-            url=who.call.queue_url(owner, name),
+            url=caller.call.queue_url(owner, name),
             messages=counted,
             attributes={name: value for name, value in attributes.items() if name not in _COUNTERS},
             tags=tags.get("Tags", {}),
             move_tasks=[_task(task) for task in tasks["Results"]],
         )
 
-    @router.get("/queues/{name}/peek", name="queue.peek")
+    @router.get("/queues/{name}/peek", name="queue.peek", dependencies=[SHOWS_MESSAGES])
     async def peek(
-        who: Who,
+        caller: CurrentCaller,
         name: Name,
         account: Account = None,
-        limit: Annotated[int, Query(ge=1, le=PEEK_MOST, description="maximum number of messages")] = 10,
+        limit: Annotated[int, Query(ge=1, le=PEEK_MAX, description="maximum number of messages")] = 10,
     ) -> Peek:
         """Show the first messages, in the order in which they were stored, without receiving them."""
-        owner = who.account(account)
-        who.require_queue("manage", owner, name)
-        who.require_scope("receive")
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+        caller.require_scope("receive")
 
         async def read() -> Peek:
-            view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
-            peeked = await context.queues.run(view, context.backend.peek, limit)
+            view = await context.access.queue(caller.call_of(owner), "ReceiveMessage", owner, name)
+            peeked = await context.queues.call(view, PeekMessages(view.target, limit))
             return Peek(messages=await _opened(context, view, peeked))
 
-        return await who.visit.within_limits(who.call, "ReceiveMessage", read)
+        return await caller.limited("ReceiveMessage", read)
 
-    @router.get("/queues/{name}/export", name="queue.export")
+    @router.get("/queues/{name}/export", name="queue.export", dependencies=[SHOWS_MESSAGES])
     async def export(
-        who: Who,
+        caller: CurrentCaller,
         name: Name,
         account: Account = None,
         after: Annotated[str, Query(description="`next` of the previous page")] = "",
-        limit: Annotated[int, Query(ge=1, le=EXPORT_MOST, description="maximum number of messages")] = 100,
+        limit: Annotated[int, Query(ge=1, le=EXPORT_MAX, description="maximum number of messages")] = 100,
     ) -> Stored:
         """Export all messages, page by page, without receiving them.
 
         Each message that is stored when the first page is requested, and still there when its page is, is in
         exactly one page, each partition's in the order in which they were stored.  A page may be empty.
         """
-        owner = who.account(account)
-        who.require_queue("manage", owner, name)
-        who.require_scope("receive")
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+        caller.require_scope("receive")
 
         async def page() -> Stored:
-            view = await context.access.queue(who.call_of(owner), "ReceiveMessage", owner, name)
+            view = await context.access.queue(caller.call_of(owner), "ReceiveMessage", owner, name)
             place = _Place.parse(after, view) if after else _Place.first(view)
             peeked = await context.queues.peek_at(view, place.partitions[0], limit, place.number)
             following = place.following(peeked)
@@ -139,37 +139,37 @@ def create_router(context: Context) -> APIRouter:
                 messages=await _opened(context, view, peeked), next=None if following is None else str(following)
             )
 
-        return await who.visit.within_limits(who.call, "ReceiveMessage", page)
+        return await caller.limited("ReceiveMessage", page)
 
     @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
-    async def purge(who: Who, name: Name, account: Account = None) -> Response:
+    async def purge(caller: CurrentCaller, name: Name, account: Account = None) -> Response:
         """Delete all messages of the queue, irrevocably."""
-        owner = who.account(account)
-        who.require_queue("manage", owner, name)
-        await who.carry_out_for(owner, "PurgeQueue", {"QueueUrl": _url(owner, name)})
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+        await caller.carry_out_for(owner, "PurgeQueue", {"QueueUrl": _url(owner, name)})
         return Response(status_code=204)
 
     @router.post("/queues/{name}/move", name="queue.move", status_code=202)
-    async def move(who: Who, name: Name, asked: MoveAsked, account: Account = None) -> MoveStarted:
+    async def move(caller: CurrentCaller, name: Name, asked: MoveAsked, account: Account = None) -> MoveStarted:
         """Start moving the messages of a dead-letter queue to their original queues, or to another queue."""
-        owner = who.account(account)
+        owner = caller.account(account)
         if asked.destination is not None:
-            who.require_queue("manage", owner, asked.destination)
-        who.require_queue("manage", owner, name)
-        members: dict[str, Any] = {"SourceArn": who.arn(owner, name)}
+            caller.require_queue("manage", owner, asked.destination)
+        caller.require_queue("manage", owner, name)
+        members: dict[str, Any] = {"SourceArn": caller.arn(owner, name)}
         if asked.destination is not None:
-            members["DestinationArn"] = who.arn(owner, asked.destination)
+            members["DestinationArn"] = caller.arn(owner, asked.destination)
         if asked.rate_per_second is not None:
             members["MaxNumberOfMessagesPerSecond"] = asked.rate_per_second
-        started = await who.carry_out_for(owner, "StartMessageMoveTask", members)
+        started = await caller.carry_out_for(owner, "StartMessageMoveTask", members)
         return MoveStarted(task_handle=started["TaskHandle"])
 
     @router.delete("/queues/{name}", name="queue.delete", status_code=204)
-    async def delete(who: Who, name: Name, account: Account = None) -> Response:
+    async def delete(caller: CurrentCaller, name: Name, account: Account = None) -> Response:
         """Delete the queue with all its messages, irrevocably."""
-        owner = who.account(account)
-        who.require_queue("manage", owner, name)
-        await who.carry_out_for(owner, "DeleteQueue", {"QueueUrl": _url(owner, name)})
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+        await caller.carry_out_for(owner, "DeleteQueue", {"QueueUrl": _url(owner, name)})
         return Response(status_code=204)
 
     return router
@@ -182,7 +182,7 @@ class _Place(NamedTuple):
     number: int
     """Number of the last message shown of the first partition."""
     partitions: list[int]
-    """Remaining partitions of those that the queue had when the export began."""
+    """Remaining partitions of those that the queue had when the export started."""
 
     def __str__(self) -> str:
         return ".".join(map(str, (self.queue, self.number, *self.partitions)))
@@ -201,7 +201,7 @@ class _Place(NamedTuple):
             raise invalid("`after` is the `next` of the page before, as it was given.")
         queue, number, *partitions = map(int, text.split("."))
         if queue != view.queue.queue_id:
-            raise Problem(409, "QueueReplaced", "The queue was deleted and created again since its export began.")
+            raise Problem(409, "QueueReplaced", "The queue was deleted and created again since its export started.")
         return cls(queue, number, partitions)
 
     def following(self, peeked: Sequence[Peeked]) -> _Place | None:
@@ -216,7 +216,9 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked]) -
     return [
         _peeked(
             message,
-            None if message.payload is None else await context.seals.inspect(view, message.message_id, message.payload),
+            None
+            if message.payload is None
+            else await context.encryption.inspect(view, message.message_id, message.payload),
             fifo=view.fifo,
         )
         for message in peeked
@@ -247,7 +249,8 @@ async def _names(
 async def _counted(context: Context, account: str, name: str) -> Counted | None:
     """Count the queue's messages; None if the queue was deleted meanwhile, or cannot be counted now."""
     try:
-        counters = await context.queues.run(await context.queues.find(account, name), context.backend.counters)
+        view = await context.queues.find(account, name)
+        counters = await context.queues.call(view, CountMessages(view.target))
     except (SqsError, BackendError):
         return None
     return Counted(

@@ -11,13 +11,13 @@ from fastapi import APIRouter, Path, Query
 from auth.credentials import TenantRole, check_account, new_principal_id
 from auth.store import Conflict
 from auth.tokens.api_keys import PREFIX
-from frontend.rest.caller import ManagingRoute, Who
+from frontend.rest.caller import CurrentCaller, ManagingRoute
 from frontend.rest.models import RoleGiven, RoleList, RoleShown, TokenAsked, TokenMade
 from frontend.rest.problems import Problem, invalid, not_found, not_permitted
 from frontend.rest.resources.keys import check_rights
 from frontend.services import Services
 
-ROLES_MOST = 1_000
+ROLES_MAX = 1_000
 """Maximum number of roles of an account, as in IAM."""
 _TRIES = 4
 _NAME = re.compile(r"[\w+=,.@-]{1,64}\Z", re.ASCII)
@@ -33,17 +33,17 @@ def create_router(services: Services) -> APIRouter:
     credentials, store = services.credentials, services.credentials.store
 
     @router.put("/roles/{name}", name="role.set")
-    async def set_role(who: Who, name: Name, given: RoleGiven, account: Account = None) -> RoleShown:
+    async def set_role(caller: CurrentCaller, name: Name, given: RoleGiven, account: Account = None) -> RoleShown:
         """Create or change a role.  Rights removed from it are removed from its running sessions at once.
 
         Callers cannot change a role with more rights than their own.
         """
-        owner = who.account(account)
-        who.target = f"arn:aws:iam::{owner}:role/{name}"
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.target = f"arn:aws:iam::{owner}:role/{name}"
+        caller.require_role("operator", "admin")
         if not _NAME.match(name):
             raise invalid("The name of a role is 1 to 64 letters, digits or characters of +=,.@-_")
-        check_rights(who.principal, given.scopes, given.prefixes)
+        check_rights(caller.principal, given.scopes, given.prefixes)
         for trusted in given.trusted_accounts:
             try:
                 check_account(trusted)
@@ -60,18 +60,18 @@ def create_router(services: Services) -> APIRouter:
             "prefixes": tuple(given.prefixes),
             "trusted_accounts": tuple(given.trusted_accounts),
             "trusted_subjects": tuple(given.trusted_subjects),
-            "session_seconds_most": given.session_seconds_most,
+            "session_seconds_max": given.session_seconds_max,
         }
         for _ in range(_TRIES):
             known = await store.get_role(owner, name)
             if known is None:
-                if len(await store.list_roles(owner)) >= ROLES_MOST:
-                    raise Problem(409, "TooManyRoles", f"The account {owner} has {ROLES_MOST} roles; delete some.")
+                if len(await store.list_roles(owner)) >= ROLES_MAX:
+                    raise Problem(409, "TooManyRoles", f"The account {owner} has {ROLES_MAX} roles; delete some.")
                 made = TenantRole(owner, name, new_principal_id("AROA"), created_s=int(services.clock()))
                 role = msgspec.structs.replace(made, **facts)
                 await credentials.put_role(role)
                 return _shown(role)
-            check_rights(who.principal, known.scopes, known.prefixes)
+            check_rights(caller.principal, known.scopes, known.prefixes)
             try:
                 return _shown(await credentials.update_role(msgspec.structs.replace(known, **facts)))
             except Conflict:
@@ -79,30 +79,30 @@ def create_router(services: Services) -> APIRouter:
         raise Problem(409, "Conflict", f"The role {name} is being changed by others; try again.")
 
     @router.get("/roles", name="role.list")
-    async def list_roles(who: Who, account: Account = None) -> RoleList:
+    async def list_roles(caller: CurrentCaller, account: Account = None) -> RoleList:
         """List all roles of an account."""
-        owner = who.account(account)
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.require_role("operator", "admin")
         return RoleList(roles=[_shown(role) for role in await store.list_roles(owner)])
 
     @router.delete("/roles/{name}", name="role.delete", status_code=204)
-    async def delete_role(who: Who, name: Name, account: Account = None) -> None:
+    async def delete_role(caller: CurrentCaller, name: Name, account: Account = None) -> None:
         """Delete a role with no more rights than the caller's; its sessions end, everywhere within a second."""
-        owner = who.account(account)
-        who.target = f"arn:aws:iam::{owner}:role/{name}"
-        who.require_role("operator", "admin")
+        owner = caller.account(account)
+        caller.target = f"arn:aws:iam::{owner}:role/{name}"
+        caller.require_role("operator", "admin")
         known = await store.get_role(owner, name)
         if known is not None:
-            check_rights(who.principal, known.scopes, known.prefixes)
+            check_rights(caller.principal, known.scopes, known.prefixes)
         if not await credentials.delete_role(owner, name):
             raise not_found(f"role {name} in account {owner}")
 
     @router.post("/token", name="token.buy", tags=["tokens"], status_code=201)
-    async def buy(who: Who, asked: TokenAsked) -> TokenMade:
+    async def buy(caller: CurrentCaller, asked: TokenAsked) -> TokenMade:
         """Issue a short-lived token (JWT) with the rights of the calling API key, or fewer."""
-        who.target = who.principal.credential
-        known = await credentials.find_api_key(who.principal.credential.removeprefix(PREFIX))
-        if known is None or who.principal != known.principal:
+        caller.target = caller.principal.credential
+        known = await credentials.find_api_key(caller.principal.credential.removeprefix(PREFIX))
+        if known is None or caller.principal != known.principal:
             raise not_permitted("Only an API key can buy a token: neither an access key, nor a session, nor a token.")
         try:
             token = await services.tokens.issue(
@@ -114,7 +114,7 @@ def create_router(services: Services) -> APIRouter:
             )
         except ValueError as error:
             raise invalid(f"{error}.") from None
-        who.made = (await services.tokens.find(token.encode(), services.clock())).grant.credential
+        caller.made = (await services.tokens.find(token.encode(), services.clock())).grant.credential
         return TokenMade(token=token, expires=int(services.clock()) + asked.seconds)
 
     return router
@@ -129,6 +129,6 @@ def _shown(role: TenantRole) -> RoleShown:
         prefixes=list(role.prefixes),
         trusted_accounts=list(role.trusted_accounts),
         trusted_subjects=list(role.trusted_subjects),
-        session_seconds_most=role.session_seconds_most,
+        session_seconds_max=role.session_seconds_max,
         created=role.created_s,
     )

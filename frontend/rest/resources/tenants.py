@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from auth.credentials import Tenant, check_account
 from auth.limits import Rate, TenantLimits
 from auth.store import Conflict
-from backend.api import BackendError
-from frontend.rest.caller import ManagingRoute, Visitor, Who
+from backend.api import AccountBytes, BackendError
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import LimitsGiven, LimitsShown, TenantGiven, TenantPage, TenantShown
 from frontend.rest.problems import Problem, invalid, not_found
 from frontend.rest.tenant_removal import delete_tenant
 from frontend.services import Services
 
-PAGE_MOST = 1_000
+PAGE_MAX = 1_000
 _TRIES = 4
 
 Account = Annotated[str, Path(description="the tenant's account, 12 digits")]
@@ -32,16 +32,16 @@ def create_router(services: Services) -> APIRouter:
     store = services.credentials.store
 
     @router.post("/tenants", name="tenant.create", status_code=201)
-    async def create(who: Who, given: TenantGiven) -> TenantShown:
+    async def create(caller: CurrentCaller, given: TenantGiven) -> TenantShown:
         """Create a tenant, without any keys."""
-        who.target = given.account or ""
-        who.require_role("operator")
+        caller.target = given.account or ""
+        caller.require_role("operator")
         if not given.name.isprintable() or given.name != given.name.strip():
             raise invalid("The name of a tenant is printable text without spaces around it.")
         for _ in range(_TRIES):
             account = given.account or f"{secrets.randbelow(9 * 10**11) + 10**11}"
             tenant = Tenant(_checked(account), given.name, created_s=int(services.clock()))
-            who.target = account
+            caller.target = account
             try:
                 await services.credentials.create_tenant(tenant)
                 return _shown(tenant)
@@ -52,51 +52,51 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/tenants", name="tenant.list")
     async def list_tenants(
-        who: Who,
+        caller: CurrentCaller,
         after: Annotated[str, Query(description="only accounts greater than this one")] = "",
-        limit: Annotated[int, Query(ge=1, le=PAGE_MOST)] = 100,
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     ) -> TenantPage:
         """List all tenants, including deleted ones, by account."""
-        who.require_role("operator")
+        caller.require_role("operator")
         tenants = await store.list_tenants(after=after, limit=limit + 1)
         shown = [_shown(tenant) for tenant in tenants[:limit]]
         return TenantPage(tenants=shown, next=shown[-1].account if len(tenants) > limit else None)
 
     @router.get("/tenants/{account}", name="tenant.show")
-    async def show(who: Who, account: Account) -> TenantShown:
+    async def show(caller: CurrentCaller, account: Account) -> TenantShown:
         """Show one tenant, with the bytes that its queues store."""
-        tenant = await _own_or_any(who, account)
+        tenant = await _own_or_any(caller, account)
         try:
-            return _shown(tenant, await services.backend.stored_bytes(account))
+            return _shown(tenant, await services.backend.call(AccountBytes(account)))
         except BackendError:
             return _shown(tenant)  # the other members are still useful
 
     @router.post("/tenants/{account}/suspend", name="tenant.suspend")
-    async def suspend(who: Who, account: Account) -> TenantShown:
+    async def suspend(caller: CurrentCaller, account: Account) -> TenantShown:
         """Suspend a tenant: all its calls are refused until it is resumed.  Its messages stay."""
-        return _shown(await _set_state(who, account, "suspended"))
+        return _shown(await _set_state(caller, account, "suspended"))
 
     @router.post("/tenants/{account}/resume", name="tenant.resume")
-    async def resume(who: Who, account: Account) -> TenantShown:
+    async def resume(caller: CurrentCaller, account: Account) -> TenantShown:
         """Resume a suspended tenant."""
-        return _shown(await _set_state(who, account, "active"))
+        return _shown(await _set_state(caller, account, "active"))
 
     @router.delete("/tenants/{account}", name="tenant.delete")
-    async def delete(who: Who, account: Account) -> TenantShown:
+    async def delete(caller: CurrentCaller, account: Account) -> TenantShown:
         """Delete the tenant with its keys, queues and messages, irrevocably; its record stays."""
-        tenant = await _others(who, account)
+        tenant = await _others(caller, account)
         return _shown(await delete_tenant(services, tenant))
 
     @router.get("/tenants/{account}/limits", name="limits.show")
-    async def show_limits(who: Who, account: Account) -> LimitsShown:
+    async def show_limits(caller: CurrentCaller, account: Account) -> LimitsShown:
         """Show the tenant's limits."""
-        return _limits(await _own_or_any(who, account))
+        return _limits(await _own_or_any(caller, account))
 
     @router.patch("/tenants/{account}/limits", name="limits.set")
-    async def set_limits(who: Who, account: Account, given: LimitsGiven) -> LimitsShown:
+    async def set_limits(caller: CurrentCaller, account: Account, given: LimitsGiven) -> LimitsShown:
         """Change the given limits; null removes one.  They apply within a second."""
-        who.target = account
-        who.require_role("operator")
+        caller.target = account
+        caller.require_role("operator")
         try:
             changes: dict[str, Any] = {name: _limit(getattr(given, name)) for name in given.model_fields_set}
             TenantLimits(**changes)
@@ -109,8 +109,8 @@ def create_router(services: Services) -> APIRouter:
 
         return _limits(await _change(account, change))
 
-    async def _set_state(who: Visitor, account: str, state: Any) -> Tenant:
-        await _others(who, account)
+    async def _set_state(caller: RestCaller, account: str, state: Any) -> Tenant:
+        await _others(caller, account)
 
         def change(tenant: Tenant) -> Tenant:
             _refuse_deleted(tenant)
@@ -132,15 +132,15 @@ def create_router(services: Services) -> APIRouter:
             raise not_found(f"tenant {account}")
         return tenant
 
-    async def _own_or_any(who: Visitor, account: str) -> Tenant:
-        who.target = account
-        who.require_role("operator", "admin")
-        return await _tenant(who.account(account))
+    async def _own_or_any(caller: RestCaller, account: str) -> Tenant:
+        caller.target = account
+        caller.require_role("operator", "admin")
+        return await _tenant(caller.account(account))
 
-    async def _others(who: Visitor, account: str) -> Tenant:
-        who.target = account
-        who.require_role("operator")
-        if account == who.principal.account:
+    async def _others(caller: RestCaller, account: str) -> Tenant:
+        caller.target = account
+        caller.require_role("operator")
+        if account == caller.principal.account:
             raise Problem(409, "OwnTenant", "An operator cannot suspend or delete the account of its own key.")
         return await _tenant(account)
 

@@ -10,21 +10,20 @@ import msgspec
 import orjson
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from billing.lake.periods import Period
+from billing.lake.periods import By, Period
 from billing.reports.availability import availability
 from billing.reports.questions import (
     DIRECT_FORMATS,
-    LINES_MOST,
+    LINES_MAX,
     MEDIA_TYPES,
     SUFFIXES,
-    By,
     DirectFormat,
     InvoiceAsked,
     InvoicesAsked,
     UsageAsked,
 )
-from frontend.rest.caller import ManagingRoute, Visitor, Who
-from frontend.rest.document_jobs import READER_ERRORS, ReaderError, described, sentence
+from frontend.document_jobs import READER_ERRORS, ReaderError, described, sentence
+from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.rest.problems import Problem, invalid, not_permitted
 from frontend.services import Services
@@ -46,21 +45,21 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/usage", name="usage.show", response_model=UsageShown)
     async def show_usage(
-        who: Who,
+        caller: CurrentCaller,
         account: Account = None,
         month: Annotated[str | None, Query(description="such as 2026-11; without any of these, this month")] = None,
         day: Annotated[str | None, Query(description="such as 2026-11-21")] = None,
         first: Annotated[str | None, Query(alias="from", description="the first day; goes with `to`")] = None,
         last: Annotated[str | None, Query(alias="to", description="the last day")] = None,
-        by: Annotated[By, Query(description="what the lines tell apart")] = "day",
+        by: Annotated[By, Query(description="grouping of the lines")] = "day",
         tag: Annotated[str | None, Query(description="with `by=tag`: only this tag, a line for each value")] = None,
-        limit: Annotated[int, Query(ge=1, le=LINES_MOST, description="lines at most")] = 1000,
+        limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="lines at most")] = 1000,
     ) -> Response:
         """Usage of a month, a day, or a range of days (UTC), up to the last hour that the batch has summed up.
 
         By tag there is a line for each tag and value, so a queue with several tags is in several lines.
         """
-        whose = _whose(who, account)
+        whose = _whose(caller, account)
         if tag is not None and by != "tag":
             raise invalid("'tag' goes with by=tag.")
         try:
@@ -71,7 +70,7 @@ def create_router(services: Services) -> APIRouter:
 
     @router.get("/availability", name="availability.show")
     async def show_availability(
-        who: Who,
+        caller: CurrentCaller,
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
         month: Annotated[str | None, Query(description="such as 2026-11; without it, this month")] = None,
     ) -> AvailabilityShown:
@@ -79,27 +78,27 @@ def create_router(services: Services) -> APIRouter:
 
         For administrators of the account, also with a key that has the scope `monitor` alone.
         """
-        who.require_role("operator", "admin", scope="monitor")
-        whose = who.account(account)
+        caller.require_role("operator", "admin", scope="monitor")
+        whose = caller.account(account)
         now = datetime.fromtimestamp(services.clock(), UTC)
         try:
             period = Period.asked(month, None, None, None, today=now.date())
         except ValueError as error:
             raise invalid(sentence(error)) from None
-        found = await _ask(UsageAsked(period, "hour", whose, None, LINES_MOST))
-        told = availability(orjson.loads(found), period, whose, services.settings.availability_objective, now)
-        return AvailabilityShown.model_validate(msgspec.to_builtins(told))
+        found = await _ask(UsageAsked(period, "hour", whose, None, LINES_MAX))
+        measured = availability(orjson.loads(found), period, whose, services.settings.availability_objective, now)
+        return AvailabilityShown.model_validate(msgspec.to_builtins(measured))
 
     @router.get("/invoices", name="invoice.list", response_model=InvoiceList)
     async def list_invoices(
-        who: Who,
+        caller: CurrentCaller,
         account: Account = None,
-        period: Annotated[str | None, Query(description="only those of this month, such as 2026-11")] = None,
+        period: Annotated[str | None, Query(description="only invoices of this month, such as 2026-11")] = None,
         after: Annotated[str, Query(description="only those after the one with this number")] = "",
-        limit: Annotated[int, Query(ge=1, le=LINES_MOST)] = 100,
+        limit: Annotated[int, Query(ge=1, le=LINES_MAX)] = 100,
     ) -> Response:
         """The invoices of months that are closed, by number."""
-        whose = _whose(who, account)
+        whose = _whose(caller, account)
         if period is not None:
             check_month(period)
         return _json(await _ask(InvoicesAsked(whose, period, after, limit)))
@@ -110,18 +109,18 @@ def create_router(services: Services) -> APIRouter:
         responses={200: {"content": {MEDIA_TYPES[form].partition(";")[0]: {} for form in DIRECT_FORMATS}}},
     )
     async def show_invoice(
-        who: Who,
+        caller: CurrentCaller,
         request: Request,
         period: Annotated[str, Path(description="the month, such as 2026-11")],
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
         format_: Annotated[
             DirectFormat | None, Query(alias="format", description="without it, as the header Accept asks; else JSON")
         ] = None,
-        draft: Annotated[bool, Query(description="of a month that is not closed: as if it ended now")] = False,
+        draft: Annotated[bool, Query(description="for a month that is not closed: as if it ended now")] = False,
     ) -> Response:
         """An invoice with all its lines.  As PDF or as an e-mail it is made by a job: POST …/documents."""
-        who.require_role("operator", "admin")
-        whose = who.account(account)
+        caller.require_role("operator", "admin")
+        whose = caller.account(account)
         check_month(period)
         wanted = format_ or _accepted(request.headers.get("accept", ""))
         content = await _ask(InvoiceAsked(whose, period, wanted, draft))
@@ -132,13 +131,13 @@ def create_router(services: Services) -> APIRouter:
             headers={"content-disposition": f'{"inline" if wanted in _SHOWN else "attachment"}; filename="{name}"'},
         )
 
-    def _whose(who: Visitor, account: str | None) -> str | None:
+    def _whose(caller: RestCaller, account: str | None) -> str | None:
         """The account that is asked about; None: all."""
-        who.require_role("operator", "admin")
+        caller.require_role("operator", "admin")
         if account != ALL:
-            return who.account(account)
-        who.target = ALL
-        if who.principal.role != "operator":
+            return caller.account(account)
+        caller.target = ALL
+        if caller.principal.role != "operator":
             raise not_permitted("Only an operator may look at all accounts.")
         return None
 

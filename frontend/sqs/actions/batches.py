@@ -7,9 +7,9 @@ from typing import Any
 
 from backend.api import HandleOutcome, NewMessage, QueueFull, SendResult
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.actions import messages
-from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol import limits, validation
 from frontend.sqs.protocol.errors import (
     BATCH_ENTRY_IDS_NOT_DISTINCT,
@@ -33,10 +33,10 @@ def _checked(members: Members, entry_name: str) -> list[Entry]:
     entries: list[Entry] | None = members.get("Entries")
     if not entries:
         raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {entry_name} in the request.")
-    if len(entries) > limits.BATCH_ENTRIES_MOST:
+    if len(entries) > limits.BATCH_ENTRIES_MAX:
         raise SqsError(
             TOO_MANY_ENTRIES,
-            f"Maximum number of entries per request are {limits.BATCH_ENTRIES_MOST}. You have sent {len(entries)}.",
+            f"Maximum number of entries per request are {limits.BATCH_ENTRIES_MAX}. You have sent {len(entries)}.",
         )
     seen = set()
     for number, entry in enumerate(entries, 1):
@@ -74,15 +74,15 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
     answers: list[Members] = []
     failed: list[Members] = []
     total = 0
-    seal = context.seals.cached(view, len(entries)) or await context.seals.ready(view, len(entries))
+    encrypt = context.encryption.cached(view, len(entries)) or await context.encryption.ready(view, len(entries))
     for place, entry in enumerate(entries):
         try:
             if not entry.get("MessageBody"):
                 raise missing_parameter("MessageBody")
-            message, answer, size = messages.prepare(view, call, entry, seal)
+            message, answer, size = messages.prepare(view, call, entry, encrypt)
             total += size
-            if size > view.message_bytes_most and size <= limits.MESSAGE_BYTES_MOST:
-                raise validation.too_long(view.message_bytes_most, in_batch=True)
+            if size > view.message_bytes_max and size <= limits.MESSAGE_BYTES_MAX:
+                raise validation.too_long(view.message_bytes_max, in_batch=True)
         except SqsError as error:
             failed.append(_failed(entry, error))
         else:
@@ -91,10 +91,10 @@ async def send_message_batch(context: Context, call: Call, view: QueueView, memb
             answer["Id"] = entry["Id"]
             prepared.append(message)
             answers.append(answer)
-    if total > limits.MESSAGE_BYTES_MOST:
+    if total > limits.MESSAGE_BYTES_MAX:
         raise SqsError(
             BATCH_REQUEST_TOO_LONG,
-            f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes. You have sent {total} bytes.",
+            f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MAX} bytes. You have sent {total} bytes.",
         )
     if prepared:
         send = context.unacknowledged.send if view.is_unacknowledged else context.retries.send
@@ -149,7 +149,7 @@ async def delete_message_batch(context: Context, call: Call, view: QueueView, me
         if not entry.get("ReceiptHandle"):
             raise missing_parameter(f"{name}.{number}.ReceiptHandle")
         handles.append(entry["ReceiptHandle"])
-    outcomes = await context.queues.by_handles(view, context.backend.delete, handles, HandleOutcome.DONE)
+    outcomes = await context.queues.delete(view, handles)
     return _sorted_out(entries, outcomes, [])
 
 
@@ -174,8 +174,7 @@ async def change_message_visibility_batch(context: Context, call: Call, view: Qu
             changed.append(entry)
     outcomes: Sequence[HandleOutcome] = ()
     if changes:
-        change = context.backend.change_visibility
-        outcomes = await context.queues.by_handles(view, change, changes, HandleOutcome.GONE)
+        outcomes = await context.queues.change_visibility(view, changes)
     return _sorted_out(changed, outcomes, failed)
 
 

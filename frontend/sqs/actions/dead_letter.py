@@ -6,9 +6,9 @@ from auth.principal import Principal
 from frontend.queues import policies
 from frontend.queues.view import QueueView
 from frontend.request.access import check_credential, in_prefixes
-from frontend.request.call import Call, Members
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.actions import paging
-from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol.errors import invalid_value
 from metadata_service import arn
 

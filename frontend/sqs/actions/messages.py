@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from hashlib import blake2b, sha256
 
-from backend.api import AttemptExpired, HandleOutcome, NewMessage, OverLimit, Receive, ReceivedMessage, SendResult
+from backend.api import (
+    AttemptExpired,
+    HandleOutcome,
+    NewMessage,
+    OverLimit,
+    Receive,
+    ReceivedMessage,
+    ReceiveOptions,
+    SendResult,
+)
 from frontend.queues import payload
 from frontend.queues.attributes import unknown
-from frontend.queues.encryption import Seal
+from frontend.queues.encryption import Encrypt
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.request.tracing import trace_delivery
-from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol import limits, md5, validation
 from frontend.sqs.protocol.errors import (
     INVALID_PARAMETER_VALUE,
@@ -42,10 +51,10 @@ async def send_message(context: Context, call: Call, view: QueueView, members: M
     if not body:
         raise missing_parameter("MessageBody")
     check_ordering(view, members)
-    seal = context.seals.cached(view) or await context.seals.ready(view)
-    message, answer, size = prepare(view, call, members, seal)
-    if size > view.message_bytes_most:
-        raise validation.too_long(view.message_bytes_most)
+    encrypt = context.encryption.cached(view) or await context.encryption.ready(view)
+    message, answer, size = prepare(view, call, members, encrypt)
+    if size > view.message_bytes_max:
+        raise validation.too_long(view.message_bytes_max)
     if call.retry is not None:
         message.retry = call.retry.of(0)
     send = context.unacknowledged.send if view.is_unacknowledged else context.retries.send
@@ -75,7 +84,7 @@ def check_ordering(view: QueueView, members: Members) -> None:
         raise SqsError(INVALID_PARAMETER_VALUE, NO_DEDUPLICATION)
 
 
-def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[NewMessage, Members, int]:
+def prepare(view: QueueView, call: Call, members: Members, encrypt: Encrypt) -> tuple[NewMessage, Members, int]:
     """Build the message to store, the digests for the answer, and the size in bytes that counts towards limits."""
     body: str = members["MessageBody"]
     encoded = body.encode()
@@ -86,7 +95,7 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
     if view.fifo and not deduplication:
         deduplication = sha256(encoded).hexdigest()
     del encoded  # frees a copy of a long message
-    delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_most, view.fifo)
+    delay = validation.delay_seconds(members.get("DelaySeconds"), view.delay_max, view.fifo)
     answer: Members = {"MD5OfMessageBody": body_md5.hex()}
     stored = Payload(payload.FORMAT, body, body_md5, call.principal.principal_id)
     given = members.get("MessageAttributes")
@@ -111,12 +120,12 @@ def prepare(view: QueueView, call: Call, members: Members, seal: Seal) -> tuple[
             stored.trace_header = handed.header
     group: str | None = members.get("MessageGroupId")
     if not view.fifo:
-        return NewMessage(seal(payload.encode(stored)), delay, group), answer, size
+        return NewMessage(encrypt(payload.encode(stored)), delay, group), answer, size
     stored.deduplication_id = deduplication
     by_queue, by_group = _token(view, "q", deduplication), _token(view, f"g{group}", deduplication)
     if view.scope_is_group:
         by_queue, by_group = by_group, by_queue
-    return NewMessage(seal(payload.encode(stored)), delay, group, by_queue, by_group), answer, size
+    return NewMessage(encrypt(payload.encode(stored)), delay, group, by_queue, by_group), answer, size
 
 
 def complete(answer: Members, stored: SendResult, fifo: bool) -> None:
@@ -134,7 +143,7 @@ def _token(view: QueueView, scope: str, deduplication_id: str) -> bytes:
 
 
 async def receive_message(context: Context, call: Call, view: QueueView, members: Members) -> Members | None:
-    most = validation.max_number_of_messages(members.get("MaxNumberOfMessages"))
+    messages_max = validation.max_number_of_messages(members.get("MaxNumberOfMessages"))
     visibility = members.get("VisibilityTimeout")
     validation.visibility_timeout(visibility)
     wait = members.get("WaitTimeSeconds")
@@ -144,17 +153,17 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         validation.attempt_id(attempt)
     system_names = _system_names(members)
     wanted = _message_attribute_filter(members.get("MessageAttributeNames"))
-    command = Receive(
-        most,
+    options = ReceiveOptions(
+        messages_max,
         view.visibility_seconds if visibility is None else visibility,
         view.wait_seconds if wait is None else wait,
         None if view.redrive is None else await context.queues.dead_letter(view),
         attempt,
     )
     if view.key_name or view.settings.at_most_once:
-        await context.seals.before_receiving(view)
+        await context.encryption.before_receiving(view)
     try:
-        received = await _claim(context, call, view, command)
+        received = await _claim(context, call, view, options)
     except OverLimit:
         raise SqsError(OVER_LIMIT) from None
     except AttemptExpired:
@@ -163,7 +172,7 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         ) from None
     if not received:
         return None
-    opened, destroyed = await context.seals.opened(view, received)
+    opened, destroyed = await context.encryption.decrypted(view, received)
     if not opened:
         if destroyed is not None:
             raise destroyed
@@ -173,25 +182,25 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
     return {"Messages": [_message(message, stored, view.fifo, system_names, wanted) for message, stored in opened]}
 
 
-async def _claim(context: Context, call: Call, view: QueueView, command: Receive) -> list[ReceivedMessage]:
-    wait = command.wait_seconds
+async def _claim(context: Context, call: Call, view: QueueView, options: ReceiveOptions) -> list[ReceivedMessage]:
+    command, wait = Receive(view.target, options), options.wait_seconds
     if not wait:
-        return await context.queues.run(view, context.backend.receive, command)
+        return await context.queues.call(view, command)
     polls = context.services.polls
-    if polls.draining or (call.allowance is not None and command.attempt is None):
+    if polls.draining or (call.allowance is not None and options.attempt is None):
         # A queue that is not empty answers at once, which does not count as a waiting receive.
-        command.wait_seconds = 0
+        options.wait_seconds = 0
         try:
-            received = await context.queues.run(view, context.backend.receive, command)
+            received = await context.queues.call(view, command)
         except OverLimit:
             received = []  # a long poll at the limit gets an empty answer
         if received or polls.draining:
             return received
-        command.wait_seconds = wait
+        options.wait_seconds = wait
     if call.allowance is None:
-        return await polls.run(context.queues.run(view, context.backend.receive, command), call.receive, [])
+        return await polls.run(context.queues.call(view, command), call.receive, [])
     with call.allowance.long_poll():
-        return await polls.run(context.queues.run(view, context.backend.receive, command), call.receive, [])
+        return await polls.run(context.queues.call(view, command), call.receive, [])
 
 
 def _system_names(members: Members) -> frozenset[str]:
@@ -282,7 +291,7 @@ async def delete_message(context: Context, call: Call, view: QueueView, members:
     handle = members.get("ReceiptHandle")
     if not handle:
         raise missing_parameter("ReceiptHandle")
-    (outcome,) = await context.queues.by_handles(view, context.backend.delete, [handle], HandleOutcome.DONE)
+    (outcome,) = await context.queues.delete(view, [handle])
     if outcome:
         raise handle_error(handle, outcome)
 
@@ -305,7 +314,7 @@ def handle_error(handle: str, outcome: HandleOutcome, visibility: int = 0) -> Sq
     return invalid_value(
         visibility,
         "VisibilityTimeout",
-        f"Total VisibilityTimeout for the message is beyond the limit [{limits.VISIBILITY_SECONDS_MOST} seconds]",
+        f"Total VisibilityTimeout for the message is beyond the limit [{limits.VISIBILITY_SECONDS_MAX} seconds]",
     )
 
 

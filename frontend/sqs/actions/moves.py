@@ -6,11 +6,11 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import orjson
 
-from backend.api import MoveTask, MoveTaskRefused, MoveTaskUnknown
+from backend.api import CancelMove, ListMoves, MoveTask, MoveTaskRefused, MoveTaskUnknown, StartMove
 from frontend.queues.view import QueueView
 from frontend.request.access import check_credential
-from frontend.request.call import Call, Members
-from frontend.sqs.actions.context import Context
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import (
     ACCESS_DENIED,
@@ -28,11 +28,11 @@ _RUNNING = "RUNNING"
 async def start_message_move_task(context: Context, call: Call, members: Members) -> Members:
     source = await _queue(context, call, members, "SourceArn", "StartMessageMoveTask")
     rate = members.get("MaxNumberOfMessagesPerSecond")
-    if rate is not None and not 1 <= rate <= limits.MOVE_RATE_MOST:
+    if rate is not None and not 1 <= rate <= limits.MOVE_RATE_MAX:
         raise invalid_value(
             rate,
             "MaxNumberOfMessagesPerSecond",
-            f"You must enter a value between 1 and {limits.MOVE_RATE_MOST}, if provided.",
+            f"You must enter a value between 1 and {limits.MOVE_RATE_MAX}, if provided.",
         )
     if not await context.metadata.dead_letter_sources(call.principal.account, source.arn, limit=1):
         raise SqsError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
@@ -51,9 +51,8 @@ async def start_message_move_task(context: Context, call: Call, members: Members
             f"{' or '.join(call.principal.prefixes)} has to name the DestinationArn.",
         )
     try:
-        task = await context.queues.run(
-            source, context.backend.start_move, destination.arn if destination else None, rate or 0
-        )
+        command = StartMove(source.target, destination.arn if destination else None, rate or 0)
+        task = await context.queues.call(source, command)
     except MoveTaskRefused:
         raise SqsError(
             INVALID_PARAMETER_VALUE,
@@ -64,15 +63,15 @@ async def start_message_move_task(context: Context, call: Call, members: Members
 
 async def list_message_move_tasks(context: Context, call: Call, members: Members) -> Members:
     source = await _queue(context, call, members, "SourceArn", "ListMessageMoveTasks")
-    most = members.get("MaxResults")
-    if most is None:
-        most = limits.MOVE_TASKS_PAGE_DEFAULT
-    if not 1 <= most <= limits.MOVE_TASKS_PAGE_MOST:
+    results_max = members.get("MaxResults")
+    if results_max is None:
+        results_max = limits.MOVE_TASKS_PAGE_DEFAULT
+    if not 1 <= results_max <= limits.MOVE_TASKS_PAGE_MAX:
         raise invalid_value(
-            most, "MaxResults", f"MaxResults must be an integer between 1 and {limits.MOVE_TASKS_PAGE_MOST}."
+            results_max, "MaxResults", f"MaxResults must be an integer between 1 and {limits.MOVE_TASKS_PAGE_MAX}."
         )
-    tasks = await context.queues.run(source, context.backend.list_moves)
-    return {"Results": [_described(source.arn, task) for task in tasks[:most]]}
+    tasks = await context.queues.call(source, ListMoves(source.target))
+    return {"Results": [_described(source.arn, task) for task in tasks[:results_max]]}
 
 
 async def cancel_message_move_task(context: Context, call: Call, members: Members) -> Members:
@@ -82,7 +81,7 @@ async def cancel_message_move_task(context: Context, call: Call, members: Member
     task_id, source_arn = _parsed(text)
     source = await _found(context, call, source_arn, "SourceArn", "CancelMessageMoveTask")
     try:
-        task = await context.queues.run(source, context.backend.cancel_move, task_id)
+        task = await context.queues.call(source, CancelMove(source.target, task_id))
     except MoveTaskUnknown:
         raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.") from None
     return {"ApproximateNumberOfMessagesMoved": task.moved}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from frontend.request.call import Members
+from frontend.request.request import Members
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value
 
@@ -13,12 +13,12 @@ _MARK = b"1:"
 
 def page_size(members: Members) -> int:
     """MaxResults, or its default.  Raises InvalidParameterValue."""
-    most = limits.LIST_QUEUES_PAGE_MOST
+    page_max = limits.LIST_QUEUES_PAGE_MAX
     value: int | None = members.get("MaxResults")
     if value is None:
-        return most
-    if not 1 <= value <= most:
-        raise invalid_value(value, "MaxResults", f"MaxResults must be an integer between 1 and {most}.")
+        return page_max
+    if not 1 <= value <= page_max:
+        raise invalid_value(value, "MaxResults", f"MaxResults must be an integer between 1 and {page_max}.")
     return value
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from frontend.queues import policies
 from frontend.queues.queues import Update
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members
-from frontend.sqs.actions.context import Context
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.protocol.errors import missing_parameter
 from metadata_service.models import Queue
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from auth.lookup import not_active
 from auth.principal import Principal
-from backend.api import BackendError
+from backend.api import BackendError, CountMessages, Purge
 from frontend.queues import attributes
 from frontend.queues.queues import Update
 from frontend.queues.view import QueueView
 from frontend.request.access import check_credential, listed_prefixes
-from frontend.request.call import Call, Members
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.actions import dead_letter, paging, tags
-from frontend.sqs.actions.context import Context
 from frontend.sqs.protocol.errors import (
     OPT_IN_REQUIRED,
     PURGE_QUEUE_IN_PROGRESS,
@@ -32,7 +32,7 @@ from frontend.sqs.protocol.errors import (
 from frontend.sqs.protocol.validation import check_new_queue_name
 from metadata_service.arn import QueueArn
 from metadata_service.clusters.policy import NoCluster
-from metadata_service.models import Queue
+from metadata_service.models import NewQueue, Queue
 from metadata_service.queue_settings import PARTITIONS, number
 from metadata_service.store import PurgeInProgress, QueueDeletedRecently, QueueExists, QueueNotFound, TooManyQueues
 
@@ -52,7 +52,7 @@ async def create_queue(context: Context, call: Call, members: Members) -> Member
         members.get("Attributes") or {},
         members.get("tags") or {},
         call.principal,
-        await context.throttle.queues_most(account),
+        await context.throttle.queues_max(account),
     )
     return {"QueueUrl": call.queue_url(account, name)}
 
@@ -64,11 +64,11 @@ async def ensure_queue(
     given: Mapping[str, str],
     given_tags: Mapping[str, str],
     principal: Principal | None = None,
-    queues_most: int | None = None,
+    queues_max: int | None = None,
 ) -> Queue:
     """Return the queue, created now or with the same attributes before.  Raises CreateQueue's errors.
 
-    ``principal`` is the caller; None: the service itself.  ``queues_most`` is the account's quota; None: no
+    ``principal`` is the caller; None: the service itself.  ``queues_max`` is the account's quota; None: no
     limit.
     """
     fifo = given.get("FifoQueue", "").lower() == "true"
@@ -84,14 +84,16 @@ async def ensure_queue(
     settings = context.services.settings
     try:
         queue = await context.metadata.create(
-            account,
-            name,
-            stored,
-            given_tags,
-            now_ms=context.services.now_ms(),
-            hold_seconds=settings.queue_name_hold_seconds,
-            queues_most=queues_most,
-            clusters=await _clusters_for(context, account, name, number(stored, PARTITIONS)),
+            NewQueue(
+                account,
+                name,
+                stored,
+                dict(given_tags),
+                now_ms=context.services.now_ms(),
+                hold_seconds=settings.queue_name_hold_seconds,
+                queues_max=queues_max,
+                clusters=tuple(await _clusters_for(context, account, name, number(stored, PARTITIONS))),
+            )
         )
     except QueueExists as error:
         different = attributes.first_difference(error.queue.attributes, values, encryption=encryption)
@@ -102,8 +104,8 @@ async def ensure_queue(
             ) from None
         return error.queue
     except TooManyQueues:
-        assert queues_most is not None
-        raise too_many_queues(account, queues_most) from None
+        assert queues_max is not None
+        raise too_many_queues(account, queues_max) from None
     except QueueDeletedRecently:
         hold = settings.queue_name_hold_seconds
         raise SqsError(
@@ -141,13 +143,13 @@ async def _check_owner(context: Context, queue: Queue) -> None:
 async def auto_create_queue(context: Context, account: str, name: str) -> Queue:
     """Create the queue for a first send, with all defaults."""
     given = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
-    most = await context.throttle.queues_most(account)
-    return await ensure_queue(context, account, name, given, {}, queues_most=most)
+    queues_max = await context.throttle.queues_max(account)
+    return await ensure_queue(context, account, name, given, {}, queues_max=queues_max)
 
 
 async def delete_queue(context: Context, call: Call, view: QueueView, members: Members) -> None:
     if context.services.settings.forbid_deleting_nonempty_queues:
-        counters = await context.queues.run(view, context.backend.counters)
+        counters = await context.queues.call(view, CountMessages(view.target))
         if counters.visible or counters.in_flight or counters.delayed:
             raise SqsError(
                 UNSUPPORTED_OPERATION,
@@ -209,7 +211,7 @@ async def get_queue_attributes(context: Context, call: Call, view: QueueView, me
     every["CreatedTimestamp"] = str(queue.created_s)
     every["LastModifiedTimestamp"] = str(queue.modified_s)
     if "All" in asked or not {*attributes.COUNTERS, attributes.STORED_BYTES}.isdisjoint(asked):
-        counters = await context.queues.run(view, context.backend.counters)
+        counters = await context.queues.call(view, CountMessages(view.target))
         every["ApproximateNumberOfMessages"] = str(counters.visible)
         every["ApproximateNumberOfMessagesNotVisible"] = str(counters.in_flight)
         every["ApproximateNumberOfMessagesDelayed"] = str(counters.delayed)
@@ -250,4 +252,5 @@ async def purge_queue(context: Context, call: Call, view: QueueView, members: Me
             PURGE_QUEUE_IN_PROGRESS,
             f"Only one PurgeQueue operation on {view.queue.name} is allowed every {interval:g} seconds.",
         ) from None
-    await context.queues.run(context.queues.view(queue), context.backend.purge, queue.purge_id)
+    purged = context.queues.view(queue)
+    await context.queues.call(purged, Purge(purged.target, queue.purge_id))

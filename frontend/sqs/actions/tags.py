@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from frontend.queues.queues import Update
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members
-from frontend.sqs.actions.context import Context
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value, missing_parameter
 from metadata_service.models import Queue
@@ -17,20 +17,20 @@ Tags = dict[str, str]
 
 def check(tags: Mapping[str, str], queue_name: str) -> None:
     """Check that a queue may have all these tags."""
-    if len(tags) > limits.TAGS_MOST:
+    if len(tags) > limits.TAGS_MAX:
         raise SqsError(
-            INVALID_PARAMETER_VALUE, f"Too many tags added for queue {queue_name}. Maximum {limits.TAGS_MOST}."
+            INVALID_PARAMETER_VALUE, f"Too many tags added for queue {queue_name}. Maximum {limits.TAGS_MAX}."
         )
     for key, value in tags.items():
-        if not 1 <= len(key) <= limits.TAG_KEY_LENGTH_MOST:
+        if not 1 <= len(key) <= limits.TAG_KEY_LENGTH_MAX:
             raise invalid_value(
-                key, "Tag.Key", f"Tag keys must be between 1 and {limits.TAG_KEY_LENGTH_MOST} characters."
+                key, "Tag.Key", f"Tag keys must be between 1 and {limits.TAG_KEY_LENGTH_MAX} characters."
             )
         if key.lower().startswith("aws:"):
             raise invalid_value(key, "Tag.Key", "Tag keys must not begin with aws:, which is reserved.")
-        if len(value) > limits.TAG_VALUE_LENGTH_MOST:
+        if len(value) > limits.TAG_VALUE_LENGTH_MAX:
             raise invalid_value(
-                value, "Tag.Value", f"Tag values must be between 0 and {limits.TAG_VALUE_LENGTH_MOST} characters."
+                value, "Tag.Value", f"Tag values must be between 0 and {limits.TAG_VALUE_LENGTH_MAX} characters."
             )
         for text in (key, value):
             if not all(letter.isalnum() or letter in " _.:/=+-@" for letter in text):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from backend.api import HandleOutcome
 from frontend.queues.view import QueueView
-from frontend.request.call import Call, Members
-from frontend.sqs.actions.context import Context
+from frontend.request.context import Context
+from frontend.request.request import Call, Members
 from frontend.sqs.actions.messages import handle_error
 from frontend.sqs.protocol import validation
 from frontend.sqs.protocol.errors import missing_parameter
@@ -18,7 +17,6 @@ async def change_message_visibility(context: Context, call: Call, view: QueueVie
     if seconds is None:
         raise missing_parameter("VisibilityTimeout")
     validation.visibility_timeout(seconds)
-    change = context.backend.change_visibility
-    (outcome,) = await context.queues.by_handles(view, change, [(handle, seconds)], HandleOutcome.GONE)
+    (outcome,) = await context.queues.change_visibility(view, [(handle, seconds)])
     if outcome:
         raise handle_error(handle, outcome, seconds)

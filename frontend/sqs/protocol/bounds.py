@@ -21,7 +21,7 @@ STRINGS_MAX = 5_000
 has fewer than 1,000."""
 STRUCTURE_MAX = 20_000
 """Maximum number of opening brackets and commas in a JSON text, outside of strings."""
-CONTENT_BYTES_MAX = limits.MESSAGE_BYTES_MOST * 4 // 3 + 256 * 1024
+CONTENT_BYTES_MAX = limits.MESSAGE_BYTES_MAX * 4 // 3 + 256 * 1024
 """Maximum length of a request without escapes, in bytes: a whole batch as base64, and its other members."""
 
 
@@ -58,7 +58,7 @@ def check_structure(text: bytes) -> int:
 
 
 def _outside_strings(text: bytes) -> Iterator[bytes]:
-    """Parts of a JSON text without escaped quotes that lie between its strings.  Raises SerializationException."""
+    """Parts of a JSON text without escaped quotes between its strings.  Raises SerializationException."""
     start = 0
     for _ in range(STRINGS_MAX + 1):
         first = text.find(b'"', start)
@@ -74,10 +74,10 @@ def _outside_strings(text: bytes) -> Iterator[bytes]:
 def too_much_content(action: str) -> SqsError:
     """Error for a request whose content is longer than any valid one of this action."""
     if action == "SendMessage":
-        return too_long(limits.MESSAGE_BYTES_MOST)
+        return too_long(limits.MESSAGE_BYTES_MAX)
     if action == "SendMessageBatch":
         return SqsError(
-            BATCH_REQUEST_TOO_LONG, f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MOST} bytes."
+            BATCH_REQUEST_TOO_LONG, f"Batch requests cannot be longer than {limits.MESSAGE_BYTES_MAX} bytes."
         )
     return SqsError(REQUEST_TOO_LARGE)
 

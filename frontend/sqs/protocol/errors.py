@@ -282,11 +282,15 @@ def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_VALUE, f"{text} Reason: {reason}" if reason else text)
 
 
-def too_many_queues(account: str, most: int) -> SqsError:
+def invalid_action(name: str) -> SqsError:
+    return SqsError(INVALID_ACTION, f"The action {shown(name)} is not valid for this endpoint.")
+
+
+def too_many_queues(account: str, queues_max: int) -> SqsError:
     """Error for an exhausted quota of queues."""
     return SqsError(
         OVER_LIMIT,
-        f"The account {account} may have {most} queues, its quota 'queues', and has as many. "
+        f"The account {account} may have {queues_max} queues, its quota 'queues', and has as many. "
         "Delete one, or ask the operator of this service for more.",
     )
 

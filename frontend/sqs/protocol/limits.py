@@ -6,88 +6,88 @@ answers of the service; [own] is a limit of this service, where SQS has none or 
 
 from __future__ import annotations
 
-MESSAGE_BYTES_MOST = 1_048_576
+MESSAGE_BYTES_MAX = 1_048_576
 """Body, attribute names, types and values of one message, and of all messages of a batch [guide, seen]."""
-MESSAGE_BYTES_LEAST_SETTING = 1_024
+MESSAGE_BYTES_SETTING_MIN = 1_024
 """Smallest MaximumMessageSize of a queue [api, SetQueueAttributes]."""
 
-BATCH_ENTRIES_MOST = 10
+BATCH_ENTRIES_MAX = 10
 """Entries of a batch [api, SendMessageBatch]."""
-BATCH_ID_LENGTH_MOST = 80
+BATCH_ID_LENGTH_MAX = 80
 """Length of a batch entry's id [api, SendMessageBatchRequestEntry]."""
 
-MESSAGE_ATTRIBUTES_MOST = 10
+MESSAGE_ATTRIBUTES_MAX = 10
 """Attributes of a message [guide]."""
-MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST = 256
+MESSAGE_ATTRIBUTE_NAME_LENGTH_MAX = 256
 """Length of a message attribute's name [guide]."""
-MESSAGE_ATTRIBUTE_TYPE_LENGTH_MOST = 256
+MESSAGE_ATTRIBUTE_TYPE_LENGTH_MAX = 256
 """Length of a message attribute's data type [guide]."""
-NUMBER_DIGITS_MOST = 38
+NUMBER_DIGITS_MAX = 38
 """Significant digits of a Number attribute [guide]."""
-NUMBER_EXPONENT_LEAST = -128
-NUMBER_EXPONENT_MOST = 126
-"""Decimal exponents of a Number: it lies between 10**-128 and 10**126 [guide]."""
+NUMBER_EXPONENT_MIN = -128
+NUMBER_EXPONENT_MAX = 126
+"""Decimal exponents of a Number: it is between 10**-128 and 10**126 [guide]."""
 
-RETENTION_SECONDS_LEAST = 60
-RETENTION_SECONDS_MOST = 1_209_600
+RETENTION_SECONDS_MIN = 60
+RETENTION_SECONDS_MAX = 1_209_600
 """MessageRetentionPeriod [api]."""
-DELAY_SECONDS_MOST = 900
+DELAY_SECONDS_MAX = 900
 """DelaySeconds of a queue and of a message [api]."""
-HOLDFAST_DELAY_SECONDS_MOST = 1_209_600
+HOLDFAST_DELAY_SECONDS_MAX = 1_209_600
 """Maximum of HoldfastMaximumDelaySeconds: the longest retention [own]."""
-HOLDFAST_LENGTH_MOST = 10**15
+HOLDFAST_LENGTH_MAX = 10**15
 """Maximum of HoldfastMaximumMessages and HoldfastMaximumBytes: more than a queue can hold [own]."""
-VISIBILITY_SECONDS_MOST = 43_200
+VISIBILITY_SECONDS_MAX = 43_200
 """VisibilityTimeout [api]."""
-WAIT_SECONDS_MOST = 20
+WAIT_SECONDS_MAX = 20
 """Wait time of a long poll [api]."""
-RECEIVE_MESSAGES_MOST = 10
+RECEIVE_MESSAGES_MAX = 10
 """Messages of one receive [api]."""
-ATTEMPT_ID_LENGTH_MOST = 128
-GROUP_ID_LENGTH_MOST = 128
-DEDUPLICATION_ID_LENGTH_MOST = 128
+ATTEMPT_ID_LENGTH_MAX = 128
+GROUP_ID_LENGTH_MAX = 128
+DEDUPLICATION_ID_LENGTH_MAX = 128
 """Length of a ReceiveRequestAttemptId, MessageGroupId and MessageDeduplicationId [api]."""
-IN_FLIGHT_MOST = 120_000
+IN_FLIGHT_MAX = 120_000
 """Messages in flight per queue [guide]."""
-KMS_REUSE_SECONDS_LEAST = 60
-KMS_REUSE_SECONDS_MOST = 86_400
+KMS_REUSE_SECONDS_MIN = 60
+KMS_REUSE_SECONDS_MAX = 86_400
 """KmsDataKeyReusePeriodSeconds [api]."""
 
-MAX_RECEIVE_COUNT_MOST = 1_000
+MAX_RECEIVE_COUNT_MAX = 1_000
 """maxReceiveCount of a RedrivePolicy [guide]."""
-REDRIVE_SOURCES_MOST = 10
+REDRIVE_SOURCES_MAX = 10
 """sourceQueueArns of a RedriveAllowPolicy [guide]."""
 
-QUEUE_NAME_LENGTH_MOST = 80
+QUEUE_NAME_LENGTH_MAX = 80
 """Length of a queue's name with the suffix .fifo [guide]."""
 QUEUE_URL_LENGTH_MAX = 2_048
 """Length of a QueueUrl in characters [own]."""
-LIST_QUEUES_PAGE_MOST = 1_000
+LIST_QUEUES_PAGE_MAX = 1_000
 """Page size of ListQueues and ListDeadLetterSourceQueues [api]."""
 
-TAGS_MOST = 50
+TAGS_MAX = 50
 """Tags of a queue [guide: advice; the service refuses more, seen]."""
-TAG_KEY_LENGTH_MOST = 128
-TAG_VALUE_LENGTH_MOST = 256
+TAG_KEY_LENGTH_MAX = 128
+TAG_VALUE_LENGTH_MAX = 256
 """Length of a tag's value [guide]."""
 
-POLICY_BYTES_MOST = 8_192
-POLICY_STATEMENTS_MOST = 20
-POLICY_PRINCIPALS_MOST = 50
-PERMISSION_ACTIONS_MOST = 7
+POLICY_BYTES_MAX = 8_192
+POLICY_STATEMENTS_MAX = 20
+POLICY_PRINCIPALS_MAX = 50
+PERMISSION_ACTIONS_MAX = 7
 """Limits of policies [guide, "Quotas related to policies"]."""
-PERMISSION_LABEL_LENGTH_MOST = 80
+PERMISSION_LABEL_LENGTH_MAX = 80
 """Length of a Label [api, AddPermission]."""
 
-MOVE_RATE_MOST = 500
+MOVE_RATE_MAX = 500
 """MaxNumberOfMessagesPerSecond [api, StartMessageMoveTask]."""
-MOVE_TASKS_PAGE_MOST = 10
+MOVE_TASKS_PAGE_MAX = 10
 MOVE_TASKS_PAGE_DEFAULT = 1
 """MaxResults [api, ListMessageMoveTasks]."""
 
-QUERY_PARAMETERS_MOST = 1_200
+QUERY_PARAMETERS_MAX = 1_200
 """Parameters of one Query request [own]: a batch of 10 with all its attributes needs fewer than 500."""
-QUERY_NAME_LENGTH_MOST = 512
+QUERY_NAME_LENGTH_MAX = 512
 """Length of a Query parameter's name [own]: the longest in the model has fewer than 100 characters."""
-HEADERS_MOST = 200
+HEADERS_MAX = 200
 """Header lines of a request [own]."""

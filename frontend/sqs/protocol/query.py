@@ -24,7 +24,7 @@ from frontend.sqs.protocol.errors import (
     invalid_value,
     missing_parameter,
 )
-from frontend.sqs.protocol.limits import QUERY_NAME_LENGTH_MOST, QUERY_PARAMETERS_MOST
+from frontend.sqs.protocol.limits import QUERY_NAME_LENGTH_MAX, QUERY_PARAMETERS_MAX
 from frontend.sqs.protocol.model import (
     ACTIONS,
     BLOB,
@@ -62,7 +62,7 @@ class _Place(NamedTuple):
 
 _Value = str | bytes | _Place
 """A parameter's value: decoded, as it was sent, or as a slice."""
-_NAME_BYTES_MOST = 3 * QUERY_NAME_LENGTH_MOST
+_NAME_BYTES_MAX = 3 * QUERY_NAME_LENGTH_MAX
 _COPIED_BYTES = 32 * 1024
 """Maximum length of a source whose values are copied out of it."""
 _encode = msgspec.json.Encoder().encode
@@ -125,10 +125,10 @@ def read_parameters(*sources: bytes) -> Parameters:
     """
     found: dict[str, _Value] = {}
     for source in sources:
-        if source.count(b"&") >= QUERY_PARAMETERS_MOST:
-            raise SqsError(MALFORMED_INPUT, f"A request can have at most {QUERY_PARAMETERS_MOST} parameters.")
+        if source.count(b"&") >= QUERY_PARAMETERS_MAX:
+            raise SqsError(MALFORMED_INPUT, f"A request can have at most {QUERY_PARAMETERS_MAX} parameters.")
         for raw_name, value in _pairs(source):
-            if len(raw_name) > _NAME_BYTES_MOST:
+            if len(raw_name) > _NAME_BYTES_MAX:
                 raise SqsError(MALFORMED_INPUT, "The name of a parameter is too long.")
             name = _decoded(raw_name)
             earlier = found.setdefault(name, value)
@@ -155,7 +155,7 @@ def _pairs(source: bytes) -> Iterator[tuple[bytes, bytes | _Place]]:
         name_end = end if equals < 0 else equals
         if name_end > start:
             # a name that is too long is refused by its length, and may be truncated
-            name = source[start : min(name_end, start + _NAME_BYTES_MOST + 1)]
+            name = source[start : min(name_end, start + _NAME_BYTES_MAX + 1)]
             yield name, _Place(source, min(name_end + 1, end), end)
         start = end + 1
 
@@ -216,7 +216,7 @@ def _decoded(part: bytes) -> str:
 
 
 def _plant(tree: _Node, name: str, parts: list[str], value: str) -> None:
-    if len(name) > QUERY_NAME_LENGTH_MOST or len(parts) > 8:
+    if len(name) > QUERY_NAME_LENGTH_MAX or len(parts) > 8:
         raise SqsError(MALFORMED_INPUT, "The name of a parameter is too long.")
     node = tree
     for part in parts[:-1]:

@@ -52,28 +52,28 @@ def check_new_queue_name(name: str, fifo: bool) -> None:
 # --- numbers -----------------------------------------------------------------------------------------------
 
 
-def in_range(value: int | None, name: str, least: int, most: int, reason: str) -> None:
-    if value is not None and not least <= value <= most:
+def in_range(value: int | None, name: str, minimum: int, maximum: int, reason: str) -> None:
+    if value is not None and not minimum <= value <= maximum:
         raise invalid_value(value, name, reason)
 
 
 def max_number_of_messages(value: int | None) -> int:
-    most = limits.RECEIVE_MESSAGES_MOST
-    in_range(value, "MaxNumberOfMessages", 1, most, f"Must be between 1 and {most}, if provided.")
+    maximum = limits.RECEIVE_MESSAGES_MAX
+    in_range(value, "MaxNumberOfMessages", 1, maximum, f"Must be between 1 and {maximum}, if provided.")
     return 1 if value is None else value
 
 
 def wait_time_seconds(value: int | None) -> None:
-    most = limits.WAIT_SECONDS_MOST
-    in_range(value, "WaitTimeSeconds", 0, most, f"Must be >= 0 and <= {most}, if provided.")
+    maximum = limits.WAIT_SECONDS_MAX
+    in_range(value, "WaitTimeSeconds", 0, maximum, f"Must be >= 0 and <= {maximum}, if provided.")
 
 
 def visibility_timeout(value: int | None) -> None:
-    most = limits.VISIBILITY_SECONDS_MOST
-    in_range(value, "VisibilityTimeout", 0, most, f"Must be between 0 and {most}, if provided.")
+    maximum = limits.VISIBILITY_SECONDS_MAX
+    in_range(value, "VisibilityTimeout", 0, maximum, f"Must be between 0 and {maximum}, if provided.")
 
 
-def delay_seconds(value: int | None, most: int, fifo: bool) -> int | None:
+def delay_seconds(value: int | None, maximum: int, fifo: bool) -> int | None:
     """Delay of a message; None: the queue's own delay applies."""
     if value is None:
         return None
@@ -83,7 +83,7 @@ def delay_seconds(value: int | None, most: int, fifo: bool) -> int | None:
                 value, "DelaySeconds", "The request include parameter that is not valid for this queue type."
             )
         return None
-    in_range(value, "DelaySeconds", 0, most, f"DelaySeconds must be >= 0 and <= {most}.")
+    in_range(value, "DelaySeconds", 0, maximum, f"DelaySeconds must be >= 0 and <= {maximum}.")
     return value
 
 
@@ -131,11 +131,11 @@ def check_body(body: bytes) -> None:
         raise SqsError(INVALID_MESSAGE_CONTENTS)
 
 
-def too_long(most: int, in_batch: bool = False) -> SqsError:
+def too_long(maximum: int, in_batch: bool = False) -> SqsError:
     how = "cannot be validated" if in_batch else "are invalid"
     return SqsError(
         INVALID_PARAMETER_VALUE,
-        f"One or more parameters {how}. Reason: Message must be shorter than {most} bytes.",
+        f"One or more parameters {how}. Reason: Message must be shorter than {maximum} bytes.",
     )
 
 
@@ -148,11 +148,11 @@ def size_of(attributes: tuple[Attribute, ...]) -> int:
 
 
 def message_attributes(given: dict[str, dict[str, Any]]) -> tuple[Attribute, ...]:
-    if len(given) > limits.MESSAGE_ATTRIBUTES_MOST:
+    if len(given) > limits.MESSAGE_ATTRIBUTES_MAX:
         raise SqsError(
             INVALID_PARAMETER_VALUE,
             f"Number of message attributes [{len(given)}] exceeds the allowed maximum "
-            f"[{limits.MESSAGE_ATTRIBUTES_MOST}].",
+            f"[{limits.MESSAGE_ATTRIBUTES_MAX}].",
         )
     attributes = []
     for name, value in given.items():
@@ -182,8 +182,8 @@ def _check_attribute_name(name: str) -> None:
     if not name:
         raise SqsError(INVALID_PARAMETER_VALUE, "The request must contain non-empty message attribute name.")
     reason = ""
-    if len(name) > limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST:
-        reason = f"it is longer than {limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MOST} characters"
+    if len(name) > limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MAX:
+        reason = f"it is longer than {limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MAX} characters"
     elif name[0] == "." or name[-1] == "." or ".." in name:
         reason = "it begins or ends with a period, or has periods in succession"
     elif name.lower().startswith(("aws.", "amazon.")):
@@ -201,7 +201,7 @@ def _attribute(name: str, value: dict[str, Any], what: str = "Message (user) att
         )
     type_: str = value.get("DataType", "")
     match = _TYPE.match(type_)
-    if not match or len(type_) > limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MOST or has_invalid_characters(type_.encode()):
+    if not match or len(type_) > limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MAX or has_invalid_characters(type_.encode()):
         raise SqsError(
             INVALID_PARAMETER_VALUE,
             f"The type of {what[0].lower()}{what[1:]} '{name}' is invalid. "
@@ -230,7 +230,7 @@ def _attribute(name: str, value: dict[str, Any], what: str = "Message (user) att
 
 def _check_number(name: str, text: str) -> None:
     number: Decimal | None = None
-    if len(text) <= limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MOST and _NUMBER.match(text):
+    if len(text) <= limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MAX and _NUMBER.match(text):
         try:
             number = Decimal(text)
         except InvalidOperation:
@@ -242,12 +242,12 @@ def _check_number(name: str, text: str) -> None:
     digits = "".join(map(str, number.as_tuple().digits)).strip("0")
     exponent = number.adjusted() if number else 0
     if (
-        len(digits) > limits.NUMBER_DIGITS_MOST
-        or not limits.NUMBER_EXPONENT_LEAST <= exponent <= limits.NUMBER_EXPONENT_MOST
+        len(digits) > limits.NUMBER_DIGITS_MAX
+        or not limits.NUMBER_EXPONENT_MIN <= exponent <= limits.NUMBER_EXPONENT_MAX
     ):
         raise SqsError(
             INVALID_PARAMETER_VALUE,
             f"Number attribute value of message (user) attribute '{name}' should have at most "
-            f"{limits.NUMBER_DIGITS_MOST} digits and be in range "
-            f"(-10**{limits.NUMBER_EXPONENT_MOST}..10**{limits.NUMBER_EXPONENT_MOST})",
+            f"{limits.NUMBER_DIGITS_MAX} digits and be in range "
+            f"(-10**{limits.NUMBER_EXPONENT_MAX}..10**{limits.NUMBER_EXPONENT_MAX})",
         )

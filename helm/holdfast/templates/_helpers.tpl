@@ -45,7 +45,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if or .Values.cassandra.contactPoints .Values.demo.cassandra -}}true{{- end -}}
 {{- end -}}
 
-{{/* "true" if a Job changes the tables in Cassandra before the pods come; the Cassandra of demo is not there then. */}}
+{{/* "true" if a Job changes the tables in Cassandra before the pods start; the demo's Cassandra does not run yet then. */}}
 {{- define "holdfast.migrates" -}}
 {{- if and .Values.cassandra.contactPoints .Values.migration.enabled -}}true{{- end -}}
 {{- end -}}
@@ -67,6 +67,11 @@ annotations: {{- toYaml . | nindent 2 }}
 
 {{- define "holdfast.endpoint" -}}
 {{- printf "%s://%s.%s.svc:%d" (include "holdfast.scheme" .) (include "holdfast.fullname" .) .Release.Namespace (int .Values.service.port) -}}
+{{- end -}}
+
+{{/* The address that Kafka's clients are given for everything. */}}
+{{- define "holdfast.kafkaAddress" -}}
+{{- default (printf "%s.%s.svc:%d" (include "holdfast.fullname" .) .Release.Namespace (int .Values.kafka.port)) .Values.kafka.address -}}
 {{- end -}}
 
 {{- define "holdfast.rootSecret" -}}

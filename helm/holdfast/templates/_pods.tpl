@@ -1,6 +1,6 @@
-{{/* What all pods have: nobody's rights, no token, no variables of services. */}}
+{{/* Common parts of all pods: an unprivileged user, no token, no variables of services. */}}
 {{/* (dict "root" $ "component" NAME "values" VALUES-OF-THE-COMPONENT); "early" true: what runs before the service account is there; */}}
-{{/* "account" NAME: of what talks to Kubernetes, as nothing else does */}}
+{{/* "account" NAME: service account of the pods that call Kubernetes; all others have none */}}
 {{- define "holdfast.podSpec" -}}
 {{- if not .early }}
 serviceAccountName: {{ default (include "holdfast.fullname" .root) .account }}
@@ -128,7 +128,7 @@ name = {{ toJson .name }}
   value: {{ .Values.metadata.listVersion | int | quote }}
 {{- end }}
 {{- if or .Values.redis.url .Values.redis.existingSecret .Values.demo.redis }}
-{{- range list "METADATA_HINTS" "RATE_LIMIT_STORAGE" }}
+{{- range list "METADATA_INVALIDATION" "RATE_LIMIT_STORAGE" }}
 - name: HOLDFAST_{{ . }}
 {{- if $.Values.redis.existingSecret }}
   valueFrom: {secretKeyRef: {name: {{ $.Values.redis.existingSecret }}, key: url}}
@@ -201,6 +201,16 @@ name = {{ toJson .name }}
 - name: HOLDFAST_TLS_KEY
   value: /etc/holdfast/tls/tls.key
 {{- end }}
+{{- if .Values.kafka.enabled }}
+- name: HOLDFAST_KAFKA_PORT
+  value: "9092"
+- name: HOLDFAST_KAFKA_ADDRESS
+  value: {{ include "holdfast.kafkaAddress" . | quote }}
+- name: HOLDFAST_KAFKA_PARTITIONS
+  value: {{ .Values.kafka.partitions | int | quote }}
+- name: HOLDFAST_KAFKA_AUTO_CREATE_TOPICS
+  value: {{ .Values.kafka.autoCreateTopics | quote }}
+{{- end }}
 {{- if .Values.usage.enabled }}
 - name: HOLDFAST_USAGE
   value: "on"
@@ -252,7 +262,7 @@ name = {{ toJson .name }}
 {{- end }}
 {{- end -}}
 
-{{/* Health of what clients call.  A start may take as long as the journal takes to be read, and nobody ends it for that. */}}
+{{/* Health checks of the service port.  A start may take as long as reading the journal, without being ended. */}}
 {{- define "holdfast.doorProbes" -}}
 startupProbe:
   httpGet: {path: /health/live, port: clients, scheme: {{ include "holdfast.scheme" . | upper }}}

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 def _availability(client: RestClient, parsed: Parsed) -> None:
     report = client.call("GET", "availability", query={"account": parsed.account, "month": parsed.month})
-    print_result(parsed, report, lambda: _told(report))
+    print_result(parsed, report, lambda: _text(report))
     if report["missing"]:
         days = ", ".join(report["missing"][:5]) + (" and more" if len(report["missing"]) > 5 else "")
         print(f"Not summed up yet: {days}.", file=sys.stderr)
 
 
-def _told(report: dict[str, Any]) -> str:
+def _text(report: dict[str, Any]) -> str:
     from holdfast.commandline.text_tables import facts, table
 
     met = {True: "met", False: "missed", None: "not known yet"}[report["met"]]

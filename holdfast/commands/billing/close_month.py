@@ -109,8 +109,8 @@ def _print_left_out(lake: Lake, month: Month, closed: list[Month]) -> None:
     first = next(used, None)
     if first is not None and first < month.first:
         print(
-            f"No month was closed before.  There is usage from {first} on: what was used before {month} will never be "
-            f"charged; to charge it, close the months one after the other from {first:%Y-%m} on.",
+            f"No month was closed before.  There is usage from {first} on: usage before {month} will never be "
+            f"charged; to charge it, close the months in order from {first:%Y-%m} on.",
             file=sys.stderr,
         )
 
@@ -138,9 +138,9 @@ def _print_minimums(
     if new:
         more = f" and {len(new) - _ACCOUNTS_NAMED} more" if len(new) > _ACCOUNTS_NAMED else ""
         print(
-            f"These accounts owe the minimum of their plan for {month}, whether they used something or not: "
-            f"{', '.join(new[:_ACCOUNTS_NAMED])}{more}.  If one was made after {month}, say when in the file of "
-            "accounts (created).",
+            f"These accounts owe the minimum of their plan for {month}, even without any usage: "
+            f"{', '.join(new[:_ACCOUNTS_NAMED])}{more}.  If one was created after {month}, add its date to the "
+            "file of accounts (created).",
             file=sys.stderr,
         )
 
@@ -171,21 +171,21 @@ def _failed(why: str, code: int) -> int:
 
 
 def add_close_command(commands: Any) -> None:
-    about = "close a month: write its invoices, which never change after that"
+    about = "close a month: write its invoices, which never change afterwards"
     parser = commands.add_parser(
         "close",
         help=about,
-        description=f"{about[0].upper()}{about[1:]}.  Spark sums up and rates its usage first.  It is the lake that "
-        "this works on, so the service need not be running.",
+        description=f"{about[0].upper()}{about[1:]}.  Spark sums up and rates its usage first.  The command "
+        "works on the lake, so the service need not be running.",
     )
-    parser.add_argument(
-        "--period", metavar="MONTH", required=True, help="the month, such as 2026-11; it has to be over"
-    )
+    parser.add_argument("--period", metavar="MONTH", required=True, help="the month, such as 2026-11; it must be over")
     parser.add_argument("--plan", metavar="FILE", type=Path, help="the price book, a YAML file")
-    parser.add_argument("--accounts", metavar="FILE", type=Path, help="who has which plan, where there are several")
-    parser.add_argument("--as-rated", action="store_true", help="close it with what is rated already, without Spark")
+    parser.add_argument(
+        "--accounts", metavar="FILE", type=Path, help="file that assigns plans to accounts, if there are several"
+    )
+    parser.add_argument("--as-rated", action="store_true", help="close it with the existing rating, without Spark")
     parser.add_argument("--lake", metavar="URL", help="the usage lake (default: that of the settings)")
-    parser.add_argument("--data", metavar="DIR", help="data folder of the service, whose lake it is without --lake")
+    parser.add_argument("--data", metavar="DIR", help="data folder of the service; without --lake, its lake is used")
     parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text for people")
     parser.add_argument("--yes", action="store_true", help="do not ask: this cannot be undone")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from billing.reports.invoice_rows import METER_TITLES, Charge, aligned, tier_text, written
+from billing.pricing.invoice_rows import METER_TITLES, Charge, aligned, tier_text, written
 from billing.reports.questions import DOCUMENT_KINDS, MEDIA_TYPES, SUFFIXES
 from holdfast.commandline.base import Group, Parsed, account_option, pages, print_result
 from holdfast.commandline.files import put
@@ -24,7 +24,7 @@ _POLL_SECONDS_MIN: Final = 0.25
 _POLL_SECONDS_MAX: Final = 3.0
 _UNREACHED_SECONDS_MAX: Final = 60.0
 """Time for which a failed poll of the job is repeated, for instance while a process of the service is replaced."""
-_OPEN: Final = {"queued": "it waits for its turn", "running": "it is being made"}
+_OPEN: Final = {"queued": "it is queued", "running": "it is being made"}
 """States of an unfinished job, in words."""
 
 
@@ -83,7 +83,7 @@ def _document(client: RestClient, parsed: Parsed) -> bytes:
     from holdfast.commandline.client import NOT_FOUND, REFUSED, CommandFailed, persistently
     from holdfast.commandline.progress import Progress
 
-    retried = partial(persistently, patience_seconds=_UNREACHED_SECONDS_MAX)
+    retried = partial(persistently, retry_seconds=_UNREACHED_SECONDS_MAX)
     given = {"kind": parsed.format, "draft": parsed.draft}
     account = {"account": parsed.account}
     job = retried(lambda: client.call("POST", "invoices", parsed.period, "documents", query=account, body=given))
@@ -117,7 +117,7 @@ def _text(invoice: dict[str, Any]) -> str:
     names = ("net", "tax", "total")
     sums = dict(zip(names, aligned([invoice[name] for name in names]), strict=True))
     head = {
-        "number": invoice["number"] or "none: a draft of a month that is not closed",
+        "number": invoice["number"] or "none: a draft for a month that is not closed",
         "account": invoice["account"],
         "customer": invoice["customer"]["name"] or None,
         "issuer": invoice["issuer"]["name"],
@@ -191,16 +191,21 @@ def _money(amount: str, currency: str) -> str:
 
 def add_invoice_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    listing = group.add("list", _list, "list the invoices of months that are closed")
-    listing.add_argument("--month", metavar="MONTH", help="only those of this month, such as 2026-11")
-    listing.add_argument("--account", metavar="ACCOUNT", help="another than that of the key, or all (operators)")
+    listing = group.add("list", _list, "list the invoices of closed months")
+    listing.add_argument("--month", metavar="MONTH", help="only invoices of this month, such as 2026-11")
+    listing.add_argument(
+        "--account", metavar="ACCOUNT", help="another account than that of the key, or all (operators)"
+    )
     show = group.add("show", _show, "show an invoice with its lines", "period")
     export = group.add("export", _export, "save an invoice as a file", "period")
     export.add_argument("--format", choices=tuple(MEDIA_TYPES), default="pdf", help="of the file (default: pdf)")
     export.add_argument(
-        "--output", metavar="FILE", type=Path, help="default: invoice-PERIOD.pdf or so; -: standard output"
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="default: invoice-PERIOD with the format's suffix; -: standard output",
     )
     for one in (show, export):
-        one.add_argument("--draft", action="store_true", help="of a month that is not closed: as if it ended now")
+        one.add_argument("--draft", action="store_true", help="for a month that is not closed: as if it ended now")
     account_option(show, export)
     add_close_command(group.commands)

@@ -127,14 +127,16 @@ def _failed(why: str) -> int:
 
 def add_report_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--month", metavar="MONTH", help="such as 2026-11 (default: this month)")
-    parser.add_argument("--account", metavar="ACCOUNT", help="of this tenant alone")
+    parser.add_argument("--account", metavar="ACCOUNT", help="only this tenant's usage")
     parser.add_argument("--lake", metavar="URL", help="the usage lake (default: that of the settings)")
     parser.add_argument("--output", metavar="FILE", type=Path, help="the page (default: holdfast-MONTH.html)")
     parser.add_argument("--pdf", action="store_true", help="write the same as PDF, beside the page")
     parser.add_argument("--refresh", action="store_true", help="let Spark sum up and analyse the month first")
     parser.add_argument(
-        "--check", action="store_true", help="with --refresh: compare records, tables, rating and invoices, too"
+        "--check", action="store_true", help="with --refresh: also compare records, tables, rating and invoices"
     )
-    parser.add_argument("--plan", metavar="FILE", type=Path, help="with --refresh: the price book, for what it costs")
-    parser.add_argument("--accounts", metavar="FILE", type=Path, help="with --plan: who has which plan")
+    parser.add_argument("--plan", metavar="FILE", type=Path, help="with --refresh: the price book, for costs")
+    parser.add_argument(
+        "--accounts", metavar="FILE", type=Path, help="with --plan: file that assigns plans to accounts"
+    )
     parser.set_defaults(part=write_report)

@@ -59,13 +59,14 @@ SPECULATIVE_SECONDS: Final = 0.1
 SPECULATIVE_COPIES: Final = 2
 CONTROL_SECONDS: Final = 5.0
 """Timeout of the driver's control connection.  With the driver's default of 2 s, a busy node (during a garbage
-collection, for example) was taken for unreachable."""
+collection, for example) counted as unreachable."""
 _VISIBLE_SECONDS = 5.0
 """Time for which a statement on a table that a node does not serve yet is prepared again."""
 _DDL_SECONDS: Final = 60.0
 _ASK_TRIES: Final = 3
 _ASK_AGAIN_SECONDS: Final = 0.5
-"""Pause before a node is asked again; a node whose connections are just being opened may not answer at once."""
+"""Pause before a node is called again, because a node whose connections are just being opened may not answer at
+once."""
 _DRIVER_LOGS: Final = ("cassandra.cluster", "cassandra.pool", "cassandra.connection")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
@@ -73,7 +74,7 @@ HELD: Final = "held"
 """State read from the entry of an open log while it is held.  It is temporary."""
 
 REPEATABLE, ONCE = EXEC_PROFILE_DEFAULT, "once"
-"""Execution profiles of statements that may be resent, and of those that may not."""
+"""Execution profiles: for statements that may be resent, and for statements that may not."""
 _PASSING: Final = (
     RequestExecutionException,  # no quorum alive, no answer in time from a quorum, or a node that failed
     ExecutionMessage,
@@ -99,7 +100,7 @@ class CassandraSettings(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = ""
     """Data centre whose quorum decides; empty: the quorum of all replicas.  Fixed when the tables are created."""
     datacenter: str = ""
-    """Data centre whose nodes are asked; empty: ``scope``, or any."""
+    """Data centre whose nodes get the requests; empty: ``scope``, or any."""
     attempt_seconds: float = 2.0
     """Timeout of one statement."""
     timeout_seconds: float = 5.0
@@ -134,7 +135,7 @@ class Scope(msgspec.Struct, frozen=True):
         return f"the quorum of data centre {self.datacenter}" if self.datacenter else "the quorum of all replicas"
 
 
-class Fence(NamedTuple):
+class FenceQuery(NamedTuple):
     """Query with which a log's writer reads the state in its log's entry.  Supplied by the store of entries."""
 
     statement: str
@@ -144,7 +145,8 @@ class Fence(NamedTuple):
     state: Callable[[Any], str]
     """Decoder of that column into a state; :data:`HELD` while an open log is held."""
     end_hold: Callable[[int], Awaitable[None]]
-    """Function that ends a hold of a log, whoever holds it.  Raises :class:`~metadata_service.store.StoreError`."""
+    """Function that ends a hold of a log, whichever process holds it.  Raises
+    :class:`~metadata_service.store.StoreError`."""
 
 
 class UnsafeCommitLog(CannotOpen):
@@ -189,7 +191,7 @@ class CassandraConnection:
         self._users = 1
         self._checks: dict[str, asyncio.Task[None]] = {}
         """Tasks by address: each waits until a node answers, and checks its commit log."""
-        self._away: set[str] = set()
+        self._down: set[str] = set()
         """Addresses of nodes that were reported as down and have not answered since."""
 
     @classmethod
@@ -198,7 +200,8 @@ class CassandraConnection:
 
         Raises :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
         """
-        for name in _DRIVER_LOGS:  # they log a line per connection attempt; the important ones are logged here, once
+        # The driver logs a line per connection attempt; important events are logged here, once.
+        for name in _DRIVER_LOGS:
             logging.getLogger(name).setLevel(logging.ERROR)
         cluster = _cluster(settings)
         try:
@@ -226,7 +229,7 @@ class CassandraConnection:
         return connection
 
     def share(self) -> CassandraConnection:
-        """Return this connection for another user, who also closes it; the last close shuts it down."""
+        """Return this connection for another user, which also closes it; the last close shuts it down."""
         assert self._users
         self._users += 1
         return self
@@ -247,20 +250,20 @@ class CassandraConnection:
         Logs the nodes that acknowledge earlier, and raises :class:`UnsafeCommitLog` in strict mode.  A node
         that is down is checked when it returns.
         """
-        if text := await self.careless_commit_logs():
+        if text := await self.unsafe_commit_logs():
             if self.settings.strict:
                 raise UnsafeCommitLog(text)
             log.error("%s", text)
 
-    async def careless_commit_logs(self) -> str:
+    async def unsafe_commit_logs(self) -> str:
         """Describe the nodes that acknowledge writes not yet on disk; empty if there are none."""
-        return await self._careless(self.cluster.metadata.all_hosts())
+        return await self._unsafe_commit_logs(self.cluster.metadata.all_hosts())
 
     def _on_node_down(self, host: Any) -> None:
         """Log that a node is down, once until it is back."""
-        if self._users and host.address not in self._away:
-            self._away.add(host.address)
-            log.warning("the node of Cassandra at %s is away", host.address)
+        if self._users and host.address not in self._down:
+            self._down.add(host.address)
+            log.warning("the Cassandra node at %s is down", host.address)
 
     def _on_node_up(self, host: Any) -> None:
         """Wait until a node that was added or restarted answers: its settings may have changed."""
@@ -274,14 +277,14 @@ class CassandraConnection:
             if host.is_up is False:
                 return  # the driver reports when the node is up again
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        if host.address in self._away:
-            self._away.discard(host.address)
-            log.warning("the node of Cassandra at %s is back", host.address)
-        if text := _careless({mode: [host.address]}):
+        if host.address in self._down:
+            self._down.discard(host.address)
+            log.warning("the Cassandra node at %s is up again", host.address)
+        if text := _unsafe_commit_logs({mode: [host.address]}):
             strictly = "; strict settings forbid that: this process would not start now" if self.settings.strict else ""
             log.error("%s%s", text, strictly)
 
-    async def _careless(self, hosts: Iterable[Any]) -> str:
+    async def _unsafe_commit_logs(self, hosts: Iterable[Any]) -> str:
         """Describe the nodes that acknowledge writes not yet on disk; empty if there are none."""
         by_mode: dict[str, list[str]] = {}
         for host in hosts:
@@ -295,7 +298,7 @@ class CassandraConnection:
                     self._on_node_up(host)  # checks its commit log when it is back
                     break
                 await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        return _careless(by_mode)
+        return _unsafe_commit_logs(by_mode)
 
     async def _commit_log_of(self, host: Any) -> str | None:
         """Commit log sync mode of a node; None if it does not answer."""
@@ -313,11 +316,11 @@ class CassandraConnection:
     # --- statements -----------------------------------------------------------------------------------------
 
     def prepare(
-        self, query: str, *, serial: bool = False, repeatable: bool = True, everywhere: bool = False
+        self, query: str, *, serial: bool = False, repeatable: bool = True, consistency_all: bool = False
     ) -> PreparedStatement:
         """Prepare a statement.  Blocks.
 
-        ``serial``: for reads on which a decision depends.  ``everywhere``: requires all replicas in all data
+        ``serial``: for reads on which a decision depends.  ``consistency_all``: requires all replicas in all data
         centres, whatever the scope, because Cassandra has no level for all replicas of one data centre.
         """
         deadline = time.monotonic() + _VISIBLE_SECONDS
@@ -333,7 +336,7 @@ class CassandraConnection:
                 self._agree()
                 time.sleep(_ASK_AGAIN_SECONDS)
         statement.consistency_level = self.scope.serial if serial else self.scope.quorum
-        if everywhere:
+        if consistency_all:
             statement.consistency_level = ConsistencyLevel.ALL
         statement.serial_consistency_level = self.scope.serial
         statement.is_idempotent = repeatable
@@ -349,18 +352,18 @@ class CassandraConnection:
         answer: the first counts.  Pages of several answers would therefore be mixed up, so results have to be
         one page.
         """
-        inbox, told = self._inbox, False
+        inbox, reported = self._inbox, False
 
         def answered(found: Rows | None) -> None:
-            nonlocal told
-            if not told:
-                told = True
+            nonlocal reported
+            if not reported:
+                reported = True
                 inbox.put(done, found or [])
 
         def failed(error: Exception) -> None:
-            nonlocal told
-            if not told:
-                told = True
+            nonlocal reported
+            if not reported:
+                reported = True
                 inbox.put(done, StatementFailed(error))
 
         if not self._users:
@@ -476,7 +479,7 @@ def _cluster(settings: CassandraSettings) -> Cluster:
     )
 
 
-def _careless(by_mode: Mapping[str, Sequence[str]]) -> str:
+def _unsafe_commit_logs(by_mode: Mapping[str, Sequence[str]]) -> str:
     """Describe the nodes whose commit log mode acknowledges writes before the sync; empty if there are none."""
     wrong = {mode: found for mode, found in by_mode.items() if mode not in ("batch", "group")}
     if not wrong:

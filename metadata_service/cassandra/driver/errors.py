@@ -28,7 +28,7 @@ def describe(error: BaseException) -> str:
         return f"no node of Cassandra is reached{refused}"
     if isinstance(error, Unavailable):
         return (
-            f"too few nodes of Cassandra are there: {error.alive_replicas} of the {error.required_replicas} replicas "
+            f"too few nodes of Cassandra are up: {error.alive_replicas} of the {error.required_replicas} replicas "
             "that are needed"
         )
     if isinstance(error, Timeout):

@@ -30,7 +30,7 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._pause, self._pause_most = _PAUSE_SECONDS
+        self._pause, self._pause_max = _PAUSE_SECONDS
 
     @property
     def left(self) -> float:
@@ -39,7 +39,7 @@ class Deadline:
     async def pause(self) -> bool:
         """Wait before the next attempt; returns False at once if no time is left for one."""
         seconds = random.uniform(0, self._pause)
-        self._pause = min(self._pause * 2, self._pause_most)
+        self._pause = min(self._pause * 2, self._pause_max)
         if self.left <= seconds:
             return False
         await asyncio.sleep(seconds)

@@ -1,6 +1,6 @@
 """Tables of the metadata's keyspace in Cassandra, and their migration.
 
-Two tables differ in how their rows change (:mod:`metadata_service.cassandra.records`):
+Two tables differ in how their rows change (:mod:`metadata_service.cassandra.driver.records`):
 
 * ``records``: only by lightweight transactions.  The rows of a ``space`` are one partition, so a transaction
   changes several of them atomically.
@@ -24,7 +24,7 @@ from metadata_service.opening import CannotOpen
 from metadata_service.schema import Schema, Step
 
 _GRACE_SECONDS = 86_400
-"""Time for which a deleted row is remembered: a replica that was down for longer must be repaired before it serves."""
+"""Time for which a deletion is remembered: a replica that was down for longer must be repaired before it serves."""
 
 
 def _complete(connection: CassandraConnection, keyspace: str, step: int, position: int, statement: str) -> str:
@@ -63,7 +63,7 @@ def make_tables(keyspace: CassandraKeyspace) -> None:
 
 
 async def has_tables(keyspace: CassandraKeyspace) -> bool:
-    """True if the first step was taken by any process.
+    """Return True if some process has taken the first step.
 
     Raises :class:`CannotOpen` if it was for another scope, and :class:`~metadata_service.store.StoreUnavailable`.
     """

@@ -6,8 +6,8 @@ is recorded: an interrupted step is taken again.  A rollback is recorded before 
 from then on no program that knows the step starts; repeating the rollback completes it.  The version rows
 change by lightweight transactions, each on the condition that they have not changed since they were read.
 
-Programs that use what a rollback removes must not run during it; that cannot be checked here.  Nor may two
-rollbacks run at once: a second one that was suspended could undo what was done again later.
+Programs that use what a rollback removes must not run during it; that cannot be checked here.  Two rollbacks must not
+run at once either: if one was suspended, it could later undo steps that were taken again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cassandra import InvalidRequest
 from cassandra.query import SimpleStatement
 
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace, Deadline
-from metadata_service.cassandra.records import GONE, Records, VersionedRecord, Writes
+from metadata_service.cassandra.driver.records import GONE, Records, VersionedRecord, Writes
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables, make_tables
 from metadata_service.opening import CannotOpen
@@ -37,9 +37,9 @@ OPENING_SECONDS: Final = 30.0
 """Time for which opening a keyspace is retried while the outcome of a schema transaction is unknown."""
 WAIT_SECONDS: Final = 600.0
 """Time for which a process waits for another one to run the missing steps."""
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 LOG_SECONDS: Final = 30.0
-"""Intervals at which it checks meanwhile, and logs that it waits."""
+"""Interval of its checks, and interval of its log lines."""
 _QUERY_SECONDS: Final = 60.0
 _SPACE: Final = "schema"
 
@@ -63,7 +63,7 @@ class CassandraVersions:
         return stored
 
     async def ready(self, *, wait: bool) -> None:
-        """Return when the stored version suits this program: run the missing steps, or wait for them.
+        """Run the missing steps, or wait for them; return when the stored version suits this program.
 
         Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
         """
@@ -94,7 +94,7 @@ class CassandraVersions:
                 return
 
     async def roll_back(self, to: int | None = None) -> None:
-        """Undo the last step that this program knows, or all beyond the version ``to``, and any rollback begun
+        """Undo the last step that this program knows, or all beyond the version ``to``, and any rollback started
         before.
 
         No program that uses the results of these steps may run.  Raises :class:`CannotRollBack`,
@@ -105,8 +105,8 @@ class CassandraVersions:
         if stored.leaving:
             if stored.leaving > schema.version:
                 raise CannotRollBack(
-                    f"{self._where} is on its way back from version {stored.leaving} of its schema, which takes the "
-                    f"release that knows it to end; this one knows versions up to {schema.version}"
+                    f"{self._where} is being rolled back from version {stored.leaving} of its schema, which only a "
+                    f"release that knows that version can complete; this one knows versions up to {schema.version}"
                 )
             await self._leave(stored.leaving, change, started=True)
             stored, change = await self._read_version()
@@ -116,7 +116,7 @@ class CassandraVersions:
             _, change = await self._read_version()
 
     async def _leave(self, version: int, change: uuid.UUID | None, *, started: bool) -> None:
-        """Undo the step to this version, unless data would be lost; ``begun``: it may be half undone already."""
+        """Undo the step to this version, unless data would be lost; ``started``: it may be half undone already."""
         schema = self._part.schema
         step = schema.steps[version - 1]
         assert step.back is not None
@@ -133,7 +133,7 @@ class CassandraVersions:
         self._part.run(self._keyspace.connection, self._keyspace.name, version - 1, statements)
 
     def _finds(self, query: str, started: bool) -> bool:
-        """True if a query finds a row; with ``begun`` an invalid query finds none.  Blocks."""
+        """True if a query finds a row; with ``started`` an invalid query finds none.  Blocks."""
         statement = SimpleStatement(
             query.format(keyspace=self._keyspace.name), consistency_level=self._keyspace.connection.scope.quorum
         )
@@ -173,8 +173,8 @@ class CassandraVersions:
         """Store a version as :meth:`_note` does, where no other process may change it; returns the new change id."""
         if not await self._note(change, stored):
             raise CannotRollBack(
-                f"somebody else has changed the version of {self._where} at the same time: look with holdfast schema "
-                "show, and begin again"
+                f"another process has changed the version of {self._where} at the same time: check with "
+                "holdfast schema show, and start over"
             )
         return (await self._read_version())[1]
 
@@ -187,7 +187,7 @@ class CassandraVersions:
 
     async def _transact(self, decide: Callable[[dict[str, VersionedRecord]], tuple[Writes, T]]) -> T:
         keys = (self._version, self._oldest, self._leaving)
-        return await _patiently(lambda: self._records.transact(_SPACE, keys, decide))
+        return await _with_retries(lambda: self._records.transact(_SPACE, keys, decide))
 
 
 class BoundedWait:
@@ -203,21 +203,21 @@ class BoundedWait:
         now = time.monotonic()
         if now - self._started_at > WAIT_SECONDS:
             raise CannotOpen(
-                f"nobody has caused {self._what} within {WAIT_SECONDS:.0f} s: run holdfast schema migrate, or set "
+                f"waited {WAIT_SECONDS:.0f} s for {self._what}: run holdfast schema migrate, or set "
                 "schema_migration to start"
             )
         if now - self._logged_at > LOG_SECONDS:
             self._logged_at = now
             log.warning("still waiting for %s", self._what)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def prepared(keyspace: CassandraKeyspace, *, wait: bool) -> Records:
-    """Open the records of a keyspace, which is migrated to this program's version, or awaited.
+    """Open the records of a keyspace: migrate it to this program's version, or wait until it is migrated.
 
     Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
     """
-    there = partial(_patiently, lambda: has_tables(keyspace))
+    there = partial(_with_retries, lambda: has_tables(keyspace))
     if not await there():
         if wait:
             waiting = BoundedWait(f"keyspace {keyspace.name} to be made")
@@ -231,7 +231,7 @@ async def prepared(keyspace: CassandraKeyspace, *, wait: bool) -> Records:
     return records
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def _with_retries(ask: Callable[[], Awaitable[T]]) -> T:
     """Retry an idempotent call for :data:`OPENING_SECONDS`.  When many processes open a keyspace at once on a
     Cassandra that has just started, the outcome of a transaction may be unknown."""
     deadline = Deadline(OPENING_SECONDS)

@@ -1,7 +1,5 @@
 """Master keys: the file, the setting, wrapping."""
 
-from __future__ import annotations
-
 import os
 import stat
 from base64 import b64encode
@@ -35,7 +33,7 @@ def test_a_file_keeps_keys_and_their_order(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["keyring.toml"]
 
 
-def test_what_a_crash_left_of_a_write_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_remains_of_a_write_before_a_crash_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "keyring.toml"
     write_file(path, [ONE])
     (tmp_path / "keyring.toml.new").write_text("half")
@@ -44,13 +42,13 @@ def test_what_a_crash_left_of_a_write_is_in_nobodys_way(tmp_path: Path) -> None:
     assert read_file(path) == [OTHER]
 
 
-def test_a_missing_file_is_told_from_a_bad_one(tmp_path: Path) -> None:
+def test_a_missing_file_is_distinguished_from_a_bad_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "none")
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o666])
-def test_a_file_that_everybody_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_file_with_permissions_for_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "keyring.toml"
     write_file(path, [ONE])
     path.chmod(mode)
@@ -63,7 +61,7 @@ def test_a_file_that_everybody_may_use_is_refused(tmp_path: Path, mode: int) -> 
     [
         ("", "primary"),
         ("primary =", "Invalid"),
-        (f'primary = "a"\n[keys]\nb = "{TEXT}"', "in which the primary is"),
+        (f'primary = "a"\n[keys]\nb = "{TEXT}"', "with the primary key"),
         (f'primary = "a"\n[keys]\na = "{TEXT}"', "named a is another key"),
         (f'primary = "{master_key_id(ONE)}"\n[keys]\n{master_key_id(ONE)} = "{OTHER_TEXT}"', "is another key"),
         (f'primary = "{master_key_id(ONE)}"\n[keys]\n{master_key_id(ONE)} = "{TEXT[:-4]}"', "bytes instead of 32"),
@@ -72,7 +70,7 @@ def test_a_file_that_everybody_may_use_is_refused(tmp_path: Path, mode: int) -> 
         (f'primary = []\n[keys]\n{master_key_id(ONE)} = "{TEXT}"', "primary"),
     ],
 )
-def test_a_damaged_file_is_refused_and_its_keys_are_not_told(tmp_path: Path, content: str, reason: str) -> None:
+def test_a_damaged_file_is_refused_without_revealing_its_keys(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "keyring.toml"
     path.write_text(content)
     path.chmod(0o600)

@@ -1,51 +1,27 @@
 """Percent-decoding: equal to the standard library's for valid escapes, in texts of any length."""
 
-from __future__ import annotations
-
 from random import Random
 from urllib.parse import unquote_to_bytes
 
 import pytest
 
 from auth.signatures import percent
+from tests.tables import beside
 
-WHOLE = [
-    b"",
-    b"a",
-    b"%41",
-    b"%3d=%3D==",
-    b"a+b",
-    b"%00%ff",
-    b"=",
-    b"==%41",
-    b"\r\n%0A",
-    b"%25%32%35",
-    b"=%0a=\n",
-    b"_%5f",
-]
-BROKEN = [
-    b"%",
-    b"a%",
-    b"%4",
-    b"%zz",
-    b"%%41",
-    b"%4z",
-    b"%\n",
-    b"%\r41\n%41",
-    b"%zz%\rX\n",
-    b"%=41",
-    b"=%",
-    b"%\xc3\xa9",
-]
+TEXTS = beside(__file__, "percent.yaml")
 
 
-@pytest.mark.parametrize("text", WHOLE)
+def texts(kind: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("text", [text.encode("latin-1") for text in TEXTS[kind]])
+
+
+@texts("whole")
 def test_whole_escapes(text: bytes) -> None:
     assert percent.decode(text) == unquote_to_bytes(text)
     assert percent.decode(text, plus=True) == unquote_to_bytes(text.replace(b"+", b" "))
 
 
-@pytest.mark.parametrize("text", BROKEN)
+@texts("broken")
 def test_broken_escapes(text: bytes) -> None:
     with pytest.raises(percent.MalformedEscape):
         percent.decode(text)

@@ -1,7 +1,5 @@
 """Signer and verifier agree; and botocore signs the same."""
 
-from __future__ import annotations
-
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest

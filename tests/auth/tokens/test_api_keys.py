@@ -1,7 +1,5 @@
 """API keys: their format, and their stored form."""
 
-from __future__ import annotations
-
 import pytest
 
 from auth.tokens.api_keys import is_key, key_id_in, new_api_key
@@ -37,6 +35,6 @@ def test_a_key_with_any_character_changed_is_another() -> None:
     "wrong",
     ["", "hf_", "hf__", "hf_a_b", "HF_{}", "{}x", "{}\n", " {}", "xx_{}", "hf_{}", "eyJhbGciOiJIUzI1NiJ9.e30.x"],
 )
-def test_what_is_no_api_key(wrong: str) -> None:
+def test_invalid_api_keys(wrong: str) -> None:
     _, text = new_api_key(ACCOUNT)
     assert key_id_in(wrong.format(text).encode()) is None

@@ -1,7 +1,5 @@
 """The service's own keys: shared, rotated, and deleted in time."""
 
-from __future__ import annotations
-
 import asyncio
 
 from auth.credentials import ServiceKey
@@ -10,7 +8,7 @@ from tests.auth.credential_world import CredentialWorld
 
 
 def keys_of(world: CredentialWorld, purpose: str = "session") -> ServiceKeys:
-    return ServiceKeys(world.store, purpose, clock=world.clock)
+    return ServiceKeys(world.store.credentials, purpose, clock=world.clock)
 
 
 async def test_one_key_serves_all_processes(world: CredentialWorld) -> None:
@@ -24,7 +22,7 @@ async def test_one_key_serves_all_processes(world: CredentialWorld) -> None:
 async def test_twins_make_one_key(world: CredentialWorld) -> None:
     keys = keys_of(world)
     assert len({key.key_id for key in await asyncio.gather(*(keys.current() for _ in range(5)))}) == 1
-    assert len(await world.store.list_service_keys("session")) == 1
+    assert len(await world.store.credentials.list_service_keys("session")) == 1
 
 
 async def test_purposes_do_not_mix(world: CredentialWorld) -> None:
@@ -50,7 +48,10 @@ async def test_keys_are_replaced_and_verify_for_a_while_longer(world: Credential
     world.clock.now += ROTATE_SECONDS - KEEP_SECONDS
     third = await one.current()
     assert await one.find(first.key_id) is None
-    assert {key.key_id for key in await world.store.list_service_keys("session")} == {second.key_id, third.key_id}
+    assert {key.key_id for key in await world.store.credentials.list_service_keys("session")} == {
+        second.key_id,
+        third.key_id,
+    }
 
 
 async def test_made_up_ids_cost_one_look_a_second(world: CredentialWorld) -> None:
@@ -67,7 +68,7 @@ async def test_made_up_ids_cost_one_look_a_second(world: CredentialWorld) -> Non
     assert await keys.find(fresh.key_id) == fresh
 
 
-async def test_a_clock_that_went_back_does_not_hide_new_keys(world: CredentialWorld) -> None:
+async def test_a_clock_set_back_does_not_hide_new_keys(world: CredentialWorld) -> None:
     keys = keys_of(world)
     await keys.current()
     world.clock.now -= 3600
@@ -78,20 +79,22 @@ async def test_a_clock_that_went_back_does_not_hide_new_keys(world: CredentialWo
     assert await keys.find(fresh.key_id) == fresh
 
 
-async def test_who_asks_for_a_lasting_secret_at_the_same_time_gets_the_same(world: CredentialWorld) -> None:
-    found = await asyncio.gather(*(lasting_secret(world.store, "naming", clock=world.clock) for _ in range(5)))
+async def test_concurrent_requests_for_a_lasting_secret_get_the_same(world: CredentialWorld) -> None:
+    found = await asyncio.gather(
+        *(lasting_secret(world.store.credentials, "naming", clock=world.clock) for _ in range(5))
+    )
     assert len(set(found)) == 1
-    assert len(await world.store.list_service_keys("naming")) == 1
+    assert len(await world.store.credentials.list_service_keys("naming")) == 1
 
 
 async def test_a_lasting_secret_is_never_replaced(world: CredentialWorld) -> None:
-    first = await lasting_secret(world.store, "naming", clock=world.clock)
+    first = await lasting_secret(world.store.credentials, "naming", clock=world.clock)
     assert len(first) == 32
     world.clock.now += 1
-    await world.store.put_service_key(
+    await world.store.credentials.put_service_key(
         ServiceKey("0" * 16, "naming", b"of a process that raced at the first start", 2**40)
     )
     world.clock.now += 100 * (ROTATE_SECONDS + KEEP_SECONDS)
     await keys_of(world).current()
-    assert await lasting_secret(world.store, "naming", clock=world.clock) == first
-    assert await lasting_secret(world.store, "other", clock=world.clock) != first
+    assert await lasting_secret(world.store.credentials, "naming", clock=world.clock) == first
+    assert await lasting_secret(world.store.credentials, "other", clock=world.clock) != first

@@ -1,7 +1,5 @@
 """Temporary keys: content of their tokens, and their end."""
 
-from __future__ import annotations
-
 import base64
 
 import msgspec
@@ -48,7 +46,7 @@ def grant_of(world: CredentialWorld, base: str = "", role: TenantRole | None = N
 
 
 async def begin(world: CredentialWorld, grant: Grant) -> tuple[OpenSession, str]:
-    session, token = await world.sessions.begin(grant)
+    session, token = await world.sessions.start(grant)
     opened = await world.sessions.find(token.encode())
     assert opened.session == session
     await opened.check(world.credentials, world.clock())
@@ -69,7 +67,7 @@ async def test_any_frontend_reads_a_token_without_anything_stored_for_it(
     assert seen.tenant == Tenant(ACCOUNT, "tests")
 
 
-async def test_a_token_tells_nothing_and_its_secret_is_in_no_repr(world: CredentialWorld) -> None:
+async def test_a_token_reveals_nothing_and_its_secret_is_in_no_repr(world: CredentialWorld) -> None:
     opened, token = await begin(world, grant_of(world))
     content = base64.urlsafe_b64decode(token)
     for part in (opened.session.secret, opened.session.access_key_id, "assumed-role"):
@@ -90,7 +88,7 @@ async def test_a_token_with_any_byte_changed_is_refused(world: CredentialWorld) 
 
 
 @pytest.mark.parametrize("token", [b"", b"a", b"====", b"\xff\xfe", b"A" * 10_000, b"not a token at all"])
-async def test_what_is_no_token(world: CredentialWorld, token: bytes) -> None:
+async def test_invalid_tokens(world: CredentialWorld, token: bytes) -> None:
     with pytest.raises(InvalidClientTokenId):
         await world.sessions.find(token)
 
@@ -104,7 +102,7 @@ async def test_tokens_outlive_the_rotation_of_the_service_keys(world: Credential
     other = world.again()
     opened = await other.sessions.find(token.encode())
     await opened.check(other.credentials, world.clock())
-    assert len(await world.store.list_service_keys("session")) == 2
+    assert len(await world.store.credentials.list_service_keys("session")) == 2
 
 
 async def refusal(world: CredentialWorld, token: str) -> type[AuthError] | None:
@@ -132,9 +130,9 @@ async def test_it_ends_in_time(world: CredentialWorld) -> None:
 @pytest.mark.parametrize("how", ["revoked", "deleted", "expired", "suspended"])
 async def test_it_ends_with_the_key_behind_it(world: CredentialWorld, base: AccessKey, how: str) -> None:
     _, token = await begin(world, grant_of(world, base.access_key_id))
-    elsewhere = world.again()
-    seen = await elsewhere.sessions.find(token.encode())
-    await seen.check(elsewhere.credentials, world.clock())
+    other_process = world.again()
+    seen = await other_process.sessions.find(token.encode())
+    await seen.check(other_process.credentials, world.clock())
     expected: type[AuthError] = InvalidClientTokenId
     if how == "revoked":
         await world.credentials.update_access_key(msgspec.structs.replace(base, active=False))
@@ -149,7 +147,7 @@ async def test_it_ends_with_the_key_behind_it(world: CredentialWorld, base: Acce
     assert await refusal(world, token) is expected
     world.clock.now += 1
     with pytest.raises(expected):
-        await seen.check(elsewhere.credentials, world.clock())
+        await seen.check(other_process.credentials, world.clock())
 
 
 async def test_it_may_rest_on_an_api_key(world: CredentialWorld) -> None:
@@ -173,7 +171,7 @@ async def test_it_ends_with_its_role_and_a_new_role_of_that_name_is_another(
     assert await refusal(world, token) is None
 
 
-async def test_what_is_taken_from_key_or_role_is_taken_from_the_session(
+async def test_rights_removed_from_key_or_role_are_removed_from_the_session(
     world: CredentialWorld, base: AccessKey, role: TenantRole
 ) -> None:
     opened, _ = await begin(world, grant_of(world, base.access_key_id, role))

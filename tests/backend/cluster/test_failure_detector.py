@@ -1,7 +1,5 @@
 """Failure detection: time to detect a dead node, and no false detection, on idle and busy machines."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable
@@ -11,7 +9,7 @@ import pytest
 from backend.cluster.failure_detector import BEAT_SECONDS, GAP_SECONDS, OWN_BEATS_MIN, FailureDetector
 from metadata_service.models import Heartbeat
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 Takes = Callable[[random.Random], float]
 
 
@@ -72,7 +70,7 @@ class Watching:
             elif what == "seen":
                 self._seen = self._stored["other"]
             else:
-                self._at(now + LOOK_SECONDS, "read")
+                self._at(now + POLL_SECONDS, "read")
                 started_at = self._read_began
                 if self._beaten_at is not None and started_at - self._beaten_at <= BEAT_SECONDS + GAP_SECONDS:
                     self._watch.record([Heartbeat("b", 2, 1, self._seen, 0)], [2], started_at, self._stored["own"])
@@ -109,7 +107,7 @@ def test_a_node_that_lives_is_not_taken_for_dead(takes: Takes) -> None:
         assert Watching(takes, seed, dies_at=None).run(1200.0) is None, seed
 
 
-def test_a_watcher_whose_own_heartbeats_are_not_stored_takes_nobody_for_dead() -> None:
+def test_a_failure_detector_without_own_heartbeats_declares_no_node_dead() -> None:
     """Not even if it reads at its usual pace; nor for a long time that passed between two checks."""
     watch = FailureDetector()
     for tick in range(40):

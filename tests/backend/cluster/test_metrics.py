@@ -1,30 +1,31 @@
 """Metrics of a node: current values, over all its queues."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from backend.api import SHARDS
+from backend.api import SHARDS, Target
 from backend.cluster import metrics
 from backend.recovery import checkpointer
+from backend.stream_api import OffsetCommit, StreamError, StreamSettings
+from backend.stream_commands import CommitOffsets, ConfigureStream, DeleteRecords
 from telemetry.metrics import Registry
 from tests.backend.nodes import RestartableNode
+from tests.backend.serving.streams.stream_node import ACCOUNT, TOPIC_ID, StreamNode
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RestartableNode]:
     """Make a node that takes no checkpoint and compacts nothing by itself, however long a test lasts."""
-    monkeypatch.setattr(checkpointer, "LOOK_SECONDS", 1000)
+    monkeypatch.setattr(checkpointer, "CHECK_SECONDS", 1000)
     cluster = RestartableNode(tmp_path, segment_bytes=1 << 18)
     await cluster.start()
     yield cluster
     await cluster.stop()
 
 
-async def told(registry: Registry) -> dict[str, float]:
+async def metric_values(registry: Registry) -> dict[str, float]:
     """Return values by name and labels, without counters shared by all nodes of a process."""
     return {
         " ".join((family.name, *one.labels)): one.value
@@ -34,12 +35,12 @@ async def told(registry: Registry) -> dict[str, float]:
     }
 
 
-async def test_it_tells_what_it_has(cluster: RestartableNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "LOOK_SECONDS", -1)
+async def test_it_exports_its_state(cluster: RestartableNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REFRESH_SECONDS", -1)
     registry = Registry()
     wall = [cluster.node.clock() / 1000 - 7]
     metrics.register(registry, cluster.node, tmp_path, low_water_bytes=5, wall=lambda: wall[0])
-    empty = await told(registry)
+    empty = await metric_values(registry)
     assert empty["holdfast_oldest_message_seconds"] == empty["holdfast_stored_bytes"] == 0
     assert empty["holdfast_shards"] == SHARDS
     assert empty["holdfast_serving"] == empty["holdfast_storing"] == 1
@@ -50,7 +51,7 @@ async def test_it_tells_what_it_has(cluster: RestartableNode, tmp_path: Path, mo
     await cluster.send(first, "a", "bc", "def")
     await cluster.send(second, "g")
     await cluster.receive(first, 2)
-    full = await told(registry)
+    full = await metric_values(registry)
     assert full["holdfast_messages visible"] == 2
     assert full["holdfast_messages in flight"] == 2
     assert full["holdfast_messages delayed"] == 0
@@ -67,32 +68,62 @@ async def test_sums_are_kept_for_a_moment(cluster: RestartableNode) -> None:
     await cluster.send(target, "a")
     await sums.refresh()
     assert sums.visible == 0, "somebody has just asked"
-    now[0] += metrics.LOOK_SECONDS
+    now[0] += metrics.REFRESH_SECONDS
     await sums.refresh()
     assert sums.visible == 1
 
 
-async def test_it_tells_what_holds_segments(cluster: RestartableNode) -> None:
+async def test_it_exports_the_reasons_that_hold_segments(cluster: RestartableNode) -> None:
     registry = Registry()
     metrics.register(registry, cluster.node)
-    assert "holdfast_journal_bytes" not in await told(registry), "no checkpoint was taken yet"
+    assert "holdfast_journal_bytes" not in await metric_values(registry), "no checkpoint was taken yet"
     target = await cluster.queue(1)
     await cluster.send(target, "the one that stays")
     for _ in range(20):  # several full segments, all deleted except the first
         await cluster.send(target, *("x" * 10_000 for _ in range(10)))
         received = await cluster.receive(target, 10)
-        await cluster.node.delete(target, [one.handle for one in received if len(one.payload) > 100])
+        await cluster.delete(target, *(one for one in received if len(one.payload) > 100))
     await cluster.node.checkpoint()
-    found = await told(registry)
+    found = await metric_values(registry)
     assert found["holdfast_journal_pinned_segments messages"] >= 1
     assert found["holdfast_journal_oldest_pinned_segments messages"] > 2
     assert found["holdfast_journal_bytes"] >= 1 << 18
     assert found["holdfast_journal_sealed_logs"] == 0
 
 
-async def test_a_node_that_starts_over_tells_that(cluster: RestartableNode) -> None:
+async def test_a_node_that_restarts_reports_it(cluster: RestartableNode) -> None:
     registry = Registry()
     metrics.register(registry, cluster.node)
     await cluster.node.close()
-    found = await told(registry)
+    found = await metric_values(registry)
     assert found["holdfast_serving"] == found["holdfast_storing"] == found["holdfast_shards"] == 0
+
+
+async def test_it_exports_streams_and_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REFRESH_SECONDS", -1)
+    node = StreamNode(tmp_path)
+    await node.start()
+    registry = Registry()
+    metrics.register(registry, node.node)
+    first, second = await node.stream(1), Target(2, 2, 1)
+    await node.node.call(ConfigureStream(StreamSettings(2, 2, 1, ACCOUNT, "other", bytes(16), 0)))
+    await node.append(first, b"abc", count=5)
+    await node.append(second, b"de", count=2)
+    group = await node.group(9)
+    offsets = [OffsetCommit("topic-1", TOPIC_ID, 0, 1)]
+    assert await node.node.call(CommitOffsets(group, "", -1, None, offsets)) == [StreamError.NONE]
+    found = await metric_values(registry)
+    assert (found["holdfast_topic_partitions"], found["holdfast_batch_bytes"]) == (2, 5)
+    assert (found["holdfast_unbound_batch_bytes"], found["holdfast_unbound_batch_bytes_max"]) == (5, 3)
+    assert {name: value for name, value in found.items() if name.startswith("holdfast_consumer_groups")} == {
+        "holdfast_consumer_groups Empty": 1,
+        "holdfast_consumer_groups PreparingRebalance": 0,
+        "holdfast_consumer_groups CompletingRebalance": 0,
+        "holdfast_consumer_groups Stable": 0,
+        "holdfast_consumer_groups Dead": 0,
+    }
+    assert (found["holdfast_consumer_lag_records"], found["holdfast_consumer_lag_records_max"]) == (4, 4)
+    await node.node.call(DeleteRecords(first, 5))
+    found = await metric_values(registry)
+    assert found["holdfast_consumer_lag_records"] == 0, "what was removed cannot be read any more"
+    await node.stop()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
-from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, Receive, SendResult, Target
+from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, ReceiveOptions, SendResult, Target
+from backend.engine import snapshot
+from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
 from backend.engine.ids import salt_of
 from backend.engine.queue import Claimed, QueueCommands
@@ -13,24 +16,34 @@ from backend.engine.records import Message, Record
 
 KEY = b"0123456789abcdef"
 SALT = salt_of(KEY)
+OTHER = Target(9, 9)
+
+
+class MemoryChunks:
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+
+    def add(self, chunk: bytes) -> Ref:
+        self.stored.append(chunk)
+        return (1, 1, len(self.stored) - 1, len(chunk), 0)
+
+    async def fetch(self, refs: list[Ref]) -> AsyncGenerator[bytes, None]:
+        for ref in refs:
+            yield self.stored[ref[2]]
+
+    async def copy(self, fold: Fold) -> Fold:
+        ref, referenced = snapshot.capture(fold, self.add, [])
+        chunk = await snapshot.own_chunk(ref, self.fetch)
+        assert snapshot.referenced(chunk) == referenced
+        copy, refs = await snapshot.read(chunk, self.fetch)
+        assert refs == referenced
+        return copy
 
 
 class PartitionMachine:
     """One partition, its clock and its journal (a list)."""
 
-    def __init__(
-        self,
-        *,
-        partition: int = 1,
-        fifo: bool = False,
-        retention_seconds: int = 345_600,
-        delay_seconds: int = 0,
-        in_flight_limit: int = 120_000,
-        token_window_seconds: int = 300,
-        retry_window_seconds: int = 60,
-        messages_most: int = 0,
-        bytes_most: int = 0,
-    ) -> None:
+    def __init__(self, *, partition: int = 1, **settings: Any) -> None:
         self.now = 1_000_000_000_000
         self.position = (1 << 44) + (1 << 24)
         self.fold = Fold(partition)
@@ -38,21 +51,8 @@ class PartitionMachine:
         self.queue = QueueCommands(self.fold, Handles(partition, KEY), SALT)
         self.journal: list[tuple[Record, int, int, int]] = []
         self.payloads: dict[int, bytes] = {}
-        self.settings = PartitionSettings(
-            partition,
-            partition,
-            1,
-            f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}",
-            KEY,
-            fifo=fifo,
-            retention_seconds=retention_seconds,
-            delay_seconds=delay_seconds,
-            in_flight_limit=in_flight_limit,
-            token_window_seconds=token_window_seconds,
-            retry_window_seconds=retry_window_seconds,
-            messages_most=messages_most,
-            bytes_most=bytes_most,
-        )
+        arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
+        self.settings = PartitionSettings(partition, partition, 1, arn, KEY, **settings)
         self.write(self.queue.configure(self.settings))
 
     def pass_time(self, seconds: float) -> None:
@@ -65,8 +65,11 @@ class PartitionMachine:
             self.journal.append((record, self.now, self.position, size))
             self.fold.apply(record, self.now, self.position, size)
 
+    def store(self, message: Message, payload: bytes) -> None:
+        self.payloads[message.number] = payload
+        self.write([message])
+
     def replayed(self) -> Fold:
-        """Fold that a restart would compute from the journal."""
         fold = Fold(self.fold.partition)
         fold.open(1)
         for record, now, position, size in self.journal:
@@ -76,41 +79,30 @@ class PartitionMachine:
 
     # --- commands -------------------------------------------------------------------------------------
 
-    def send(
-        self,
-        *bodies: str,
-        group: str | None = None,
-        token: bytes | None = None,
-        also: bytes | None = None,
-        delay: int | None = None,
-        retry: bytes | None = None,
-    ) -> list[SendResult]:
-        messages = [NewMessage(body.encode(), delay, group, token, also, retry) for body in bodies]
-        return self.send_all(messages)
+    def send(self, *bodies: str, delay: int | None = None, **more: Any) -> list[SendResult]:
+        return self.send_all([NewMessage(body.encode(), delay, **more) for body in bodies])
 
     def send_all(self, messages: Sequence[NewMessage]) -> list[SendResult]:
         written, answers = self.queue.send(messages, self.now)
         for record, payload in written:
             if isinstance(record, Message):
-                self.payloads[record.number] = payload
-            self.write([record])
+                self.store(record, payload)
+            else:
+                self.write([record])
         return answers
 
-    def claim(
-        self,
-        most: int = 10,
-        visibility: int = 30,
-        dead_letter: DeadLetter | None = None,
-        attempt: str | None = None,
-        wait: float = 0,
-    ) -> list[Claimed]:
-        written, claims = self.queue.receive(Receive(most, visibility, wait, dead_letter, attempt), self.now)
+    def send_dead(self, *bodies: str, to: Target = OTHER) -> None:
+        self.send(*bodies)
+        assert len(self.claim(visibility=0)) == len(bodies)
+        assert self.claim(dead_letter=DeadLetter(1, to)) == []
+
+    def claim(self, messages_max: int = 10, visibility: int = 30, wait: float = 0, **more: Any) -> list[Claimed]:
+        written, claims = self.queue.receive(ReceiveOptions(messages_max, visibility, wait, **more), self.now)
         self.write(written)
         return claims
 
-    def receive(self, most: int = 10, visibility: int = 30) -> list[str]:
-        """Receive; returns the payloads of the received messages."""
-        return [self.payloads[claim.number].decode() for claim in self.claim(most, visibility)]
+    def receive(self, messages_max: int = 10, visibility: int = 30) -> list[str]:
+        return [self.payloads[claim.number].decode() for claim in self.claim(messages_max, visibility)]
 
     def handle(self, claim: Claimed) -> str:
         return self.queue.handles.issue(claim.number, claim.receives, claim.received_ms)
@@ -135,11 +127,10 @@ class PartitionMachine:
         for transfer, (number, _) in list(self.fold.outgoing[other.fold.partition].pending.items()):
             arrived = self.message(number)
             moved = self.queue.under_way(other.fold.partition, transfer, arrived, self.payloads[number])
-            below = self.fold.outgoing[other.fold.partition].below
+            below = self.fold.outgoing[other.fold.partition].acked_below
             record = other.queue.transfer_in(self.fold.partition, below, moved, other.now)
             if record is not None:
-                other.payloads[record.number] = self.payloads[number]
-                other.write([record])
+                other.store(record, self.payloads[number])
 
     def message(self, number: int) -> Message:
         return next(record for record, *_ in self.journal if isinstance(record, Message) and record.number == number)
@@ -147,3 +138,9 @@ class PartitionMachine:
     @property
     def target(self) -> Target:
         return Target(self.settings.partition, self.settings.queue_id, self.settings.version)
+
+
+def holding(*bodies: str, group: str | None = None, **settings: Any) -> PartitionMachine:
+    queue = PartitionMachine(**settings)
+    queue.send(*bodies, group=group)
+    return queue

@@ -1,24 +1,21 @@
 """Single parts of the engine: timers, tokens, ids, memory, snapshots."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 import uuid
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 import pytest
 
 from backend.engine import records, snapshot
-from backend.engine.blocks import Block, Ref
+from backend.engine.blocks import Block
 from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.ids import message_id, pack_id, salt_of, unpack_id
 from backend.engine.records import Message, UnknownRecord, decode_head, encode_head
 from backend.engine.timers import NEVER, Timers
 from backend.engine.tokens import Tokens
-from tests.backend.engine.machine import PartitionMachine
+from tests.backend.engine.machine import MemoryChunks, PartitionMachine, holding
 
 
 def test_timers_fire_in_order_and_never_early() -> None:
@@ -67,7 +64,7 @@ def test_tokens_are_forgotten_to_the_millisecond() -> None:
     assert not tokens.chunks()
 
 
-def test_a_token_that_is_looked_up_late_is_forgotten_though_nobody_threw_it_out() -> None:
+def test_a_token_that_is_looked_up_late_has_expired_without_a_sweep() -> None:
     tokens = Tokens()
     tokens.remember(b"a" * 16, 1, 1000, b"1" * 16)
     tokens.remember(b"b" * 16, 2, 2000, b"2" * 16)
@@ -79,7 +76,7 @@ def test_a_token_that_is_looked_up_late_is_forgotten_though_nobody_threw_it_out(
     assert len(tokens) == 1
 
 
-def test_tokens_that_came_in_no_order_of_time_are_forgotten_each_at_its_own_time() -> None:
+def test_tokens_that_arrive_out_of_order_expire_each_at_its_own_time() -> None:
     tokens = Tokens()
     ends = random.Random(3).sample(range(1000, 4000), 3000)
     for end in ends:
@@ -95,9 +92,9 @@ def test_tokens_that_came_in_no_order_of_time_are_forgotten_each_at_its_own_time
 def test_message_ids_are_of_their_queue() -> None:
     """Two services may use the same partition and message numbers; their queues' keys differ."""
     salts = [salt_of(key) for key in (b"a" * 16, b"b" * 16)]
-    mine, others = ({message_id(1, number, salt) for number in range(1, 1000)} for salt in salts)
-    assert len(mine) == 999
-    assert not mine & others
+    own, others = ({message_id(1, number, salt) for number in range(1, 1000)} for salt in salts)
+    assert len(own) == 999
+    assert not own & others
 
 
 def test_message_ids_are_uuids_that_never_repeat() -> None:
@@ -136,8 +133,8 @@ def test_a_later_version_may_append_members() -> None:
         decode_head(records.MessagesReceived.KIND, b"\xc1")
 
 
-@pytest.mark.parametrize(("fifo", "most"), [(False, 40), (True, 80)])
-def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, most: int) -> None:
+@pytest.mark.parametrize(("fifo", "bytes_max"), [(False, 40), (True, 80)])
+def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, bytes_max: int) -> None:
     queue = PartitionMachine(fifo=fifo)
     fold = queue.fold
     count = 200_000
@@ -148,26 +145,7 @@ def test_a_waiting_message_costs_bytes_not_objects(fifo: bool, most: int) -> Non
         fold.apply(Message(fold.next_number, queue.now, group=group), queue.now, queue.position + place)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert used / count <= most
-
-
-async def _read_back(queue: PartitionMachine) -> tuple[Fold, int]:
-    store: dict[Ref, bytes] = {}
-
-    def add(piece: bytes) -> Ref:
-        ref = (1, 1, len(store), len(piece), 0)
-        store[ref] = piece
-        return ref
-
-    async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
-        for ref in refs:
-            yield store[ref]
-
-    ref, refs = snapshot.take(queue.fold, add, [])
-    assert await snapshot.hanging(ref, fetch) == refs
-    fold, hanging = await snapshot.read(ref, fetch)
-    assert hanging == refs
-    return fold, len(store)
+    assert used / count <= bytes_max
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -189,7 +167,7 @@ async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
                 elif rng.random() < 0.3:
                     queue.change(claim, rng.randrange(0, 100))
     queue.fold.advance(queue.now)
-    fold, _ = await _read_back(queue)
+    fold = await MemoryChunks().copy(queue.fold)
     assert snapshot.describe(fold) == snapshot.describe(queue.fold)
     assert snapshot.describe(queue.replayed()) == snapshot.describe(queue.fold)
     assert fold.due <= queue.fold.due or fold.due > queue.now
@@ -201,9 +179,7 @@ async def test_a_snapshot_reads_back_as_what_it_was(fifo: bool) -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
-    grouped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocks_that_wait_as_a_whole_are_read_alike(grouped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks restored together have the same lists and sums as those restored one by one."""
     queue = PartitionMachine(retention_seconds=3600)
     for step in range(5000):
@@ -226,7 +202,7 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
         together(fold, block)
 
     monkeypatch.setattr(snapshot, "_restore_waiting", noted)
-    fold, _ = await _read_back(queue)
+    fold = await MemoryChunks().copy(queue.fold)
     assert len(whole) >= 3, "else nothing is tested"
     assert snapshot.describe(fold) == snapshot.describe(queue.fold)
     assert (fold.visible, fold.stored_bytes, fold.segments) == (
@@ -248,9 +224,8 @@ async def test_blocks_that_wait_as_a_whole_are_read_as_others_are(
 
 
 async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = PartitionMachine()
-    queue.send("old")
-    real = snapshot._block_piece
+    queue = holding("old")
+    real = snapshot._encoded_block
 
     def older(fold: Fold, block: Block) -> list[Any]:
         piece = list(msgspec.structs.astuple(real(fold, block)))
@@ -258,8 +233,8 @@ async def test_a_snapshot_of_a_version_that_counted_no_bytes_can_be_read(monkeyp
         return piece
 
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "_block_piece", older)
-        fold, _ = await _read_back(queue)
+        patch.setattr(snapshot, "_encoded_block", older)
+        fold = await MemoryChunks().copy(queue.fold)
     assert (fold.visible, fold.stored_bytes) == (1, 0)
     number = fold.next_number
     fold.apply(Message(number, queue.now), queue.now, queue.position, 5)
@@ -274,54 +249,39 @@ async def test_a_snapshot_writes_only_what_has_changed() -> None:
     queue = PartitionMachine()
     for _ in range(50):
         queue.send(*("x" * 10 for _ in range(100)))
-    _, written = await _read_back(queue)
-    assert written >= 5
+    before = MemoryChunks()
+    await before.copy(queue.fold)
+    assert len(before.stored) >= 5
     queue.send("one more")
-    pieces: list[bytes] = []
-
-    def add(piece: bytes) -> Ref:
-        pieces.append(piece)
-        return (1, 2, len(pieces), len(piece), 0)
-
     fresh: list[Any] = []
-    snapshot.take(queue.fold, add, fresh)
-    assert len(pieces) == 2, "one block, and the partition's own piece"
+    chunks = MemoryChunks()
+    snapshot.capture(queue.fold, chunks.add, fresh)
+    assert len(chunks.stored) == 2, "one block, and the partition's own piece"
     assert [holder for holder, _ in fresh] == [max(queue.fold.blocks.values(), key=lambda block: block.base)]
-    snapshot.take(queue.fold, add, fresh)
-    assert len(pieces) == 3, "nothing has changed: the partition's own piece only"
+    snapshot.capture(queue.fold, chunks.add, fresh)
+    assert len(chunks.stored) == 3, "nothing has changed: the partition's own piece only"
 
 
-async def test_what_was_written_ahead_is_written_again_only_where_it_changed() -> None:
+async def test_chunks_written_ahead_are_written_again_only_if_changed() -> None:
     queue = PartitionMachine()
     for _ in range(50):
         queue.send(*("x" * 10 for _ in range(100)))
-    store: dict[Ref, bytes] = {}
-
-    def add(piece: bytes) -> Ref:
-        ref = (1, 1, len(store), len(piece), 0)
-        store[ref] = piece
-        return ref
-
-    async def fetch(refs: list[Ref]) -> AsyncGenerator[bytes, None]:
-        for ref in refs:
-            yield store[ref]
-
+    chunks = MemoryChunks()
     fresh: list[Any] = []
-    for step, _ in enumerate(snapshot.ahead(queue.fold, add, fresh)):
+    for step, _ in enumerate(snapshot.capture_ahead(queue.fold, chunks.add, fresh)):
         if step == 3:  # during the snapshot: blocks already written, not yet written, and new
             queue.delete(*queue.claim(10, 60))
             queue.send("late")
-    written = len(store)
-    ref, _ = snapshot.take(queue.fold, add, fresh)
-    assert len(store) - written == 2, "the first block has changed since, and the partition's own piece"
-    assert len(fresh) == len(store) - 1
-    fold, _ = await snapshot.read(ref, fetch)
+    written = len(chunks.stored)
+    ref, _ = snapshot.capture(queue.fold, chunks.add, fresh)
+    assert len(chunks.stored) - written == 2, "the first block has changed since, and the partition's own piece"
+    assert len(fresh) == len(chunks.stored) - 1
+    fold, _ = await snapshot.read(await snapshot.own_chunk(ref, chunks.fetch), chunks.fetch)
     assert snapshot.describe(fold) == snapshot.describe(queue.fold)
 
 
 def test_timers_that_mean_nothing_any_more_are_thrown_away() -> None:
-    queue = PartitionMachine()
-    queue.send("a")
+    queue = holding("a")
     for _ in range(20_000):
         (claim,) = queue.claim(visibility=3600)
         queue.change(claim, 0)

@@ -1,24 +1,26 @@
 """Shared parts of the journal's tests: virtual time, logs on a simulated disk, and reading them."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from backend.journal.interface import Log
 from backend.journal.local.disk import Disk
 from backend.journal.local.log import LocalLog, LogSettings
-from backend.journal.local.scan import LocalScan, LogEnd, Row
+from backend.journal.local.scan import LocalScan
 from backend.journal.local.segments import SegmentFiles
 from backend.journal.rows import RecordView, encode_record
+from backend.journal.types import LogEnd, Row
 from tests.simulator.world.disk import SimDisk
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 ROOT = "/journal"
-LIFE = 0x1234_5678_9ABC_DEF1
+NONCE = 0x1234_5678_9ABC_DEF1
 SMALL = LogSettings(segment_bytes=8192, low_water_bytes=16384, row_bytes=2048)
 
 
@@ -48,6 +50,16 @@ def virtual(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorate a test that runs in virtual time."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        virtual(test(*arguments, **options))
+
+    return run
+
+
 def sim_disk(seed: int = 1, **options: Any) -> SimDisk:
     disk = SimDisk(Random(seed), **options)
     disk.mkdir(ROOT)
@@ -73,23 +85,49 @@ class Failures(list[BaseException]):
 
 
 async def a_log(
-    disk: Disk,
-    root: str = ROOT,
-    *,
-    log_id: int = 9,
-    settings: LogSettings = SMALL,
-    failures: Failures | None = None,
+    disk: Disk, root: str = ROOT, *, log_id: int = 9, settings: LogSettings = SMALL, failures: Failures | None = None
 ) -> LocalLog:
     return await LocalLog.create(
         disk,
         SegmentFiles(disk, root),
         f"n-{log_id}",
         log_id,
-        life=LIFE + log_id,
+        nonce=NONCE + log_id,
         clock_ms=lambda: 77,
         on_failure=failures if failures is not None else Failures(),
         settings=settings,
     )
+
+
+async def a_new_log(seed: int = 1, **options: Any) -> tuple[SimDisk, LocalLog]:
+    """Begin a log on a simulated disk of its own."""
+    disk = sim_disk(seed, **options)
+    return disk, await a_log(disk)
+
+
+def files_of(disk: Disk) -> SegmentFiles:
+    """Return the files of the log 9, as a process that opens them anew has them."""
+    files = SegmentFiles(disk, ROOT)
+    files.register(9, "n-9")
+    return files
+
+
+async def durable(log: Log) -> None:
+    if (barrier := log.barrier()) is not None:
+        await barrier
+
+
+async def append_durably(log: Log, record: bytes, *, reserve: bool = False) -> int:
+    position = log.append(record, reserve=reserve)
+    await durable(log)
+    return position
+
+
+def pending(log: LocalLog) -> asyncio.Future[None]:
+    """Return the barrier of a log that has something not durable."""
+    barrier = log.barrier()
+    assert barrier is not None
+    return barrier
 
 
 async def scanned(

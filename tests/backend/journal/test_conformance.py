@@ -1,7 +1,5 @@
 """Conformance of the local journal, and of the one on Cassandra over tables in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """A real process on a real disk, killed while it writes."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -13,7 +11,8 @@ import pytest
 from backend.journal.local.disk import RealDisk
 from backend.journal.local.log import LocalLog, LogSettings
 from backend.journal.local.scan import rewrite_tail
-from backend.journal.local.segments import LogInUse, SegmentFiles, lock_log
+from backend.journal.local.segments import SegmentFiles, lock_log
+from backend.journal.types import LogInUse
 from tests.backend.journal.support import a_record, numbers_in, scanned
 
 SETTINGS = LogSettings(segment_bytes=256 << 10, low_water_bytes=0, row_bytes=16 << 10, idle_seconds=0.001)
@@ -27,7 +26,7 @@ async def _write_for_ever(root: str) -> None:
         SegmentFiles(disk, root),
         "n-9",
         9,
-        life=4711,
+        nonce=4711,
         clock_ms=lambda: 1,
         on_failure=lambda error: sys.exit(str(error)),
         settings=SETTINGS,
@@ -35,7 +34,7 @@ async def _write_for_ever(root: str) -> None:
     random, count = Random(1), 0
     while True:
         for _ in range(random.randrange(1, 20)):
-            await log.wait_room(2000)
+            await log.wait_for_space(2000)
             log.append(a_record(count, random.randrange(1000)))
             count += 1
         if (barrier := log.barrier()) is not None:
@@ -44,7 +43,7 @@ async def _write_for_ever(root: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_was_said_to_be_durable_outlives_kill_9(seed: int, tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_kill_9(seed: int, tmp_path: Path) -> None:
     root = str(tmp_path / "journal")
     process = subprocess.Popen([sys.executable, "-m", __name__, root], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     assert process.stdout is not None
@@ -56,14 +55,14 @@ async def test_what_was_said_to_be_durable_outlives_kill_9(seed: int, tmp_path: 
             lock_log(disk, f"{root}/n-9")
     finally:
         process.kill()
-    said = [int(line) for line in process.stdout.read().splitlines() if line]
+    acknowledged = [int(line) for line in process.stdout.read().splitlines() if line]
     process.stdout.close()
     process.wait()
     disk.close(lock_log(disk, f"{root}/n-9"))
     rows, end = await scanned(disk, f"{root}/n-9")
     found = numbers_in(rows)
     assert found == list(range(len(found)))
-    assert len(found) >= max(said, default=1)
+    assert len(found) >= max(acknowledged, default=1)
     assert (end.damage, end.severe) == ([], False)
     await rewrite_tail(disk, f"{root}/n-9", end)
     disk.close_workers()

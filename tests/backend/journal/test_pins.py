@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import pytest
 
 from backend.journal.pins import Pins
 
 
-def test_each_pin_holds_and_says_so() -> None:
+def test_each_pin_holds_and_is_listed() -> None:
     pins = Pins()
     assert pins.why(1, 1) == ["the floor of log 1 is not known"]
     pins.set_floor(1, 5)
@@ -25,7 +23,7 @@ def test_each_pin_holds_and_says_so() -> None:
     assert pins.droppable([(1, n) for n in range(1, 8)]) == [(1, 1), (1, 2), (1, 3), (1, 4)]
 
 
-def test_what_a_backup_copies_stays() -> None:
+def test_rows_that_a_backup_copies_stay() -> None:
     pins = Pins()
     pins.set_floor(1, 9)
     pins.set_floor(2, 9)
@@ -44,7 +42,7 @@ def test_several_pins_are_all_named() -> None:
     assert len(pins.why(2, 3)) == 4
 
 
-def test_a_floor_never_goes_down() -> None:
+def test_a_floor_never_falls() -> None:
     pins = Pins()
     pins.set_floor(1, 5)
     with pytest.raises(AssertionError):

@@ -1,11 +1,11 @@
-from __future__ import annotations
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.journal import rows
-from backend.journal.rows import RecordView, Rotten
+from backend.journal.rows import RecordDamage, RecordView
 
 U16 = st.integers(0, 2**16 - 1)
 U32 = st.integers(0, 2**32 - 1)
@@ -16,17 +16,7 @@ RECORD = st.tuples(st.integers(0, 255), U16, U64, U32, I64, st.binary(max_size=9
 Fields = tuple[int, int, int, int, int, bytes, bytes, int]
 
 
-def fields_of(view: RecordView) -> tuple[object, ...]:
-    return (
-        view.kind,
-        view.shard,
-        view.partition,
-        view.epoch,
-        view.time_ms,
-        view.head,
-        view.body,
-        view.key_id,
-    )
+fields_of = attrgetter("kind", "shard", "partition", "epoch", "time_ms", "head", "body", "key_id")
 
 
 @given(RECORD, st.binary(max_size=20))
@@ -48,7 +38,7 @@ def test_every_flipped_bit_of_a_record_is_seen_and_put_in_its_place(fields: Fiel
     rotten = bytearray(record)
     rotten[at] ^= 1 << data.draw(st.integers(0, 7))
     view = rows.decode_record(bytes(rotten), 0)
-    assert isinstance(view, Rotten)
+    assert isinstance(view, RecordDamage)
     if at < rows.RECORD_HEADER_BYTES:
         assert view == ("header", None, 0)
     else:
@@ -61,9 +51,7 @@ def test_every_flipped_bit_of_a_record_is_seen_and_put_in_its_place(fields: Fiel
 
 
 @given(st.lists(RECORD, max_size=20), U64, U64, I64, U32)
-def test_a_row_is_read_as_it_was_written(
-    fields: list[Fields], seq: int, answered: int, time_ms: int, chain: int
-) -> None:
+def test_a_row_is_read_as_written(fields: list[Fields], seq: int, answered: int, time_ms: int, chain: int) -> None:
     records = [rows.encode_record(*record) for record in fields]
     end, ends = 0, []
     for record in records:
@@ -71,7 +59,7 @@ def test_a_row_is_read_as_it_was_written(
         ends.append(end)
     directory = b"".join(map(rows.directory_entry, records, ends))
     row, check = rows.encode_row(
-        life=5,
+        nonce=5,
         log_id=6,
         seq=seq,
         answered=answered,

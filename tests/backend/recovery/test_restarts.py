@@ -1,28 +1,22 @@
 """A service that is repeatedly killed and restarted leaves nothing but entries."""
 
-from __future__ import annotations
+from unittest import mock
 
 import pytest
 
+from backend.api import CountMessages
 from backend.recovery import startup, takeover
-from backend.recovery.checkpointer import CHAIN_MOST
+from backend.recovery.checkpointer import CHAIN_MAX
 from backend.recovery.replay import JournalDamaged
+from tests.backend.nodes import restart
 from tests.simulator.test_found import VirtualNode
-
-
-def restart(service: VirtualNode) -> None:
-    """Kill and restart the service."""
-    service.close()
-    service.disk.kill()
-    service.start()
 
 
 def folders(service: VirtualNode) -> set[str]:
     return {path.split("/")[2] for path in service.disk.paths()}
 
 
-def test_starts_that_nothing_follows_leave_no_folders() -> None:
-    service = VirtualNode()
+def test_starts_that_nothing_follows_leave_no_folders(service: VirtualNode) -> None:
     target = service.queue(7)
     service.send(target, b"body")
     incarnations = set()
@@ -33,12 +27,10 @@ def test_starts_that_nothing_follows_leave_no_folders() -> None:
     assert len(folders(service)) <= 3
     assert max(len(entry.chain) for entry in service.store._shards.values()) <= 2
     assert [message.payload for message in service.receive(target)] == [b"body"]
-    service.close()
 
 
-def test_starts_that_fail_leave_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starts_that_fail_leave_no_folders(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a container with a damaged journal, which restarts every few seconds until an operator acts."""
-    service = VirtualNode()
     target = service.queue(7)
     service.send(target, b"body")
     service.close()
@@ -57,32 +49,25 @@ def test_starts_that_fail_leave_no_folders(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(folders(service)) <= 3
     service.start()
     assert [message.payload for message in service.receive(target)] == [b"body"]
-    service.close()
 
 
-def test_starts_that_live_shortly_make_no_chain_that_grows() -> None:
+def test_starts_that_live_shortly_make_no_chain_that_grows(service: VirtualNode) -> None:
     """Each of them takes messages, and dies before its first checkpoint is due."""
-    service = VirtualNode()
     target = service.queue(7)
     for number in range(40):
         service.send(target, b"body %d" % number)
         service.loop.run_for(0.5)
-        assert max(len(entry.chain) for entry in service.store._shards.values()) <= CHAIN_MOST + 1
+        assert max(len(entry.chain) for entry in service.store._shards.values()) <= CHAIN_MAX + 1
         restart(service)
     assert len(service.receive(target)) == 10
-    assert service.run(service.node.counters(target)).visible == 30
-    service.close()
+    assert service.call(CountMessages(target)).visible == 30
 
 
-def test_few_log_ids_that_are_left_are_reported_long_before_there_are_none(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(startup, "LOG_ID_LIMIT", 100)
-    monkeypatch.setattr(startup, "LOG_IDS_SPARE", 90)
-    service = VirtualNode()
+@mock.patch.object(startup, "LOG_ID_LIMIT", 100)
+@mock.patch.object(startup, "LOG_IDS_RESERVED", 90)
+def test_few_remaining_log_ids_are_reported(service: VirtualNode, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(8):
         restart(service)
     assert "log id" not in caplog.text
     restart(service)
     assert "log id 10, and after 89 more starts" in caplog.text
-    service.close()

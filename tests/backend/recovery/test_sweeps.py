@@ -1,7 +1,5 @@
 """Logs without remaining data cost a checkpoint nothing: their entries say so."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -41,18 +39,18 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _ended(store: SQLiteStore, node: str) -> LogEntry:
     """Make a log that was started, taken over, and stayed empty."""
-    entry = await store.new_incarnation(node)
-    entry = await store.update_log(msgspec.structs.replace(entry, state="recovering", recovering_by=entry.log_id))
-    return await store.update_log(msgspec.structs.replace(entry, state="sealed", sealed_seq=0))
+    entry = await store.entries.new_incarnation(node)
+    entry = await store.entries.update_log(
+        msgspec.structs.replace(entry, state="recovering", recovering_by=entry.log_id)
+    )
+    return await store.entries.update_log(msgspec.structs.replace(entry, state="sealed", sealed_seq=0))
 
 
 async def _sealed(store: SQLiteStore) -> list[LogEntry]:
-    return [entry for entry in await store.logs() if entry.state == "sealed"]
+    return [entry for entry in await store.entries.logs() if entry.state == "sealed"]
 
 
-async def test_a_checkpoint_asks_for_no_log_of_which_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_checkpoint_reads_no_empty_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = _Counting()
     cluster = QuorumNode(tmp_path, tables)
     await cluster.start()
@@ -82,13 +80,11 @@ async def test_a_checkpoint_asks_for_no_log_of_which_nothing_is_left(
     await cluster.send(await cluster.queue(1), "d")
     await cluster.node.checkpoint()
     assert len(tables.asked) <= 2, "its own log, and perhaps that of the incarnation before"
-    assert [message.payload for message in await cluster.receive(queue)] == [b"a", b"b", *[b"c"] * 8]
+    assert await cluster.payloads(queue) == [b"a", b"b", *[b"c"] * 8]
     await cluster.stop()
 
 
-async def test_what_was_on_its_way_to_a_log_is_found_and_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_late_writes_to_a_log_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = _Counting()
     cluster = QuorumNode(tmp_path, tables)
     await cluster.start()
@@ -98,7 +94,7 @@ async def test_what_was_on_its_way_to_a_log_is_found_and_dropped(
     async def swept() -> bool:
         await cluster.send(queue, "a")
         await cluster.node.checkpoint()
-        return next(entry.swept for entry in await cluster.store.logs() if entry.log_id == ended.log_id)
+        return next(entry.swept for entry in await cluster.store.entries.logs() if entry.log_id == ended.log_id)
 
     assert not await swept()
     await tables.add_segment(ended.log_id, 1)
@@ -127,7 +123,7 @@ async def test_a_log_in_which_a_message_lives_is_not_called_swept(tmp_path: Path
             await cluster.node.checkpoint()
         first, *others = await _sealed(cluster.store)
         assert not first.swept
-        await cluster.node.delete(queue, [message.handle for message in await cluster.receive(queue)])
+        await cluster.delete(queue, *(await cluster.receive(queue)))
         for _ in range(2):
             await cluster.node.checkpoint()
             await cluster.send(queue, "d")

@@ -1,42 +1,26 @@
 """Several nodes as one backend: owners change, nodes start, end and hang, and callers see few effects."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import cast
 
 import pytest
 
-from backend.api import (
-    SHARDS,
-    DeadLetter,
-    NewMessage,
-    NotOwner,
-    Peer,
-    Receive,
-    ReceivedMessage,
-    SendResult,
-    Target,
-    Unavailable,
-)
+from backend import api
+from backend.api import shard_of
 from backend.rpc import cluster_client
 from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits
 from backend.rpc.cluster_client import ClusterBackend
 from backend.rpc.connection import NotSent
 from backend.rpc.server import BackendServer, ServerLimits, serve_backend
-from backend.serving import transfers
-from backend.serving.shards import shard_of
 from metadata_service.store import StoreUnavailable
-from tests.backend.nodes import NodeMachine
-from tests.backend.test_node import until as until_async
-from tests.backend.wired import SECRET, TARGET, Obedient, until
+from tests.backend.calls import send
+from tests.backend.wired import SECRET, TARGET, Obedient
+from tests.servers.waiting import until
 
 SHARD = shard_of(TARGET.partition)
 LIMITS = ClientLimits(call_seconds=20, heartbeat_seconds=0.05)
-POLL = Receive(1, 30, 10)
+POLL = api.ReceiveOptions(1, 30, 10)
 
 
 class Owner(Obedient):
@@ -52,27 +36,27 @@ class Owner(Obedient):
         self.hangs = False
         self.waits: list[float] = []
 
-    def _check(self, target: Target) -> None:
+    def _check(self, target: api.Target) -> None:
         if self.hangs:
-            raise Unavailable("it hangs")
+            raise api.Unavailable("it hangs")
         shard = shard_of(target.partition)
         owner = self.owners.get(shard)
         if owner != self.name or self.says is not None:
             self.refused += 1
-            raise NotOwner(shard, self.says or owner)
+            raise api.NotOwner(shard, self.says or owner)
 
-    async def send(self, target: Target, messages: Sequence[NewMessage]) -> list[SendResult]:
+    async def send(self, target: api.Target, messages: Sequence[api.NewMessage]) -> list[api.SendResult]:
         self._check(target)
         return await super().send(target, messages)
 
-    async def receive(self, target: Target, command: Receive) -> list[ReceivedMessage]:
+    async def receive(self, target: api.Target, command: api.ReceiveOptions) -> list[api.ReceivedMessage]:
         self.waits.append(command.wait_seconds)
         self._check(target)
         found = await super().receive(target, command)
         self._check(target)
         return found
 
-    async def stored_bytes(self, account: str) -> int:
+    async def stored_bytes(self) -> int:
         return 100
 
 
@@ -92,11 +76,7 @@ class _Nodes:
         inside = self.inside.setdefault(name, Owner(name, self.owners))
         port = self.known[name].port if name in self.known else 0
         server = self.servers[name] = await serve_backend(
-            cast(Peer, inside),
-            secret=SECRET,
-            host="127.0.0.1",
-            port=port,
-            limits=ServerLimits(heartbeat_seconds=0.05),
+            inside, secret=SECRET, host="127.0.0.1", port=port, limits=ServerLimits(heartbeat_seconds=0.05)
         )
         self.known[name] = server.address
 
@@ -106,8 +86,8 @@ class _Nodes:
             raise self.fail_with
         return dict(self.known)
 
-    async def send(self) -> list[SendResult]:
-        return await self.backend.send(TARGET, [NewMessage(b"a")])
+    async def send(self) -> list[api.SendResult]:
+        return await send(self.backend, TARGET, b"a")
 
     @property
     def refused(self) -> int:
@@ -116,7 +96,7 @@ class _Nodes:
 
 @pytest.fixture
 async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Nodes]:
-    monkeypatch.setattr(cluster_client, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_client, "POLL_SECONDS", 0.05)
     nodes = _Nodes()
     for name in ("a", "b", "c"):
         await nodes.start(name)
@@ -142,7 +122,7 @@ async def test_the_owner_is_found_and_remembered(nodes: _Nodes) -> None:
     assert nodes.refused <= 2, "the former owner said who has it now"
 
 
-async def test_whoever_has_answered_is_asked_again(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_has_answered_is_called_again(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes.owners[SHARD] = "b"
     for chosen in ("b", "a"):
         monkeypatch.setattr("random.choice", lambda _, chosen=chosen: nodes.backend._members[chosen])
@@ -150,7 +130,7 @@ async def test_whoever_has_answered_is_asked_again(nodes: _Nodes, monkeypatch: p
     assert nodes.refused == 0
 
 
-async def test_a_call_waits_while_nobody_owns_the_shard(nodes: _Nodes) -> None:
+async def test_a_call_waits_while_the_shard_has_no_owner(nodes: _Nodes) -> None:
     call = asyncio.create_task(nodes.send())
     await until(lambda: nodes.refused > 5)
     assert not call.done()
@@ -159,15 +139,13 @@ async def test_a_call_waits_while_nobody_owns_the_shard(nodes: _Nodes) -> None:
     assert nodes.inside["a"].asked == ["send"]
 
 
-async def test_a_call_that_nobody_takes_in_time_was_not_sent(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_is_not_accepted_in_time_was_not_sent(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.backend, "_limits", LIMITS._replace(call_seconds=0.2))
-    with pytest.raises(NotSent, match=f"shard {SHARD} is owned by nobody just now"):
+    with pytest.raises(NotSent, match=f"shard {SHARD} has no owner now"):
         await nodes.send()
 
 
-async def test_two_that_name_each_other_are_not_asked_all_the_time(
-    nodes: _Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_nodes_that_name_each_other_are_rarely_called(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.backend, "_limits", LIMITS._replace(call_seconds=0.5))
     for name, other in (("a", "b"), ("b", "a"), ("c", "a")):
         nodes.inside[name].says = other
@@ -176,7 +154,7 @@ async def test_two_that_name_each_other_are_not_asked_all_the_time(
     assert nodes.refused < 30
 
 
-async def test_a_dead_nodes_shard_is_served_by_whoever_takes_it_over(nodes: _Nodes) -> None:
+async def test_a_dead_nodes_shard_is_served_by_its_new_owner(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()
     await nodes.servers["b"].close()
@@ -189,14 +167,12 @@ async def test_a_dead_nodes_shard_is_served_by_whoever_takes_it_over(nodes: _Nod
     assert len(nodes.inside["c"].asked) == 10
 
 
-async def test_a_node_that_hangs_is_avoided_and_its_successor_found(
-    nodes: _Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_node_that_hangs_is_avoided(nodes: _Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()
     nodes.inside["b"].hangs = True
     for _ in range(cluster_client.FAILURES_AVOIDED):
-        with pytest.raises(Unavailable, match="it hangs"):
+        with pytest.raises(api.Unavailable, match="it hangs"):
             await nodes.send()
     nodes.owners[SHARD] = "c"
     await nodes.send()
@@ -205,7 +181,7 @@ async def test_a_node_that_hangs_is_avoided_and_its_successor_found(
     assert await nodes.send(), "it is avoided for a while only"
 
 
-async def test_what_has_no_known_outcome_is_not_repeated(nodes: _Nodes) -> None:
+async def test_calls_with_an_unknown_outcome_are_not_repeated(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()
     nodes.inside["b"].hold = True
@@ -213,12 +189,12 @@ async def test_what_has_no_known_outcome_is_not_repeated(nodes: _Nodes) -> None:
     await until(lambda: nodes.inside["b"].held)
     for connection in list(nodes.servers["b"].connections):
         connection.cut()
-    with pytest.raises(Unavailable, match="not known"):
+    with pytest.raises(api.Unavailable, match="not known"):
         await call
     assert nodes.inside["b"].asked == ["send", "send"]
 
 
-async def test_nodes_come_and_go(nodes: _Nodes) -> None:
+async def test_nodes_are_added_and_removed(nodes: _Nodes) -> None:
     await nodes.start("d")
     nodes.owners[SHARD] = "d"
     await nodes.send()
@@ -233,7 +209,7 @@ async def test_nodes_come_and_go(nodes: _Nodes) -> None:
 
 
 async def test_a_node_that_is_not_known_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_client, "LOOK_SECONDS", 100)
+    monkeypatch.setattr(cluster_client, "POLL_SECONDS", 100)
     nodes = _Nodes()
     await nodes.start("a")
     nodes.backend = await ClusterBackend.connect(nodes.read, secret=SECRET, limits=LIMITS)
@@ -255,14 +231,17 @@ async def test_a_rolling_restart_shows_no_error(nodes: _Nodes) -> None:
             await nodes.send()
             answers += 1
 
-    callers = [asyncio.create_task(keep_sending()) for _ in range(4)]
-    for leaving, next_owner in (("a", "b"), ("b", "c"), ("c", "a")):
+    async def replace(leaving: str, next_owner: str) -> None:
         enough = answers + 50
-        await until(lambda enough=enough: answers >= enough)
+        await until(lambda: answers >= enough)
         nodes.owners[SHARD] = next_owner
         await nodes.servers[leaving].drain(30)
         await nodes.start(leaving)
-        await until(lambda leaving=leaving: nodes.backend._members[leaving].backend.connected)
+        await until(lambda: nodes.backend._members[leaving].backend.connected)
+
+    callers = [asyncio.create_task(keep_sending()) for _ in range(4)]
+    for leaving, next_owner in (("a", "b"), ("b", "c"), ("c", "a")):
+        await replace(leaving, next_owner)
     stop = True
     await asyncio.gather(*callers)
     assert sum(len(node.asked) for node in nodes.inside.values()) == answers
@@ -272,7 +251,7 @@ async def test_a_long_poll_whose_shard_moves_waits_for_what_is_left_of_its_time(
     nodes.owners[SHARD] = "a"
     await nodes.send()
     nodes.inside["a"].hold = True
-    poll = asyncio.create_task(nodes.backend.receive(TARGET, POLL))
+    poll = asyncio.create_task(nodes.backend.call(api.Receive(TARGET, POLL)))
     await until(lambda: nodes.inside["a"].held)
     await asyncio.sleep(0.1)
     nodes.owners[SHARD] = "b"
@@ -283,53 +262,20 @@ async def test_a_long_poll_whose_shard_moves_waits_for_what_is_left_of_its_time(
 
 
 async def test_bytes_are_those_of_all_nodes(nodes: _Nodes) -> None:
-    assert await nodes.backend.stored_bytes("000000000000") == 300
+    assert await nodes.backend.call(api.AccountBytes("000000000000")) == 300
     await nodes.servers["b"].close()
     await until(lambda: not nodes.backend._members["b"].backend.connected)
-    with pytest.raises(Unavailable):
-        await nodes.backend.stored_bytes("000000000000")
+    with pytest.raises(api.Unavailable):
+        await nodes.backend.call(api.AccountBytes("000000000000"))
 
 
-async def test_a_cluster_without_nodes_says_so() -> None:
-    async def nobody() -> dict[str, Address]:
+async def test_the_error_of_a_cluster_without_nodes() -> None:
+    async def no_nodes() -> dict[str, Address]:
         return {}
 
-    backend = await ClusterBackend.connect(nobody, secret=SECRET, limits=LIMITS._replace(call_seconds=0.05))
+    backend = await ClusterBackend.connect(no_nodes, secret=SECRET, limits=LIMITS._replace(call_seconds=0.05))
     assert not backend.connected
-    for call in (backend.send(TARGET, []), backend.stored_bytes("000000000000")):
-        with pytest.raises(NotSent, match="no node that can be asked"):
+    for call in (backend.call(api.Send(TARGET, [])), backend.call(api.AccountBytes("000000000000"))):
+        with pytest.raises(NotSent, match="no node that can be called"):
             await call
     await backend.close()
-
-
-async def test_dead_letters_cross_a_cluster_of_real_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.01)
-    machine, servers = NodeMachine(tmp_path), dict[str, BackendServer]()
-
-    async def read() -> dict[str, Address]:
-        return {name: server.address for name, server in servers.items()}
-
-    backend = await ClusterBackend.connect(read, secret=SECRET, limits=LIMITS)
-    shards = {"one": [n for n in range(SHARDS) if n != shard_of(2)], "two": [shard_of(2)]}
-    for name, owned in shards.items():
-        node = await machine.start(name, owned, backend)
-        servers[name] = await serve_backend(
-            node, secret=SECRET, host="127.0.0.1", limits=ServerLimits(heartbeat_seconds=LIMITS.heartbeat_seconds)
-        )
-    await backend.know(await read())
-    for partition in (1, 2):
-        await backend.configure(machine.settings(partition))
-    here, there = Target(1, 1), Target(2, 2)
-    await backend.send(here, [NewMessage(b"a"), NewMessage(b"b")])
-    while (await backend.counters(here)).visible:
-        await backend.receive(here, Receive(10, 0, 0, DeadLetter(1, there)))
-
-    async def arrived() -> bool:
-        return (await backend.counters(there)).visible == 2
-
-    await until_async(arrived)
-    assert (await backend.counters(here)).in_flight == 0
-    await backend.close()
-    for server in servers.values():
-        await server.close()
-    await machine.close()

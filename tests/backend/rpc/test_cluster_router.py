@@ -1,14 +1,11 @@
 """Several backend clusters behind one router: each call reaches the cluster in its partition's id."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
-from typing import cast
 
 import pytest
 
-from backend.api import NewMessage, Peer, Target
+from backend.api import AccountBytes, Release, Target
 from backend.rpc.address import Address
 from backend.rpc.client import ClientLimits
 from backend.rpc.cluster_router import ClusterRouter
@@ -16,7 +13,9 @@ from backend.rpc.connection import NotSent
 from backend.rpc.handshake import HandshakeRefused
 from backend.rpc.server import BackendServer, serve_backend
 from metadata_service.models import partition_id
+from tests.backend.calls import send
 from tests.backend.wired import SECRET, Obedient
+from tests.closing import closing
 
 LIMITS = ClientLimits(call_seconds=5)
 
@@ -28,7 +27,7 @@ class One(Obedient):
         super().__init__()
         self.stored = stored
 
-    async def stored_bytes(self, account: str) -> int:
+    async def stored_bytes(self) -> int:
         return self.stored
 
 
@@ -42,7 +41,7 @@ class Clusters:
 
     async def open(self) -> None:
         for number, inside in enumerate(self.inside):
-            server = await serve_backend(cast(Peer, inside), secret=SECRET, host="127.0.0.1")
+            server = await serve_backend(inside, secret=SECRET, host="127.0.0.1")
             self.servers.append(server)
             self.addresses[number] = {"node": server.address}
 
@@ -75,44 +74,38 @@ def queue(cluster: int) -> Target:
     return Target(partition_id(cluster, 7), 70, 1)
 
 
-async def test_a_call_goes_to_the_cluster_of_its_partition(clusters: Clusters) -> None:
-    router = clusters.router()
-    try:
+async def test_a_call_is_sent_to_the_cluster_of_its_partition(clusters: Clusters) -> None:
+    async with closing(clusters.router()) as router:
         await router.ready(10)
         assert router.connected
-        await router.send(queue(1), [NewMessage(b"a")])
+        await send(router, queue(1), b"a")
         assert [inside.asked for inside in clusters.inside] == [[], ["send"]]
-        await router.send(queue(0), [NewMessage(b"b")])
-        await router.release(queue(1), ["handle"])
+        await send(router, queue(0), b"b")
+        await router.call(Release(queue(1), ["handle"]))
         assert [inside.asked for inside in clusters.inside] == [["send"], ["send"]]
         assert [inside.released for inside in clusters.inside] == [[], ["handle"]]
-        assert await router.stored_bytes("000000000000") == 210
-    finally:
-        await router.close()
+        assert await router.call(AccountBytes("000000000000")) == 210
 
 
-async def test_a_cluster_that_nobody_reaches_troubles_no_other(clusters: Clusters) -> None:
+async def test_an_unreachable_cluster_disturbs_no_other(clusters: Clusters) -> None:
     """Its calls wait for nodes to appear, as long as a call may take."""
-    router = clusters.router()
-    try:
-        waiting = asyncio.create_task(router.send(queue(2), [NewMessage(b"a")]))
-        await router.send(queue(1), [NewMessage(b"b")])
+    async with closing(clusters.router()) as router:
+        waiting = asyncio.create_task(send(router, queue(2), b"a"))
+        await send(router, queue(1), b"b")
         assert not waiting.done()
         clusters.addresses[2] = clusters.addresses[0]
         await waiting
         assert [inside.asked for inside in clusters.inside] == [["send"], ["send"]]
-    finally:
-        await router.close()
 
 
-async def test_it_is_ready_when_one_cluster_is_and_says_why_none_is(clusters: Clusters) -> None:
+async def test_it_is_ready_if_one_cluster_is_and_otherwise_has_the_reason(clusters: Clusters) -> None:
     for router in (clusters.router(numbers=(2, 1)), clusters.router()):
         await router.ready(10)
         await router.close()
-    for nobody in (clusters.router(numbers=(2,)), clusters.router(numbers=())):
-        with pytest.raises(NotSent, match="no node of any cluster can be asked"):
-            await nobody.ready(0.1)
-        await nobody.close()
+    for empty_router in (clusters.router(numbers=(2,)), clusters.router(numbers=())):
+        with pytest.raises(NotSent, match="no node of any cluster can be called"):
+            await empty_router.ready(0.1)
+        await empty_router.close()
     stranger = clusters.router(b"another secret than that")
     with pytest.raises(HandshakeRefused, match="another shared secret"):
         await stranger.ready(10)

@@ -1,45 +1,35 @@
 """Queues whose receives delete the returned messages."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from backend.api import WAIT_ENDS, AttemptExpired, DeadLetter, HandleOutcome, Receive, StorageFull, Unavailable
+from backend import api
+from tests.backend.nodes import restart
 from tests.simulator.test_found import VirtualNode
 
 
 @pytest.fixture(params=[1 << 20, 0])
 def service(request: pytest.FixtureRequest) -> Iterator[VirtualNode]:
     """Service with bodies in memory, or on the disk only."""
-    made = VirtualNode(window_bytes=request.param)
+    made = VirtualNode(payload_cache_bytes=request.param)
     yield made
     made.close()
 
 
-def restart(service: VirtualNode, *, power: bool) -> None:
-    service.close()
-    if power:
-        service.disk.crash()
-    else:
-        service.disk.kill()
-    service.start()
-
-
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("seconds", [0, 30])
-def test_what_a_receive_answers_with_is_gone(service: VirtualNode, fifo: bool, seconds: int) -> None:
+def test_messages_of_an_answer_are_gone(service: VirtualNode, fifo: bool, seconds: int) -> None:
     target = service.queue(7, fifo=fifo, at_most_once=True)
     service.send(target, b"a", b"b", group="g" if fifo else None)
     first = service.receive(target, seconds)
     assert [message.payload for message in first] == [b"a", b"b"]
-    counters = service.run(service.node.counters(target))
+    counters = service.call(api.CountMessages(target))
     assert (counters.visible, counters.in_flight, counters.stored_bytes) == (0, 0, 0)
     service.loop.run_for(60)
     assert service.receive(target) == []
-    assert service.run(service.node.delete(target, [first[0].handle])) == [HandleOutcome.DONE]
+    assert service.call(api.Delete(target, [first[0].handle])) == [api.HandleOutcome.DONE]
     restart(service, power=True)
     assert service.receive(target) == []
 
@@ -47,7 +37,7 @@ def test_what_a_receive_answers_with_is_gone(service: VirtualNode, fifo: bool, s
 def test_the_next_of_a_group_need_not_wait(service: VirtualNode) -> None:
     target = service.queue(7, fifo=True, at_most_once=True)
     service.send(target, b"a", b"b", group="g")
-    answers = [service.run(service.node.receive(target, Receive(1, 30))) for _ in range(3)]
+    answers = [service.call(api.Receive(target, api.ReceiveOptions(1, 30))) for _ in range(3)]
     assert [[message.payload for message in answer] for answer in answers] == [[b"a"], [b"b"], []]
 
 
@@ -55,11 +45,11 @@ def test_a_repeated_attempt_gets_nothing_twice(service: VirtualNode) -> None:
     target = service.queue(7, fifo=True, at_most_once=True)
     service.send(target, b"a", group="g")
     assert len(service.receive(target, attempt="once")) == 1
-    with pytest.raises(AttemptExpired):
+    with pytest.raises(api.AttemptExpired):
         service.receive(target, attempt="once")
 
 
-def test_what_was_not_answered_is_delivered_once_or_never(service: VirtualNode) -> None:
+def test_messages_of_a_receive_that_was_cut_off_are_delivered_once_or_never(service: VirtualNode) -> None:
     """Cut the power at each moment of a receive."""
     target = service.queue(7, at_most_once=True)
     outcomes = set()
@@ -69,7 +59,9 @@ def test_what_was_not_answered_is_delivered_once_or_never(service: VirtualNode) 
         answered: list[bytes] = []
 
         async def receive(answered: list[bytes] = answered) -> None:
-            answered += [message.payload for message in await service.node.receive(target, Receive(10, 5))]
+            answered += [
+                message.payload for message in await service.node.call(api.Receive(target, api.ReceiveOptions(10, 5)))
+            ]
 
         service.loop.create_task(receive())
         service.loop.run_for(moment * 0.0001)
@@ -90,7 +82,7 @@ def test_a_segment_that_is_just_being_made_is_waited_for(service: VirtualNode, m
 
     def full_at_second(record: bytes, *, reserve: bool = False) -> int:
         if not next(results, True):
-            raise StorageFull("no room in the journal")
+            raise api.StorageFull("no space in the journal")
         return append(record, reserve=reserve)
 
     monkeypatch.setattr(service.incarnation.log, "append", full_at_second)
@@ -103,7 +95,7 @@ def test_a_segment_that_is_just_being_made_is_waited_for(service: VirtualNode, m
 def test_dead_letters_and_other_queues_are_as_ever(service: VirtualNode) -> None:
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
     service.send(target, b"a")
-    letter = DeadLetter(1, dead)
+    letter = api.DeadLetter(1, dead)
     assert len(service.receive(target, dead_letter=letter)) == 1
     service.loop.run_for(60)
     assert service.receive(target, dead_letter=letter) == []
@@ -118,14 +110,19 @@ def test_dead_letters_and_other_queues_are_as_ever(service: VirtualNode) -> None
 def test_while_one_still_reads_another_may_receive(service: VirtualNode, max_receives: int) -> None:
     """A visibility timeout ends while the disk is slow: one receive, or the dead-letter queue, gets the message."""
     dead, target = service.queue(8), service.queue(7, at_most_once=True)
-    letter = DeadLetter(max_receives, dead)
+    letter = api.DeadLetter(max_receives, dead)
     service.send(target, b"a")
     service.incarnation.payload_cache.clear(service.incarnation.partitions[7])
     service.disk.latency_seconds = (3.0, 3.1)
     answers: list[list[bytes]] = []
 
     async def receive() -> None:
-        answers.append([message.payload for message in await service.node.receive(target, Receive(1, 1, 0, letter))])
+        answers.append(
+            [
+                message.payload
+                for message in await service.node.call(api.Receive(target, api.ReceiveOptions(1, 1, 0, letter)))
+            ]
+        )
 
     first = service.loop.create_task(receive())
     service.loop.run_for(2)
@@ -138,17 +135,17 @@ def test_while_one_still_reads_another_may_receive(service: VirtualNode, max_rec
 
 
 @pytest.mark.parametrize("attempt", [None, "once"])
-def test_who_stops_waiting_loses_nothing(service: VirtualNode, attempt: str | None) -> None:
+def test_a_wait_that_ends_loses_nothing(service: VirtualNode, attempt: str | None) -> None:
     """End the wait at each moment of a receive: it answers, or the message is available to the next one."""
     target = service.queue(7, fifo=True, at_most_once=True)
     outcomes = set()
     for moment in range(40):
         body = b"m%d" % moment
         service.send(target, body, group="g")
-        command = Receive(10, 5, 20, None, attempt and f"{attempt}-{moment}")
-        poll = service.loop.create_task(service.node.receive(target, command))
+        command = api.ReceiveOptions(10, 5, 20, None, attempt and f"{attempt}-{moment}")
+        poll = service.loop.create_task(service.node.call(api.Receive(target, command)))
         service.loop.run_for(moment * 0.0001)
-        poll.cancel(WAIT_ENDS)
+        poll.cancel(api.WAIT_ENDS)
         service.loop.until(poll.done, 100)
         answered = [] if poll.cancelled() else [message.payload for message in poll.result()]
         service.loop.run_for(10)
@@ -158,18 +155,18 @@ def test_who_stops_waiting_loses_nothing(service: VirtualNode, attempt: str | No
     assert True in outcomes
 
 
-def test_who_stops_waiting_hears_that_the_log_has_failed(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_ends_gets_the_failure_of_the_log(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     target = service.queue(7, at_most_once=True)
     service.send(target, b"a")
     barrier: asyncio.Future[None] = service.loop.create_future()
     monkeypatch.setattr(service.incarnation.log, "barrier", lambda: barrier)
-    poll = service.loop.create_task(service.node.receive(target, Receive(10, 5, 20)))
+    poll = service.loop.create_task(service.node.call(api.Receive(target, api.ReceiveOptions(10, 5, 20))))
     service.loop.run_for(0.1)
     for _ in range(2):
-        poll.cancel(WAIT_ENDS)
+        poll.cancel(api.WAIT_ENDS)
         service.loop.run_for(0.1)
         assert not poll.done()
-    barrier.set_exception(Unavailable("the log has failed"))
+    barrier.set_exception(api.Unavailable("the log has failed"))
     service.loop.until(poll.done, 10)
-    with pytest.raises(Unavailable, match="the log has failed"):
+    with pytest.raises(api.Unavailable, match="the log has failed"):
         poll.result()

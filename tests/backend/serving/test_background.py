@@ -1,21 +1,20 @@
 """Background tasks never end unnoticed: the end is logged, and the node restarts from durable data."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from backend.api import DeadLetter, Unavailable
+from backend.api import CountMessages, DeadLetter, StartMove, Unavailable
 from backend.engine import snapshot
 from backend.engine.fold import Fold
 from backend.engine.queue import QueueCommands
-from backend.recovery.compaction import Cleaner
-from backend.serving.background import KEPT_MOST, SAID_AGAIN_SECONDS, LogThrottle, Tasks
+from backend.recovery.compaction import Compaction
+from backend.serving.background import KEPT_MAX, LOG_AGAIN_SECONDS, LogThrottle, Tasks
 from backend.serving.transfers import TransferWorker
-from tests.backend.journal.support import virtual
+from tests.backend.journal.support import virtually
+from tests.backend.nodes import restart
 from tests.simulator.test_found import VirtualNode
 from tests.simulator.world.store import SimStore
 
@@ -27,7 +26,7 @@ async def broken_later(*_: object, **__: object) -> Any:
 def _move(service: VirtualNode) -> None:
     source, other = service.queue(7), service.queue(8)
     service.send(source, b"body")
-    service.run(service.node.start_move(source, service.store.queues[other.partition].arn, 0))
+    service.call(StartMove(source, service.store.queues[other.partition].arn, 0))
 
 
 def _transfer(service: VirtualNode) -> None:
@@ -66,18 +65,17 @@ def _alarm(service: VirtualNode) -> None:
     [
         (TransferWorker, "_transfer", _transfer),
         (TransferWorker, "_move_some", _move),
-        (snapshot, "take", _checkpoint),
-        (Cleaner, "clean", _checkpoint),
+        (snapshot, "capture", _checkpoint),
+        (Compaction, "run", _checkpoint),
         (SimStore, "settings", _restart),
         (Fold, "_end_claim", _alarm),
         (QueueCommands, "move_out", _move),
     ],
     ids=["transfers", "move task", "checkpoint", "cleaner", "collector", "alarm", "moved out"],
 )
-def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
-    owner: Any, name: str, cause: Callable[[VirtualNode], None], monkeypatch: pytest.MonkeyPatch
+def test_a_background_fault_restarts_it(
+    service: VirtualNode, owner: Any, name: str, cause: Callable[[VirtualNode], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = VirtualNode()
     before = service.incarnation
     real = getattr(owner, name)
 
@@ -96,15 +94,13 @@ def test_a_fault_beside_the_calls_is_said_and_the_node_starts_over(
     assert service.incarnation is not before
     service.loop.until(service.quiet, 60)
     service.run(service.node.checkpoint())
-    counters = [service.run(service.node.counters(target)) for target in map(service.queue, service.store.queues)]
+    counters = [service.call(CountMessages(target)) for target in map(service.queue, service.store.queues)]
     stored = 40 if cause is _checkpoint else 0 if cause is _restart else 1
     assert sum(one.visible + one.in_flight + one.delayed for one in counters) == stored
-    service.close()
 
 
-def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_applied_restarts_it(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node had continued with a state that differed from the journal."""
-    service = VirtualNode()
     target = service.queue(7)
     before = service.incarnation
     real = Fold.apply
@@ -121,12 +117,10 @@ def test_a_record_that_cannot_be_applied_does_not_leave_memory_behind_the_log(mo
     service.loop.until(lambda: service.node.ready, 60)
     assert service.incarnation is not before
     assert [message.payload for message in service.receive(target)] == [b"body"]
-    service.close()
 
 
-def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_checkpoint_names_no_unwritten_piece(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint had referred to it too, and after a restart its messages were lost."""
-    service = VirtualNode()
     targets = [service.queue(number) for number in range(1, 9)]
     for target in targets:
         service.send(target, b"body")
@@ -147,16 +141,12 @@ def test_a_checkpoint_that_breaks_off_names_no_piece_that_was_never_written(monk
         assert all(block.ref is None for block in partition.fold.blocks.values())
         assert partition.fold.changed
     service.run(service.node.checkpoint())
-    service.close()
-    service.disk.crash()
-    service.start()
+    restart(service, power=True)
     assert not service.node.damage
     assert all(len(service.receive(target)) == 1 for target in targets)
-    service.close()
 
 
-def test_a_node_that_fails_again_and_again_does_so_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = VirtualNode()
+def test_a_node_that_keeps_failing_slows_down(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     service.queue(7)
     service.run(service.node.close())
     service.disk.kill()
@@ -164,57 +154,52 @@ def test_a_node_that_fails_again_and_again_does_so_ever_more_slowly(monkeypatch:
     service.start()
     service.loop.run_for(100)
     assert 10 < len(service.loop.failures) < 40
-    service.close()
 
 
-def test_who_is_told_of_a_task_that_has_ended() -> None:
-    async def main() -> None:
-        told: list[BaseException] = []
-        said: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
-        tasks = Tasks(told.append)
-        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+@virtually
+async def test_the_end_of_a_task_is_reported_unless_it_was_cancelled() -> None:
+    errors: list[BaseException] = []
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    tasks = Tasks(errors.append)
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        async def waits(future: asyncio.Future[None]) -> None:
-            await future
+    async def waits(future: asyncio.Future[None]) -> None:
+        await future
 
-        one = tasks.start(waits(never), "one")
-        await asyncio.sleep(0)
-        one.cancel()
-        await asyncio.wait([one])
-        assert not told, "somebody has cancelled it"
-        two = tasks.start(waits(asyncio.get_running_loop().create_future()), "two")
-        inner: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        three = tasks.start(waits(inner), "three")
-        await asyncio.sleep(0)
-        inner.cancel()
-        await asyncio.wait([three])
-        assert isinstance(told.pop(), asyncio.CancelledError), "nobody has: it would have gone unseen"
-        tasks.stop()
-        await asyncio.wait([two])
-        four = tasks.start(broken_later(), "four")
-        await asyncio.wait([four])
-        assert not told, "the incarnation is over"
-        assert [context["message"].split()[0] for context in said] == ["three", "four"]
-
-    virtual(main())
+    one = tasks.start(waits(never), "one")
+    await asyncio.sleep(0)
+    one.cancel()
+    await asyncio.wait([one])
+    assert not errors, "somebody has cancelled it"
+    two = tasks.start(waits(asyncio.get_running_loop().create_future()), "two")
+    inner: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    three = tasks.start(waits(inner), "three")
+    await asyncio.sleep(0)
+    inner.cancel()
+    await asyncio.wait([three])
+    assert isinstance(errors.pop(), asyncio.CancelledError), "nobody has: it would have gone unseen"
+    tasks.stop()
+    await asyncio.wait([two])
+    four = tasks.start(broken_later(), "four")
+    await asyncio.wait([four])
+    assert not errors, "the incarnation is over"
+    assert [context["message"].split()[0] for context in logged] == ["three", "four"]
 
 
-def test_a_complaint_is_said_once_and_once_a_minute() -> None:
-    async def main() -> None:
-        log_throttle = LogThrottle()
-        said = 0
-        for _ in range(120):
-            said += log_throttle.should_log("a", "no room")
-            await asyncio.sleep(1)
-        assert said == 120 // SAID_AGAIN_SECONDS
-        assert log_throttle.should_log("a", "another")
-        assert not log_throttle.should_log("a", "another")
-        log_throttle.settled("a")
-        assert log_throttle.should_log("a", "another")
-        for number in range(2 * KEPT_MOST):
-            log_throttle.should_log(number, "x")
-            await asyncio.sleep(1)
-        assert len(log_throttle._said) <= KEPT_MOST
-
-    virtual(main())
+@virtually
+async def test_a_repeated_error_is_logged_once_a_minute() -> None:
+    log_throttle = LogThrottle()
+    logged = 0
+    for _ in range(120):
+        logged += log_throttle.should_log("a", "no room")
+        await asyncio.sleep(1)
+    assert logged == 120 // LOG_AGAIN_SECONDS
+    assert log_throttle.should_log("a", "another")
+    assert not log_throttle.should_log("a", "another")
+    log_throttle.forget("a")
+    assert log_throttle.should_log("a", "another")
+    for number in range(2 * KEPT_MAX):
+        log_throttle.should_log(number, "x")
+        await asyncio.sleep(1)
+    assert len(log_throttle._logged) <= KEPT_MAX

@@ -1,19 +1,18 @@
 """Shards that change their node: hand-over, takeover, and crashes between any two steps."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from unittest import mock
 
 import pytest
 
-from backend.api import SHARDS, NewMessage, NotOwner, Receive, Target, Unavailable
-from backend.journal.local.segments import LogInUse
+from backend import api
+from backend.journal.types import LogInUse
 from backend.node import Node
 from backend.recovery.ownership import NoSuchOwner
 from metadata_service.models import ShardEntry
 from metadata_service.store import StoreError
+from tests.backend.calls import count_messages, delete, receive, send
 from tests.simulator.world.fleet import Fleet, partition_of
 
 SHARD = 5
@@ -27,9 +26,9 @@ def fleet() -> Iterator[Fleet]:
     fleet.close()
 
 
-def two_nodes(fleet: Fleet) -> tuple[Node, Node, Target, Target]:
+def two_nodes(fleet: Fleet) -> tuple[Node, Node, api.Target, api.Target]:
     """Make a node that owns all, with a queue in the shard that will move and one in another, and an empty node."""
-    first, second = fleet.start("a", range(SHARDS)), fleet.start("b")
+    first, second = fleet.start("a", range(api.SHARDS)), fleet.start("b")
     moved, kept = fleet.queue(first, MOVED), fleet.queue(first, KEPT)
     fleet.send(first, moved, *(b"moved %d" % number for number in range(25)))
     fleet.send(first, kept, b"kept")
@@ -50,14 +49,14 @@ def hand_over(fleet: Fleet, source: str, target: str, shards: set[int]) -> None:
 def test_a_shard_is_handed_over_with_everything_in_it(fleet: Fleet) -> None:
     first, second, moved, kept = two_nodes(fleet)
     claimed = fleet.receive(first, moved)  # 10 in flight, one of them deleted
-    fleet.run(first.delete(moved, [claimed[0].handle]))
+    fleet.run(delete(first, moved, claimed[0]))
     started_at = fleet.loop.now
     hand_over(fleet, "a", "b", {SHARD})
     assert fleet.loop.now - started_at < 1
-    assert fleet.run(second.counters(moved)).in_flight == 9
-    assert fleet.run(second.delete(moved, [one.handle for one in claimed[1:]])) == [0] * 9
+    assert fleet.run(count_messages(second, moved)).in_flight == 9
+    assert fleet.run(delete(second, moved, *claimed[1:])) == [0] * 9
     assert len(fleet.all_bodies(second, moved)) == 15
-    with pytest.raises(NotOwner) as caught:
+    with pytest.raises(api.NotOwner) as caught:
         fleet.send(first, moved, b"late")
     assert (caught.value.shard, caught.value.owner) == (SHARD, "b")
     assert fleet.all_bodies(first, kept) == [b"kept"]
@@ -67,8 +66,7 @@ def test_a_shard_is_handed_over_with_everything_in_it(fleet: Fleet) -> None:
 
 
 def test_a_shard_that_is_given_away_while_its_entry_is_read_is_not_opened_again(fleet: Fleet) -> None:
-    """The entry that was read named this node's log, and the shard was no longer there: two nodes served it.  (Found by
-    the ordinary seed 356.)"""
+    """Two nodes served it, as the entry read still named this node's log.  (Found by the ordinary seed 356.)"""
     first, second, moved, _ = two_nodes(fleet)
     entries = first.ownership._entries
     read = entries.shards
@@ -86,7 +84,7 @@ def test_a_shard_that_is_given_away_while_its_entry_is_read_is_not_opened_again(
     assert fleet.all_bodies(second, moved) == BODIES
 
 
-def test_what_was_handed_over_survives_the_death_of_either(fleet: Fleet) -> None:
+def test_a_completed_handover_survives_the_death_of_either_node(fleet: Fleet) -> None:
     _, second, moved, kept = two_nodes(fleet)
     hand_over(fleet, "a", "b", {SHARD})
     fleet.send(second, moved, b"new")
@@ -95,18 +93,18 @@ def test_what_was_handed_over_survives_the_death_of_either(fleet: Fleet) -> None
     fleet.kill("b")
     first, second = fleet.start("a"), fleet.start("b")
     assert second.owned == {SHARD}
-    assert first.owned == set(range(SHARDS)) - {SHARD}
+    assert first.owned == set(range(api.SHARDS)) - {SHARD}
     assert fleet.all_bodies(first, kept) == [b"kept"]
-    assert fleet.run(second.counters(moved)).in_flight == 26
+    assert fleet.run(count_messages(second, moved)).in_flight == 26
 
 
-def test_a_shard_goes_back_and_forth(fleet: Fleet) -> None:
+def test_a_shard_moves_back_and_forth(fleet: Fleet) -> None:
     _, _, moved, _ = two_nodes(fleet)
     ids = set()
     for turn in range(6):
         source, target = ("a", "b") if turn % 2 == 0 else ("b", "a")
         hand_over(fleet, source, target, {SHARD})
-        (stored,) = fleet.run(fleet.nodes[target].send(moved, [NewMessage(b"turn %d" % turn)]))
+        (stored,) = fleet.run(send(fleet.nodes[target], moved, b"turn %d" % turn))
         ids.add(stored.message_id)
     assert len(ids) == 6
     fleet.kill("a")
@@ -116,16 +114,16 @@ def test_a_shard_goes_back_and_forth(fleet: Fleet) -> None:
     assert fleet.all_bodies(first, moved) == sorted([*BODIES, *(b"turn %d" % turn for turn in range(6))])
 
 
-def test_calls_under_way_end_before_the_shard_goes(fleet: Fleet) -> None:
+def test_calls_in_progress_end_before_the_shard_is_released(fleet: Fleet) -> None:
     first, second, moved, _ = two_nodes(fleet)
     empty = fleet.queue(first, partition_of(SHARD, 1))
-    poll = fleet.loop.create_task(first.receive(empty, Receive(1, 30, 20)))
-    sends = [fleet.loop.create_task(first.send(moved, [NewMessage(b"under way %d" % n)])) for n in range(50)]
+    poll = fleet.loop.create_task(receive(first, empty, 1, 30, 20))
+    sends = [fleet.loop.create_task(send(first, moved, b"under way %d" % n)) for n in range(50)]
     fleet.loop.run_for(0.0)
     hand_over(fleet, "a", "b", {SHARD})
-    assert isinstance(poll.exception(), NotOwner)
-    answered = sum(send.done() and send.exception() is None for send in sends)
-    assert all(send.done() for send in sends)
+    assert isinstance(poll.exception(), api.NotOwner)
+    answered = sum(task.done() and task.exception() is None for task in sends)
+    assert all(task.done() for task in sends)
     stored = [body for body in fleet.all_bodies(second, moved) if body.startswith(b"under way")]
     assert len(stored) == answered == 50
 
@@ -134,7 +132,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_shard_where_it_is(fleet:
     first, second, moved, _ = two_nodes(fleet)
     fleet.processes["a"].capacity_bytes = 0
     successor = second.ownership.log_id
-    with pytest.raises(Exception, match="no room"):
+    with pytest.raises(Exception, match="no space for a checkpoint"):
         fleet.run(first.ownership.hand_over({SHARD}, successor))
     fleet.processes["a"].capacity_bytes = 1 << 40
     fleet.send(first, moved, b"more")
@@ -163,9 +161,7 @@ def test_a_shard_given_to_an_incarnation_that_has_just_ended_is_the_next_ones(fl
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_nobody_serves_while_the_outcome_is_not_known(
-    fleet: Fleet, applied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_node_serves_with_an_unknown_outcome(fleet: Fleet, applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that was given up may still take effect: only another change makes the outcome certain."""
     first, second, moved, _ = two_nodes(fleet)
     real = fleet.store.update_shards
@@ -181,14 +177,14 @@ def test_nobody_serves_while_the_outcome_is_not_known(
     monkeypatch.setattr(fleet.store, "update_shards", lost)
     with pytest.raises(StoreError):
         fleet.run(first.ownership.hand_over({SHARD}, second.ownership.log_id))
-    with pytest.raises(NotOwner):
+    with pytest.raises(api.NotOwner):
         fleet.send(first, moved, b"nobody's")
     fleet.loop.run_for(5)
-    with pytest.raises(NotOwner):
+    with pytest.raises(api.NotOwner):
         fleet.send(first, moved, b"nobody's")
     monkeypatch.setattr(fleet.store, "update_shards", real)
     fleet.loop.run_for(5)  # the owner resolves the outcome by itself
-    with pytest.raises(NotOwner) as caught:
+    with pytest.raises(api.NotOwner) as caught:
         fleet.send(first, moved, b"nobody's")
     assert caught.value.owner == "b"
     for entries in late:  # delayed requests arrive now
@@ -210,11 +206,11 @@ def test_the_old_owner_keeps_what_the_new_one_points_into(fleet: Fleet) -> None:
         fleet.run(second.checkpoint())
     assert "/journal/a-1/00000001.log" in set(fleet.disk.paths()) & before
     assert fleet.all_bodies(second, moved) == BODIES
-    fleet.run(second.purge(moved, 1))
+    fleet.run(second.call(api.Purge(moved, 1)))
     fleet.run(second.checkpoint())
     fleet.run(first.checkpoint())
     assert len(fleet.all_bodies(first, kept)) == 21
-    fleet.run(first.purge(kept, 1))
+    fleet.run(first.call(api.Purge(kept, 1)))
     fleet.run(first.checkpoint())
     assert "/journal/a-1/00000001.log" not in fleet.disk.paths()
 
@@ -233,23 +229,23 @@ def test_several_take_over_what_a_dead_node_had(fleet: Fleet) -> None:
     third, dead = fleet.start("c"), first.ownership.log_id
     fleet.kill("a")
     take_over(fleet, "b", dead, {SHARD})
-    assert fleet.run(third.ownership.take(set(range(SHARDS)))) == set(range(SHARDS)) - {SHARD}
+    assert fleet.run(third.ownership.take(set(range(api.SHARDS)))) == set(range(api.SHARDS)) - {SHARD}
     assert fleet.all_bodies(second, moved) == BODIES
     assert fleet.all_bodies(third, kept) == [b"kept"]
-    with pytest.raises(NotOwner) as caught:
+    with pytest.raises(api.NotOwner) as caught:
         fleet.send(third, moved, b"x")
     assert caught.value.owner == "b"
     assert fleet.start("a").owned == set()
     assert {entry.epoch for entry in fleet.run(fleet.store.shards())} == {2}
 
 
-def test_the_log_of_the_dead_goes_when_its_shards_have_checkpoints(fleet: Fleet) -> None:
+def test_a_dead_nodes_log_is_deleted_when_its_shards_have_checkpoints(fleet: Fleet) -> None:
     first, second, moved, _ = two_nodes(fleet)
     dead = first.ownership.log_id
-    fleet.run(first.purge(moved, 1))
+    fleet.run(first.call(api.Purge(moved, 1)))
     fleet.kill("a")
-    take_over(fleet, "b", dead, set(range(SHARDS)))
-    fleet.run(second.purge(Target(KEPT, KEPT, 1), 1))
+    take_over(fleet, "b", dead, set(range(api.SHARDS)))
+    fleet.run(second.call(api.Purge(api.Target(KEPT, KEPT, 1), 1)))
     fleet.loop.until(lambda: not any(path.startswith("/journal/a-1/") for path in fleet.disk.paths()), 10)
     assert fleet.all_bodies(second, moved) == []
 
@@ -267,17 +263,17 @@ def test_an_owner_that_was_cut_off_never_answers_what_its_successor_did_not_read
     first, second, moved, _ = two_nodes(fleet)
     sends = []
     for number in range(40):  # it dies with rows under way, of which some are on the disk
-        sends.append(fleet.loop.create_task(first.send(moved, [NewMessage(b"late %d" % number)])))
+        sends.append(fleet.loop.create_task(send(first, moved, b"late %d" % number)))
         fleet.loop.run_for(0.0007)
     dead = first.ownership.log_id
     fleet.kill("a")
-    answered = {b"late %d" % number for number, send in enumerate(sends) if send.done()}
+    answered = {b"late %d" % number for number, task in enumerate(sends) if task.done()}
     assert 0 < len(answered) < 40
     take_over(fleet, "b", dead, {SHARD})
     stored = set(fleet.all_bodies(second, moved))
     assert answered <= stored
     fleet.loop.run_for(60)
-    assert {b"late %d" % number for number, send in enumerate(sends) if send.done()} == answered
+    assert {b"late %d" % number for number, task in enumerate(sends) if task.done()} == answered
 
 
 def test_only_one_of_two_takers_gets_a_shard(fleet: Fleet) -> None:
@@ -306,11 +302,11 @@ def test_a_shard_that_is_given_to_a_log_that_has_been_let_go_of_is_not_damaged(f
     gone = second.ownership.entry
     fleet.kill("b")
     second = fleet.start("b")
-    fleet.run(second.purge(other, 1))
+    fleet.run(second.call(api.Purge(other, 1)))
     fleet.run(second.checkpoint())
     assert not [path for path in fleet.disk.paths() if path.startswith(f"/journal/b-{gone.incarnation}/")]
     assert first._checkpointer is not None
-    fleet.run(first._checkpointer.give([SHARD], gone))
+    fleet.run(first._checkpointer.hand_over([SHARD], gone))
     with pytest.raises(NoSuchOwner):
         fleet.run(first.ownership.hand_over({6}, gone.log_id))
     assert fleet.run(second.ownership.take({SHARD})) == {SHARD}
@@ -320,15 +316,15 @@ def test_a_shard_that_is_given_to_a_log_that_has_been_let_go_of_is_not_damaged(f
 # --- crashes --------------------------------------------------------------------------------------------
 
 
-def everything(fleet: Fleet, *targets: Target) -> list[list[bytes]]:
+def everything(fleet: Fleet, *targets: api.Target) -> list[list[bytes]]:
     """Kill all nodes, and let one take over everything."""
     for name in fleet.processes:
         fleet.kill(name)
-    last = fleet.start("last", range(SHARDS))
+    last = fleet.start("last", range(api.SHARDS))
     return [fleet.all_bodies(last, target) for target in targets]
 
 
-def crash_at_each_step(victim: str, attempt: str) -> Iterator[tuple[Fleet, Target, Target, bool]]:
+def crash_at_each_step(victim: str, attempt: str) -> Iterator[tuple[Fleet, api.Target, api.Target, bool]]:
     """Kill the victim before each of its steps in turn, or just after it before it learns the outcome."""
     for lost in (False, True):
         step = 0
@@ -366,8 +362,8 @@ def test_a_crash_between_any_two_steps_loses_nothing(victim: str, attempt: str) 
             take_over(fleet, "c", dead.log_id, set())
             for log in fleet.run(fleet.store.logs("b")):
                 fleet.run(third.ownership.seal(log.log_id))
-            fleet.run(third.ownership.take(set(range(SHARDS))))
-            assert third.owned == set(range(SHARDS))
+            fleet.run(third.ownership.take(set(range(api.SHARDS))))
+            assert third.owned == set(range(api.SHARDS))
             assert fleet.all_bodies(third, moved) == BODIES
             assert fleet.all_bodies(third, kept) == [b"kept"]
         else:
@@ -378,15 +374,15 @@ def test_a_crash_between_any_two_steps_loses_nothing(victim: str, attempt: str) 
 def test_a_log_that_fails_during_a_hand_over(fleet: Fleet) -> None:
     """The owner restarts; the shard is its own again, or the other's, and complete."""
     first, second, moved, _ = two_nodes(fleet)
-    sends = [fleet.loop.create_task(first.send(moved, [NewMessage(b"under way")])) for _ in range(3)]
+    sends = [fleet.loop.create_task(send(first, moved, b"under way")) for _ in range(3)]
     fleet.loop.run_for(0.0)
     fleet.processes["a"].failing_syncs = 1
-    with pytest.raises((Unavailable, StoreError)):
+    with pytest.raises((api.Unavailable, StoreError)):
         fleet.run(first.ownership.hand_over({SHARD}, second.ownership.log_id))
     fleet.loop.until(lambda: first.ready, 60)
     fleet.run(second.ownership.take({SHARD}))
     owner = second if SHARD in second.owned else first
-    answered = sum(send.exception() is None for send in sends)
+    answered = sum(task.exception() is None for task in sends)
     bodies = fleet.all_bodies(owner, moved)
     assert bodies[:25] == BODIES
     assert len(bodies) >= 25 + answered

@@ -1,7 +1,5 @@
 """Load on other brokers: every counted message was confirmed, or received and acknowledged."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from typing import Any
@@ -33,7 +31,7 @@ async def test_rabbitmq_confirms_what_is_counted() -> None:
     assert {len(body) for body in broker.messages} == {BODY_BYTES}
 
 
-async def test_rabbitmq_is_told_of_ten_messages_at_a_time() -> None:
+async def test_rabbitmq_acknowledges_ten_messages_at_a_time() -> None:
     async with running(FakeRabbit()) as broker:
         queue = await asyncio.to_thread(Amqp, HOST, broker.port, "queue")
         broker.messages += [b"%d" % number for number in range(4 * BATCH)]
@@ -63,13 +61,13 @@ def test_confirmations_count_one_by_one_and_together() -> None:
     codec = Confirms(AmqpFrames())
     one = b"\0\x3c\0\x28\0\0\0"
     codec.say(5 * one)
-    assert codec.heard(b"") is None
-    assert codec.heard(confirmed(5, False) + confirmed(3, True)) is None
+    assert codec.received(b"") is None
+    assert codec.received(confirmed(5, False) + confirmed(3, True)) is None
     last = confirmed(4, False)
-    assert codec.heard(last[:9]) is None
-    assert codec.heard(last[9:]) is not None
+    assert codec.received(last[:9]) is None
+    assert codec.received(last[9:]) is not None
     codec.say(one)
-    assert codec.heard(b"") is None
+    assert codec.received(b"") is None
 
 
 async def test_nats_stores_and_hands_out_what_is_counted() -> None:
@@ -89,7 +87,7 @@ async def test_nats_stores_and_hands_out_what_is_counted() -> None:
     assert broker.pongs > 0
 
 
-async def test_what_jetstream_refuses_ends_the_load() -> None:
+async def test_a_refusal_of_jetstream_ends_the_load() -> None:
     async with running(FakeNats()) as broker:
         stream = await asyncio.to_thread(Nats, HOST, broker.port, "s")
         broker.error = b'{"error":{"code":503}}'

@@ -1,7 +1,5 @@
 """Files of the usage lake."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -40,7 +38,8 @@ def test_a_table_is_read_as_it_was_written(lake: Lake) -> None:
     lake.write_table("live/days/2026-11-21.parquet", table)
     assert lake.read_table("live/days/2026-11-21.parquet") == table
     assert lake.read_table("live/days/2026-11-21.parquet", ["calls"]) == table.select(["calls"])
-    assert lake.read_table("live/days/2026-11-22.parquet") is None
+    with pytest.raises(FileNotFoundError):
+        lake.read_table("live/days/2026-11-22.parquet")
 
 
 def test_files_below_a_folder_are_found_and_removed(lake: Lake) -> None:
@@ -53,7 +52,7 @@ def test_files_below_a_folder_are_found_and_removed(lake: Lake) -> None:
     assert lake.paths("live") == ["live/a/x"]
 
 
-def test_what_cannot_be_written_or_read_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_writes_and_reads_are_reported_and_leave_nothing(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     (tmp_path / "live").write_bytes(b"a file in the way")
     with pytest.raises(LakeUnavailable, match="cannot be written"):

@@ -1,12 +1,11 @@
 """Periods of questions."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import pytest
 
 from billing.lake.periods import Period
+from tests.tables import table
 
 TODAY = date(2026, 11, 21)
 
@@ -20,7 +19,7 @@ def test_a_month_has_all_its_days(month: str, last: int) -> None:
     assert len(list(period.days())) == last
 
 
-def test_a_period_is_asked_for_in_one_way() -> None:
+def test_a_period_can_be_given_in_one_way_only() -> None:
     assert Period.asked(None, None, None, None, today=TODAY) == Period.of_month("2026-11")
     assert Period.asked("2026-10", None, None, None, today=TODAY) == Period.of_month("2026-10")
     assert Period.asked(None, "2026-11-03", None, None, today=TODAY) == Period(date(2026, 11, 3), date(2026, 11, 3))
@@ -28,25 +27,7 @@ def test_a_period_is_asked_for_in_one_way() -> None:
     assert [day.isoformat() for day in found.days()] == ["2025-12-31", "2026-01-01", "2026-01-02"]
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (("2026-11", "2026-11-01", None, None), "one of them"),
-        (("2026-11", None, "2026-11-01", "2026-11-02"), "one of them"),
-        ((None, None, "2026-11-01", None), "from and to go together"),
-        ((None, None, None, "2026-11-01"), "from and to go together"),
-        ((None, None, "2026-11-02", "2026-11-01"), "2026-11-01 is before 2026-11-02"),
-        ((None, None, "2024-01-01", "2026-01-01"), "at most 400 days"),
-        (("2026-13", None, None, None), "there is no month 2026-13"),
-        (("0000-01", None, None, None), "there is no month 0000-01"),
-        (("0001-01", None, None, None), "nothing was counted in 0001-01"),
-        ((None, "9999-12-31", None, None), "nothing was counted in 9999-12-31"),
-        (("November", None, None, None), "'November' is no month: it is written like 2026-11"),
-        (("2026-11\n", None, None, None), "is no month"),
-        ((None, "2026-02-29", None, None), "there is no day 2026-02-29"),
-        ((None, "20260201", None, None), "is no day: it is written like 2026-11-21"),
-    ],
-)
-def test_what_is_no_period_is_refused(asked: tuple[str | None, ...], said: str) -> None:
+@pytest.mark.parametrize(("asked", "said"), table(__file__, "what is no period is refused"))
+def test_invalid_periods_are_refused(asked: tuple[str | None, ...], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Period.asked(*asked, today=TODAY)

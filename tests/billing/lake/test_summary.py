@@ -1,7 +1,5 @@
 """Usage of a period, by queue, tag, action, account, hour and day."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -9,11 +7,11 @@ from typing import Any
 import pytest
 
 from billing.lake.lake import Lake
-from billing.lake.periods import Period
+from billing.lake.periods import By, Period
 from billing.lake.summary import Summary, summarise
 from billing.lake.tables import LakeTables
-from billing.reports.questions import By
 from tests.billing.published import calls, publish_calls, publish_storage
+from tests.tables import table
 
 A, B = "111111111111", "222222222222"
 FIRST, SECOND = date(2026, 11, 1), date(2026, 11, 2)
@@ -55,21 +53,7 @@ def found(summary: Summary) -> dict[str, int]:
     return {line.name: line.calls for line in summary.lines}
 
 
-@pytest.mark.parametrize(
-    ("by", "expected"),
-    [
-        ("queue", {"orders": 33, "mail": 5, "": 1, "silent": 0}),
-        ("action", {"ReceiveMessage": 20, "SendMessage": 18, "ListQueues": 1}),
-        ("account", {A: 39}),
-        ("day", {"2026-11-01": 36, "2026-11-02": 3}),
-        (
-            "hour",
-            {"2026-11-01T00:00Z": 1, "2026-11-01T07:00Z": 15, "2026-11-01T08:00Z": 20}
-            | {"2026-11-02T07:00Z": 3, "2026-11-02T09:00Z": 0},
-        ),
-        ("tag", {"team=shop": 33, "stage=prod": 13, "team=post": 5, "": 1}),
-    ],
-)
+@pytest.mark.parametrize(("by", "expected"), table(__file__, "lines are the sums"))
 def test_lines_are_the_sums(lake: Lake, by: By, expected: dict[str, int]) -> None:
     summary = asked(lake, by)
     assert list(found(summary).items()) == list(expected.items()), "in this order"
@@ -107,7 +91,7 @@ def test_accounts_are_kept_apart(lake: Lake) -> None:
 
 
 def test_lines_that_are_left_off_are_counted(lake: Lake) -> None:
-    summary = asked(lake, "queue", lines_most=2)
+    summary = asked(lake, "queue", lines_max=2)
     assert (list(found(summary)), summary.more, summary.total.calls) == (["orders", "mail"], 2, 39)
 
 

@@ -1,15 +1,12 @@
 """Counters in mapped files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from billing.metering import buffers
-from billing.metering.buffers import KEY_BYTES_MOST, Buffer, BufferDamaged, BufferFull, BufferHeader, finished
+from billing.metering.buffers import KEY_BYTES_MAX, Buffer, BufferDamaged, BufferFull, BufferHeader, finished
 from billing.metering.spool import CALLS_SUFFIX
 from billing.metering.usage import BYTES_IN, CALLS, COUNTS, UsageKey, UsageRecord
 
@@ -27,7 +24,7 @@ def records(folder: Path) -> list[UsageRecord]:
     return found
 
 
-def test_what_was_counted_is_read_with_its_id(tmp_path: Path) -> None:
+def test_counts_are_read_with_their_ids(tmp_path: Path) -> None:
     buffer = Buffer.create(tmp_path, HEAD, slots=4)
     send, listed = buffer.add(SEND), buffer.add(LIST)
     unused = buffer.add(SEND)
@@ -45,7 +42,7 @@ def test_what_was_counted_is_read_with_its_id(tmp_path: Path) -> None:
     ]
 
 
-def test_a_buffer_that_is_counted_into_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_buffer_in_use_is_not_uploaded_by_others(tmp_path: Path) -> None:
     buffer = Buffer.create(tmp_path, HEAD, slots=4)
     buffer.cells[buffer.add(SEND)] += 1
     assert records(tmp_path) == []
@@ -63,7 +60,7 @@ def test_a_finished_buffer_is_no_longer_than_what_it_holds(tmp_path: Path) -> No
     reserved = buffer.path.stat().st_size
     buffer.cells[buffer.add(SEND)] += 1
     buffer.close()
-    assert buffer.path.stat().st_size < reserved - KEY_BYTES_MOST
+    assert buffer.path.stat().st_size < reserved - KEY_BYTES_MAX
 
 
 def test_it_is_full_when_there_are_as_many_keys_or_as_long_ones(tmp_path: Path) -> None:
@@ -74,7 +71,7 @@ def test_it_is_full_when_there_are_as_many_keys_or_as_long_ones(tmp_path: Path) 
         buffer.add(SEND)
     buffer.close()
 
-    long = UsageKey("000000000000", "q", 1, "fifo", "SendMessage", (("name", "x" * (KEY_BYTES_MOST - 1000)),))
+    long = UsageKey("000000000000", "q", 1, "fifo", "SendMessage", (("name", "x" * (KEY_BYTES_MAX - 1000)),))
     buffer = Buffer.create(tmp_path, HEAD._replace(sequence=2), slots=100)
     assert buffer.add(long)
     with pytest.raises(BufferFull):
@@ -105,22 +102,22 @@ while True:
 """
 
 
-def test_what_a_killed_process_counted_is_there(tmp_path: Path) -> None:
+def test_counts_of_a_killed_process_exist(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", COUNTING, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = [int(process.stdout.readline()) for _ in range(50)]
+        reported = [int(process.stdout.readline()) for _ in range(50)]
         process.kill()
-        told += map(int, process.stdout.read().splitlines())  # the pipe writes a number whole, or not at all
+        reported += map(int, process.stdout.read().splitlines())  # the pipe writes a number whole, or not at all
         process.wait()
     (record,) = records(tmp_path)
-    assert told[-1] <= record.counts[CALLS] <= told[-1] + 1
+    assert reported[-1] <= record.counts[CALLS] <= reported[-1] + 1
 
 
 @pytest.mark.parametrize(
-    ("place", "byte", "said"),
-    [(0, b"X", "is no buffer of usage"), (8, b"\x09", "has the format 9"), (24, b"\xff", "the head of")],
+    ("place", "byte", "message"),
+    [(0, b"X", "is not a usage buffer"), (8, b"\x09", "has the format 9"), (24, b"\xff", "the header of")],
 )
-def test_a_file_that_is_no_buffer_is_told(tmp_path: Path, place: int, byte: bytes, said: str) -> None:
+def test_a_file_that_is_no_buffer_is_reported(tmp_path: Path, place: int, byte: bytes, message: str) -> None:
     buffer = Buffer.create(tmp_path, HEAD, slots=2)
     buffer.add(SEND)
     buffer.close()
@@ -128,28 +125,12 @@ def test_a_file_that_is_no_buffer_is_told(tmp_path: Path, place: int, byte: byte
         file.seek(place)
         file.write(byte)
     (damaged,) = finished(tmp_path)
-    with pytest.raises(BufferDamaged, match=said):
+    with pytest.raises(BufferDamaged, match=message):
         damaged.records()
     damaged.close()
 
 
-def test_a_buffer_of_a_version_that_counted_less_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(buffers, "WIDTH", 8)
-        earlier.setattr(buffers, "FORMAT", 1)
-        buffer = Buffer.create(tmp_path, HEAD, slots=4)
-        first, second = buffer.add(SEND), buffer.add(LIST)
-        assert second == first + 8
-        buffer.cells[first + CALLS] += 3
-        buffer.cells[second + BYTES_IN] += 5
-        buffer.close()
-    assert [(one.key, one.counts) for one in records(tmp_path)] == [
-        (SEND, (3, 0, 0, 0, 0, 0, 0, 0)),
-        (LIST, (0, 0, 0, 0, 0, 0, 5, 0)),
-    ]
-
-
-def test_a_key_that_cannot_be_read_costs_what_comes_with_it_and_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_key_loses_its_counts_and_is_reported(tmp_path: Path) -> None:
     buffer = Buffer.create(tmp_path, HEAD, slots=4)
     for key in (SEND, LIST, SEND):
         buffer.cells[buffer.add(key)] += 1
@@ -162,7 +143,7 @@ def test_a_key_that_cannot_be_read_costs_what_comes_with_it_and_is_told(tmp_path
     found.close()
 
 
-def test_what_a_killed_process_began_to_make_is_no_buffer(tmp_path: Path) -> None:
+def test_an_unfinished_file_of_a_killed_process_is_no_buffer(tmp_path: Path) -> None:
     (tmp_path / "00112233445566ff-00000001.new").write_bytes(b"")
     assert list(finished(tmp_path)) == []
     assert not list(tmp_path.glob(f"*{CALLS_SUFFIX}"))

@@ -1,7 +1,5 @@
 """Counters of a process, minute by minute."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from pathlib import Path
@@ -9,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from billing.metering.buffers import Buffer, finished
-from billing.metering.meter import SLOTS_LEAST, Meter, UsageNotCounted
+from billing.metering.meter import SLOTS_MIN, Meter, UsageNotCounted
 from billing.metering.usage import CALLS, UsageKey, UsageRecord, chunks_of
+from tests.servers.waiting import until
 
 SEND = UsageKey("000000000000", "orders", 7, "standard", "SendMessage")
 
@@ -81,13 +80,13 @@ async def test_two_starts_have_ids_of_their_own(tmp_path: Path) -> None:
 
 async def test_many_keys_go_to_further_buffers_of_the_minute(tmp_path: Path) -> None:
     meter = Meter.start(tmp_path, "n", _Clock())
-    for number in range(3 * SLOTS_LEAST):
+    for number in range(3 * SLOTS_MIN):
         count(meter, number, UsageKey("000000000000", f"q{number}", number, "fifo", "SendMessage"))
         count(meter, number)
     await meter.close()
     found = records(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2  # the second one has room for twice as many
-    assert sorted(record.key.queue_id for record in found) == list(range(3 * SLOTS_LEAST))
+    assert sorted(record.key.queue_id for record in found) == list(range(3 * SLOTS_MIN))
     assert {record.counts[CALLS] for record in found} == {2}
     assert {record.minute_s for record in found} == {1_700_000_040}
 
@@ -115,7 +114,7 @@ async def test_queues_with_as_many_and_as_long_tags_as_there_may_be_are_counted_
     assert sum(record.minute_s > 1_700_000_040 for record in found) == len(actions), "one is enough for the next minute"
 
 
-async def test_without_room_for_another_buffer_the_old_one_goes_on(
+async def test_without_room_for_another_buffer_the_old_one_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = _Clock()
@@ -132,9 +131,9 @@ async def test_without_room_for_another_buffer_the_old_one_goes_on(
             meter.switch()
             count(meter, "a")
         assert [record.levelname for record in caplog.records] == ["ERROR"]
-        for number in range(SLOTS_LEAST - 1):
+        for number in range(SLOTS_MIN - 1):
             count(meter, number)
-        with pytest.raises(UsageNotCounted, match="no room for another file"):
+        with pytest.raises(UsageNotCounted, match="no space for another file"):
             count(meter, "one too many")
         count(meter, "a")  # keys that have a slot are still counted
     clock.now += 60
@@ -153,9 +152,7 @@ async def test_the_minutes_pass_by_themselves(tmp_path: Path) -> None:
     meter.run()
     await asyncio.sleep(0)  # the task has read the clock
     clock.now += 0.06
-    async with asyncio.timeout(30):
-        while not records(tmp_path):
-            await asyncio.sleep(0.01)
+    await until(lambda: records(tmp_path))
     assert not meter.cells_of
     count(meter, "a")
     await meter.close()
@@ -165,5 +162,5 @@ async def test_the_minutes_pass_by_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "chunks"), [(0, 1), (1, 1), (65_535, 1), (65_536, 1), (65_537, 2), (262_144, 4), (1_048_576, 16)]
 )
-def test_a_payload_is_billed_by_begun_chunks_of_64_kib(size: int, chunks: int) -> None:
+def test_a_payload_is_billed_by_started_chunks_of_64_kib(size: int, chunks: int) -> None:
     assert chunks_of(size) == chunks

@@ -1,7 +1,5 @@
 """Budgets, and the alerts when one is exceeded."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -30,6 +28,7 @@ from billing.pricing.budgets import (
     watch,
 )
 from billing.pricing.strict_yaml import YamlError
+from tests.tables import table
 
 ONE, TWO = "000000000001", "000000000002"
 MONTH = Month(2026, 11)
@@ -42,11 +41,6 @@ budgets:
 """,
     "budgets.yaml",
 )
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "lake"))
 
 
 def used(requests: int, bytes_out: int = 0, account: str = ONE) -> dict[str, dict[Measured, Decimal]]:
@@ -62,13 +56,13 @@ class _Receiver:
 
     def __init__(self, name: str = "told") -> None:
         self.name = name
-        self.heard: list[Alert] = []
+        self.alerts: list[Alert] = []
         self.away = self.killed = False
 
     def notify(self, alert: Alert) -> None:
         if self.away:
             raise ReceiverUnreachable("away")
-        self.heard.append(alert)
+        self.alerts.append(alert)
         if self.killed:
             raise KeyboardInterrupt
 
@@ -79,20 +73,8 @@ def test_budgets_are_read() -> None:
     assert everybody == Budget("everybody", None, "bytes_out", Decimal(10), (100,))
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("budgets: [{name: a, measure: requests, limit: 0}]", r"budgets\[0\].limit: is 0"),
-        ("budgets: [{name: a, measure: calls, limit: 1}]", "no measure 'calls'; there are requests"),
-        ("budgets: [{name: a, measure: cost, limit: 1, account: '1'}]", "is no account"),
-        ("budgets: [{name: a, measure: cost, limit: 1, at: []}]", "leave it out"),
-        ("budgets: [{name: a, measure: cost, limit: 1, at: [0]}]", "from 1 to 1000"),
-        ("budgets: [{name: a, measure: cost, limit: 1}, {name: a, measure: cost, limit: 2}]", "another name"),
-        ("budgets: [{name: a, measure: cost}]", "limit is missing"),
-        ("{}", "budgets is missing"),
-    ],
-)
-def test_budgets_that_are_wrong_are_told(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "said"), table(__file__, "budgets that are wrong are told"))
+def test_errors_of_invalid_budgets(text: str, said: str) -> None:
     with pytest.raises(YamlError, match=said):
         budgets_of(text, "budgets.yaml")
 
@@ -104,44 +86,46 @@ def test_each_percentage_is_passed_at_its_edge() -> None:
     assert what(passed(BUDGETS, MONTH, used(10_000, 10, TWO), AT)) == [(TWO, "everybody", 100)]
 
 
-def test_a_crossing_is_told_once_and_that_of_another_month_or_limit_again(lake: Lake) -> None:
-    told = _Receiver()
-    assert what(watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [told])) == [(ONE, "requests", 80)]
-    assert watch(lake, passed(BUDGETS, MONTH, used(950), AT), MONTH, [told]) == []
-    assert watch(lake, [], MONTH, [told]) == []
+def test_a_crossing_is_reported_once_and_that_of_another_month_or_limit_again(lake: Lake) -> None:
+    receiver = _Receiver()
+    assert what(watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [receiver])) == [(ONE, "requests", 80)]
+    assert watch(lake, passed(BUDGETS, MONTH, used(950), AT), MONTH, [receiver]) == []
+    assert watch(lake, [], MONTH, [receiver]) == []
     raised = [msgspec.structs.replace(BUDGETS[0], limit=Decimal(1100))]
-    assert len(watch(lake, passed(raised, MONTH, used(950), AT), MONTH, [told])) == 1
+    assert len(watch(lake, passed(raised, MONTH, used(950), AT), MONTH, [receiver])) == 1
     same = [msgspec.structs.replace(BUDGETS[0], limit=Decimal("1100.00"))]
-    assert watch(lake, passed(same, MONTH, used(950), AT), MONTH, [told]) == []
-    assert len(watch(lake, passed(BUDGETS, MONTH.next, used(900), AT), MONTH.next, [told])) == 1
-    assert len(told.heard) == 3
-    assert [alert.used for alert in told.heard] == [900, 950, 900]
+    assert watch(lake, passed(same, MONTH, used(950), AT), MONTH, [receiver]) == []
+    assert len(watch(lake, passed(BUDGETS, MONTH.next, used(900), AT), MONTH.next, [receiver])) == 1
+    assert len(receiver.alerts) == 3
+    assert [alert.used for alert in receiver.alerts] == [900, 950, 900]
     assert len(alerts(lake)) == 3
-    watch(lake, [], MONTH.next.next, [told])
+    watch(lake, [], MONTH.next.next, [receiver])
     assert [alert.month for alert in alerts(lake)] == [str(MONTH.next)]
 
 
-def test_who_is_away_is_told_later_and_nobody_else_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_receiver_is_notified_later_and_no_other_again(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
     here, away = _Receiver("here"), _Receiver("away")
     away.away = True
     watch(lake, passed(BUDGETS, MONTH, used(1000), AT), MONTH, [away, here])
-    assert "an alert waits: away" in caplog.text
-    assert (len(here.heard), len(away.heard)) == (2, 0)
+    assert "an alert could not be sent yet: away" in caplog.text
+    assert (len(here.alerts), len(away.alerts)) == (2, 0)
     away.away = False
     watch(lake, [], MONTH, [away, here])
     watch(lake, [], MONTH, [away, here])
-    assert (len(here.heard), len(away.heard)) == (2, 2)
+    assert (len(here.alerts), len(away.alerts)) == (2, 2)
 
 
-def test_killed_after_telling_it_tells_again_with_the_same_id(lake: Lake) -> None:
-    told = _Receiver()
-    told.killed = True
+def test_killed_after_sending_it_sends_again_with_the_same_id(lake: Lake) -> None:
+    receiver = _Receiver()
+    receiver.killed = True
     with pytest.raises(KeyboardInterrupt):
-        watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [told])
-    told.killed = False
-    watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [told])
-    watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [told])
-    first, second = told.heard
+        watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [receiver])
+    receiver.killed = False
+    watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [receiver])
+    watch(lake, passed(BUDGETS, MONTH, used(900), AT), MONTH, [receiver])
+    first, second = receiver.alerts
     assert first.id == second.id
 
 
@@ -171,13 +155,13 @@ def test_a_file_has_each_alert_once(lake: Lake, tmp_path: Path) -> None:
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[Any], list[int]]]:
-    heard: list[Any] = []
+    alerts: list[Any] = []
     statuses: list[int] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            heard.append((self.headers["Idempotency-Key"], msgspec.json.decode(body)))
+            alerts.append((self.headers["Idempotency-Key"], msgspec.json.decode(body)))
             self.send_response(statuses.pop(0) if statuses else 204)
             self.end_headers()
 
@@ -187,22 +171,22 @@ def server() -> Iterator[tuple[str, list[Any], list[int]]]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}/hook?token=very-secret", heard, statuses
+        yield f"http://127.0.0.1:{listening.server_port}/hook?token=very-secret", alerts, statuses
         listening.shutdown()
         thread.join()
 
 
-def test_a_webhook_gets_each_alert_until_it_says_that_it_has_it(
+def test_an_alert_is_sent_to_a_webhook_until_it_is_acknowledged(
     lake: Lake, server: tuple[str, list[Any], list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    url, heard, statuses = server
+    url, alerts, statuses = server
     statuses.append(503)
     receiver: Receiver = Webhook(url)
     (found,) = passed(BUDGETS, MONTH, used(900), AT)
     for _ in range(3):
         watch(lake, [found], MONTH, [receiver])
-    assert [key for key, _ in heard] == [found.id, found.id]
-    assert heard[0][1]["account"] == ONE
+    assert [key for key, _ in alerts] == [found.id, found.id]
+    assert alerts[0][1]["account"] == ONE
     assert "has answered 503" in caplog.text
     with pytest.raises(ReceiverUnreachable, match="cannot be reached") as failed:
         Webhook("http://127.0.0.1:1/?token=very-secret").notify(found)
@@ -211,11 +195,11 @@ def test_a_webhook_gets_each_alert_until_it_says_that_it_has_it(
 
 @pytest.mark.parametrize("url", ["ftp://here", "here", "https://", "http://[::1"])
 def test_a_webhook_is_a_url(url: str) -> None:
-    with pytest.raises(ValueError, match="the webhook is no URL"):
+    with pytest.raises(ValueError, match="the webhook is not a URL"):
         Webhook(url)
 
 
-def test_alerts_that_cannot_be_read_are_told(lake: Lake) -> None:
+def test_alerts_that_cannot_be_read_are_reported(lake: Lake) -> None:
     lake.write_bytes(ALERTS, b"[1]")
-    with pytest.raises(LakeUnavailable, match="told again"):
+    with pytest.raises(LakeUnavailable, match="sent again"):
         alerts(lake)

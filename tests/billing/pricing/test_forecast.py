@@ -1,7 +1,5 @@
 """Forecasts of series with known results."""
 
-from __future__ import annotations
-
 import random
 from datetime import date, timedelta
 
@@ -12,7 +10,7 @@ from billing.pricing.forecast import outlook
 FIRST, LAST = date(2026, 11, 1), date(2026, 11, 30)
 
 
-def told(series: dict[date, int], first: date = FIRST, last: date = LAST) -> list[int] | None:
+def forecast_days(series: dict[date, int], first: date = FIRST, last: date = LAST) -> list[int] | None:
     """Return the total so far, low, likely, high, and the number of days used."""
     found = outlook(series, first, last)
     return None if found is None else [int(number) for number in found]
@@ -24,12 +22,12 @@ def days(values: list[int], first: date = FIRST) -> dict[date, int]:
 
 @pytest.mark.parametrize("known", [3, 10, 29])
 def test_days_that_are_all_the_same_leave_no_doubt(known: int) -> None:
-    assert told(days([100] * known)) == [100 * known, 3000, 3000, 3000, min(known, 28)]
+    assert forecast_days(days([100] * known)) == [100 * known, 3000, 3000, 3000, min(known, 28)]
 
 
 def test_weeks_repeat_themselves() -> None:
     week = [10, 20, 30, 40, 50, 0, 0]  # starts on a Sunday
-    assert told(days(week * 2)) == [300, 630, 630, 630, 14]  # four weeks, and 10 + 20
+    assert forecast_days(days(week * 2)) == [300, 630, 630, 630, 14]  # four weeks, and 10 + 20
     one = outlook(days(week), FIRST, LAST)
     assert one is not None
     assert one.likely == round(150 / 7 * 30)
@@ -38,20 +36,20 @@ def test_weeks_repeat_themselves() -> None:
 
 def test_the_interval_of_four_days_by_hand() -> None:
     # Mean 20, deviation sqrt(200 / 3) = 8.165, two days to come: 2.353 * 8.165 * sqrt(2 + 4 / 4) = 33.28.
-    assert told(days([10, 20, 20, 30]), last=FIRST + timedelta(5)) == [80, 80 + 7, 80 + 40, 80 + 73, 4]
+    assert forecast_days(days([10, 20, 20, 30]), last=FIRST + timedelta(5)) == [80, 80 + 7, 80 + 40, 80 + 73, 4]
 
 
-def test_nothing_is_said_of_two_days() -> None:
-    assert told(days([1, 2])) is None
-    assert told({}) is None
+def test_two_days_have_no_forecast() -> None:
+    assert forecast_days(days([1, 2])) is None
+    assert forecast_days({}) is None
 
 
-def test_days_before_the_month_tell_what_is_to_come_and_count_nothing() -> None:
-    assert told(days([100] * 10, FIRST - timedelta(10))) == [0, 3000, 3000, 3000, 10]
+def test_days_before_the_month_improve_the_forecast_and_count_nothing() -> None:
+    assert forecast_days(days([100] * 10, FIRST - timedelta(10))) == [0, 3000, 3000, 3000, 10]
 
 
 def test_a_month_that_is_over_is_what_it_was() -> None:
-    assert told(days(list(range(30)))) == [435, 435, 435, 435, 28]
+    assert forecast_days(days(list(range(30)))) == [435, 435, 435, 435, 28]
 
 
 def test_it_is_never_below_what_there_is() -> None:

@@ -1,7 +1,5 @@
 """Amounts, and the places where they are rounded."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from fractions import Fraction
 
@@ -10,24 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing.pricing.money import add, line_amount, share, to_minor
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
-    ("units", "price", "per", "discount", "amount"),
-    [
-        (1, "0.40", 10**6, 0, "0.0000004"),
-        (999_999, "0.40", 10**6, 0, "0.3999996"),
-        (3, "0.000001", 10**9, 0, "0.000000000000003"),
-        (1, "1", 3, 0, "0.333333333333333"),
-        (2, "1", 3, 0, "0.666666666666667"),
-        (1, "0.000001", 2 * 10**9, 0, "0.000000000000001"),  # half up
-        (1, "0.000001", 2 * 10**9 + 1, 0, "0"),
-        (10**6, "0.40", 10**6, 1250, "0.35"),
-        (10**6, "0.40", 10**6, 10_000, "0"),
-        (10**25, "999999.999999", 10**6, 0, "9999999999990000000000000"),
-    ],
-)
-def test_what_a_line_costs(units: int, price: str, per: int, discount: int, amount: str) -> None:
+@pytest.mark.parametrize(("units", "price", "per", "discount", "amount"), table(__file__, "what a line costs"))
+def test_the_cost_of_a_line(units: int, price: str, per: int, discount: int, amount: str) -> None:
     assert line_amount(units, Decimal(price), per, discount) == Decimal(amount)
 
 
@@ -38,16 +23,7 @@ def test_a_line_is_rounded_once(units: int, price: Decimal, per: int, discount: 
     assert -Fraction(1, 2 * 10**15) < off <= Fraction(1, 2 * 10**15)
 
 
-@pytest.mark.parametrize(
-    ("amount", "places", "rounded"),
-    [
-        ("0.005", 2, "0.01"),
-        ("0.004999999999999", 2, "0.00"),
-        ("-0.005", 2, "-0.01"),
-        ("1.5", 0, "2"),
-        ("0.0005", 3, "0.001"),
-    ],
-)
+@pytest.mark.parametrize(("amount", "places", "rounded"), table(__file__, "sums are rounded half up to the minor unit"))
 def test_sums_are_rounded_half_up_to_the_minor_unit(amount: str, places: int, rounded: str) -> None:
     assert str(to_minor(Decimal(amount), places)) == rounded
 

@@ -1,7 +1,5 @@
 """Stored analysis of a month."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -62,15 +60,15 @@ def test_a_month_is_a_month(month: str) -> None:
         path_of(month)
 
 
-def test_what_is_no_analysis_is_told() -> None:
-    with pytest.raises(NoAnalysis, match="make it anew"):
+def test_an_invalid_analysis_is_reported() -> None:
+    with pytest.raises(NoAnalysis, match="run it again"):
         decode(b"{}")
 
 
 @pytest.mark.parametrize(
-    ("receives", "empty", "said"),
+    ("receives", "empty", "ending"),
     [(10_000, 4999, None), (999, 999, None), (10_000, 5000, "to 20."), (10_000, 9000, "fewer consumers are enough.")],
 )
-def test_advice_on_receives(receives: int, empty: int, said: str | None) -> None:
+def test_advice_on_receives(receives: int, empty: int, ending: str | None) -> None:
     advice = advice_on_receives(receives, empty)
-    assert advice == "" if said is None else advice.endswith(said)
+    assert advice == "" if ending is None else advice.endswith(ending)

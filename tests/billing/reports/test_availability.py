@@ -1,14 +1,12 @@
 """Availability of a month, by the error rates of its hours."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from billing.lake.periods import Period
-from billing.reports.availability import WORST_MOST, Availability, availability
+from billing.reports.availability import WORST_MAX, Availability, availability
 
 AFTER = datetime(2026, 12, 5, tzinfo=UTC)
 
@@ -40,12 +38,12 @@ def test_each_hour_counts_the_same() -> None:
     assert [one.hour for one in report.worst] == ["2026-11-01T03:00Z", "2026-11-01T12:00Z"]
 
 
-def test_what_was_refused_is_answered() -> None:
+def test_refused_requests_are_answered() -> None:
     report = month(hour(1, 3, 1, failed=1, refused=1, throttled=1))
     assert report.availability == pytest.approx(100 * (1 - 0.25 / 720))
 
 
-def test_a_month_under_way_tells_of_the_hours_that_are_over() -> None:
+def test_an_unfinished_month_reports_its_complete_hours() -> None:
     report = month(hour(1, 3, 0, failed=1), now=datetime(2026, 11, 2, 12, 30, tzinfo=UTC))
     assert (report.hours, report.final) == (36, False)
     assert report.availability == pytest.approx(100 * (1 - 1 / 36))
@@ -57,7 +55,7 @@ def test_days_that_are_not_known_are_left_out_and_named() -> None:
     assert [day.isoformat() for day in report.missing] == ["2026-11-02", "2026-11-30"]
 
 
-def test_nothing_is_known_of_a_month_that_has_just_begun() -> None:
+def test_a_month_that_has_just_started_has_no_figures() -> None:
     report = month(now=datetime(2026, 11, 1, 0, 10, tzinfo=UTC))
     assert (report.availability, report.met, report.budget_left, report.hours) == (None, None, None, 0)
     under_way = month(hour(1, 0, 3, failed=1), now=datetime(2026, 11, 1, 0, 10, tzinfo=UTC))
@@ -72,5 +70,5 @@ def test_the_objective_decides() -> None:
 
 def test_the_worst_hours_are_named() -> None:
     report = month(*(hour(day, 0, 100 - day, failed=day) for day in range(1, 31)))
-    assert (report.hours_with_failures, len(report.worst)) == (30, WORST_MOST)
+    assert (report.hours_with_failures, len(report.worst)) == (30, WORST_MAX)
     assert (report.worst[0].failed, report.worst[-1].failed) == (30, 7)

@@ -1,7 +1,5 @@
 """Charts: they show the given data, and several fit into one page."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree as ET
 
@@ -67,7 +65,7 @@ def test_columns_are_as_high_as_their_values() -> None:
     }
 
 
-def test_a_chart_says_what_it_shows() -> None:
+def test_a_chart_has_a_description() -> None:
     svg = drawn(two_days().on_screen())
     assert svg.attrib["role"] == "img"
     title, description = (svg.find(f"{SVG}{name}") for name in ("title", "desc"))
@@ -87,7 +85,7 @@ def test_bars_have_their_labels_and_are_as_long_as_their_values() -> None:
     assert {"orders for $5 & $x$", "b" * 33 + "…", "$30.00", "<10>"} <= set(texts(svg))
 
 
-def test_a_forecast_goes_on_where_the_known_days_end() -> None:
+def test_a_forecast_continues_where_the_known_days_end() -> None:
     days = [str(day) for day in range(1, 6)]
     chart = forecast_chart("f", "F", "d", days, [1, 2], [(2.5, 3, 3.5), (3, 4, 5), (3.5, 5, 7)], str, "5 likely")
     assert "5 likely" in texts(drawn(chart.on_screen()))

@@ -1,7 +1,5 @@
 """Pages and PDF."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ from pypdf import PdfReader
 
 from billing.reports import documents
 from billing.reports.documents import PdfUnavailable, padded, pdf_of
+from tests.tables import table
 
 
 def text_of(pdf: bytes) -> str:
@@ -34,7 +33,7 @@ def test_a_pdf_has_nothing_of_the_network_or_of_other_files(tmp_path: Path) -> N
     assert text_of(pdf).split() == ["seen", "INSIDE"]
 
 
-def test_a_machine_without_pango_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pango_the_error_names_the_packages_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing:
         def find_spec(self, name: str, path: object, target: object = None) -> None:
             if name == "weasyprint":
@@ -46,7 +45,7 @@ def test_a_machine_without_pango_is_told_what_to_install(monkeypatch: pytest.Mon
         pdf_of("<p>x</p>")
 
 
-def test_what_is_put_into_a_page_is_escaped_and_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_in_a_page_are_escaped_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = documents._environment()
     monkeypatch.setattr(
         environment, "loader", jinja2.DictLoader({"x.html.j2": "<p>{{ a }}</p>", "x.txt.j2": "{{ a }}"})
@@ -57,13 +56,6 @@ def test_what_is_put_into_a_page_is_escaped_and_nothing_is_missing(monkeypatch: 
         documents.page("x.html.j2", b=1)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("  12", "12"),
-        ("2.5 ", "2.5\N{FIGURE SPACE}"),
-        ("12   ", "12\N{PUNCTUATION SPACE}\N{FIGURE SPACE}\N{FIGURE SPACE}"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), table(__file__, "spaces after a number are as wide as what they stand for"))
 def test_spaces_after_a_number_are_as_wide_as_what_they_stand_for(text: str, shown: str) -> None:
     assert padded(text) == shown

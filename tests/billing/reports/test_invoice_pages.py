@@ -1,7 +1,5 @@
 """Invoices for people, and for other programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -9,8 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from email import message_from_bytes, policy
-from html.parser import HTMLParser
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pyarrow.parquet as pq
@@ -19,31 +17,14 @@ from pypdf import PdfReader
 
 from billing.lake.lake import Lake
 from billing.pricing.invoices import Invoice, Invoices
-from billing.pricing.plans import book_of, customers_of
 from billing.reports import focus, invoice_pages
 from billing.reports.invoice_pages import email_of, html_of, json_of, pdf_page_of, text_of
+from tests.billing import books
+from tests.billing.focus_columns import TABLES
+from tests.billing.parsed_page import ParsedPage
 from tests.billing.rated_lines import Used, rate
 
 ACCOUNT = "000000000042"
-BOOK = """
-issuer: {name: We & Co, address: [Road 1], email: us@we.example, prefix: X-}
-plans:
-  plain:
-    title: Plain
-    currency: EUR
-    minor_places: 2
-    time_zone: Europe/Berlin
-    versions:
-      - from: 2026-01-01
-        prices:
-          requests_standard: {free: 1000000, tiers: [{up_to: 2000000, price: 0.40}, {price: 0.30}]}
-          requests_fair: {tiers: [{price: 0.50}]}
-          requests_fifo: {tiers: [{price: 0.60}]}
-          storage: {free: 0.5, tiers: [{price: 0.10}]}
-          bytes_out: {tiers: [{price: 0.09}]}
-        minimum: 2
-        tax: {name: VAT, percent: 19}
-"""
 NAME = "Shop <script>alert(1)</script>"
 GB_MONTH = 10**9 * 30 * 24 * 3_600_000
 
@@ -52,16 +33,9 @@ GB_MONTH = 10**9 * 30 * 24 * 3_600_000
 def invoices(tmp_path_factory: pytest.TempPathFactory) -> list[Invoice]:
     """Invoices of November, and of December with a correction."""
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
-    book = book_of(BOOK, "prices.yaml")
-    who = customers_of(
-        f"""
-default: plain
-accounts:
-  "{ACCOUNT}": {{plan: plain, name: "{NAME}", email: a@b.example, discount: 2.5}}
-""",
-        "accounts.yaml",
-        book,
-    )
+    book = books.book("pages")
+    shop = {"plan": "plain", "name": NAME, "email": "a@b.example", "discount": 2.5}
+    who = books.customers(book, accounts={ACCOUNT: shop})
     used = [
         Used(ACCOUNT, 1_000_000),
         Used(ACCOUNT, 1_000_000, tier=2, queue="mails", tags={"team": "größe", "env": "x"}),
@@ -78,31 +52,9 @@ accounts:
     return [Invoices(lake).get(ACCOUNT, period) for period in ("2026-11", "2026-12")]
 
 
-class _Page(HTMLParser):
-    """Content of a page, and the URLs that it would load."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.texts: list[str] = []
-        self.loads: list[str] = []
-        self.tags: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "background")]
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", " ".join(self.texts))
-
-
-def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
-    page = _Page(html_of(invoices[0]))
-    for said in (
+def test_the_page_lists_the_charges(invoices: list[Invoice]) -> None:
+    page = ParsedPage(html_of(invoices[0]))
+    for text in (
         "Invoice X-000001",
         "We & Co",
         NAME,
@@ -120,14 +72,14 @@ def test_the_page_says_what_is_charged(invoices: list[Invoice]) -> None:
         "VAT 19.00 % for 2026-11 0.46 EUR",
         "Total 2.88 EUR",
     ):
-        assert said in page.text
-    assert page.loads == [], "an e-mail's page loads nothing"
+        assert text in page.text
+    assert page.references == [], "an e-mail's page loads nothing"
     assert "script" not in page.tags
 
 
 def test_each_row_of_the_page_can_be_recomputed_and_they_sum_up_to_the_net(invoices: list[Invoice]) -> None:
     """Compute quantity × price ÷ per, less the discount, as a reader with a calculator does."""
-    tables = _Tables(html_of(invoices[0])).tables
+    tables = ParsedPage(html_of(invoices[0])).tables
     of_tiers, of_queues = [rows_of(table) for table in tables if table and table[0][:2] == ["Quantity", "Unit"]]
     for table in (of_tiers, of_queues):
         for _, quantity, _, price, per, discount, amount in table:
@@ -149,36 +101,10 @@ def number(text: str) -> Decimal:
     return Decimal(text.replace(",", ""))
 
 
-class _Tables(HTMLParser):
-    """Tables of a page: the texts of their cells."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self._inside = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-            self._inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = self._inside and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.tables[-1][-1][-1] = f"{self.tables[-1][-1][-1]}{data}".strip()
-
-
 @pytest.mark.parametrize("form", [html_of, text_of])
-def test_a_draft_is_not_issued_and_says_what_is_in_it(tmp_path: Path, form: Callable[[Invoice], str]) -> None:
-    lake, book = Lake(str(tmp_path)), book_of(BOOK.replace("prefix: X-", "prefix: X-, due_days: 14"), "prices.yaml")
-    who, noon = customers_of("default: plain", "accounts.yaml", book), datetime(2026, 11, 20, 12, tzinfo=UTC)
+def test_a_draft_is_not_issued_and_lists_its_content(tmp_path: Path, form: Callable[[Invoice], str]) -> None:
+    lake, book = Lake(str(tmp_path)), books.book("pages", {"prefix: X-": "prefix: X-, due_days: 14"})
+    who, noon = books.customers(book), datetime(2026, 11, 20, 12, tzinfo=UTC)
     rate(lake, "2026-11", book, who, Used(ACCOUNT, 64), covers=noon)
     draft = re.sub(r"(?s)<[^>]*>", " ", form(Invoices(lake).draft(ACCOUNT, "2026-11")))
     draft = re.sub(r"\s+", " ", draft.replace(":", ""))
@@ -192,14 +118,14 @@ def test_a_draft_is_not_issued_and_says_what_is_in_it(tmp_path: Path, form: Call
 
 
 def test_a_correction_is_a_part_of_its_own(invoices: list[Invoice]) -> None:
-    text = _Page(html_of(invoices[1])).text
+    text = ParsedPage(html_of(invoices[1])).text
     assert "corrects 2026-11" in text
     assert "Correction of 2026-11, 0.29 EUR" in text
     assert "Up to the minimum of 2 2.00" in text
     assert "<b>" in text
 
 
-def test_a_text_says_the_same(invoices: list[Invoice]) -> None:
+def test_a_text_has_the_same_meaning(invoices: list[Invoice]) -> None:
     text = text_of(invoices[0])
     assert "Total                    2.88 EUR" in text
     lines = text.splitlines()
@@ -221,10 +147,8 @@ def test_the_page_as_pdf(invoices: list[Invoice]) -> None:
 def large_invoice(folder: Path) -> Invoice:
     """An invoice with long names and numbers of many digits."""
     lake = Lake(str(folder))
-    book = book_of(BOOK, "prices.yaml")
-    who = customers_of(
-        f'default: plain\naccounts: {{"{ACCOUNT}": {{plan: plain, discount: 12.75}}}}', "accounts.yaml", book
-    )
+    book = books.book("pages")
+    who = books.customers(book, accounts={ACCOUNT: {"plan": "plain", "discount": 12.75}})
     used = [
         Used(ACCOUNT, 123_456_789_012, tier=2, queue="q" * 80, tags={"team": "größe", "k" * 100: "v\u00a0" * 100}),
         Used(ACCOUNT, 987_654_321_098_765_432_109, "storage", tier=2),
@@ -252,11 +176,9 @@ def test_nothing_of_the_pdf_is_outside_its_margins(tmp_path: Path) -> None:
     assert seen > 200
 
 
-def test_a_page_shows_so_many_lines_and_says_what_the_others_come_to(
-    invoices: list[Invoice], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(invoice_pages, "LINES_SHOWN", 2)
-    text = _Page(html_of(invoices[0])).text
+@mock.patch.object(invoice_pages, "LINES_SHOWN", 2)
+def test_a_page_shows_some_lines_and_the_sum_of_the_others(invoices: list[Invoice]) -> None:
+    text = ParsedPage(html_of(invoices[0])).text
     assert "And 4 smaller lines, together 0.6825." in text  # 0.39 and 0.2925, and two that cost nothing
 
 
@@ -280,62 +202,10 @@ def test_json_has_amounts_as_text(invoices: list[Invoice]) -> None:
     assert (found["total"], found["lines"][2]["price"]) == ("2.88", "0.400000")
 
 
-def test_focus_rows_sum_up_to_the_invoice(invoices: list[Invoice]) -> None:
-    rows = list(csv.DictReader(io.StringIO(focus.csv_of(invoices).decode())))
-    for invoice in invoices:
-        mine = [row for row in rows if row["InvoiceId"] == invoice.number]
-        assert len(mine) == len(invoice.lines)
-        assert sum(Decimal(row["BilledCost"]) for row in mine) == invoice.total
-        tax = [Decimal(row["BilledCost"]) for row in mine if row["ChargeCategory"] == "Tax"]
-        assert sum(tax) == invoice.tax
-
-
 def test_a_focus_row(invoices: list[Invoice]) -> None:
     rows = list(csv.DictReader(io.StringIO(focus.csv_of(invoices).decode())))
     (row,) = [row for row in rows if row["ResourceName"] == "mails"]
-    assert row == {
-        "BilledCost": "0.39",
-        "BillingAccountId": ACCOUNT,
-        "BillingAccountName": NAME,
-        "BillingCurrency": "EUR",
-        "BillingPeriodEnd": "2026-11-30T23:00:00Z",
-        "BillingPeriodStart": "2026-10-31T23:00:00Z",
-        "ChargeCategory": "Usage",
-        "ChargeClass": "",
-        "ChargeDescription": "Requests to standard queues, tier 2, of mails",
-        "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": "2026-11-30T23:00:00Z",
-        "ChargePeriodStart": "2026-10-31T23:00:00Z",
-        "ConsumedQuantity": "1000000",
-        "ConsumedUnit": "Requests",
-        "ContractedCost": "0.39",
-        "ContractedUnitPrice": "0.39",
-        "EffectiveCost": "0.39",
-        "InvoiceId": "X-000001",
-        "InvoiceIssuerName": "We & Co",
-        "ListCost": "0.4",
-        "ListUnitPrice": "0.4",
-        "PricingCategory": "Standard",
-        "PricingQuantity": "1",
-        "PricingUnit": "1000000 Requests",
-        "ProviderName": "We & Co",
-        "PublisherName": "We & Co",
-        "ResourceId": f"{ACCOUNT}/mails/1",
-        "ResourceName": "mails",
-        "ResourceType": "Queue",
-        "ServiceCategory": "Integration",
-        "ServiceName": "Holdfast",
-        "ServiceSubcategory": "Messaging",
-        "SkuId": "requests_standard",
-        "SkuMeter": "Requests to standard queues",
-        "SkuPriceDetails": '{"x_TierStart":"1000000"}',
-        "SkuPriceId": "requests_standard/from-1000000",
-        "Tags": '{"env":"x","team":"größe"}',
-        "x_Plan": "plain",
-        "x_PlanVersion": "2026-01-01",
-        "x_TierEnd": "2000000",
-        "x_TierStart": "1000000",
-    }
+    assert row == TABLES["row"]
     (late,) = [row for row in rows if row["ResourceName"] == "late"]
     assert (late["ChargeClass"], late["InvoiceId"]) == ("Correction", "X-000002")
     assert (late["BillingPeriodStart"], late["ChargePeriodStart"]) == ("2026-11-30T23:00:00Z", "2026-10-31T23:00:00Z")

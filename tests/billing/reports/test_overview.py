@@ -1,16 +1,18 @@
 """Content of a month's report: every number is the sum of its rows."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from billing.lake.lake import Lake
 from billing.lake.periods import Period
 from billing.lake.tables import LakeTables
-from billing.reports.overview import Overview, measured, read_overview
+from billing.reports.overview import Overview, StreamTotals, measured, read_overview
+from billing.reports.report import report_of
+from billing.reports.stream_section import streams_section
+from tests.billing.months import MADE_AT
 from tests.billing.published import calls, publish_calls, publish_storage
 
 A, B = "111111111111", "222222222222"
@@ -40,11 +42,57 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def read(lake: Lake, account: str | None = None, today: date = date(2026, 11, 4)) -> Overview:
-    said: list[str] = []
-    overview = read_overview(LakeTables(lake), NOVEMBER, account=account, today=today, progress=said.append)
-    assert len(said) == 3
-    assert said[-1] == "reading the usage of 2026-11-03, day 3 of 3"
+    sentences: list[str] = []
+    overview = read_overview(LakeTables(lake), NOVEMBER, account=account, today=today, progress=sentences.append)
+    assert len(sentences) == 3
+    assert sentences[-1] == "reading the usage of 2026-11-03, day 3 of 3"
     return overview
+
+
+def test_streams_are_sums_by_name(lake: Lake) -> None:
+    assert read(lake).streams == []
+    produce, fetch = {"kind": "stream", "bytes_out": 0}, {"kind": "stream", "bytes_in": 0}
+    publish_calls(
+        lake,
+        date(2026, 11, 1),
+        calls(A, "topic", "Produce", 1, **produce, messages=10, bytes_in=100),
+        calls(A, "topic", "Produce", 1, **produce, queue_id=2, messages=1, bytes_in=10),
+        calls(A, "topic", "Fetch", 2, **fetch, messages=7, bytes_out=70),
+        calls(B, "topic", "Fetch", 2, **fetch, messages=5, bytes_out=5000),
+        calls(A, "", "Fetch", 0, **fetch, messages=0, bytes_out=0),
+        calls(A, "topic", "SendMessage", 4),
+    )
+    publish_storage(
+        lake,
+        date(2026, 11, 3),
+        {"account": A, "queue": "topic", "kind": "stream", "byte_milliseconds": 10**25},
+        {"account": A, "queue": "topic", "byte_milliseconds": 10**24},
+        {"account": A, "queue": "kept", "kind": "stream", "byte_milliseconds": 7},
+    )
+    overview = read(lake)
+    assert overview.streams == [
+        StreamTotals(B, "topic", 0, 5, 0, 5000, 0),
+        StreamTotals(A, "topic", 11, 7, 110, 70, 10**25),
+        StreamTotals(A, "kept", byte_milliseconds=7),
+    ]
+    first = overview.days[0]
+    assert (first.sends, first.receives) == (6, 4)
+    assert overview.receives == 0, "of messages"
+    assert [one.account for one in read(lake, account=B).streams] == [B]
+
+
+def test_a_report_has_a_section_of_streams_if_there_are_any(lake: Lake) -> None:
+    overview = read(lake)
+    assert "Streams" not in [one.title for one in report_of(overview, None, None, made_at=MADE_AT).sections]
+    overview.streams = [StreamTotals(A, "topic", 1100, 7, 2048, 1024, 10**9 * 30 * 86_400_000), StreamTotals(B, "kept")]
+    section = streams_section(overview, None)
+    assert section.title in [one.title for one in report_of(overview, None, None, made_at=MADE_AT).sections]
+    assert section.says == "2 streams: 1,100 records produced, 7 records fetched."
+    assert section.tables[0].rows[0] == (A, "topic", "1,100", "2 KiB", "7", "1 KiB", "1 GB-month")
+    assert section.chart is not None
+    one = msgspec.structs.replace(overview, account=B, streams=[StreamTotals(B, "kept")])
+    alone = streams_section(one, None)
+    assert (alone.chart, alone.tables[0].rows) == (None, [("kept", "0", "0 B", "0", "0 B", "0")])
 
 
 def test_days_and_tenants_are_sums(lake: Lake) -> None:
@@ -74,7 +122,7 @@ def test_an_account_has_its_own(lake: Lake) -> None:
     assert overview.requests.by_day == {date(2026, 11, 3): 0}
 
 
-def test_what_is_before_a_gap_tells_nothing_of_the_days_to_come(lake: Lake) -> None:
+def test_days_before_a_gap_do_not_count_for_the_forecast(lake: Lake) -> None:
     assert read(lake).requests.by_day == {date(2026, 11, 3): 512 * 5}
     assert read(lake).requests.ahead == [], "one day is too few"
     assert read(lake, today=date(2026, 11, 3)).requests.by_day == {
@@ -83,7 +131,7 @@ def test_what_is_before_a_gap_tells_nothing_of_the_days_to_come(lake: Lake) -> N
     }, "a day that goes on is not complete"
 
 
-def test_each_day_to_come_has_its_outlook() -> None:
+def test_each_future_day_has_its_forecast() -> None:
     series = {NOVEMBER.first + timedelta(days=number): 10 for number in range(-7, 20)}
     found = measured(series, NOVEMBER, date(2026, 11, 21))
     assert len(found.ahead) == 10

@@ -14,7 +14,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 LONG_POLL_SECONDS = 20
-RECEIVE_BATCH = 10
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,9 @@ class Walk:
         """Send each body with these options; returns the answers."""
         return [self.client.send_message(QueueUrl=url, MessageBody=body, **options) for body in bodies]
 
-    def receive(self, url: str, most: int = 1, **options: Any) -> list[dict[str, Any]]:
+    def receive(self, url: str, messages_max: int = 1, **options: Any) -> list[dict[str, Any]]:
         """Receive once, without waiting unless ``WaitTimeSeconds`` is given."""
-        answer = self.client.receive_message(QueueUrl=url, MaxNumberOfMessages=most, **options)
+        answer = self.client.receive_message(QueueUrl=url, MaxNumberOfMessages=messages_max, **options)
         return list(answer.get("Messages", []))
 
     def one(self, url: str, **options: Any) -> dict[str, Any]:
@@ -115,7 +114,7 @@ class Walk:
         """Receive ``count`` messages in order, by as many long polls as needed; deletes them on request."""
         found: list[dict[str, Any]] = []
         while len(found) < count:
-            batch = self.receive(url, RECEIVE_BATCH, WaitTimeSeconds=LONG_POLL_SECONDS, **options)
+            batch = self.receive(url, 10, WaitTimeSeconds=LONG_POLL_SECONDS, **options)
             assert batch, f"{len(found)} of {count} messages came: {[m['Body'] for m in found]}"
             found += batch
             if delete:
@@ -166,26 +165,6 @@ class Walk:
 def text_md5(text: str) -> str:
     """MD5OfBody of a body."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
-def attributes_md5(attributes: Mapping[str, Mapping[str, Any]]) -> str:
-    """MD5OfMessageAttributes of attributes as boto3 takes them (SQS developer guide, "message metadata")."""
-    digest = hashlib.md5(usedforsecurity=False)
-
-    def add(part: bytes) -> None:
-        digest.update(len(part).to_bytes(4, "big") + part)
-
-    for name in sorted(attributes):
-        value = attributes[name]
-        add(name.encode())
-        add(value["DataType"].encode())
-        if "BinaryValue" in value:
-            digest.update(b"\x02")
-            add(value["BinaryValue"])
-        else:
-            digest.update(b"\x01")
-            add(value["StringValue"].encode())
-    return digest.hexdigest()
 
 
 # --- the list of steps ------------------------------------------------------------------------------

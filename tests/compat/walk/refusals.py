@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import botocore
@@ -13,27 +15,15 @@ from botocore.httpsession import URLLib3Session
 from tests.compat.walk.kit import Walk, step, text_md5
 from tests.compat.walk.queues import NO_QUEUE
 
-ENTRY = {"Id": "a", "ReceiptHandle": "x"}
-ON_A_QUEUE: dict[str, dict[str, Any]] = {
-    "add_permission": {"Label": "a", "AWSAccountIds": ["111122223333"], "Actions": ["*"]},
-    "change_message_visibility": {"ReceiptHandle": "x", "VisibilityTimeout": 1},
-    "change_message_visibility_batch": {"Entries": [{**ENTRY, "VisibilityTimeout": 1}]},
-    "delete_message": {"ReceiptHandle": "x"},
-    "delete_message_batch": {"Entries": [ENTRY]},
-    "delete_queue": {},
-    "get_queue_attributes": {},
-    "list_dead_letter_source_queues": {},
-    "list_queue_tags": {},
-    "purge_queue": {},
-    "receive_message": {"WaitTimeSeconds": 20},
-    "remove_permission": {"Label": "a"},
-    "send_message": {"MessageBody": "x"},
-    "send_message_batch": {"Entries": [{"Id": "a", "MessageBody": "x"}]},
-    "set_queue_attributes": {"Attributes": {"DelaySeconds": "1"}},
-    "tag_queue": {"Tags": {"a": "b"}},
-    "untag_queue": {"TagKeys": ["a"]},
-}
+TABLES = json.loads(Path(__file__).with_name("refusals.json").read_text("utf-8"))
+ON_A_QUEUE: dict[str, dict[str, Any]] = TABLES["on a queue"]
 """Every action that takes a QueueUrl, with the other parameters of a valid call."""
+LONG = {"Entries": [{"Id": str(number), "MessageBody": "x" * 104_858} for number in range(10)]}
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    *TABLES["refused"],
+    ("send_message_batch", LONG, "AWS.SimpleQueueService.BatchRequestTooLong", "BatchRequestTooLong"),
+]
+"""Calls on a queue, their codes, and the exceptions of clients whose model has them."""
 
 
 @step
@@ -47,42 +37,17 @@ def no_action_finds_a_queue_that_is_not_there(walk: Walk) -> None:
 
 
 @step
-def parameters_out_of_range_are_named(walk: Walk) -> None:
-    client, url = walk.client, walk.queue("range")
-    text = "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided."
-    with walk.refused("InvalidParameterValue", text=text):
-        walk.receive(url, 11)
-    with walk.refused("InvalidParameterValue", text="WaitTimeSeconds"):
-        walk.receive(url, WaitTimeSeconds=21)
-    with walk.refused("MissingParameter", text="MessageBody"):
-        client.send_message(QueueUrl=url, MessageBody="")
-    with walk.refused("InvalidMessageContents", shape="InvalidMessageContents"):
-        client.send_message(QueueUrl=url, MessageBody="\ufffe")
-    empty = {"note": {"DataType": "String", "StringValue": ""}}
-    with walk.refused("InvalidParameterValue", text="note"):
-        client.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=empty)
-    with walk.refused("InvalidParameterValue"):
-        client.create_queue(QueueName="not a name")
-    assert walk.counters(url) == (0, 0, 0)
-
-
-@step
-def batches_that_make_no_sense_fail_whole(walk: Walk) -> None:
-    client, url = walk.client, walk.queue("batches")
-
-    def send(*ids: str) -> None:
-        client.send_message_batch(QueueUrl=url, Entries=[{"Id": i, "MessageBody": "x"} for i in ids])
-
-    prefix = "AWS.SimpleQueueService."
-    with walk.refused(f"{prefix}EmptyBatchRequest", shape="EmptyBatchRequest"):
-        send()
-    text = "Maximum number of entries per request are 10. You have sent 11."
-    with walk.refused(f"{prefix}TooManyEntriesInBatchRequest", shape="TooManyEntriesInBatchRequest", text=text):
-        send(*map(str, range(11)))
-    with walk.refused(f"{prefix}BatchEntryIdsNotDistinct", shape="BatchEntryIdsNotDistinct", text="Id twice repeated."):
-        send("once", "twice", "twice")
-    with walk.refused(f"{prefix}InvalidBatchEntryId", shape="InvalidBatchEntryId"):
-        send("no spaces")
+def errors_have_exceptions_of_their_own(walk: Walk) -> None:
+    client, url = walk.client, walk.queue("errors")
+    for action, parameters, code, shape in REFUSED:
+        with walk.refused(code, shape=shape):
+            getattr(client, action)(QueueUrl=url, **parameters)
+    with walk.refused("ReceiptHandleIsInvalid", status=404, shape="ReceiptHandleIsInvalid"):
+        client.delete_message(QueueUrl=url, ReceiptHandle="garbage")
+    with walk.refused("QueueAlreadyExists", shape="QueueNameExists", text="VisibilityTimeout"):
+        client.create_queue(QueueName=url.split("/")[-1], Attributes={"VisibilityTimeout": "41"})
+    with walk.refused("ResourceNotFoundException", status=404, shape="ResourceNotFoundException"):
+        client.list_message_move_tasks(SourceArn=walk.arn(url) + "-never-made")
     assert walk.counters(url) == (0, 0, 0)
 
 
@@ -98,9 +63,9 @@ def only_good_signatures_get_in(walk: Walk) -> None:
     unsigned = walk.new_client(config=Config(signature_version=botocore.UNSIGNED))
     with walk.refused("MissingAuthenticationToken", status=403):
         unsigned.list_queues()
-    elsewhere = walk.new_client(region_name="eu-west-3")
+    other_region = walk.new_client(region_name="eu-west-3")
     with walk.refused("SignatureDoesNotMatch", status=403):
-        elsewhere.list_queues()
+        other_region.list_queues()
 
 
 def presigned(walk: Walk, action: str, url: str, seconds: int = 60, **parameters: str) -> str:

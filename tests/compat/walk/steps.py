@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compat.walk import dead_letters, fifo, messages, queues, refusals, resources
+from tests.compat.walk import dead_letters, messages, queues, refusals, resources
 from tests.compat.walk.kit import STEPS
 
-__all__ = ["STEPS", "dead_letters", "fifo", "messages", "queues", "refusals", "resources"]
+__all__ = ["STEPS", "dead_letters", "messages", "queues", "refusals", "resources"]

@@ -1,13 +1,12 @@
 """The long campaign: random faults one after the other, and a table of the results."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,21 +19,17 @@ from tests.faults.tools.traffic import Traffic
 
 ENDS_A_ROUND = 12
 """Maximum number of faults after which the queues are emptied, and every message is accounted for."""
-CALLS_MOST = 300
+CALLS_MAX = 300
 
 
 @dataclass
 class FaultKindResults:
-    """Results of one kind of fault."""
-
     done: int = 0
     not_reached: int = 0
 
 
 @dataclass
 class CampaignOutcome:
-    """Results of a campaign."""
-
     seed: int
     rows: dict[str, FaultKindResults] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -61,12 +56,12 @@ class Campaign:
             ("EIO in a commit", self._fail_commit),
             ("no file descriptor left", self._no_files),
             *[
-                (f"ended at {moment}", self._at_work(moment))
+                (f"ended at {moment}", partial(self._at_work, moment))
                 for group in steps.WHILE_SERVING.values()
                 for moment in group
             ],
             *[
-                (f"ended while starting, at {moment}", self._starting(moment))
+                (f"ended while starting, at {moment}", partial(self._starting, moment))
                 for group in steps.AT_START.values()
                 for moment in group
             ],
@@ -93,6 +88,7 @@ class Campaign:
     async def _round(self, server: FaultyServer, end: float) -> None:
         server.seed = self._random.randrange(1 << 30)
         await server.start_with()
+        broken: list[str] = []
         async with Traffic(server, self._random.randrange(1 << 30)).running() as traffic:
             try:
                 done: list[str] = []
@@ -106,26 +102,26 @@ class Campaign:
                         row.not_reached += 1
                     if server.process is None:
                         await server.start_with()
-                await traffic.verify()
+                broken = [*(await traffic.verify()).broken, *traffic.failures]
             finally:
                 self.outcome.counts.update(traffic.counts)
-        if traffic.ledger.violations:
-            self.outcome.violations += [f"after {', '.join(done)}:", *traffic.ledger.violations, server.log_tail()]
+        if broken:
+            self.outcome.violations += [f"after {', '.join(done)}:", *broken, server.log_tail()]
 
     # --- the faults ---------------------------------------------------------------------------------------
 
     async def _kill(self, server: FaultyServer, traffic: Traffic) -> bool:
-        await traffic.answered(self._random.randrange(CALLS_MOST))
+        await traffic.answered(self._random.randrange(CALLS_MAX))
         server.kill()
         return True
 
     async def _lose_power(self, server: FaultyServer, traffic: Traffic) -> bool:
-        await traffic.answered(self._random.randrange(CALLS_MOST))
+        await traffic.answered(self._random.randrange(CALLS_MAX))
         await asyncio.to_thread(server.lose_power)
         return True
 
     async def _stop(self, server: FaultyServer, traffic: Traffic) -> bool:
-        await traffic.answered(self._random.randrange(CALLS_MOST))
+        await traffic.answered(self._random.randrange(CALLS_MAX))
         code = await asyncio.to_thread(server.stop)
         assert code == 0, f"the drain ended with {code}"
         return True
@@ -143,36 +139,30 @@ class Campaign:
         return True
 
     async def _no_files(self, server: FaultyServer, traffic: Traffic) -> bool:
-        await traffic.answered(self._random.randrange(50, CALLS_MOST))  # its clients are connected
+        await traffic.answered(self._random.randrange(50, CALLS_MAX))  # its clients are connected
         refused = traffic.counts["refused"]
         with no_free_files(server.pid):
-            goal = refused + self._random.randrange(1, CALLS_MOST)
+            goal = refused + self._random.randrange(1, CALLS_MAX)
             await traffic.until(lambda: traffic.counts["refused"] > goal, "calls are refused for want of a descriptor")
         await traffic.answered(50)
         assert QUARANTINED not in server.log_text(), "a message was taken for damaged"
         return True
 
-    def _at_work(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
-        async def fault(server: FaultyServer, traffic: Traffic) -> bool:
-            server.kill()
-            nth = self._random.randrange(1, 200 if moment.startswith("commit") else 4)
-            try:
-                await steps.end_while_serving(server, traffic, moment, nth, self._action())
-            except TimeoutError:
-                server.kill()  # the step occurred less often
-                return False
-            return True
+    async def _at_work(self, moment: str, server: FaultyServer, traffic: Traffic) -> bool:
+        server.kill()
+        nth = self._random.randrange(1, 200 if moment.startswith("commit") else 4)
+        try:
+            await steps.end_while_serving(server, traffic, moment, nth, self._action())
+        except TimeoutError:
+            server.kill()  # the step occurred less often
+            return False
+        return True
 
-        return fault
-
-    def _starting(self, moment: str) -> Callable[[FaultyServer, Traffic], Awaitable[bool]]:
-        async def fault(server: FaultyServer, traffic: Traffic) -> bool:
-            server.kill()
-            if self._random.random() < 0.5:
-                await steps.serve_and_kill(server, traffic)
-            return await steps.end_at_start(server, moment, self._random.choice((1, 1, 2)), self._action())
-
-        return fault
+    async def _starting(self, moment: str, server: FaultyServer, traffic: Traffic) -> bool:
+        server.kill()
+        if self._random.random() < 0.5:
+            await steps.serve_and_kill(server, traffic)
+        return await steps.end_at_start(server, moment, self._random.choice((1, 1, 2)), self._action())
 
     def _action(self) -> str:
         return self._random.choice(("kill", "power"))

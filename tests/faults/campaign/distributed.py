@@ -1,11 +1,9 @@
 """The form on many machines: three Cassandra nodes, a Redis, metadata nodes, backends and frontends, all on loopback.
 
-A proxy (:mod:`tests.faults.tools.proxy`) between the processes and Cassandra, and before each backend, injects network
+A proxy (:mod:`tests.servers.proxy`) between the processes and Cassandra, and before each backend, injects network
 faults between any two of them.  The clocks and disks of Cassandra can be disturbed too
 (:mod:`tests.faults.tools.wrong`).
 """
-
-from __future__ import annotations
 
 import math
 import sys
@@ -19,13 +17,14 @@ from pathlib import Path
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import WhiteListRoundRobinPolicy
 
-from bench.cluster import ACCOUNT, HOST, REGION, LocalCluster, Process
-from bench.servers.cassandra_server import QUICK_START, CassandraCluster
 from tests.faults.campaign.forms import BACK_SECONDS, Form
 from tests.faults.campaign.owners import owner_of
 from tests.faults.campaign.splitting import Splitter
-from tests.faults.tools.proxy import Direction, Proxy
 from tests.faults.tools.wrong import NoCompiler, Wrong, make_library
+from tests.servers.cassandra_server import QUICK_START, CassandraCluster
+from tests.servers.local_cluster import HOST, LocalCluster, Process
+from tests.servers.proxy import Direction, Proxy
+from tests.servers.server import ACCOUNT, REGION
 from tests.servers.waiting import wait_until
 
 PROXY_HOST = "127.0.1.{number}"
@@ -58,7 +57,6 @@ class ProxiedCassandra(CassandraCluster):
         return wrongs
 
     def clock_of(self, number: int) -> float:
-        """Return the clock of a node, as the node reports it."""
         host = self.nodes[number].host
         profile = ExecutionProfile(WhiteListRoundRobinPolicy([host]), request_timeout=30)
         driver = Cluster([host], self.port, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
@@ -96,10 +94,7 @@ class Distributed(Form):
         backends: int = 3,
         managers: int = 0,
     ) -> None:
-        """Set up the form.
-
-        ``cassandra``: a running one, which gets no faults and is not stopped.  Without it, three nodes are started.
-        """
+        """``cassandra``: a running one, which gets no faults and is not stopped; else three nodes are started."""
         self.folder = folder
         self._stack = ExitStack()
         self._own_cassandra = ProxiedCassandra() if cassandra is None else None
@@ -115,9 +110,7 @@ class Distributed(Form):
             settings={"PARTITION_RATE": "0"},  # queues are split only by faults
         )
         self.is_split = False
-        """True if the queue :data:`~tests.faults.tools.traffic.WORK` has several partitions; else its dead-letter queue
-        may have.
-        """
+        """True if the queue ``WORK`` has several partitions; else its dead-letter queue may have."""
         self.wrongs = [] if self._own_cassandra is None else self._own_cassandra.make_wrong(folder)
         self.name = f"{len(used.nodes)} Cassandra, {metadata} metadata, {backends} backends, 2 frontends"
         self.backends = [process.name for process in self.cluster.of("backend")]
@@ -140,7 +133,6 @@ class Distributed(Form):
 
     @property
     def proxies(self) -> list[Proxy]:
-        """Proxies of the Cassandra nodes."""
         return [] if self._own_cassandra is None else self._own_cassandra.proxies
 
     # --- its life -----------------------------------------------------------------------------------------
@@ -194,7 +186,6 @@ class Distributed(Form):
         return "".join(f"--- {process.name}\n{process.log()[-2000:]}\n" for process in self.cluster)
 
     def log_of(self, name: str) -> str:
-        """Return the log of a process."""
         return self.cluster[name].log()
 
     # --- faults -------------------------------------------------------------------------------------------
@@ -238,6 +229,15 @@ class Distributed(Form):
         else:
             start()
 
+    def cassandra_hangs(self, number: int, seconds: float) -> None:
+        """Suspend a node of Cassandra for a while: it keeps its connections, and does not answer."""
+        node = self.cluster.cassandra.nodes[number]
+        node.pause()
+        try:
+            time.sleep(seconds)
+        finally:
+            node.resume()
+
     @contextmanager
     def bad_network(self, proxies: Sequence[Proxy], weather: Callable[[Proxy], None]) -> Iterator[None]:
         """Apply a network fault to these proxies during the block."""
@@ -270,7 +270,6 @@ class Distributed(Form):
         return owner_of(self.cluster.settings(), ACCOUNT, queue)
 
     def splitter(self) -> Splitter:
-        """Return a splitter of this cluster's queues."""
         return Splitter(self.cluster.settings(), ACCOUNT)
 
     def wrong_clock(self, number: int, seconds: float, meanwhile: Callable[[], object]) -> None:
@@ -307,6 +306,5 @@ class Distributed(Form):
         self.cluster.redis.start()
 
     def redis_flushed(self) -> None:
-        """Delete everything in the Redis."""
         assert self.cluster.redis is not None
         self.cluster.redis.flush()

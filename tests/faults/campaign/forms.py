@@ -1,18 +1,16 @@
 """Running services of several processes, in each form, and faults of their processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from bench.servers import proc
 from holdfast.settings import Settings, load
 from tests.faults.campaign.owners import owner_of
 from tests.faults.tools.client import Endpoint
 from tests.faults.tools.process import SETTINGS
+from tests.servers import proc
 from tests.servers.server import ACCOUNT
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
@@ -56,7 +54,6 @@ class Form(ABC):
         """Return the logs of all processes."""
 
     def log_tail(self) -> str:
-        """Return the ends of all logs."""
         return self.log_text()[-8000:]
 
     def log_of(self, name: str) -> str:
@@ -95,12 +92,12 @@ class Form(ABC):
     ) -> None:
         """Act, and wait until this text has been logged once more than before, by any process or by ``of``."""
 
-        def said() -> int:
+        def log_length() -> int:
             return (self.log_text() if of is None else self.log_of(of)).count(text)
 
-        before = said()
+        before = log_length()
         act()
-        wait_until(lambda: said() > before, f"{text!r} is logged again", seconds)
+        wait_until(lambda: log_length() > before, f"{text!r} is logged again", seconds)
 
     def environment(self) -> dict[str, str]:
         """Environment with which faults of a process's clock and disk can be injected."""
@@ -110,11 +107,11 @@ class Form(ABC):
 class OneMachine(Form):
     """``holdfast serve --frontends 2``, with one backend or several; its supervisor restarts dead processes."""
 
-    def __init__(self, folder: Path, backends: int = 1, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, backends: int = 1) -> None:
         more = {"BACKENDS": str(backends)} if backends > 1 else {}
         self.name = f"--frontends 2 --backends {backends}"
         self.folder = folder
-        self.server = Several(folder, {**SETTINGS, **more, **(settings or {})})
+        self.server = Several(folder, {**SETTINGS, **more})
         self.server.settings.update(self.environment())
         self.endpoint = self.server
         self.frontends = ["frontend-1", "frontend-2"]
@@ -138,7 +135,6 @@ class OneMachine(Form):
         return owner_of(self.settings(), ACCOUNT, queue)
 
     def settings(self) -> Settings:
-        """Settings of its processes."""
         return load({}, {**self.server.settings, "HOLDFAST_DATA": str(self.server.data)})
 
     def kill_all(self) -> None:

@@ -10,8 +10,6 @@ replaced.  So a harmful change of the chart fails the test.
 * :func:`roll_out` does so with all pods of a StatefulSet, one by one, from the last to the first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -19,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
-from bench.cluster import HOST, Process
 from tests.helm.chart import FILES, kinds, render
+from tests.servers.local_cluster import HOST, Process
 
 LEARNS_SECONDS = 0.5
 """Delay after which the balancer knows that a pod is terminating."""
@@ -34,7 +32,6 @@ class Pods(NamedTuple):
     hook: list[str]
     """Command of the preStop hook; empty: there is none."""
     grace_seconds: float
-    """Termination grace period."""
     ready_path: str
     ready_port: str
     min_ready_seconds: float
@@ -121,15 +118,15 @@ class ServiceBalancer:
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
         try:
-            theirs = await asyncio.open_connection(HOST, random.choice(sorted(self._ready)))
+            upstream = await asyncio.open_connection(HOST, random.choice(sorted(self._ready)))
         except (OSError, IndexError):
             writer.transport.abort()  # the connection fails, and so does the client's call
             return
         try:
-            await asyncio.gather(_pass_on(reader, theirs[1]), _pass_on(theirs[0], writer))
+            await asyncio.gather(_pass_on(reader, upstream[1]), _pass_on(upstream[0], writer))
         finally:
             writer.transport.abort()
-            theirs[1].transport.abort()
+            upstream[1].transport.abort()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

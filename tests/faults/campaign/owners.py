@@ -1,13 +1,12 @@
 """Owner of a queue, so that a fault is injected into the backend that its clients use."""
 
-from __future__ import annotations
-
 import asyncio
 
-from backend.serving.shards import shard_of
+from backend.api import shard_of
 from holdfast.runtime.stores import Stores
 from holdfast.settings import Settings
 from metadata_service.models import Queue
+from tests.closing import closing
 
 
 def owner_of(settings: Settings, account: str, queue: str) -> str:
@@ -21,20 +20,14 @@ def queue_of(settings: Settings, account: str, name: str) -> Queue:
 
 
 async def _queue_of(settings: Settings, account: str, name: str) -> Queue:
-    stores = Stores(settings)
-    try:
-        return await (await stores.metadata()).get_queue(account, name)
-    finally:
-        await stores.close()
+    async with closing(Stores(settings)) as stores:
+        return await (await stores.metadata()).queues.get_queue(account, name)
 
 
 async def _owner_of(settings: Settings, account: str, name: str) -> str:
-    stores = Stores(settings)
-    try:
+    async with closing(Stores(settings)) as stores:
         metadata, entries = await stores.metadata(), await stores.entries()
-        shard = shard_of((await metadata.get_queue(account, name)).partitions[0].id)
+        shard = shard_of((await metadata.queues.get_queue(account, name)).partitions[0].id)
         (log,) = [entry.owner_log for entry in await entries.shards() if entry.shard == shard]
         (node,) = [entry.node for entry in await entries.logs() if entry.log_id == log]
         return node
-    finally:
-        await stores.close()

@@ -6,22 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import LocalCluster
-from bench.servers.cassandra_server import QUICK_START, CassandraCluster
-from metadata_service.opening import CannotOpen
-from tests.faults.campaign import quorum
 from tests.faults.campaign.distributed import Distributed
 from tests.faults.campaign.forms import Form, OneMachine
-from tests.faults.campaign.whole import FAULT_SECONDS, Fault, FaultResults, campaign
+from tests.faults.campaign.whole import Fault, FaultResults, SomeForm, campaign
 from tests.faults.clusters.heavy import HeavyMoves
 from tests.faults.clusters.restored import CLUSTERS, TwoClusters
 from tests.faults.disks.bad_block import BadBlock
 from tests.faults.processes.out_of_files import OUT_SECONDS, no_free_files, out_of_files
-from tests.faults.tools.proxy import Direction
 from tests.faults.tools.traffic import DEAD, ORDERS, WORK
+from tests.servers.cassandra_server import QUICK_START
+from tests.servers.local_cluster import LocalCluster
+from tests.servers.proxy import Direction
 
 APART_SECONDS = 10.0
 """Duration of a network fault: longer than its detection and a takeover."""
@@ -52,11 +51,11 @@ def killed(name: str) -> Callable[[Form], None]:
     return lambda form: form.kill(name)
 
 
-def frozen(form: Form, name: str, seconds: float = FREEZE_SECONDS) -> None:
+def frozen(form: Form, name: str) -> None:
     """Send SIGSTOP, and SIGCONT after a while."""
     form.pause(name)
     try:
-        time.sleep(seconds)
+        time.sleep(FREEZE_SECONDS)
     finally:
         form.resume(name)
 
@@ -92,8 +91,8 @@ def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
     faults: list[Fault[OneMachine]] = [
         *[Fault[OneMachine](f"kill -9 of {name}", killed(name)) for name in (*form.frontends, *form.backends)],
         Fault("kill -9 of all processes", OneMachine.kill_all),
-        Fault("a frontend stands still (SIGSTOP), and goes on", lambda f: frozen(f, f.frontends[0])),
-        Fault("a backend stands still (SIGSTOP): it is killed, and its shards served", lambda f: hung(f, one)),
+        Fault("a frontend is paused (SIGSTOP), and continued", lambda f: frozen(f, f.frontends[0])),
+        Fault("a backend is paused (SIGSTOP): it is killed, and its shards served", lambda f: hung(f, one)),
         Fault("a frontend's clock 10 minutes ahead", lambda f: clock_off(f, f.frontends[0], MINUTES_SECONDS)),
         Fault("a backend's clock an hour ahead", lambda f: clock_off(f, one, HOUR_SECONDS)),
         Fault("a backend's clock an hour behind", lambda f: clock_off(f, one, -HOUR_SECONDS)),
@@ -108,33 +107,23 @@ def on_one_machine(form: OneMachine) -> list[Fault[OneMachine]]:
     return [*faults, Fault("rolling restart of everything", OneMachine.restart_all)]
 
 
-def moves_of_heavy_groups() -> Iterator[Fault[Any]]:
+def moves_of_heavy_groups() -> list[Fault[Any]]:
     """Faults during transfers of messages near 1 MiB, in batches larger than one call carries."""
+    meanwhile: dict[str, Callable[[Form, str, str, str], object]] = {
+        "": lambda form, yard, pile, goal: None,
+        ", and the node that they leave is killed": lambda form, yard, pile, goal: kill_owner(form, pile),
+        ", and the node that receives them is killed": lambda form, yard, pile, goal: kill_owner(form, goal),
+        ", and one has no file descriptor left": lambda form, yard, pile, goal: out_of_files(form, form.owner_of(pile)),
+    }
+    return [
+        Fault(f"groups of messages near 1 MiB move between nodes{text}", partial(move_heavy_groups, act), alone=True)
+        for text, act in meanwhile.items()
+    ]
 
-    def moved(meanwhile: Callable[[Form, str, str, str], object]) -> Callable[[Form], None]:
-        def do(form: Form) -> None:
-            moves = HeavyMoves(form.endpoint, form.owner_of)
-            asyncio.run(moves.run(lambda *queues: meanwhile(form, *queues)))
 
-        return do
-
-    what = "groups of messages near 1 MiB move between nodes"
-    yield Fault(what, moved(lambda *_: None), alone=True)
-    yield Fault(
-        f"{what}, and the node that they leave is killed",
-        moved(lambda f, yard, pile, _: kill_owner(f, pile)),
-        alone=True,
-    )
-    yield Fault(
-        f"{what}, and the node that they come to is killed",
-        moved(lambda f, *queues: kill_owner(f, queues[2])),
-        alone=True,
-    )
-    yield Fault(
-        f"{what}, and one has no file descriptor left",
-        moved(lambda f, yard, pile, _: out_of_files(f, f.owner_of(pile))),
-        alone=True,
-    )
+def move_heavy_groups(meanwhile: Callable[[Form, str, str, str], object], form: Form) -> None:
+    """Move heavy messages through three queues of the form, which ``meanwhile`` gets."""
+    asyncio.run(HeavyMoves(form.endpoint, form.owner_of).run(partial(meanwhile, form)))
 
 
 def kill_owner(form: Form, queue: str) -> None:
@@ -170,9 +159,9 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
     faults = [
         *[Fault[Distributed](f"kill -9 of {name}", killed(name)) for name in named],
         Fault("kill -9 of all of Holdfast", Distributed.kill_all),
-        Fault("an owner of shards stands still past its takeover, and goes on", zombie(WORK)),
-        Fault("a metadata node stands still, and goes on", lambda f: frozen(f, metadata)),
-        Fault("a frontend stands still, and goes on", lambda f: frozen(f, frontend)),
+        Fault("an owner of shards is paused past its takeover, and continued", zombie(WORK)),
+        Fault("a metadata node is paused, and continued", lambda f: frozen(f, metadata)),
+        Fault("a frontend is paused, and continued", lambda f: frozen(f, frontend)),
         *[Fault(f"a backend and its callers apart{text}", apart(ORDERS, way)) for text, way in WAYS.items()],
         *[
             Fault(f"a backend and one frontend apart{text}", apart_from(WORK, frontend, way))
@@ -195,6 +184,8 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
         Fault("Redis flushed", Distributed.redis_flushed),
         Fault("one Cassandra node killed, and back", lambda f: f.without_cassandra([0], APART_SECONDS)),
         Fault("two Cassandra nodes killed, and back", lambda f: f.without_cassandra([1, 2], APART_SECONDS)),
+        Fault("all Cassandra nodes killed, and back", lambda f: f.without_cassandra([0, 1, 2], APART_SECONDS)),
+        Fault("a Cassandra node is paused, and continued", lambda f: f.cassandra_hangs(0, APART_SECONDS)),
         Fault("rolling restart of everything", Distributed.restart_all),
         Fault("a split, while the owner is a zombie", resized(WORK, 3, zombie(WORK)), alone=True),
         Fault(
@@ -205,7 +196,7 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
     ]
     faults += [
         *moves_of_heavy_groups(),
-        Fault("groups of messages near 1 MiB move, while their queues are split", split_heavy, alone=True),
+        Fault("messages near 1 MiB move, while their queues are split", split_heavy, alone=True),
     ]
     if form.wrongs:
         faults += [
@@ -218,7 +209,6 @@ def on_cassandra(form: Distributed) -> list[Fault[Distributed]]:
 
 
 def a_while() -> None:
-    """Wait, so that a fault lasts."""
     time.sleep(WRONG_SECONDS)
 
 
@@ -266,8 +256,8 @@ def resized(queue: str, partitions: int, meanwhile: Callable[[Distributed], obje
 
 
 def split_heavy(form: Distributed) -> None:
-    """Give each of the queues through which heavy groups move two more partitions."""
-    moves = HeavyMoves(form.endpoint, form.owner_of, groups=6)
+    """Give each of the standard queues through which heavy messages move two more partitions."""
+    moves = HeavyMoves(form.endpoint, form.owner_of, fifo=False, groups=3)
     asyncio.run(moves.run(lambda *queues: form.splitter().resize(dict.fromkeys(queues, 3))))
 
 
@@ -277,65 +267,7 @@ def split_and_drain(form: Distributed) -> None:
     form.is_split = not form.is_split
 
 
-async def _one_machine(folder: Path, backends: int, seed: int, told: Told, only: str) -> list[FaultResults]:
-    return await campaign(
-        lambda number: OneMachine(made(folder / str(number)), backends),
-        on_one_machine,
-        seed,
-        told=told,
-        early_share=EARLY_SHARE,
-        only=only,
-    )
-
-
-async def _cassandra(folder: Path, seed: int, told: Told, only: str) -> list[FaultResults]:
-    rows = await campaign(
-        lambda number: Distributed(made(folder / str(number)), managers=1),
-        on_cassandra,
-        seed,
-        told=told,
-        early_share=EARLY_SHARE,
-        amid=split_and_drain,
-        only=only,
-    )
-    return rows + await asyncio.to_thread(of_one_node, told, only)
-
-
-def of_one_node(told: Told, only: str) -> list[FaultResults]:
-    """Run the faults of :mod:`tests.faults.campaign.quorum`; returns rows."""
-    rows: list[FaultResults] = []
-    names = [fault.__name__.replace("_", " ") for fault in quorum.FAULTS]
-    numbers = [number for number, name in enumerate(names) if only in name]
-    if not numbers:
-        return rows
-    with CassandraCluster(3, heap="384m", java_options=QUICK_START) as cassandra:
-        for number in numbers:
-            row = FaultResults("a backend's node on 3 Cassandra", names[number])
-            try:
-                seen = asyncio.run(_in_time(cassandra, number))
-                row.fault, row.calls = seen.fault, seen.acknowledged + seen.refused
-                row.errors['refused, with "try again"'] = seen.refused
-                row.stall_seconds, row.lost = seen.stall_seconds, seen.lost
-                row.duplicates["twice"] = seen.duplicated
-                row.broken = [] if seen.kept else [str(seen)]
-            except Exception as error:
-                row.broken = [f"{error!r}"]
-            row.errors, row.duplicates = +row.errors, +row.duplicates
-            rows.append(row)
-            told(row)
-    return rows
-
-
-async def _in_time(cassandra: CassandraCluster, number: int) -> quorum.FaultObservations:
-    async with asyncio.timeout(FAULT_SECONDS):
-        while True:
-            try:
-                return await quorum.run(cassandra, "faults", number)
-            except CannotOpen:  # three nodes that have just started may take long to agree on the schema
-                await asyncio.sleep(1)
-
-
-async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[FaultResults]:
+async def _two_clusters(folder: Path, seed: int, on_result: OnResult, only: str) -> list[FaultResults]:
     """Back up two backend clusters under load, lose and restore them, with and without a fault meanwhile."""
     rows: list[FaultResults] = []
     amiss: dict[str, Callable[[LocalCluster], object]] = {
@@ -358,15 +290,12 @@ async def _two_clusters(folder: Path, seed: int, told: Told, only: str) -> list[
         row.broken += service.seen.broken
         row.fault += f" ({service.seen.had_to_be_there} had to be there, {service.seen.had_to_be_gone} not)"
         rows.append(row)
-        told(row)
+        on_result(row)
     return rows
 
 
 def two_clusters() -> LocalCluster:
-    """Make a cluster, not started, with one backend in each backend cluster.
-
-    It has one Cassandra node, because a backup may hold all logs for 1.2 s at most.
-    """
+    """Make a cluster, not started, with one Cassandra node, because a backup may hold all logs for 1.2 s at most."""
     cluster = LocalCluster(cassandra=1, metadata=1, backends=1, managers=1, redis=False, java_options=QUICK_START)
     cluster.add_backend(CLUSTERS[1])
     return cluster
@@ -381,18 +310,35 @@ def backend_killed(cluster: LocalCluster) -> None:
 
 
 def made(folder: Path) -> Path:
-    """Create the folder, and return it."""
     folder.mkdir()
     return folder
 
 
-Told = Callable[[FaultResults], None]
+OnResult = Callable[[FaultResults], None]
 """Receiver of each row as it is completed."""
+RunForm = Callable[[Path, int, OnResult, str], Coroutine[None, None, list[FaultResults]]]
+"""Runs the planned faults whose names contain a text, in a folder of its own: (folder, seed, on_result, text)."""
 
-FORMS: dict[str, Callable[[Path, int, Told, str], Coroutine[None, None, list[FaultResults]]]] = {
-    "frontends": lambda folder, seed, told, only: _one_machine(folder, 1, seed, told, only),
-    "backends": lambda folder, seed, told, only: _one_machine(folder, 3, seed, told, only),
-    "cassandra": _cassandra,
+
+def _campaign(
+    make: Callable[[Path], SomeForm],
+    plan: Callable[[SomeForm], list[Fault[SomeForm]]],
+    amid: Callable[[SomeForm], object] | None = None,
+) -> RunForm:
+    return lambda folder, seed, on_result, only: campaign(
+        lambda number: make(made(folder / str(number))),
+        plan,
+        seed,
+        on_result=on_result,
+        early_share=EARLY_SHARE,
+        amid=amid,
+        only=only,
+    )
+
+
+FORMS: dict[str, RunForm] = {
+    "frontends": _campaign(OneMachine, on_one_machine),
+    "backends": _campaign(lambda folder: OneMachine(folder, 3), on_one_machine),
+    "cassandra": _campaign(lambda folder: Distributed(folder, managers=1), on_cassandra, amid=split_and_drain),
     "two-clusters": _two_clusters,
 }
-"""Functions by form's name.  Each runs the planned faults whose names contain a text, in a folder of its own."""

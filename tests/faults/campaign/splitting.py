@@ -1,7 +1,5 @@
 """Splits and drains of queues' partitions in a cluster under load, by a process outside it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
@@ -17,6 +15,7 @@ from metadata_service.clusters.partition_map import NotPossible, changing, open_
 from metadata_service.models import Queue
 from metadata_service.opening import CannotOpen
 from metadata_service.store import MetadataStore, StoreError
+from tests.closing import closing
 
 FINISHED_SECONDS = 150.0
 """Timeout for completion, once the simultaneous fault is over."""
@@ -40,11 +39,7 @@ class Splitter:
         """Last observed state, by queue."""
 
     def resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Give these queues this many partitions; returns when all tokens are transferred, and drained partitions
-        removed.
-
-        ``meanwhile`` is called as soon as each change has started.
-        """
+        """Give queues this many partitions, and finish; ``meanwhile`` is called as soon as each change has started."""
         asyncio.run(self._resize(wanted, meanwhile))
 
     async def _resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object]) -> None:
@@ -61,22 +56,18 @@ class Splitter:
             raise TimeoutError(f"{wanted} is not so after {FINISHED_SECONDS:.0f} s: {self._waits_for}") from error
 
     async def _open_and_resize(self, wanted: Mapping[str, int], meanwhile: Callable[[], object]) -> None:
-        stores = Stores(self._settings)
-        try:
+        async with closing(Stores(self._settings)) as stores:
             metadata, entries = await stores.metadata(), await stores.entries()
-            peer = ClusterBackend.begin(nodes_of(entries), secret=cluster_secret(self._settings), name="splitter")
-            try:
-                resolver = StoreResolver(metadata, self._settings)
-                hands = _Hands(metadata, Splits(metadata, peer, resolver, now_ms))
+            async with closing(
+                ClusterBackend.start(nodes_of(entries), secret=cluster_secret(self._settings), name="splitter")
+            ) as peer:
+                resolver = StoreResolver(metadata.queues, self._settings)
+                hands = _Hands(metadata, Splits(metadata.queues, peer, resolver, now_ms))
                 await asyncio.gather(
                     *(self._until(hands, name, count, self._started) for name, count in wanted.items())
                 )
                 await asyncio.to_thread(meanwhile)
                 await asyncio.gather(*(self._until(hands, name, count, self._ended) for name, count in wanted.items()))
-            finally:
-                await peer.close()
-        finally:
-            await stores.close()
 
     async def _until(
         self, hands: _Hands, name: str, count: int, is_so: Callable[[_Hands, str, int], Awaitable[bool]]
@@ -108,6 +99,6 @@ class Splitter:
         return await hands.splits.finish(queue.queue_id, linger_seconds=0)
 
     async def _poll(self, hands: _Hands, name: str) -> Queue:
-        queue = await hands.metadata.get_queue(self._account, name)
+        queue = await hands.metadata.queues.get_queue(self._account, name)
         self._waits_for[name] = f"version {queue.version}, {queue.partitions}"
         return queue

@@ -1,39 +1,42 @@
 """Steps at which a server is ended, and functions that end it there."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
 from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
 from tests.faults.tools.traffic import Traffic
 
-_WRITE = ("before", "half", "after")
-_CALL = ("before", "after")
+
+def _moments(groups: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the moments of all steps of each group: before and after, and within a write."""
+    return {
+        group: tuple(
+            f"{step}.{moment}"
+            for step in steps.split()
+            for moment in ("before", "half", "after")
+            if moment != "half" or step.endswith(".write")
+        )
+        for group, steps in groups.items()
+    }
 
 
-def _all(*moments_of: tuple[str, tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(f"{step}.{moment}" for step, moments in moments_of for moment in moments)
-
-
-COMMIT = _all(("commit.write", _WRITE), ("commit.sync", _CALL))
-SEGMENT = _all(("segment.create", _CALL), ("preallocate.write", _WRITE), ("preallocate.sync", _CALL))
-CHECKPOINT = _all(
-    ("piece.create", _CALL),
-    ("piece.write", _WRITE),
-    ("piece.sync", _CALL),
-    ("folder.sync", _CALL),
-    ("shards.update", _CALL),
+WHILE_SERVING = _moments(
+    {
+        "commit": "commit.write commit.sync",
+        "segment": "segment.create preallocate.write preallocate.sync",
+        "checkpoint": "piece.create piece.write piece.sync folder.sync shards.update",
+        "cleaning": "log.update segment.unlink piece.unlink metadata.commit",
+    }
 )
-CLEANING = _all(("log.update", _CALL), ("segment.unlink", _CALL), ("piece.unlink", _CALL), ("metadata.commit", _CALL))
-WHILE_SERVING = {"commit": COMMIT, "segment": SEGMENT, "checkpoint": CHECKPOINT, "cleaning": CLEANING}
 """Steps of a serving server."""
 
-AT_START = {
-    "claim": _all(("incarnation.new", _CALL), ("log.update", _CALL), ("metadata.commit", _CALL)),
-    "seal": _all(("tail.write", _WRITE), ("tail.sync", _CALL), ("trim.truncate", _CALL), ("trim.sync", _CALL)),
-    "open": _all(
-        ("segment.create", _CALL), ("preallocate.write", _WRITE), ("folder.sync", _CALL), ("shards.update", _CALL)
-    ),
-}
+AT_START = _moments(
+    {
+        "claim": "incarnation.new log.update metadata.commit",
+        "seal": "tail.write tail.sync trim.truncate trim.sync",
+        "open": "segment.create preallocate.write folder.sync shards.update",
+    }
+)
 """Steps of a server that recovers its predecessor's data."""
 
 FIRST_AFTER_START = {

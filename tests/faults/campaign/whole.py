@@ -5,13 +5,11 @@ judged (:mod:`tests.histories`).  A fault that breaks a promise, takes too long,
 that, and the campaign continues with another cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from tests.faults.campaign.forms import Form
@@ -23,9 +21,9 @@ CALLS_BEFORE = 150
 CALLS_AFTER = 150
 FAULT_SECONDS = 300.0
 """Timeout of a fault, from the calls before it to the empty queues."""
-STARTS_MOST = 8
+STARTS_MAX = 8
 """Maximum number of clusters of one form; remaining faults are then reported as not run."""
-OPEN_MOST = 300
+OPEN_MAX = 300
 """Limit of undeleted messages: few, so that the queues are soon empty."""
 QUARANTINED = "is quarantined"
 """Log text of a process about a message that is permanently unreadable."""
@@ -45,13 +43,10 @@ class Fault(Generic[SomeForm]):
 
 @dataclass
 class FaultResults:
-    """Results of one fault."""
-
     form: str
     fault: str
     calls: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """Errors that clients got, by name."""
     stall_seconds: float = 0.0
     """Longest time without an acknowledged send to some queue, from the start of the fault."""
     lost: int = 0
@@ -67,12 +62,12 @@ class CampaignRun(Generic[SomeForm]):
         self.form = form
         self._traffic = traffic
         self._amid = amid
-        self._before = _Counts(0, Counter(), 0, Counter(), 0)
+        self._total = FaultResults(form.name, "all so far")
         self._quarantined = 0
 
     async def fault(self, fault: Fault[SomeForm]) -> FaultResults:
         """Inject one fault, and judge."""
-        traffic, row = self._traffic, FaultResults(self.form.name, fault.name)
+        traffic = self._traffic
         await traffic.answered(CALLS_BEFORE)
         started_at = time.monotonic()
         acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
@@ -82,39 +77,32 @@ class CampaignRun(Generic[SomeForm]):
             await each
         await traffic.answered(CALLS_AFTER)
         ended = time.monotonic()
-        row.stall_seconds = traffic.recorder.longest_stall_seconds(started_at, ended)
         if self._amid is not None:
             traffic.unseen.append((started_at, ended))  # queues have several partitions
         verdict = await traffic.verify()
-        before, self._before = (
-            self._before,
-            _Counts(
-                traffic.recorder.calls,
-                Counter(traffic.recorder.errors),
-                len(verdict.total.lost),
-                Counter(verdict.total.duplicates),
-                len(verdict.broken) + len(traffic.failures),
-            ),
+        before = self._total
+        total = self._total = FaultResults(
+            self.form.name,
+            fault.name,
+            traffic.recorder.calls,
+            Counter(traffic.recorder.errors),
+            traffic.recorder.longest_stall_seconds(started_at, ended),
+            len(verdict.total.lost),
+            Counter(verdict.total.duplicates),
+            [*verdict.broken, *traffic.failures],
         )
-        row.calls = self._before.calls - before.calls
-        row.errors = self._before.errors - before.errors
-        row.lost = self._before.lost - before.lost
-        row.duplicates = self._before.duplicates - before.duplicates
-        if self._before.broken > before.broken:
-            row.broken = [*verdict.broken, *traffic.failures]
+        row = replace(
+            total,
+            calls=total.calls - before.calls,
+            errors=total.errors - before.errors,
+            lost=total.lost - before.lost,
+            duplicates=total.duplicates - before.duplicates,
+            broken=list(total.broken) if len(total.broken) > len(before.broken) else [],
+        )
         before_it, self._quarantined = self._quarantined, self.form.log_text().count(QUARANTINED)
         if self._quarantined > before_it and not fault.damages:
             row.broken.append(f"{self._quarantined - before_it} messages were quarantined, and no byte was lost")
         return row
-
-
-@dataclass(frozen=True)
-class _Counts:
-    calls: int
-    errors: Counter[str]
-    lost: int
-    duplicates: Counter[str]
-    broken: int
 
 
 async def run(
@@ -122,19 +110,16 @@ async def run(
     faults: Sequence[Fault[SomeForm]],
     seed: int,
     *,
-    told: Callable[[FaultResults], None] = lambda row: None,
+    on_result: Callable[[FaultResults], None] = lambda row: None,
     early_share: float = 0.0,
     amid: Callable[[SomeForm], object] | None = None,
 ) -> list[FaultResults]:
-    """Start the form, inject all these faults under load, and end it.
-
-    A fault after which clients are no longer served, or that cannot be injected, is a broken promise, and the last one.
-    """
+    """Start the form, inject all these faults under load, and end it; a fault that breaks a promise is the last one."""
     rows: list[FaultResults] = []
     try:
         await asyncio.to_thread(form.start)
         traffic = Traffic(
-            form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_most=OPEN_MOST
+            form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_max=OPEN_MAX
         )
         async with traffic.running():
             running = CampaignRun(form, traffic, amid)
@@ -145,7 +130,7 @@ async def run(
                 except Exception as error:
                     row = FaultResults(form.name, fault.name, broken=[f"{error!r}\n{form.log_tail()}"])
                 rows.append(row)
-                told(row)
+                on_result(row)
                 if row.broken:
                     break
     finally:
@@ -158,7 +143,7 @@ async def campaign(
     plan: Callable[[SomeForm], Sequence[Fault[SomeForm]]],
     seed: int,
     *,
-    told: Callable[[FaultResults], None],
+    on_result: Callable[[FaultResults], None],
     early_share: float = 0.0,
     amid: Callable[[SomeForm], object] | None = None,
     only: str = "",
@@ -174,15 +159,15 @@ async def campaign(
     if not faults:
         form.close()
         return rows
-    for number in range(STARTS_MOST):
+    for number in range(STARTS_MAX):
         if number:
             form = make(number)
         left = faults[len(rows) :]
         try:
-            rows += await run(form, left, seed + number, told=told, early_share=early_share, amid=amid)
+            rows += await run(form, left, seed + number, on_result=on_result, early_share=early_share, amid=amid)
         except Exception as error:  # the cluster did not start
             rows.append(FaultResults(name, left[0].name, broken=[f"not done: {error!r}"]))
-            told(rows[-1])
+            on_result(rows[-1])
         if len(rows) == len(faults):
             return rows
     return rows + [
@@ -191,7 +176,6 @@ async def campaign(
 
 
 def table(rows: Iterable[FaultResults]) -> str:
-    """Format the rows as Markdown."""
     lines = [
         "| form | fault | calls made | errors seen by clients | longest stall | lost | duplicates, explained |",
         "|---|---|---:|---|---:|---:|---|",

@@ -9,8 +9,6 @@ restored service are received, and compared with the clients' knowledge:
 * each message is there once, by its id (which a move changes) and by its content, and a FIFO group is in order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -27,20 +25,21 @@ from typing import Any
 
 from cassandra.cluster import Cluster
 
-from bench.cluster import REGION, LocalCluster
 from holdfast.commandline.client import ClientOptions
 from holdfast.commandline.client import RestClient as Operator
 from holdfast.runtime.stores import cluster_keyspace
+from tests.closing import closing
 from tests.faults.campaign.distributed import Doors
-from tests.faults.tools.client import CallRefused, Client, InDoubt, Unreachable
-from tests.faults.tools.ledger import body_of, key_of
-from tests.servers.server import ACCOUNT
+from tests.faults.tools.bodies import body_of, key_of
+from tests.faults.tools.client import CallRefused, Client, InDoubt, Unreachable, arn_of, url_of
+from tests.servers.local_cluster import LocalCluster
+from tests.servers.server import REGION
 from tests.servers.waiting import wait_until
 
 CLUSTERS = ("local", "east")
 EACH = 2
 """Number of standard queues in each cluster, and of pairs of queues between which messages are moved."""
-PLACED_MOST = 40
+PLACED_MAX = 40
 """Maximum number of queues created until each cluster has the required ones."""
 VISIBILITY_SECONDS = 5
 BODY_BYTES = 4_000
@@ -50,7 +49,7 @@ KEPT = 3
 """Share of a standard queue's messages that are received and never deleted: one in this many."""
 DELETES_BEFORE = 30
 """Number of messages of each queue that are deleted before the backup starts."""
-BACKUPS_MOST = 5
+BACKUPS_MAX = 5
 """Maximum number of backups: one that fails because of a fault reports that, and is repeated."""
 PHASE_SECONDS = 180.0
 RETRY_SECONDS = 0.1
@@ -67,14 +66,12 @@ class KnownMessage:
     sent: float = math.inf
     """Time of the send's acknowledgement."""
     id: str = ""
-    delete_begun: float = math.inf
+    delete_started: float = math.inf
     deleted: float = math.inf
 
 
 @dataclass
 class Compared:
-    """Results of one round."""
-
     calls: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     had_to_be_there: int = 0
@@ -129,14 +126,14 @@ class TwoClusters:
             listed = operator.call("GET", "clusters")["clusters"]
             return len(listed) == len(CLUSTERS) and all(one["nodes"] == 1 for one in listed)
 
-        try:
+        with contextlib.closing(operator):
             await asyncio.to_thread(wait_until, reported, "both clusters report", PHASE_SECONDS, 0.5)
             async with self._client() as client:
                 # In each cluster: standard queues, a FIFO queue, and one that exchanges messages with the other
                 # cluster's.
                 by_cluster: dict[str, list[str]] = {name: [] for name in CLUSTERS}
                 fifo: dict[str, list[str]] = {name: [] for name in CLUSTERS}
-                for number in range(PLACED_MOST):
+                for number in range(PLACED_MAX):
                     ends = ".fifo" if number % 2 else ""
                     name = f"q{number}{ends}"
                     attributes = {"VisibilityTimeout": str(VISIBILITY_SECONDS)}
@@ -147,26 +144,23 @@ class TwoClusters:
                     if all(len(by_cluster[one]) > EACH and fifo[one] for one in CLUSTERS):
                         break
                 else:
-                    raise LookupError(f"{PLACED_MOST} queues are in {by_cluster}, {fifo}")
+                    raise LookupError(f"{PLACED_MAX} queues are in {by_cluster}, {fifo}")
                 self._queues = [name for one in CLUSTERS for name in (*by_cluster[one][:EACH], fifo[one][0])]
                 source, target = (by_cluster[one][EACH] for one in CLUSTERS)
                 self._moved = source, target
-                policy = json.dumps({"deadLetterTargetArn": arn(source), "maxReceiveCount": 1000})
-                await client.repeated("SetQueueAttributes", QueueUrl=url(target), Attributes={"RedrivePolicy": policy})
+                policy = json.dumps({"deadLetterTargetArn": arn_of(source), "maxReceiveCount": 1000})
+                await client.repeated(
+                    "SetQueueAttributes", QueueUrl=url_of(target), Attributes={"RedrivePolicy": policy}
+                )
                 for _ in range(MOVED_MESSAGES):
                     await self._send(client, source)
-        finally:
-            operator.close()
 
     # --- clients --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
-        client = Client(self._doors, next(self._ports))
-        try:
+        async with closing(Client(self._doors, next(self._ports))) as client:
             yield client
-        finally:
-            await client.close()
 
     @asynccontextmanager
     async def _load(self) -> AsyncIterator[None]:
@@ -187,7 +181,7 @@ class TwoClusters:
         """Return the answer of a call; None if there was none: its effect is not known."""
         self.seen.calls += 1
         try:
-            return await client.call(action, QueueUrl=url(queue), **parameters)
+            return await client.call(action, QueueUrl=url_of(queue), **parameters)
         except (InDoubt, Unreachable, CallRefused) as error:
             if isinstance(error, CallRefused) and error.status != 503 and "expired" not in error.message.lower():
                 raise
@@ -224,7 +218,7 @@ class TwoClusters:
                 for message in (answer or {}).get("Messages", ()):
                     known = self._known[key_of(message["Body"]) or ""]
                     if queue.endswith(".fifo") or known.place % KEPT:
-                        known.delete_begun = min(known.delete_begun, time.monotonic())
+                        known.delete_started = min(known.delete_started, time.monotonic())
                         handle = message["ReceiptHandle"]
                         if await self._call(client, "DeleteMessage", queue, ReceiptHandle=handle) is not None:
                             known.deleted = min(known.deleted, time.monotonic())
@@ -237,8 +231,8 @@ class TwoClusters:
                 with contextlib.suppress(CallRefused, InDoubt, Unreachable):  # a task is running, or a process is down
                     await client.call(
                         "StartMessageMoveTask",
-                        SourceArn=arn(source),
-                        DestinationArn=arn(target),
+                        SourceArn=arn_of(source),
+                        DestinationArn=arn_of(target),
                         MaxNumberOfMessagesPerSecond=MOVES_PER_SECOND,
                     )
                 await asyncio.sleep(1)
@@ -252,7 +246,7 @@ class TwoClusters:
     async def _back_up(self, meanwhile: Callable[[LocalCluster], object]) -> tuple[float, float]:
         """Make the backup; returns its start and end."""
         disturbing = asyncio.create_task(asyncio.to_thread(meanwhile, self.cluster))
-        for _ in range(BACKUPS_MOST):
+        for _ in range(BACKUPS_MAX):
             started_at, calls = time.monotonic(), self.seen.calls
             done = await asyncio.to_thread(self.cluster.command, "backup", str(self._backups))
             ended = time.monotonic()
@@ -260,7 +254,7 @@ class TwoClusters:
                 await disturbing
                 assert self.seen.calls > calls, "nobody was at work meanwhile"
                 return started_at, ended
-        raise AssertionError(f"no backup in {BACKUPS_MOST} attempts: {done.stderr[-2000:]}")
+        raise AssertionError(f"no backup in {BACKUPS_MAX} attempts: {done.stderr[-2000:]}")
 
     def _lose_and_restore(self) -> None:
         """Kill all processes and drop all data; then restore and start."""
@@ -286,23 +280,14 @@ class TwoClusters:
 
     async def _drain_one(self, queue: str) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
-        names = [f"ApproximateNumberOfMessages{name}" for name in ("", "NotVisible", "Delayed")]
         end = time.monotonic() + PHASE_SECONDS
         async with self._client() as client:
             while True:
-                answer = await client.repeated(
-                    "ReceiveMessage", QueueUrl=url(queue), MaxNumberOfMessages=10, WaitTimeSeconds=1
-                )
-                for message in answer.get("Messages", ()):
-                    key = key_of(message["Body"])
-                    assert key is not None, f"{message['MessageId']} has a body that nobody sent"
-                    found.append((key, message["MessageId"]))
-                    await client.repeated("DeleteMessage", QueueUrl=url(queue), ReceiptHandle=message["ReceiptHandle"])
-                if not answer.get("Messages"):
-                    counted = await client.repeated("GetQueueAttributes", QueueUrl=url(queue), AttributeNames=["All"])
-                    if not any(int(counted["Attributes"][name]) for name in names):
-                        return found
-                    assert time.monotonic() < end, f"{queue} is not empty after {PHASE_SECONDS:g} s: {counted}"
+                received = await client.receive_all(url_of(queue), delete=True, WaitTimeSeconds=1)
+                found += [(key, message["MessageId"]) for key, message in received]
+                if not (left := await client.stored(url_of(queue))):
+                    return found
+                assert time.monotonic() < end, f"{queue} is not empty after {PHASE_SECONDS:g} s: {left} are left"
 
 
 def compare(
@@ -321,7 +306,7 @@ def compare(
     times = Counter(key for found in there.values() for key, _ in found)
     seen.there = times.total()
     for key, known in known_of.items():
-        if known.sent < started_at and known.delete_begun > ended:
+        if known.sent < started_at and known.delete_started > ended:
             seen.had_to_be_there += 1
             if not times[key]:
                 seen.lost.append(f"{known.id} ({key}) of {known.queue} was acknowledged before, and is lost")
@@ -345,14 +330,6 @@ def compare(
                     seen.broken.append(f"{key} of group {known.group} is out of order")
                 places[known.group] = known.place
     seen.broken += seen.lost
-
-
-def arn(queue: str) -> str:
-    return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"
-
-
-def url(queue: str) -> str:
-    return f"http://127.0.0.1/{ACCOUNT}/{queue}"
 
 
 async def _until(condition: Callable[[], bool], what: str) -> None:

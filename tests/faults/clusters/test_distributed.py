@@ -1,21 +1,19 @@
 """The roles on Cassandra, with clients at both frontends: an owner of shards becomes a zombie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from bench.servers.cassandra_server import CassandraCluster
 from tests.faults.campaign import whole
 from tests.faults.campaign.distributed import Distributed
 from tests.faults.campaign.plans import zombie
 from tests.faults.campaign.whole import Fault
 from tests.faults.tools.traffic import WORK
+from tests.servers.cassandra_server import CassandraCluster
 
 
-@pytest.mark.slow
-async def test_an_owner_of_shards_stands_still_past_its_takeover(
+@pytest.mark.long
+async def test_an_owner_stands_still_past_its_takeover(
     tmp_path: Path, cassandra: CassandraCluster, keyspace: str
 ) -> None:
     form = Distributed(tmp_path, cassandra=cassandra, keyspace=keyspace[:20], metadata=1, backends=2)

@@ -3,8 +3,6 @@
 The other release is installed in place of the running one, and all processes are restarted one by one under load.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -60,14 +58,11 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
 
 
 async def there_and_back(installed: Installed, older: tuple[Path, str], newer: tuple[Path, str]) -> None:
-    """Change from one release to the next and back, under load.
-
-    Each is given by its code, and the version that it reports.
-    """
+    """Change from one release to the next and back, under load; each is its code, and the version that it reports."""
     server = installed.server
     installed.install(older[0])
     server.start()
-    async with Traffic(server, 31, body_bytes=2000, producers=1, groups=3, open_most=100).running() as traffic:
+    async with Traffic(server, 31, body_bytes=2000, producers=1, groups=3, open_max=100).running() as traffic:
         for code, release in (newer, older):
             await traffic.answered(100)
             installed.install(code)
@@ -76,10 +71,8 @@ async def there_and_back(installed: Installed, older: tuple[Path, str], newer: t
                 while await asyncio.to_thread(releases_shown, server) != {release}:
                     pass
         await traffic.answered(100)
-        await traffic.verify()
-    traffic.ledger.check()
-    failed = {what: traffic.counts[what] for what in ("in doubt", "refused", "unreachable")}
-    assert failed == {"in doubt": 0, "refused": 0, "unreachable": 0}
+        await traffic.check()
+    traffic.check_no_call_failed()
     assert server.stop() == 0
 
 
@@ -98,14 +91,14 @@ def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, cwd=data, capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_the_release_before_to_this_one_and_back(installed: Installed, tmp_path: Path) -> None:
     before = (releases.before(tmp_path / "before"), __version__)  # before a release, it has the same number
     await there_and_back(installed, before, (REPOSITORY, __version__))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_this_release_to_the_one_after_and_back(installed: Installed, tmp_path: Path) -> None:
     """The next release uses a newer protocol between its processes, and has a migration that this one does not know."""

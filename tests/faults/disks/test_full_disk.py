@@ -1,20 +1,19 @@
 """A full disk: sends are refused clearly, receives and deletes continue, and the service recovers by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.faults.tools.client import CallRefused, Client
+from tests.faults.tools.bodies import body_of, key_of
+from tests.faults.tools.client import CallRefused, Client, url_of
 from tests.faults.tools.hooks import PlannedFault
-from tests.faults.tools.ledger import body_of, key_of
 from tests.faults.tools.process import FaultyServer
-from tests.servers.server import ACCOUNT
+from tests.runner.long import all_but
 
 DISK_BYTES = 96 << 20
 BODY_BYTES = 200_000
@@ -50,16 +49,11 @@ def full_server(tmp_path: Path, small_disk: Path) -> Iterator[FaultyServer]:
 
 
 class _Queue:
-    """A queue, and its messages."""
-
     def __init__(self, server: FaultyServer) -> None:
         self.client = Client(server)
-        self.url = f"{server.endpoint}/{ACCOUNT}/full"
+        self.url = url_of("full")
         self.stored: set[str] = set()
         self._count = 0
-
-    async def create(self) -> None:
-        await self.client.call("CreateQueue", QueueName="full", Attributes={"VisibilityTimeout": "600"})
 
     async def send(self, length: int = BODY_BYTES) -> None:
         self._count += 1
@@ -75,9 +69,9 @@ class _Queue:
             except CallRefused as refused:
                 return refused
 
-    async def send_when_there_is_room(self, seconds: float = 30.0) -> None:
+    async def send_when_there_is_room(self) -> None:
         """Retry until a message is accepted.  Raises TimeoutError."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(30):
             while True:
                 try:
                     return await self.send()
@@ -101,85 +95,80 @@ class _Queue:
         assert not self.stored
 
 
+@asynccontextmanager
+async def started(server: FaultyServer, *faults: PlannedFault) -> AsyncIterator[_Queue]:
+    """Start the server, and create a queue, which is empty at the end."""
+    await server.start_with(faults)
+    queue = _Queue(server)
+    await queue.client.call("CreateQueue", QueueName="full", Attributes={"VisibilityTimeout": "600"})
+    yield queue
+    await queue.empty()
+    await queue.client.close()
+
+
 def _is_clear(refused: CallRefused) -> bool:
     return (refused.status, refused.code) == (503, "ServiceUnavailable") and "no room" in refused.message
 
 
+@pytest.mark.long
 async def test_full_of_our_own_messages(full_server: FaultyServer) -> None:
-    server = full_server
-    await server.start_with()
-    queue = _Queue(server)
-    await queue.create()
-    for _ in range(2):
-        while len(queue.stored) < 50:  # space becomes free gradually
+    async with started(full_server) as queue:
+        for _ in range(2):
+            while len(queue.stored) < 50:  # space becomes free gradually
+                await queue.send_when_there_is_room()
+            assert _is_clear(await queue.send_until_full())
+            assert full_server.ready(), "receives are served"
+            await queue.empty()
             await queue.send_when_there_is_room()
+    assert "full" in full_server.log_text()
+    assert "has space again" in full_server.log_text()
+
+
+@pytest.mark.long
+async def test_full_of_our_own_messages_over_a_kill(full_server: FaultyServer) -> None:
+    async with started(full_server) as queue:
         assert _is_clear(await queue.send_until_full())
-        assert server.ready(), "receives are served"
+        assert _is_clear(await queue.send_until_full(10))
+        full_server.kill()
+        await full_server.start_with()
+        assert _is_clear(await queue.send_until_full())
         await queue.empty()
         await queue.send_when_there_is_room()
-    await queue.empty()
-    await queue.client.close()
-    assert "full" in server.log_text()
-    assert "has room again" in server.log_text()
 
 
-async def test_full_of_our_own_messages_over_a_kill(full_server: FaultyServer) -> None:
-    server = full_server
-    await server.start_with()
-    queue = _Queue(server)
-    await queue.create()
-    assert _is_clear(await queue.send_until_full())
-    assert _is_clear(await queue.send_until_full(10))
-    server.kill()
-    await server.start_with()
-    assert _is_clear(await queue.send_until_full())
-    await queue.empty()
-    await queue.send_when_there_is_room()
-    await queue.empty()
-    await queue.client.close()
-
-
+@pytest.mark.long
 async def test_full_of_a_foreign_file(full_server: FaultyServer, small_disk: Path) -> None:
-    server = full_server
-    await server.start_with()
-    queue = _Queue(server)
-    await queue.create()
-    for _ in range(50):
-        await queue.send()
-    foreign = small_disk / "foreign"
-    _fill(foreign)
-    assert _is_clear(await queue.send_until_full(1000))
-    for _ in range(2):
-        assert await queue.receive_and_delete()
-    foreign.unlink()
-    await queue.send_when_there_is_room()
-    _fill(foreign)
-    assert _is_clear(await queue.send_until_full(1000))
-    await queue.empty()
-    foreign.unlink()
-    await queue.send_when_there_is_room()
-    await queue.empty()
-    await queue.client.close()
+    async with started(full_server) as queue:
+        for _ in range(50):
+            await queue.send()
+        foreign = small_disk / "foreign"
+        _fill(foreign)
+        assert _is_clear(await queue.send_until_full(1000))
+        for _ in range(2):
+            assert await queue.receive_and_delete()
+        foreign.unlink()
+        await queue.send_when_there_is_room()
+        _fill(foreign)
+        assert _is_clear(await queue.send_until_full(1000))
+        await queue.empty()
+        foreign.unlink()
+        await queue.send_when_there_is_room()
 
 
+@pytest.mark.long
 async def test_a_start_on_a_full_disk(full_server: FaultyServer, small_disk: Path) -> None:
     """Without a free byte it refuses clearly, and starts with all messages when there is room."""
-    server = full_server
-    await server.start_with()
-    queue = _Queue(server)
-    await queue.create()
-    for _ in range(20):
-        await queue.send()
-    server.kill()
-    foreign = small_disk / "foreign"
-    _fill(foreign)
-    with pytest.raises(RuntimeError, match="ended with 1"):
-        await server.start_with()
-    assert "Traceback" not in server.log_text()
-    foreign.unlink()
-    await server.start_with()
-    await queue.empty()
-    await queue.client.close()
+    async with started(full_server) as queue:
+        for _ in range(20):
+            await queue.send()
+        full_server.kill()
+        foreign = small_disk / "foreign"
+        _fill(foreign)
+        with pytest.raises(RuntimeError, match="ended with 1"):
+            await full_server.start_with()
+        assert "Traceback" not in full_server.log_text()
+        foreign.unlink()
+        await full_server.start_with()
 
 
 def _fill(path: Path) -> None:
@@ -193,16 +182,12 @@ def _fill(path: Path) -> None:
                 pass
 
 
-@pytest.mark.parametrize("step", ["preallocate.write", "segment.create"])
+@pytest.mark.parametrize("step", all_but(["preallocate.write"], ["preallocate.write", "segment.create"]))
 async def test_no_new_segment_can_be_made(server: FaultyServer, tmp_path: Path, step: str) -> None:
     flag = tmp_path / "the disk is full"
-    await server.start_with([PlannedFault(f"{step}.before", "enospc", times=1 << 30, flag=str(flag))])
-    queue = _Queue(server)
-    await queue.create()
-    flag.touch()
-    assert _is_clear(await queue.send_until_full())
-    assert await queue.receive_and_delete()
-    flag.unlink()
-    await queue.send_when_there_is_room()
-    await queue.empty()
-    await queue.client.close()
+    async with started(server, PlannedFault(f"{step}.before", "enospc", times=1 << 30, flag=str(flag))) as queue:
+        flag.touch()
+        assert _is_clear(await queue.send_until_full())
+        assert await queue.receive_and_delete()
+        flag.unlink()
+        await queue.send_when_there_is_room()

@@ -1,7 +1,5 @@
 """A process without free file descriptors: for a while it can neither open files nor accept connections."""
 
-from __future__ import annotations
-
 import resource
 import time
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ def no_free_files(pid: int) -> Iterator[None]:
             pass  # it has ended, and its replacement has the normal limit
 
 
-def out_of_files(form: Form, name: str, seconds: float = OUT_SECONDS) -> None:
+def out_of_files(form: Form, name: str) -> None:
     """Leave a process of the form without free descriptors for a while."""
     with no_free_files(form.pid(name)):
-        time.sleep(seconds)
+        time.sleep(OUT_SECONDS)

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-LOOKED_SECONDS = 0.1
+POLL_SECONDS = 0.1
 BLOCK_BYTES = 4096
 
 
@@ -26,12 +26,12 @@ class _Text:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._at = -LOOKED_SECONDS
+        self._at = -POLL_SECONDS
         self._value = ""
 
     def __call__(self) -> str:
         now = time.monotonic()
-        if now - self._at >= LOOKED_SECONDS:
+        if now - self._at >= POLL_SECONDS:
             self._at = now
             try:
                 with open(self._path) as file:

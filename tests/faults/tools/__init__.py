@@ -1,1 +1,1 @@
-"""Tools of the fault tests: clients with a ledger, proxies, disks that fail, hooks in processes."""
+"""Tools of the fault tests: clients, proxies, disks that fail, hooks in processes."""

@@ -1,19 +1,28 @@
 """A client that classifies each call as answered, refused, never sent or in doubt.  It never retries."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bench.signing import RequestSigner, SigningCredentials
+from tests.faults.tools.bodies import key_of
+from tests.servers.server import ACCOUNT, REGION
+from tests.servers.signing import RequestSigner, SigningCredentials
 
 ANSWER_SECONDS = 60.0
 """Timeout of a call; the longest poll here is 2 s."""
 REPEATED_SECONDS = 120.0
 RETRY_SECONDS = 0.2
+
+
+def url_of(queue: str) -> str:
+    """Return a queue's URL, which any frontend takes."""
+    return f"http://127.0.0.1/{ACCOUNT}/{queue}"
+
+
+def arn_of(queue: str) -> str:
+    return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"
 
 
 class Endpoint(Protocol):
@@ -40,8 +49,6 @@ class InDoubt(Exception):
 
 
 class CallRefused(Exception):
-    """The answer is an error."""
-
     def __init__(self, action: str, status: int, code: str, message: str) -> None:
         super().__init__(f"{action}: {status} {code}: {message}")
         self.status = status
@@ -52,26 +59,26 @@ class CallRefused(Exception):
 class Client:
     """One connection to a server, for one call at a time; connects on demand."""
 
-    def __init__(self, server: Endpoint, port: int | None = None) -> None:
-        """Set up a client.  ``port``: port of one of several frontends."""
+    def __init__(self, server: Endpoint, port: int | None = None, *, invocation_ids: bool = False) -> None:
+        """``port``: one of several frontends'; ``invocation_ids``: calls have ids, so that a send is idempotent."""
         self._port = server.ports[0] if port is None else port
         credentials = SigningCredentials(server.access_key_id, server.secret_access_key, server.region)
-        self._signer = RequestSigner(f"127.0.0.1:{self._port}", credentials)
+        self._signer = RequestSigner(f"127.0.0.1:{self._port}", credentials, invocation_ids=invocation_ids)
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Return the answer.
+        """Raises :class:`Unreachable`, :class:`InDoubt`, :class:`CallRefused`; TimeoutError if the call hangs."""
+        return await self._exchange(action, self._signer.request(action, json.dumps(parameters).encode()))
 
-        Raises :class:`Unreachable`, :class:`InDoubt`, :class:`CallRefused`; TimeoutError if the call hangs.
-        """
+    async def _exchange(self, action: str, request: bytes) -> dict[str, Any]:
         reader, writer = await self._connect()
         try:
-            writer.write(self._signer.request(action, json.dumps(parameters).encode()))
+            writer.write(request)
             async with asyncio.timeout(ANSWER_SECONDS):  # wait_for may swallow a cancellation (before Python 3.12)
                 status, body, closes = await _read(reader)
         except (OSError, asyncio.IncompleteReadError) as error:
             if isinstance(error, TimeoutError):
-                raise
+                raise TimeoutError(f"{action} was not answered within {ANSWER_SECONDS:g} s") from error
             await self.close()
             raise InDoubt(f"{action}: {error}") from error
         except BaseException:
@@ -87,13 +94,37 @@ class Client:
     async def repeated(self, action: str, **parameters: Any) -> dict[str, Any]:
         """Make an idempotent call, repeated until it is answered, for :data:`REPEATED_SECONDS`."""
         end = time.monotonic() + REPEATED_SECONDS
+        request = self._signer.request(action, json.dumps(parameters).encode())
         while True:
             try:
-                return await self.call(action, **parameters)
+                return await self._exchange(action, request)
             except (InDoubt, Unreachable, CallRefused) as error:
                 if (isinstance(error, CallRefused) and error.status != 503) or time.monotonic() > end:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def stored(self, url: str) -> int:
+        """Return the number of a queue's messages: visible, in flight and delayed.  The call is repeated."""
+        counted = await self.repeated("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+        names = [f"ApproximateNumberOfMessages{name}" for name in ("", "NotVisible", "Delayed")]
+        return sum(int(counted["Attributes"][name]) for name in names)
+
+    async def receive_all(
+        self, url: str, *, empty_answers: int = 1, delete: bool = False, **parameters: Any
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Receive, with repeated calls, until so many answers in a row are empty; return keys and messages."""
+        received: list[tuple[str, dict[str, Any]]] = []
+        empty = 0
+        while empty < empty_answers:
+            answer = await self.repeated("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, **parameters)
+            empty = 0 if "Messages" in answer else empty + 1
+            for message in answer.get("Messages", ()):
+                key = key_of(message["Body"])
+                assert key is not None, f"a body that nobody sent: {message['Body'][:200]!r}"
+                received.append((key, message))
+                if delete:
+                    await self.repeated("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return received
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._connection is not None and not self._connection[0].at_eof():
@@ -107,13 +138,11 @@ class Client:
 
     @property
     def local_port(self) -> int:
-        """Local port of the current connection."""
         assert self._connection is not None
         port: int = self._connection[1].get_extra_info("sockname")[1]
         return port
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection[1].transport.abort()

@@ -1,7 +1,5 @@
 """``python -m tests.faults.tools.crashing_serve serve ...``: ``holdfast serve`` with planned faults."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -25,8 +25,6 @@ Each step has the moments ``before`` and ``after``, and a write has ``half``: ha
 With ``flag`` a fault is injected only while that file exists.  SIGUSR1 causes ``power`` at once.
 """
 
-from __future__ import annotations
-
 import errno
 import fnmatch
 import functools
@@ -41,7 +39,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import msgspec
 
 from backend.journal.local import committer
-from metadata_service.sqlite.store import SQLiteStore
+from metadata_service.sqlite.entries import SQLiteEntries
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,8 +56,6 @@ _os_fdatasync, _os_fsync, _os_unlink, _os_ftruncate = os.fdatasync, os.fsync, os
 
 
 class PlannedFault(msgspec.Struct, forbid_unknown_fields=True):
-    """A fault with its moment."""
-
     step: str
     """Step such as ``commit.sync.before``; may be a pattern such as ``*.sync.before``."""
     action: str = "kill"
@@ -70,24 +66,13 @@ class PlannedFault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FaultPlan(msgspec.Struct, forbid_unknown_fields=True):
-    """Planned faults of one process."""
-
     faults: list[PlannedFault] = []
     folder: str = ""
     """Folder of the journal; files outside get no faults."""
     seed: int = 0
 
     def environment(self) -> dict[str, str]:
-        """Environment for the start of the process."""
         return {VARIABLE: msgspec.json.encode(self).decode()}
-
-
-class _Unsynced:
-    """Data of a file that a power loss would destroy."""
-
-    def __init__(self) -> None:
-        self.writes: list[tuple[int, bytes, int]] = []
-        """(offset, bytes that were there before, length of the write)"""
 
 
 class Hooks:
@@ -101,7 +86,8 @@ class Hooks:
         self._paths: dict[int, str] = {}
         self._last: dict[int, str] = {}
         """Operation that a segment file was last written for."""
-        self._unsynced: dict[str, _Unsynced] = {}
+        self._unsynced: dict[str, list[tuple[int, bytes, int]]] = {}
+        """Writes to a file that a power loss would destroy: (offset, bytes that were there before, length)."""
         self._made: dict[str, bool] = {}
         """Files whose entry in the folder may not be durable."""
         self._graves = f"{plan.folder}.graves"
@@ -164,11 +150,11 @@ class Hooks:
                 os.link(grave, path)
 
     def _forget_writes(self, path: str, *, all_of_them: bool) -> None:
-        unsynced = self._unsynced.pop(path, None)
-        if unsynced is None or not os.path.exists(path):
+        unsynced = self._unsynced.pop(path, ())
+        if not unsynced or not os.path.exists(path):
             return
         fd = _os_open(path, os.O_RDWR)
-        for offset, old, length in reversed(unsynced.writes):
+        for offset, old, length in reversed(unsynced):
             for start in range(0, length, SECTOR_BYTES):
                 if all_of_them or self._random.random() < 0.5:
                     _os_pwrite(
@@ -213,8 +199,7 @@ class Hooks:
         self.at(f"{step}.write.before", path)
         view = memoryview(data)
         with self._lock:
-            writes = self._unsynced.setdefault(path, _Unsynced()).writes
-            writes.append((offset, _os_pread(fd, len(view), offset), len(view)))
+            self._unsynced.setdefault(path, []).append((offset, _os_pread(fd, len(view), offset), len(view)))
             half = _os_pwrite(fd, view[: len(view) // 2], offset)
         self.at(f"{step}.write.half", path)
         with self._lock:
@@ -243,13 +228,12 @@ class Hooks:
             return call(fd)
         step = "commit" if getattr(_committing, "now", False) else self._last.get(fd, "folder")
         with self._lock:
-            count = len(self._unsynced[path].writes) if path in self._unsynced else 0
+            count = len(self._unsynced.get(path, ()))
             names = [name for name in (*self._made, *self._removed) if os.path.dirname(name) == path]
         self.at(f"{step}.sync.before", path)
         call(fd)
         with self._lock:
-            if path in self._unsynced:
-                del self._unsynced[path].writes[:count]
+            del self._unsynced.get(path, [])[:count]
             for name in names:
                 self._made.pop(name, None)
                 grave = self._removed.pop(name, None)
@@ -321,7 +305,7 @@ def _wait_for_power_loss(hooks: Hooks) -> None:
 
 
 def _around(hooks: Hooks, method: str, step: str) -> None:
-    original: Callable[..., Awaitable[Any]] = getattr(SQLiteStore, method)
+    original: Callable[..., Awaitable[Any]] = getattr(SQLiteEntries, method)
 
     @functools.wraps(original)
     async def watched(*args: Any, **kwargs: Any) -> Any:
@@ -330,7 +314,7 @@ def _around(hooks: Hooks, method: str, step: str) -> None:
         hooks.at(f"{step}.after")
         return result
 
-    setattr(SQLiteStore, method, watched)
+    setattr(SQLiteEntries, method, watched)
 
 
 def _watch_commits() -> None:

@@ -1,32 +1,21 @@
 """Positions in the files of a stopped server, found by the journal's format, and damage done to them."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
+from backend.journal import rows
 from backend.journal.local.disk import RealDisk
-from backend.journal.local.scan import LocalScan, Row
+from backend.journal.local.scan import LocalScan
 from backend.journal.local.segments import list_segments, segment_name
-from backend.journal.rows import (
-    DIRECTORY_ENTRY_BYTES,
-    RECORD_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES,
-    RecordView,
-    decode_segment_header,
-    place_of,
-)
+from backend.journal.types import Row
 
 
 class FilePosition(NamedTuple):
-    """Position in a file."""
-
     file: Path
     offset: int
 
     def flip(self) -> None:
-        """Flip one bit."""
         with self.file.open("r+b") as file:
             file.seek(self.offset)
             byte = file.read(1)[0]
@@ -44,14 +33,13 @@ def _first(folder: Path) -> tuple[int, int] | None:
     """Return (log id, segment) of the first segment in use."""
     for number in list_segments(RealDisk(), str(folder)):
         with (folder / segment_name(number)).open("rb") as file:
-            header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
+            header = rows.decode_segment_header(file.read(rows.SEGMENT_HEADER_BYTES))
         if header is not None:
             return header.log_id, number
     return None
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """Read all rows of a log."""
     first = _first(folder)
     assert first is not None
 
@@ -69,7 +57,7 @@ def row_of(folder: Path, body: str) -> tuple[Row, int]:
     """Return the row with the message of this body, and the index of its record."""
     for row in rows_of(folder):
         for index, (_, record) in enumerate(row.records):
-            if isinstance(record, RecordView) and body.encode() in record.body:
+            if isinstance(record, rows.RecordView) and body.encode() in record.body:
                 return row, index
     raise LookupError(body)
 
@@ -79,14 +67,14 @@ def places(folder: Path, body: str) -> dict[str, FilePosition]:
     row, index = row_of(folder, body)
     file = folder / segment_name(row.segment)
     position, record = row.records[index]
-    assert isinstance(record, RecordView)
-    at = place_of(position).offset
+    assert isinstance(record, rows.RecordView)
+    at = rows.place_of(position).offset
     end = row.offset + row.size_bytes
-    directory = end - 72 - DIRECTORY_ENTRY_BYTES * len(row.records)
+    directory = end - 72 - rows.DIRECTORY_ENTRY_BYTES * len(row.records)
     return {
         "row header": FilePosition(file, row.offset + 20),
         "record header": FilePosition(file, at + 9),
-        "head": FilePosition(file, at + RECORD_HEADER_BYTES + 2),
+        "head": FilePosition(file, at + rows.RECORD_HEADER_BYTES + 2),
         "body": FilePosition(file, file.read_bytes().index(body.encode(), at)),
         "directory": FilePosition(file, directory + 2),
         "tail": FilePosition(file, end - 30),

@@ -1,7 +1,5 @@
 """A ``holdfast serve`` with injected faults."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

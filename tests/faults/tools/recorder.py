@@ -1,7 +1,5 @@
 """Recorder of the clients' calls, as a history for the checkers of :mod:`tests.histories`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time
@@ -10,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from tests.faults.tools.bodies import key_of
 from tests.faults.tools.client import CallRefused, Client, Endpoint, InDoubt, Unreachable
-from tests.faults.tools.ledger import key_of
 from tests.histories.history import Kind, Operation, Outcome, Rules
 from tests.histories.verdict import Verdict, judge
 
@@ -32,7 +30,6 @@ class Recorder:
     def __init__(self, visibility_seconds: float) -> None:
         self.operations: list[Operation] = []
         self.errors: Counter[str] = Counter()
-        """Errors of calls, by name."""
         self.calls = 0
         self._visibility_seconds = visibility_seconds
         self._handles: dict[str, tuple[str, str]] = {}
@@ -55,7 +52,6 @@ class Recorder:
     # --- one call -----------------------------------------------------------------------------------------
 
     def note(self, action: str, parameters: dict[str, Any], called: float, answer: dict[str, Any]) -> None:
-        """Record the answer of a call."""
         self.calls += 1
         kind = _KINDS.get(action)
         if kind is None:
@@ -122,13 +118,7 @@ class Recorder:
             )
 
     def _received(
-        self,
-        queue: str,
-        parameters: dict[str, Any],
-        message: dict[str, Any],
-        called: float,
-        answered: float,
-        call: int,
+        self, queue: str, parameters: dict[str, Any], message: dict[str, Any], called: float, answered: float, call: int
     ) -> None:
         key = _key(message["Body"])
         group = message.get("Attributes", {}).get("MessageGroupId", "")
@@ -152,8 +142,6 @@ class Recorder:
 
 
 class RecordingClient(Client):
-    """Client that records all its calls."""
-
     def __init__(self, server: Endpoint, recorder: Recorder, port: int | None = None) -> None:
         super().__init__(server, port)
         self._recorder = recorder

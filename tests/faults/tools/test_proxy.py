@@ -2,64 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.tools.proxy import Direction, Proxy
+from tests.servers.proxy import Direction, Proxy
 from tests.servers.waiting import wait_until
 
 OTHERS = {1}
 """Process ids other than this test's."""
 
 
-class Echo:
-    """Server that echoes and counts bytes."""
+class Echo(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    received_bytes = 0
 
-    def __init__(self) -> None:
-        self.heard = 0
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    class Handler(socketserver.BaseRequestHandler):
+        server: Echo
 
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
-
-    def _echo(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while data := connection.recv(100):
-                    self.heard += len(data)
-                    connection.sendall(data)
-            except OSError:
-                pass  # reset by a test
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join(10)
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):  # reset by a test
+                while data := self.request.recv(100):
+                    self.server.received_bytes += len(data)
+                    self.request.sendall(data)
 
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    made = Echo()
-    yield made
-    made.close()
+    with Echo(("127.0.0.1", 0), Echo.Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture
 def proxy(echo: Echo) -> Iterator[Proxy]:
-    with Proxy(("127.0.0.1", echo.port)) as made:
+    with Proxy(("127.0.0.1", echo.server_address[1])) as made:
         yield made
 
 
@@ -82,16 +66,16 @@ def test_in_good_weather_it_is_not_there(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("direction", [Direction.TO_SERVER, Direction.TO_CLIENT, Direction.BOTH])
-def test_what_is_held_back_arrives_when_it_heals(proxy: Proxy, echo: Echo, direction: Direction) -> None:
+def test_held_bytes_arrive_when_the_network_heals(proxy: Proxy, echo: Echo, direction: Direction) -> None:
     with connected(proxy) as client:
         client.sendall(b"hello")
         assert answers(client)
         proxy.hold(direction)
         client.sendall(b"hello")
         if direction is Direction.TO_CLIENT:
-            wait_until(lambda: echo.heard == 10, "the server has heard it")
+            wait_until(lambda: echo.received_bytes == 10, "the server has heard it")
         assert not answers(client, 0.2)
-        assert echo.heard == (10 if direction is Direction.TO_CLIENT else 5)
+        assert echo.received_bytes == (10 if direction is Direction.TO_CLIENT else 5)
         proxy.heal()
         assert answers(client)
 
@@ -101,7 +85,7 @@ def test_a_new_connection_gets_nowhere_while_one_direction_is_held(proxy: Proxy,
     with connected(proxy) as client:
         client.sendall(b"hello")
         assert not answers(client, 0.2)
-        assert echo.heard == 0
+        assert echo.received_bytes == 0
         proxy.heal()
         assert answers(client)
 

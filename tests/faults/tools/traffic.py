@@ -5,8 +5,8 @@ messages and batches, small and large, with and without delay.  Consumers receiv
 alone, and let some become dead letters, which a move task returns from time to time.  On the FIFO queue each group has
 one producer that repeats a send with its deduplication id until it is acknowledged.
 
-:meth:`Traffic.verify` stops sending, waits until all queues are empty, has the ledger checked, and the history of all
-calls judged (:mod:`tests.histories`).
+:meth:`Traffic.verify` stops sending, waits until all queues are empty, and has the history of all calls judged
+(:mod:`tests.histories`).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.faults.tools.client import CallRefused, Client, Endpoint, InDoubt, Unreachable
-from tests.faults.tools.ledger import MessageLedger, body_of
+from tests.closing import closing
+from tests.faults.tools.bodies import body_of, key_of
+from tests.faults.tools.client import CallRefused, Client, Endpoint, InDoubt, Unreachable, arn_of, url_of
 from tests.faults.tools.recorder import Recorder, RecordingClient
 from tests.histories.history import Rules
 from tests.histories.verdict import Verdict
-from tests.servers.server import ACCOUNT, REGION
 
 VISIBILITY_SECONDS = 2
-RECEIVES_MOST = 3
+RECEIVES_MAX = 3
 """``maxReceiveCount`` of ``work``."""
 WAIT_SECONDS = 1
 RETRY_SECONDS = 0.05
 MOVE_EVERY_SECONDS = 1.0
 SETTLE_SECONDS = 120.0
-OPEN_MOST = 3000
+OPEN_MAX = 3000
 """Default limit of undeleted messages, above which producers wait for the consumers."""
 REPEATED_SECONDS_MAX = 200.0
 """Maximum time after the first send at which it is repeated on purpose; the service recognizes it for 300 s."""
@@ -58,28 +58,19 @@ class Traffic:
         body_bytes: int = 20_000,
         producers: int = 3,
         groups: int = 12,
-        name: str = "",
         early_share: float = 0.0,
-        open_most: int = OPEN_MOST,
+        open_max: int = OPEN_MAX,
     ) -> None:
-        """Set up the clients.
-
-        ``name``: prefix of the queues' names; ``early_share``: see :class:`~tests.histories.history.Rules`.
-        """
-        self.ledger = MessageLedger()
+        """Set up the clients.  ``early_share``: see :class:`~tests.histories.history.Rules`."""
         self.recorder = Recorder(VISIBILITY_SECONDS)
         self.failures: list[str] = []
-        """Violations that do not depend on the history; the ledger has them too."""
+        """Violations that do not depend on the history."""
         self.counts: Counter[str] = Counter()
         self.unseen: list[tuple[float, float]] = []
         """See :class:`~tests.histories.history.Rules`."""
         self._server = server
-        self._name = name
-        work, dead = f"{name}{WORK}", f"{name}{DEAD}"
         self._rules = Rules(
-            moves=frozenset({(work, dead), (dead, work)}),
-            receives_most=((work, RECEIVES_MOST),),
-            early_share=early_share,
+            moves=frozenset({(WORK, DEAD), (DEAD, WORK)}), receives_max=((WORK, RECEIVES_MAX),), early_share=early_share
         )
         self._ports = itertools.cycle(server.ports)
         self._seed = seed
@@ -87,7 +78,9 @@ class Traffic:
         self._body_bytes = body_bytes
         self._producers = producers
         self._groups = groups
-        self._open_most = open_most
+        self._open_max = open_max
+        self._open: set[str] = set()
+        """Keys whose send was attempted, and whose delete was not acknowledged, since the queues were last empty."""
         self._clients: list[Client] = []
         self._sending = asyncio.Event()
         self._busy = 0
@@ -136,76 +129,68 @@ class Traffic:
         await self.until(lambda: self.counts["answered"] >= goal, f"{calls} calls were answered")
 
     async def verify(self) -> Verdict:
-        """Stop sending, wait until all queues are empty, check the server's promises, and send again.
-
-        Returns the verdict on the whole history.
-        """
+        """Stop sending, empty all queues, judge the whole history, and send again."""
         self._sending.clear()
-        client = self._client()
-        try:
+        async with closing(self._client()) as client:
             await self.until(lambda: self._busy == 0, "the producers have their answers")
             end = time.monotonic() + SETTLE_SECONDS
             empty = 0
             while empty < 2:  # between two checks a message may have moved to the queue that was checked first
-                left = {queue: count for queue in QUEUES if (count := await self._stored(client, queue))}
+                left = {queue: count for queue in QUEUES if (count := await client.stored(url_of(queue)))}
                 empty = 0 if left else empty + 1
                 if left and time.monotonic() > end:
-                    self._fail(f"after {SETTLE_SECONDS:g} s of receiving there still are {left}")
+                    self.failures.append(f"after {SETTLE_SECONDS:g} s of receiving there still are {left}")
                     break
                 await self.until(lambda: True, "the clients run")
-        finally:
-            await client.close()
-        self.ledger.close()
+        self._open.clear()
         verdict = self.recorder.judge(replace(self._rules, unseen=tuple(self.unseen)))
-        for broken in verdict.broken:
-            self.ledger.violation(broken)
         self._sending.set()
         return verdict
 
-    async def _stored(self, client: Client, queue: str) -> int:
-        answer = await self._try(client, "GetQueueAttributes", queue, AttributeNames=["All"])
-        if answer is None:
-            return -1
-        names = ("", "NotVisible", "Delayed")
-        return sum(int(answer["Attributes"][f"ApproximateNumberOfMessages{name}"]) for name in names)
+    def check_no_call_failed(self) -> None:
+        """Raise AssertionError if a call was refused, or had no answer."""
+        failed = {what: self.counts[what] for what in ("in doubt", "refused", "unreachable")}
+        assert not any(failed.values()), failed
+
+    async def check(self) -> None:
+        """Verify.  Raise AssertionError with all violations, if there are any."""
+        verdict = await self.verify()
+        verdict.check()
+        assert not self.failures, self.failures
 
     # --- calls --------------------------------------------------------------------------------------------
-
-    def url(self, queue: str) -> str:
-        return f"http://127.0.0.1:{self._server.ports[0]}/{ACCOUNT}/{self._name}{queue}"
 
     def _client(self) -> RecordingClient:
         """Make a client of the next frontend, if each has a port."""
         return RecordingClient(self._server, self.recorder, next(self._ports))
 
-    def _fail(self, text: str) -> None:
-        self.failures.append(text)
-        self.ledger.violation(text)
-
     async def _create_queues(self) -> None:
         client = self._client()
-        dead = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self._name}{DEAD}"
         visibility = {"VisibilityTimeout": str(VISIBILITY_SECONDS)}
-        policy = json.dumps({"deadLetterTargetArn": dead, "maxReceiveCount": RECEIVES_MOST})
-        try:
+        policy = json.dumps({"deadLetterTargetArn": arn_of(DEAD), "maxReceiveCount": RECEIVES_MAX})
+        async with closing(client):
             for queue, more in ((DEAD, {}), (WORK, {"RedrivePolicy": policy}), (ORDERS, {"FifoQueue": "true"})):
-                await client.call("CreateQueue", QueueName=f"{self._name}{queue}", Attributes={**visibility, **more})
-        finally:
-            await client.close()
+                await client.call("CreateQueue", QueueName=queue, Attributes={**visibility, **more})
 
     async def _with_client(self, run: Callable[[Client], Awaitable[None]]) -> None:
-        client = self._client()
-        try:
+        async with closing(self._client()) as client:
             await run(client)
-        finally:
-            await client.close()
 
     async def _try(self, client: Client, action: str, queue: str, **parameters: Any) -> dict[str, Any] | None:
         """Return the answer; None without an answer, or if the server asked for a retry: the effect is in doubt."""
         try:
-            answer = await client.call(action, QueueUrl=self.url(queue), **parameters)
+            return await self._call(client, action, queue, **parameters)
+        except Unreachable:
+            return None
+
+    async def _call(self, client: Client, action: str, queue: str, **parameters: Any) -> dict[str, Any] | None:
+        """Do the same, but raise Unreachable if the server did not get the call."""
+        try:
+            answer = await client.call(action, QueueUrl=url_of(queue), **parameters)
         except Unreachable:
             self.counts["unreachable"] += 1
+            await asyncio.sleep(RETRY_SECONDS)
+            raise
         except InDoubt:
             self.counts["in doubt"] += 1
         except CallRefused as refused:
@@ -222,7 +207,7 @@ class Traffic:
 
     def _key(self, prefix: str) -> str:
         self._names += 1
-        return f"{prefix}-{self._name}{self._names}"
+        return f"{prefix}-{self._names}"
 
     def _body(self, key: str) -> str:
         # The same for each repetition, as deduplication requires; mostly small.
@@ -232,7 +217,7 @@ class Traffic:
     async def _gate(self) -> None:
         self._busy -= 1
         await self._sending.wait()
-        while self.ledger.open > self._open_most:
+        while len(self._open) > self._open_max:
             await asyncio.sleep(RETRY_SECONDS)
             await self._sending.wait()
         self._busy += 1
@@ -245,12 +230,14 @@ class Traffic:
                 self._key("poison" if self._random.random() < 0.1 else "m")
                 for _ in range(self._random.choice((1, 1, 1, 10)))
             ]
-            for key in keys:
-                self.ledger.send_begun(key)
+            self._open.update(keys)
             await self._send(client, WORK, keys)
 
     async def _send(self, client: Client, queue: str, keys: Sequence[str], group: str = "") -> bool:
-        """Send a batch; returns whether it was acknowledged."""
+        """Send a batch; returns True if it was acknowledged.
+
+        What the server did not get is not open: a server that is down for long would stop the producers for ever.
+        """
         entries: list[Message] = []
         for key in keys:
             entry: Message = {"Id": key, "MessageBody": self._body(key)}
@@ -259,18 +246,20 @@ class Traffic:
             elif self._random.random() < 0.05:
                 entry["DelaySeconds"] = 1
             entries.append(entry)
-        if len(entries) == 1:
-            single = {name: value for name, value in entries[0].items() if name != "Id"}
-            answer = await self._try(client, "SendMessage", queue, **single)
-            answers = None if answer is None else [{"Id": keys[0], **answer}]
-        else:
-            answer = await self._try(client, "SendMessageBatch", queue, Entries=entries)
-            if answer is not None and "Failed" in answer:
-                self._fail(f"sends of a batch failed: {answer['Failed']}")
-            answers = None if answer is None else answer.get("Successful", [])
-        for one in answers or ():
-            self.ledger.sent(one["Id"], one["MessageId"])
-            self.counts["sent"] += 1
+        try:
+            if len(entries) == 1:
+                single = {name: value for name, value in entries[0].items() if name != "Id"}
+                answer = await self._call(client, "SendMessage", queue, **single)
+                answers = None if answer is None else [answer]
+            else:
+                answer = await self._call(client, "SendMessageBatch", queue, Entries=entries)
+                if answer is not None and "Failed" in answer:
+                    self.failures.append(f"sends of a batch failed: {answer['Failed']}")
+                answers = None if answer is None else answer.get("Successful", [])
+        except Unreachable:
+            self._open.difference_update(keys)
+            return False
+        self.counts["sent"] += len(answers or ())
         return answers is not None
 
     async def _produce_orders(self, client: Client, groups: Sequence[str]) -> None:
@@ -280,17 +269,13 @@ class Traffic:
             await self._gate()
             group = self._random.choice(groups)
             keys = [self._key(group) for _ in range(self._random.choice((1, 1, 1, 5)))]
-            for key in keys:
-                self.ledger.send_begun(key, group)
             started_at = time.monotonic()
+            self._open.update(keys)
             while not await self._send(client, ORDERS, keys, group):
                 self.counts["repeated"] += 1
+                self._open.update(keys)
             again = repeatable.pop(group, None)
-            if (
-                again is not None
-                and again[0] > time.monotonic() - REPEATED_SECONDS_MAX
-                and again[1] in self.ledger.entries
-            ):
+            if again is not None and again[0] > time.monotonic() - REPEATED_SECONDS_MAX:
                 await self._send(client, ORDERS, [again[1]], group)
             if self._random.random() < 0.1:
                 repeatable[group] = (started_at, keys[0])
@@ -310,7 +295,7 @@ class Traffic:
             )
             if answer is None:
                 continue
-            messages = self._received(queue, answer.get("Messages", []), asked)
+            messages = self._received(answer.get("Messages", []), asked)
             settling = not self._sending.is_set()
             poison = [m for m in messages if queue == WORK and m["key"].startswith("poison") and not settling]
             kept = [m for m in messages if m not in poison]
@@ -321,37 +306,23 @@ class Traffic:
             if kept:
                 await self._delete(client, queue, kept)
 
-    def _received(self, queue: str, messages: list[Message], asked: float) -> list[Message]:
-        answered = time.monotonic()
-        ours = []
-        groups: dict[str, list[str]] = {}
-        for message in messages:
-            self.counts["received"] += 1
-            key = self.ledger.received(
-                queue, message["Body"], message["MessageId"], asked, answered, VISIBILITY_SECONDS, queue == WORK
-            )
-            if key is not None:
-                ours.append({**message, "key": key, "claimed until": asked + VISIBILITY_SECONDS})
-                if queue == ORDERS:
-                    groups.setdefault(message["Attributes"]["MessageGroupId"], []).append(key)
-        for group, keys in groups.items():
-            self.ledger.received_in_group(group, keys)
-        return ours
+    def _received(self, messages: list[Message], asked: float) -> list[Message]:
+        """Return the messages with their keys; those that no client sent are in the history only."""
+        self.counts["received"] += len(messages)
+        return [
+            {**message, "key": key, "claimed until": asked + VISIBILITY_SECONDS}
+            for message in messages
+            if (key := key_of(message["Body"])) is not None
+        ]
 
     async def _release(self, client: Client, queue: str, messages: list[Message]) -> None:
-        for message in messages:
-            self.ledger.release_begun(message["key"])
         entries = [
             {"Id": str(at), "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
             for at, message in enumerate(messages)
         ]
-        if await self._try(client, "ChangeMessageVisibilityBatch", queue, Entries=entries) is not None:
-            for message in messages:
-                self.ledger.release_ended(message["key"])
+        await self._try(client, "ChangeMessageVisibilityBatch", queue, Entries=entries)
 
     async def _delete(self, client: Client, queue: str, messages: list[Message]) -> None:
-        for message in messages:
-            self.ledger.delete_begun(message["key"])
         if self._random.random() < 0.3:
             for message in messages:
                 try:
@@ -359,7 +330,7 @@ class Traffic:
                 except CallRefused as refused:
                     if not _is_expired(queue, refused.message):
                         raise
-                    self._not_deleted(message)
+                    self.counts["expired"] += 1
                     continue
                 if answer is not None:
                     self._deleted(message)
@@ -372,25 +343,21 @@ class Traffic:
             self._deleted(messages[int(one["Id"])])
         for one in answer.get("Failed", []):
             if not _is_expired(queue, one.get("Message", "")):
-                self._fail(f"a delete failed: {one}")
-            self._not_deleted(messages[int(one["Id"])])
+                self.failures.append(f"a delete failed: {one}")
+            self.counts["expired"] += 1
 
     def _deleted(self, message: Message) -> None:
+        """Count a delete.  After the visibility timeout it may have had no effect, if the message had moved."""
         self.counts["deleted"] += 1
-        self.ledger.deleted(message["key"], time.monotonic(), message["claimed until"])
-
-    def _not_deleted(self, message: Message) -> None:
-        """FIFO: its visibility timeout had ended, so it will be received again."""
-        self.counts["expired"] += 1
-        self.ledger.not_deleted(message["key"])
+        if time.monotonic() < message["claimed until"]:
+            self._open.discard(message["key"])
 
     async def _move(self, client: Client) -> None:
-        source = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self._name}{DEAD}"
         while True:
             await asyncio.sleep(MOVE_EVERY_SECONDS)
             await self._sending.wait()
             try:
-                answer = await client.call("StartMessageMoveTask", SourceArn=source)
+                answer = await client.call("StartMessageMoveTask", SourceArn=arn_of(DEAD))
                 self.counts["move tasks"] += bool(answer)
             except (Unreachable, InDoubt, CallRefused):
                 pass  # a task is running, or the server is down

@@ -1,9 +1,4 @@
-"""Clock and disk faults for processes that are not Python.
-
-A small library (``wrong.c``), compiled here, is preloaded before libc.
-"""
-
-from __future__ import annotations
+"""Clock and disk faults for processes that are not Python, by a library (``wrong.c``) preloaded before libc."""
 
 import shutil
 import struct
@@ -38,7 +33,6 @@ class Wrong:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment for the start of the process."""
         return {"LD_PRELOAD": str(self._library), "FAULTS_WRONG": str(self._file)}
 
     def set(self, *, clock_seconds: float = 0.0, sync_seconds: float = 0.0) -> None:

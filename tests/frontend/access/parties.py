@@ -1,9 +1,8 @@
 """A queue and its would-be users: accounts, credentials, and calls in either protocol."""
 
-from __future__ import annotations
-
 import itertools
 import json
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from string import Template
 from typing import Any
@@ -17,11 +16,23 @@ from auth.tokens.api_keys import new_api_key
 from tests.behaviour import wire
 from tests.behaviour.signing import SignatureScope
 from tests.behaviour.world import World, exchange
+from tests.tables import beside
 
 _ACCOUNTS = itertools.count(300_000_000_000)
 MAIN, SOURCE, SPARE, GONE = "q-main", "q-source", "q-spare", "q-gone"
 HANDLES = ("DeleteMessage", "DeleteMessageBatch", "ChangeMessageVisibility", "ChangeMessageVisibilityBatch")
 REGION = World.region
+CALLS = beside(__file__, "calls.yaml")
+
+
+def in_world(body: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[World], None]:
+    """Make a test that runs in the world's loop."""
+
+    def test(world: World) -> None:
+        world.run(body(world))
+
+    test.__doc__ = body.__doc__
+    return test
 
 
 @dataclass
@@ -79,7 +90,7 @@ async def new_session(
         assumed=f"{account}/{name}",
         role_id=role.role_id,
     )
-    session, token = await world.app.services.sessions.begin(grant)
+    session, token = await world.app.services.sessions.start(grant)
     return Party(account, SignatureScope(session.access_key_id, session.secret, REGION, token=token))
 
 
@@ -156,8 +167,8 @@ async def set_scene(world: World) -> tuple[Scene, Party]:
     await done(world, root, "SendMessageBatch", {"QueueUrl": main, "Entries": entries})
     messages: list[Any] = []
     while len(messages) < len(HANDLES):
-        most = len(HANDLES) - len(messages)
-        messages += (await done(world, root, "ReceiveMessage", {"QueueUrl": main, "MaxNumberOfMessages": most}))[
+        missing = len(HANDLES) - len(messages)
+        messages += (await done(world, root, "ReceiveMessage", {"QueueUrl": main, "MaxNumberOfMessages": missing}))[
             "Messages"
         ]
     handles = {action: message["ReceiptHandle"] for action, message in zip(HANDLES, messages, strict=True)}
@@ -167,36 +178,7 @@ async def set_scene(world: World) -> tuple[Scene, Party]:
 def calls_on(world: World, scene: Scene, name: str) -> dict[str, dict[str, Any]]:
     """Parameters of a valid call of each action for the queue of this name, in an order in which all 23 can be
     made; those that delete the queue come last."""
-    queue = {"QueueUrl": url(world, scene.own, name)}
-    handles = scene.handles
-    return {
-        "GetQueueUrl": {"QueueName": name, "QueueOwnerAWSAccountId": scene.own},
-        "GetQueueAttributes": queue | {"AttributeNames": ["All"]},
-        "ListQueues": {"QueueNamePrefix": "q-"},
-        "ListQueueTags": queue,
-        "ListDeadLetterSourceQueues": queue,
-        "ListMessageMoveTasks": {"SourceArn": arn(scene.own, name)},
-        "SendMessage": queue | {"MessageBody": "m"},
-        "SendMessageBatch": queue | {"Entries": [{"Id": "a", "MessageBody": "m"}]},
-        "ReceiveMessage": queue,
-        "DeleteMessage": queue | {"ReceiptHandle": handles["DeleteMessage"]},
-        "DeleteMessageBatch": queue | {"Entries": [{"Id": "a", "ReceiptHandle": handles["DeleteMessageBatch"]}]},
-        "ChangeMessageVisibility": queue
-        | {"ReceiptHandle": handles["ChangeMessageVisibility"], "VisibilityTimeout": 60},
-        "ChangeMessageVisibilityBatch": queue
-        | {"Entries": [{"Id": "a", "ReceiptHandle": handles["ChangeMessageVisibilityBatch"], "VisibilityTimeout": 60}]},
-        "StartMessageMoveTask": {
-            "SourceArn": arn(scene.own, name),
-            "DestinationArn": arn(scene.own, SPARE),
-            "MaxNumberOfMessagesPerSecond": 1,
-        },
-        "CancelMessageMoveTask": {"TaskHandle": scene.handles.get("task", "")},
-        "TagQueue": queue | {"Tags": {"a": "b"}},
-        "UntagQueue": queue | {"TagKeys": ["a"]},
-        "AddPermission": queue | {"Label": "added", "AWSAccountIds": ["999999999999"], "Actions": ["SendMessage"]},
-        "RemovePermission": queue | {"Label": "table"},
-        "SetQueueAttributes": queue | {"Attributes": {"VisibilityTimeout": "31"}},
-        "CreateQueue": {"QueueName": "q-created"},
-        "PurgeQueue": queue,
-        "DeleteQueue": queue,
-    }
+    names = {"queue": url(world, scene.own, name), "name": name, "own": scene.own}
+    names |= {"arn": arn(scene.own, name), "spare": arn(scene.own, SPARE), "task": "", **scene.handles}
+    calls: dict[str, dict[str, Any]] = filled_in(CALLS, names)
+    return calls

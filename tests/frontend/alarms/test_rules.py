@@ -1,31 +1,19 @@
 """State transitions of alarms."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
-from frontend.alarms.rules import WAITING_MOST, judged
+from frontend.alarms.rules import WAITING_MAX, judged
 from metadata_service.alarms import Alarm, AlarmStatus, Comparison
+from tests.tables import table
 
 NOW = 1_800_000_000
 NEW = AlarmStatus()
 
 
 def alarm(comparison: Comparison = "GreaterThanThreshold", threshold: float = 10, minutes: int = 1) -> Alarm:
-    return Alarm(
-        "0" * 12,
-        "deep",
-        "id",
-        "orders",
-        "ApproximateNumberOfMessagesVisible",
-        comparison,
-        threshold,
-        minutes,
-        "example.com",
-        b"",
-        NOW,
-    )
+    rule = ("ApproximateNumberOfMessagesVisible", comparison, threshold, minutes)
+    return Alarm("0" * 12, "deep", "id", "orders", *rule, "example.com", b"", NOW)
 
 
 def after(values: list[float | None], rule: Alarm, status: AlarmStatus = NEW, first: int = 0) -> AlarmStatus:
@@ -35,17 +23,9 @@ def after(values: list[float | None], rule: Alarm, status: AlarmStatus = NEW, fi
     return status
 
 
-@pytest.mark.parametrize(
-    ("comparison", "ringing"),
-    [
-        ("GreaterThanThreshold", {11}),
-        ("GreaterThanOrEqualToThreshold", {10, 11}),
-        ("LessThanThreshold", {9}),
-        ("LessThanOrEqualToThreshold", {9, 10}),
-    ],
-)
-def test_comparisons(comparison: Comparison, ringing: set[int]) -> None:
-    rung = {value for value in (9, 10, 11) if after([value], alarm(comparison)).state == "ALARM"}
+@pytest.mark.parametrize(("comparison", "ringing"), table(__file__, "comparisons"))
+def test_comparisons(comparison: Comparison, ringing: list[int]) -> None:
+    rung = [value for value in (9, 10, 11) if after([value], alarm(comparison)).state == "ALARM"]
     assert rung == ringing
 
 
@@ -55,11 +35,11 @@ def test_a_new_alarm_that_is_in_order_is_no_news() -> None:
     assert after([3, 3, 4], alarm()) == status, "nothing is stored again"
 
 
-def test_a_change_is_told_with_its_reason() -> None:
+def test_a_change_is_reported_with_its_reason() -> None:
     status = after([3, 11.5], alarm())
-    (told,) = status.waiting
-    assert (told.before, told.state, told.value, told.at_s) == ("OK", "ALARM", 11.5, NOW + 60)
-    assert told.reason == ("ApproximateNumberOfMessagesVisible of queue orders is 11.5, and has been > 10 for 1 min.")
+    (event,) = status.waiting
+    assert (event.before, event.state, event.value, event.at_s) == ("OK", "ALARM", 11.5, NOW + 60)
+    assert event.reason == ("ApproximateNumberOfMessagesVisible of queue orders is 11.5, and has been > 10 for 1 min.")
     status = after([2], alarm(), status, 2)
     assert [one.state for one in status.waiting] == ["ALARM", "OK"]
     assert len({one.id for one in status.waiting}) == 2
@@ -75,14 +55,14 @@ def test_it_has_to_be_so_at_each_look_of_its_minutes() -> None:
     assert (again.state, again.breaching_since_s) == ("ALARM", NOW + 4 * 60)
 
 
-def test_another_process_goes_on() -> None:
+def test_another_process_continues() -> None:
     """Only the stored status is used."""
     rule = alarm(minutes=3)
     stored = msgspec.json.decode(msgspec.json.encode(after([0, 11], rule)), type=AlarmStatus)
     assert after([11, 11], rule, stored, 2).state == "ALARM"
 
 
-def test_what_is_not_known_for_a_while_is_insufficient() -> None:
+def test_values_missing_for_a_while_are_insufficient_data() -> None:
     ringing = after([11], alarm())
     assert after([None, None], alarm(), ringing, 1).state == "ALARM", "a restart takes no three minutes"
     status = after([None, None, None], alarm(), ringing, 1)
@@ -96,8 +76,8 @@ def test_what_is_not_known_for_a_while_is_insufficient() -> None:
     assert (back.state, back.waiting[-1].before) == ("OK", "INSUFFICIENT_DATA")
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_work_is_bounded() -> None:
     status = after([0, *[11, 0] * 20], alarm())
-    assert len(status.waiting) == WAITING_MOST
-    assert status.lost == 40 - WAITING_MOST
+    assert len(status.waiting) == WAITING_MAX
+    assert status.lost == 40 - WAITING_MAX
     assert status.waiting[-1].state == "OK", "the latest are kept"

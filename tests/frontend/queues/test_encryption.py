@@ -1,146 +1,68 @@
-"""Stored messages: encrypted as the queue requires, decrypted or left out, and readable from before encryption."""
+"""Stored messages that cannot be decrypted; tests/frontend/cases/encryption.yaml says what is encrypted."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from auth.encryption.data_keys import DataKey
 from auth.encryption.keyring import Keyring
-from backend.api import NewMessage, Target
+from backend.api import NewMessage, Receive, ReceivedMessage, Send
 from frontend.queues import payload
 from frontend.queues.payload import Payload
-from frontend.request.settings import FrontendSettings
 from metadata_service.store import StoreUnavailable
-from tests.frontend.fakes import KEY, FrontendService, running
+from tests.frontend.service import KEY, FrontendService
 
-SECRETS = ("recognisable-body", "recognisable-attribute", "recognisable-trace", KEY.principal_id)
-
-
-def stored(service: FrontendService) -> Iterator[NewMessage]:
-    for partition in service.backend.partitions.values():
-        for message in partition.messages.values():
-            yield message.new
+BODY = "recognisable-body"
 
 
-async def send(service: FrontendService, url: str, **members: Any) -> str:
-    answer = await service.json(
-        "SendMessage",
-        {
-            "QueueUrl": url,
-            "MessageBody": "recognisable-body",
-            "MessageAttributes": {"a": {"DataType": "String", "StringValue": "recognisable-attribute"}},
-            "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "recognisable-trace"}},
-            **members,
-        },
-    )
-    assert answer.status == 200, answer.content
-    return str(answer.json["MessageId"])
+def tamper(service: FrontendService, changes: Mapping[str, Callable[[bytes], bytes]]) -> None:
+    """Change the payloads of these messages on their way to receives."""
+
+    async def receive(command: Receive) -> list[ReceivedMessage]:
+        messages = await service.backend.inside.call(command)
+        for message in messages:
+            message.payload = changes.get(message.message_id, bytes)(message.payload)
+        return messages
+
+    service.backend.replaced[Receive] = receive
 
 
 async def received(service: FrontendService, url: str) -> list[Any]:
-    answer = await service.json(
-        "ReceiveMessage",
-        {"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": ["All"], "MessageAttributeNames": ["All"]},
-    )
+    answer = await service.json("ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 10})
     assert answer.status == 200, answer.content
     return list(answer.json.get("Messages", []))
 
 
-def in_clear(service: FrontendService) -> set[str]:
-    return {secret for new in stored(service) for secret in SECRETS if secret.encode() in new.payload}
-
-
-async def test_nothing_of_a_message_is_stored_in_clear(service: FrontendService) -> None:
-    standard = await service.make_queue("q")
-    fifo = await service.make_queue("q.fifo", FifoQueue="true")
-    await send(service, standard)
-    await send(service, fifo, MessageGroupId="g", MessageDeduplicationId="recognisable-deduplication")
-    entries = [{"Id": str(n), "MessageBody": f"recognisable-body {n}"} for n in range(10)]
-    answer = await service.json("SendMessageBatch", {"QueueUrl": standard, "Entries": entries})
-    assert len(answer.json["Successful"]) == 10
-    assert len(list(stored(service))) == 12
-    assert in_clear(service) == set()
-    assert not any(b"recognisable" in new.payload for new in stored(service))
-
-    (message,) = await received(service, fifo)
-    assert message["Body"] == "recognisable-body"
-    assert message["MessageAttributes"]["a"]["StringValue"] == "recognisable-attribute"
-    assert message["Attributes"]["AWSTraceHeader"] == "recognisable-trace"
-    assert message["Attributes"]["SenderId"] == KEY.principal_id
-    assert message["Attributes"]["MessageDeduplicationId"] == "recognisable-deduplication"
-
-
-@pytest.mark.parametrize(
-    ("attributes", "sealed"),
-    [
-        ({}, True),
-        ({"SqsManagedSseEnabled": "true"}, True),
-        ({"SqsManagedSseEnabled": "false"}, False),
-        ({"KmsMasterKeyId": "alias/mine"}, True),
-    ],
-)
-async def test_a_queue_is_sealed_as_its_attributes_say(
-    service: FrontendService, attributes: dict[str, str], sealed: bool
-) -> None:
-    url = await service.make_queue("q", **attributes)
-    await send(service, url)
-    assert in_clear(service) == (set() if sealed else set(SECRETS))
-    assert [message["Body"] for message in await received(service, url)] == ["recognisable-body"]
-
-
-async def test_a_service_can_be_told_not_to_seal(tmp_path: Path) -> None:
-    async with running(tmp_path, FrontendSettings(encryption=False)) as service:
-        url = await service.make_queue("q")
-        await send(service, url)
-        assert in_clear(service) == set(SECRETS)
-        assert len(await received(service, url)) == 1
-        asked = {"QueueUrl": url, "AttributeNames": ["All"]}
-        shown = (await service.json("GetQueueAttributes", asked)).json["Attributes"]
-        assert shown["SqsManagedSseEnabled"] == "false"
-        wanted = {"QueueUrl": url, "Attributes": {"SqsManagedSseEnabled": "true"}}
-        refused = await service.json("SetQueueAttributes", wanted)
-        assert (refused.status, refused.code) == (400, "InvalidAttributeValue")
-        assert await service.make_queue("q", SqsManagedSseEnabled="false") == url
-
-
 async def test_messages_from_before_and_after_are_read_together(service: FrontendService) -> None:
     url = await service.make_queue("q")
-    await send(service, url)
-    (partition,) = service.backend.partitions.values()
+    await service.send(url, BODY)
     old = payload.encode(Payload(payload.FORMAT, "old body", bytes(16), "AIDAOLD"))
-    settings = partition.settings
-    await service.backend.send(Target(settings.partition, settings.queue_id, settings.version), [NewMessage(old)])
-    assert {message["Body"] for message in await received(service, url)} == {"recognisable-body", "old body"}
+    await service.backend.call(Send(service.backend.calls_of(Send)[-1].target, [NewMessage(old)]))
+    assert {message["Body"] for message in await received(service, url)} == {BODY, "old body"}
 
 
-async def test_what_was_tampered_with_is_reported_and_never_served(
+async def test_tampered_messages_are_reported_and_never_served(
     service: FrontendService, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = await service.make_queue("q")
-    good = await send(service, url)
-    bad = [await send(service, url) for _ in range(4)]
-    (partition,) = service.backend.partitions.values()
-    for number, message_id in enumerate(bad):
-        new = partition.messages[message_id].new
-        whole = new.payload
-        new.payload = [
-            whole[:-1] + bytes([whole[-1] ^ 1]),  # another tag
-            whole[:1] + bytes([whole[1] ^ 1]) + whole[2:],  # another key
-            whole[:10],
-            b"\xc1 nothing that was ever stored",
-        ][number]
-    assert [message["MessageId"] for message in await received(service, url)] == [good]
-    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.seals"]
+    good = await service.send(url, BODY)
+    bad = [await service.send(url, BODY) for _ in range(4)]
+    changes: list[Callable[[bytes], bytes]] = [
+        lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]),  # another tag
+        lambda whole: whole[:1] + bytes([whole[1] ^ 1]) + whole[2:],  # another key
+        lambda whole: whole[:10],
+        lambda _: b"\xc1 nothing that was ever stored",
+    ]
+    tamper(service, dict(zip(bad, changes, strict=True)))
+    (message,) = await received(service, url)
+    assert message["MessageId"] == good
+    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.encryption"]
     assert len(lines) == 4
     for message_id, line in zip(bad, lines, strict=True):
-        assert f"message {message_id} of arn:aws:sqs:us-east-1:{KEY.account}:q cannot be opened" in line
+        assert f"message {message_id} of arn:aws:sqs:us-east-1:{KEY.account}:q cannot be decrypted" in line
+    await service.json("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]})
     service.clock.now += 60
-    for message_id in (good, bad[0], bad[1]):
-        partition.messages.pop(message_id)
     assert await received(service, url) == []
 
 
@@ -150,21 +72,20 @@ async def test_a_message_of_another_tenant_does_not_open(
     url = await service.make_queue("q")
     keyring = service.app.services.keyring
     assert keyring is not None
-    theirs = (await keyring.ready("999999999999")).seal(
+    foreign = (await keyring.ready("999999999999")).encrypt(
         payload.encode(Payload(payload.FORMAT, "theirs", bytes(16), "AIDATHEIRS"))
     )
-    message_id = await send(service, url)
-    (partition,) = service.backend.partitions.values()
-    partition.messages[message_id].new.payload = theirs
+    message_id = await service.send(url, BODY)
+    tamper(service, {message_id: lambda _: foreign})
     assert await received(service, url) == []
-    assert "cannot be opened" in caplog.text
+    assert "cannot be decrypted" in caplog.text
 
 
 def other_process(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> Keyring:
     """Continue the service with a keyring that has loaded nothing; returns the one that had."""
     before = service.app.services.keyring
     assert before is not None
-    monkeypatch.setattr(service.app.sqs.context.seals, "_keyring", Keyring(service.store, before.masters))
+    monkeypatch.setattr(service.app.context.encryption, "_keyring", Keyring(service.store, before.masters))
     return before
 
 
@@ -172,24 +93,23 @@ def unreadable(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> Non
     async def fail(account: str | None = None) -> list[DataKey]:
         raise StoreUnavailable("the store is away")
 
-    monkeypatch.setattr(service.store, "data_keys", fail)
+    monkeypatch.setattr(service.store.data_keys, "data_keys", fail)
 
 
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
-async def test_without_its_keys_a_receive_that_deletes_is_not_begun(
+async def test_without_its_keys_a_receive_that_deletes_is_not_started(
     service: FrontendService, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
     url = await service.make_queue("q", HoldfastDeliveryGuarantee=guarantee)
-    await send(service, url)
+    await service.send(url, BODY)
     other_process(service, monkeypatch)
     with monkeypatch.context() as patch:
         unreadable(service, patch)
         answer = await service.json("ReceiveMessage", {"QueueUrl": url})
     assert answer.status == 503
-    started = [name for name, _ in service.backend.calls if name == "receive"]
-    assert started == ([] if guarantee == "at-most-once" else ["receive"])
+    assert len(service.backend.calls_of(Receive)) == (guarantee == "at-least-once")
     service.clock.now += 60
-    assert [message["Body"] for message in await received(service, url)] == ["recognisable-body"]
+    assert [message["Body"] for message in await received(service, url)] == [BODY]
 
 
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once"])
@@ -197,13 +117,14 @@ async def test_a_newer_key_that_cannot_be_loaded_costs_no_other_message(
     service: FrontendService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, guarantee: str
 ) -> None:
     url = await service.make_queue("q", HoldfastDeliveryGuarantee=guarantee)
-    old = await send(service, url)
-    elsewhere = other_process(service, monkeypatch)
-    newer = await send(service, url)  # this process loads the key
-    await elsewhere.renew(KEY.account)
-    sealed = (await elsewhere.ready(KEY.account)).seal(payload.encode(Payload(payload.FORMAT, "x", bytes(16), "AIDA")))
-    (partition,) = service.backend.partitions.values()
-    partition.messages[newer].new.payload = sealed
+    old = await service.send(url, BODY)
+    other_process_ = other_process(service, monkeypatch)
+    newer = await service.send(url, BODY)  # this process loads the key
+    await other_process_.renew(KEY.account)
+    encrypted = (await other_process_.ready(KEY.account)).encrypt(
+        payload.encode(Payload(payload.FORMAT, "x", bytes(16), "AIDA"))
+    )
+    tamper(service, {newer: lambda _: encrypted})
     unreadable(service, monkeypatch)
     answer = await service.json("ReceiveMessage", {"QueueUrl": url, "MaxNumberOfMessages": 10})
     if guarantee == "at-least-once":

@@ -1,7 +1,5 @@
 """Queues with several partitions, as clients see them: over a real backend, through two frontends."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from binascii import a2b_base64, b2a_base64
@@ -19,7 +17,7 @@ from auth.credentials import Tenant
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import LocalMasterKeys, new_master_key
 from auth.lookup import Credentials
-from backend.api import Measures, NewMessage, OverLimit, PartitionUnknown, Receive, ReceivedMessage, Target, Unavailable
+from backend import api
 from backend.cluster.repartition import Splits
 from backend.engine.receipt_handles import partition_of
 from backend.journal.local.disk import RealDisk
@@ -30,14 +28,16 @@ from backend.serving import token_import
 from frontend.app import create_app
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
-from frontend.request.settings import FrontendSettings
 from frontend.services import Services
+from frontend.settings import FrontendSettings
 from metadata_service.clusters import partition_map as maps
 from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.sqlite.store import SQLiteStore
 from tests.auth.clock import Clock
-from tests.frontend.fakes import KEY, NAMING, FrontendAnswer, FrontendService
+from tests.backend.nodes import incarnation_of
+from tests.frontend.service import KEY, NAMING, FrontendAnswer, FrontendService
+from tests.servers.waiting import until
 
 REGION = "us-east-1"
 
@@ -48,7 +48,7 @@ class _Spread:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = SQLiteStore(folder / "metadata.sqlite")
-        self.resolver = StoreResolver(self.store, FrontendSettings(region=REGION))
+        self.resolver = StoreResolver(self.store.queues, FrontendSettings(region=REGION))
         self.node: Node
         self.one: FrontendService
         self.other: FrontendService
@@ -56,11 +56,11 @@ class _Spread:
 
     async def start(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self.store.close)
-        await self.store.put_tenant(Tenant(KEY.account, "tests"))
-        await self.store.put_access_key(KEY)
+        await self.store.credentials.put_tenant(Tenant(KEY.account, "tests"))
+        await self.store.credentials.put_access_key(KEY)
         settings = NodeSettings(log=LogSettings(segment_bytes=4 << 20))
         self.node = await Node.start(
-            RealDisk(), str(self.folder / "journal"), self.store, self.resolver, settings=settings
+            RealDisk(), str(self.folder / "journal"), self.store.entries, self.resolver, settings=settings
         )
         stack.push_async_callback(self.node.close)
         self.one, self.other = [await self._frontend(stack, name) for name in ("one", "other")]
@@ -72,8 +72,8 @@ class _Spread:
         stack.callback(audit.close)
         services = Services(
             FrontendSettings(region=REGION, queue_name_hold_seconds=0, purge_interval_seconds=0),
-            Credentials(self.store),
-            MetadataClient(self.store),
+            Credentials(self.store.credentials),
+            MetadataClient(self.store.queues),
             self.node,
             clock,
             audit=audit,
@@ -88,18 +88,18 @@ class _Spread:
     # --- the queue ---
 
     async def queue(self, name: str = "orders") -> Queue:
-        return await self.store.get_queue(KEY.account, name)
+        return await self.store.queues.get_queue(KEY.account, name)
 
     async def change(self, partitions: Callable[[Queue], Awaitable[Sequence[Any]]], name: str = "orders") -> Queue:
         """Change the map without notifying anybody."""
         queue = await self.queue(name)
-        return await self.store.update_queue(
+        return await self.store.queues.update_queue(
             queue.queue_id, queue.version, now_ms=0, partitions=tuple(await partitions(queue))
         )
 
     async def split(self, count: int, name: str = "orders") -> Queue:
         async def split(queue: Queue) -> Sequence[Any]:
-            return maps.split(queue, await self.store.new_partition_ids(0, count))
+            return maps.split(queue, await self.store.queues.new_partition_ids(0, count))
 
         return await self.change(split, name)
 
@@ -111,7 +111,7 @@ class _Spread:
 
     async def tended(self, name: str = "orders") -> Queue:
         """Wait until no work is left."""
-        splits = Splits(self.store, self.node, self.resolver, lambda: 0)
+        splits = Splits(self.store.queues, self.node, self.resolver, lambda: 0)
         async with asyncio.timeout(20):
             while not await splits.finish((await self.queue(name)).queue_id, linger_seconds=0):
                 await asyncio.sleep(0.01)
@@ -123,9 +123,9 @@ class _Spread:
         held = []
         for one in queue.partitions:
             try:
-                counted = await self.node.counters(Target(one.id, queue.queue_id))
+                counted = await self.node.call(api.CountMessages(api.Target(one.id, queue.queue_id)))
                 held.append(counted.visible + counted.in_flight + counted.delayed)
-            except PartitionUnknown:
+            except api.PartitionUnknown:
                 held.append(0)
         return held
 
@@ -158,15 +158,26 @@ async def send(
     return await ok(service.signed("POST", "/", content, headers))
 
 
+async def send_numbered(service: FrontendService, *numbers: int) -> None:
+    """Send messages whose bodies are the numbers of this range."""
+    for number in range(*numbers):
+        await send(service, f"{number}")
+
+
+async def call(service: FrontendService, action: str, name: str = "orders", **members: Any) -> Any:
+    return await ok(service.json(action, {"QueueUrl": service.url(name), **members}))
+
+
 async def receive(service: FrontendService, name: str = "orders", **members: Any) -> list[Any]:
-    members = {"QueueUrl": service.url(name), "MaxNumberOfMessages": 10, **members}
-    found: list[Any] = (await ok(service.json("ReceiveMessage", members))).get("Messages", [])
+    found: list[Any] = (await call(service, "ReceiveMessage", name, **{"MaxNumberOfMessages": 10, **members})).get(
+        "Messages", []
+    )
     return found
 
 
 async def delete(service: FrontendService, messages: Sequence[Any], name: str = "orders") -> None:
     entries = [{"Id": str(place), "ReceiptHandle": one["ReceiptHandle"]} for place, one in enumerate(messages)]
-    answer = await ok(service.json("DeleteMessageBatch", {"QueueUrl": service.url(name), "Entries": entries}))
+    answer = await call(service, "DeleteMessageBatch", name, Entries=entries)
     assert len(answer["Successful"]) == len(messages)
 
 
@@ -178,48 +189,14 @@ async def receive_all(service: FrontendService, name: str = "orders", **members:
     return found
 
 
+def redrive(name: str) -> str:
+    """Redrive policy with this dead-letter queue, after one receive."""
+    arn = f"arn:aws:sqs:{REGION}:{KEY.account}:{name}"
+    return orjson.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).decode()
+
+
 def bodies(messages: Sequence[Any]) -> list[str]:
     return [message["Body"] for message in messages]
-
-
-# --- the attribute -----------------------------------------------------------------------------------------
-
-
-async def test_the_number_of_partitions_is_given_at_creation(spread: _Spread) -> None:
-    one = spread.one
-    url = await one.make_queue("orders", HoldfastPartitions="4")
-    assert len((await spread.queue()).partitions) == 4
-    assert await one.make_queue("orders", HoldfastPartitions="4") == url
-    refused = await one.json("CreateQueue", {"QueueName": "orders", "Attributes": {"HoldfastPartitions": "5"}})
-    assert (refused.status, refused.code) == (400, "QueueAlreadyExists")
-    every = await ok(one.json("GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["All"]}))
-    assert every["Attributes"]["HoldfastPartitions"] == "4"
-    await one.make_queue("plain")
-    plain = {"QueueUrl": one.url("plain")}
-    every = await ok(one.json("GetQueueAttributes", {**plain, "AttributeNames": ["All"]}))
-    assert "HoldfastPartitions" not in every["Attributes"]
-    asked = await ok(one.json("GetQueueAttributes", {**plain, "AttributeNames": ["HoldfastPartitions"]}))
-    assert asked["Attributes"] == {"HoldfastPartitions": "1"}
-    same = {"QueueUrl": url, "Attributes": {"HoldfastPartitions": "4", "DelaySeconds": "0"}}
-    assert (await one.json("SetQueueAttributes", same)).status == 200
-    other = await one.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": {"HoldfastPartitions": "2"}})
-    assert (other.status, other.code) == (400, "InvalidAttributeValue")
-    assert "only when the queue is created" in other.message
-    for wrong in ("0", "65", "x"):
-        refused = await one.json("CreateQueue", {"QueueName": "w", "Attributes": {"HoldfastPartitions": wrong}})
-        assert (refused.status, refused.code) == (400, "InvalidAttributeValue")
-
-
-async def test_a_fifo_queue_has_several_only_by_group(spread: _Spread) -> None:
-    given = {"FifoQueue": "true", "HoldfastPartitions": "2"}
-    refused = await spread.one.json("CreateQueue", {"QueueName": "f.fifo", "Attributes": given})
-    assert (refused.status, refused.code) == (400, "InvalidAttributeValue")
-    assert "DeduplicationScope" in refused.message
-    url = await spread.one.make_queue("f.fifo", **given, DeduplicationScope="messageGroup")
-    refused = await spread.one.json(
-        "SetQueueAttributes", {"QueueUrl": url, "Attributes": {"DeduplicationScope": "queue"}}
-    )
-    assert refused.status == 400
 
 
 # --- messages ----------------------------------------------------------------------------------------------
@@ -231,8 +208,7 @@ async def test_messages_are_spread_and_all_are_received_and_deleted(spread: _Spr
     for body in sent:
         await send(spread.one, body)
     assert await spread.held() == [10, 10, 10, 10]
-    attributes = {"QueueUrl": spread.one.url("orders"), "AttributeNames": ["All"]}
-    counted = (await ok(spread.other.json("GetQueueAttributes", attributes)))["Attributes"]
+    counted = (await call(spread.other, "GetQueueAttributes", AttributeNames=["All"]))["Attributes"]
     assert counted["ApproximateNumberOfMessages"] == "40"
     got: list[Any] = []
     while len(got) < 40:
@@ -240,9 +216,9 @@ async def test_messages_are_spread_and_all_are_received_and_deleted(spread: _Spr
         assert some, "none is hidden"
         got += some
     assert sorted(bodies(got)) == sorted(sent)
-    change = {"QueueUrl": spread.one.url("orders"), "VisibilityTimeout": 0}
     for message in got[:7]:
-        await ok(spread.one.json("ChangeMessageVisibility", {**change, "ReceiptHandle": message["ReceiptHandle"]}))
+        handle = message["ReceiptHandle"]
+        await call(spread.one, "ChangeMessageVisibility", ReceiptHandle=handle, VisibilityTimeout=0)
     again = await receive_all(spread.one)
     assert sorted(bodies(again)) == sorted(bodies(got[:7]))
     rest = got[7:]
@@ -251,28 +227,7 @@ async def test_messages_are_spread_and_all_are_received_and_deleted(spread: _Spr
     assert await spread.held() == [0, 0, 0, 0]
 
 
-async def test_what_is_wrong_with_a_handle_is_said_as_ever(spread: _Spread) -> None:
-    await spread.one.make_queue("orders", HoldfastPartitions="4")
-    await spread.one.make_queue("plain")
-    await send(spread.one, "a", "plain")
-    (other,) = await receive(spread.one, "plain")
-    for handle in ("no handle", "QUJD", other["ReceiptHandle"]):
-        members = {"QueueUrl": spread.one.url("orders"), "ReceiptHandle": handle}
-        refused = await spread.one.json("DeleteMessage", members)
-        assert (refused.status, refused.code) == (404, "ReceiptHandleIsInvalid")
-    await send(spread.one, "b")
-    (mine,) = await receive(spread.one)
-    entries = [
-        {"Id": "wrong", "ReceiptHandle": "no handle"},
-        {"Id": "mine", "ReceiptHandle": mine["ReceiptHandle"]},
-        {"Id": "other", "ReceiptHandle": other["ReceiptHandle"]},
-    ]
-    answer = await ok(spread.one.json("DeleteMessageBatch", {"QueueUrl": spread.one.url("orders"), "Entries": entries}))
-    assert [one["Id"] for one in answer["Successful"]] == ["mine"]
-    assert {one["Id"] for one in answer["Failed"]} == {"wrong", "other"}
-
-
-async def test_a_call_with_a_token_counts_once_and_a_batch_goes_whole(spread: _Spread) -> None:
+async def test_a_call_with_a_token_counts_once_and_a_batch_is_sent_whole(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     first = [await send(spread.one, f"{place}", token=f"t{place}") for place in range(12)]
     again = [await send(spread.other, f"{place}", token=f"t{place}") for place in range(12)]
@@ -280,8 +235,7 @@ async def test_a_call_with_a_token_counts_once_and_a_batch_goes_whole(spread: _S
     assert sum(await spread.held()) == 12
     before = await spread.held()
     entries = [{"Id": str(place), "MessageBody": f"{place}"} for place in range(10)]
-    members = {"QueueUrl": spread.one.url("orders"), "Entries": entries}
-    assert len((await ok(spread.one.json("SendMessageBatch", members)))["Successful"]) == 10
+    assert len((await call(spread.one, "SendMessageBatch", Entries=entries))["Successful"]) == 10
     grown = [now - then for now, then in zip(await spread.held(), before, strict=True)]
     assert sorted(grown) == [0, 0, 0, 10]
 
@@ -289,16 +243,15 @@ async def test_a_call_with_a_token_counts_once_and_a_batch_goes_whole(spread: _S
 async def test_fifo_groups_keep_their_order_and_their_partition(spread: _Spread) -> None:
     attributes = {"FifoQueue": "true", "DeduplicationScope": "messageGroup", "ContentBasedDeduplication": "true"}
     await spread.one.make_queue("f.fifo", **attributes, HoldfastPartitions="3")
-    url = spread.one.url("f.fifo")
     groups = [f"g{place}" for place in range(8)]
     for turn in range(4):
         entries = [
             {"Id": group, "MessageBody": f"{turn}", "MessageGroupId": group, "MessageDeduplicationId": f"{turn}{group}"}
             for group in groups
         ]
-        answer = await ok(spread.one.json("SendMessageBatch", {"QueueUrl": url, "Entries": entries}))
+        answer = await call(spread.one, "SendMessageBatch", "f.fifo", Entries=entries)
         assert [one["Id"] for one in answer["Successful"]] == groups, "in the order of the entries"
-        twin = await ok(spread.other.json("SendMessageBatch", {"QueueUrl": url, "Entries": entries}))
+        twin = await call(spread.other, "SendMessageBatch", "f.fifo", Entries=entries)
         assert twin["Successful"] == answer["Successful"]
     assert sum(1 for held in await spread.held("f.fifo") if held) > 1
     got: dict[str, list[str]] = {group: [] for group in groups}
@@ -325,11 +278,8 @@ async def test_a_receive_attempt_that_is_repeated_gets_the_same_messages(spread:
 async def waiting(spread: _Spread, count: int, name: str = "orders") -> None:
     """Wait until ``count`` watches are at the partitions."""
     queue = await spread.queue(name)
-    assert spread.node._incarnation is not None
-    known = spread.node._incarnation.partitions
-    async with asyncio.timeout(60):
-        while sum(len(known[one.id].waiters) for one in queue.partitions if one.id in known) != count:
-            await asyncio.sleep(0.005)
+    known = incarnation_of(spread.node).partitions
+    await until(lambda: sum(len(known[one.id].waiters) for one in queue.partitions if one.id in known) == count)
 
 
 async def test_a_long_poll_returns_with_the_first_message_of_any_partition(spread: _Spread) -> None:
@@ -345,13 +295,13 @@ async def test_a_long_poll_returns_with_the_first_message_of_any_partition(sprea
     assert await receive(spread.one, WaitTimeSeconds=1) == []
 
 
-async def test_those_who_wait_share_one_question_and_each_message_goes_to_one_of_them(spread: _Spread) -> None:
+async def test_waiting_polls_share_one_watch_and_each_message_is_given_to_one_of_them(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await receive(spread.one)
     polls = [asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20, MaxNumberOfMessages=1)) for _ in range(12)]
     await waiting(spread, 4)
     entries = [{"Id": str(place), "MessageBody": f"{place}"} for place in range(10)]
-    await ok(spread.other.json("SendMessageBatch", {"QueueUrl": spread.one.url("orders"), "Entries": entries}))
+    await call(spread.other, "SendMessageBatch", Entries=entries)
     await send(spread.other, "10")
     await send(spread.other, "11")
     got = [body for poll in await asyncio.gather(*polls) for body in bodies(poll)]
@@ -359,37 +309,36 @@ async def test_those_who_wait_share_one_question_and_each_message_goes_to_one_of
     await waiting(spread, 0)
 
 
-async def test_a_partition_that_is_always_full_keeps_nobody_from_another_one(spread: _Spread) -> None:
+async def test_a_partition_that_is_always_full_does_not_block_another_one(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     for _ in range(2):
         await send(spread.one, "first")
     queue = await spread.queue()
     ids = [one.id for one in queue.partitions]
     await receive(spread.one, MaxNumberOfMessages=1)
-    (full,) = {one for one, held in zip(ids, await _visible(spread, queue), strict=True) if held}
-    assert len(await spread.queues.run(spread.queues.view(queue), spread.node.receive, Receive(1, 30))) == 1
-    later = await spread.node.send(Target(ids[full == ids[0]], queue.queue_id), [NewMessage(b"not ours to read")])
+    counted = [await spread.node.call(api.CountMessages(api.Target(one, queue.queue_id))) for one in ids]
+    (full,) = {one for one, held in zip(ids, counted, strict=True) if held.visible}
+    view = spread.queues.view(queue)
+    assert len(await spread.queues.call(view, api.Receive(view.target, api.ReceiveOptions(1, 30)))) == 1
+    later = await spread.node.call(
+        api.Send(api.Target(ids[full == ids[0]], queue.queue_id), [api.NewMessage(b"not ours to read")])
+    )
     async with asyncio.timeout(5):
         while True:
-            await spread.node.send(Target(full, queue.queue_id), [NewMessage(b"more")])
-            got = await spread.queues.run(spread.queues.view(queue), spread.node.receive, Receive(1, 30))
+            await spread.node.call(api.Send(api.Target(full, queue.queue_id), [api.NewMessage(b"more")]))
+            got = await spread.queues.call(view, api.Receive(view.target, api.ReceiveOptions(1, 30)))
             assert len(got) == 1
             if got[0].message_id == later[0].message_id:
                 break
-
-
-async def _visible(spread: _Spread, queue: Queue) -> list[int]:
-    return [(await spread.node.counters(Target(one.id, queue.queue_id))).visible for one in queue.partitions]
 
 
 async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="4")
     await receive(spread.one)
     view = spread.queues.view(await spread.queue())
-    backend = spread.node
 
-    async def poll() -> list[ReceivedMessage]:
-        return await spread.queues.run(view, backend.receive, Receive(10, 30, 20))
+    async def poll() -> list[api.ReceivedMessage]:
+        return await spread.queues.call(view, api.Receive(view.target, api.ReceiveOptions(10, 30, 20)))
 
     left = asyncio.ensure_future(poll())
     await waiting(spread, 4)
@@ -403,30 +352,33 @@ async def test_a_poll_whose_client_has_left_has_claimed_nothing(spread: _Spread)
     leaves.cancel()
     assert len(await stays) == 1
     await asyncio.wait([leaves])
-    counters = await spread.queues.run(view, backend.counters)
+    counters = await spread.queues.call(view, api.CountMessages(view.target))
     assert (counters.visible, counters.in_flight) == (0, 1)
 
 
-async def test_a_partition_that_cannot_be_asked_keeps_nobody_from_the_others(
+def failing(
+    spread: _Spread, partition: int, kinds: Any, error: Exception
+) -> Callable[[api.Command[Any]], Awaitable[Any]]:
+    """Make a ``call`` of the backend that fails for commands of these kinds to one partition."""
+    plain = spread.node.call
+
+    async def call(command: api.Command[Any]) -> Any:
+        if isinstance(command, kinds) and command.partition == partition:
+            raise error
+        return await plain(command)
+
+    return call
+
+
+async def test_an_unavailable_partition_does_not_block_the_others(
     spread: _Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="3")
-    for place in range(9):
-        await send(spread.one, f"{place}")
+    await send_numbered(spread.one, 9)
     down = (await spread.queue()).partitions[0].id
-    plain = {name: getattr(spread.node, name) for name in ("watch", "receive")}
-
-    def unless_down(name: str) -> Any:
-        async def call(target: Target, *rest: Any) -> Any:
-            if target.partition == down:
-                raise Unavailable("it is down")
-            return await plain[name](target, *rest)
-
-        call.__name__ = name
-        return call
-
-    for name in plain:
-        monkeypatch.setattr(spread.node, name, unless_down(name))
+    monkeypatch.setattr(
+        spread.node, "call", failing(spread, down, api.Watch | api.Receive, api.Unavailable("it is down"))
+    )
     assert len(await receive_all(spread.one)) == 6
     poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20))
     await waiting(spread, 2)
@@ -437,23 +389,14 @@ async def test_a_partition_that_cannot_be_asked_keeps_nobody_from_the_others(
     assert len(await receive_all(spread.one)) == 5
 
 
-async def test_a_partition_at_its_limit_of_messages_in_flight_keeps_nobody_from_the_others(
+async def test_a_partition_at_its_limit_of_messages_in_flight_does_not_block_the_others(
     spread: _Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
-    for place in range(4):
-        await send(spread.one, f"{place}")
+    await send_numbered(spread.one, 4)
     assert len(await receive(spread.one, MaxNumberOfMessages=1)) == 1
     full = (await spread.queue()).partitions[0].id
-    plain = spread.node.receive
-
-    async def at_its_limit(target: Target, command: Receive) -> list[ReceivedMessage]:
-        if target.partition == full:
-            raise OverLimit("as many as it may")
-        return await plain(target, command)
-
-    monkeypatch.setattr(spread.node, "receive", at_its_limit)
-    at_its_limit.__name__ = "receive"
+    monkeypatch.setattr(spread.node, "call", failing(spread, full, api.Receive, api.OverLimit("as many as it may")))
     got = [len(await receive(spread.one)) for _ in range(3)]
     assert sum(got) in (1, 2), "those of the other one"
     assert got[-1] == 0
@@ -479,16 +422,14 @@ async def test_a_handle_of_a_partition_that_a_frontend_does_not_know_yet(spread:
 
 
 async def test_a_purge_and_a_deletion_reach_all_partitions(spread: _Spread) -> None:
-    url = await spread.one.make_queue("orders", HoldfastPartitions="4")
-    for place in range(8):
-        await send(spread.one, f"{place}")
-    await ok(spread.one.json("PurgeQueue", {"QueueUrl": url}))
+    await spread.one.make_queue("orders", HoldfastPartitions="4")
+    await send_numbered(spread.one, 8)
+    await call(spread.one, "PurgeQueue")
     assert await spread.held() == [0, 0, 0, 0]
     await send(spread.one, "after")
     queue = await spread.queue()
-    await ok(spread.one.json("DeleteQueue", {"QueueUrl": url}))
-    assert spread.node._incarnation is not None
-    assert not {one.id for one in queue.partitions} & set(spread.node._incarnation.partitions)
+    await call(spread.one, "DeleteQueue")
+    assert not {one.id for one in queue.partitions} & set(incarnation_of(spread.node).partitions)
 
 
 async def test_an_export_has_the_messages_of_all_partitions_also_of_those_that_go_meanwhile(spread: _Spread) -> None:
@@ -513,8 +454,7 @@ async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: _Sprea
     one = spread.one
     await one.make_queue("dead", HoldfastPartitions="3")
     arn = f"arn:aws:sqs:{REGION}:{KEY.account}:"
-    policy = orjson.dumps({"deadLetterTargetArn": f"{arn}dead", "maxReceiveCount": 1}).decode()
-    await one.make_queue("orders", HoldfastPartitions="2", RedrivePolicy=policy, VisibilityTimeout="0")
+    await one.make_queue("orders", HoldfastPartitions="2", RedrivePolicy=redrive("dead"), VisibilityTimeout="0")
     sent = [f"{place}" for place in range(12)]
     for body in sent:
         await send(one, body)
@@ -524,11 +464,7 @@ async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: _Sprea
     for place in range(12, 18):
         await send(one, f"{place}", "dead")
     assert all(await spread.held("dead"))
-    given = {
-        "SourceArn": f"{arn}dead",
-        "DestinationArn": f"{arn}orders",
-        "MaxNumberOfMessagesPerSecond": 500,
-    }
+    given = {"SourceArn": f"{arn}dead", "DestinationArn": f"{arn}orders", "MaxNumberOfMessagesPerSecond": 500}
     task = (await ok(one.json("StartMessageMoveTask", given)))["TaskHandle"]
     async with asyncio.timeout(20):
         while True:
@@ -540,15 +476,14 @@ async def test_dead_letters_and_move_tasks_go_over_all_partitions(spread: _Sprea
     assert sum(await spread.held("dead")) == 0
     refused = await one.json("CancelMessageMoveTask", {"TaskHandle": task})
     assert refused.status == 404
-    queue = {"QueueUrl": one.url("orders"), "Attributes": {"VisibilityTimeout": "30"}}
-    await ok(one.json("SetQueueAttributes", queue))
+    await call(one, "SetQueueAttributes", Attributes={"VisibilityTimeout": "30"})
     assert sorted(bodies(await receive_all(one)), key=int) == [f"{place}" for place in range(18)]
 
 
 async def test_a_queues_limits_are_shared_out(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="3", HoldfastMaximumMessages="10")
     view: QueueView = spread.queues.view(await spread.queue())
-    assert {part.settings.messages_most for part in view.parts} == {4}
+    assert {part.settings.messages_max for part in view.parts} == {4}
     assert {part.settings.in_flight_limit for part in view.parts} == {40_000}
     answers = [
         await spread.one.json("SendMessage", {"QueueUrl": spread.one.url("orders"), "MessageBody": "x"})
@@ -602,7 +537,8 @@ async def test_a_queue_is_split_and_drained_while_clients_go_on(spread: _Spread)
     await some(20)
     assert len((await spread.tended()).partitions) == 4
     await some(20)
-    assert sum(1 for one in (await spread.queue()).partitions if one.id in _used(spread)) == 4
+    used = incarnation_of(spread.node).partitions
+    assert sum(1 for one in (await spread.queue()).partitions if one.id in used) == 4
     await spread.drain([0, 2])
     await some(20)
     await spread.tended()
@@ -615,11 +551,6 @@ async def test_a_queue_is_split_and_drained_while_clients_go_on(spread: _Spread)
     await asyncio.gather(*tasks)
     got += bodies(await receive_all(spread.one))
     assert sorted(got) == sorted(sent)
-
-
-def _used(spread: _Spread) -> set[int]:
-    assert spread.node._incarnation is not None
-    return set(spread.node._incarnation.partitions)
 
 
 async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_partitions(spread: _Spread) -> None:
@@ -640,21 +571,19 @@ async def test_a_poll_that_waits_while_the_queue_is_split_hears_of_the_new_parti
 
 async def test_handles_and_counters_of_a_partition_that_drains(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
-    for place in range(4):
-        await send(spread.one, f"{place}")
+    await send_numbered(spread.one, 4)
     got = [message for _ in range(2) for message in await receive(spread.one)]
     assert len(got) == 4
     await spread.drain([0])
     await send(spread.other, "new")
-    attributes = {"QueueUrl": spread.one.url("orders"), "AttributeNames": ["All"]}
-    counted = (await ok(spread.one.json("GetQueueAttributes", attributes)))["Attributes"]
+    counted = (await call(spread.one, "GetQueueAttributes", AttributeNames=["All"]))["Attributes"]
     assert (counted["ApproximateNumberOfMessages"], counted["ApproximateNumberOfMessagesNotVisible"]) == ("1", "4")
     await delete(spread.other, got)
     assert len((await spread.tended()).partitions) == 1
     assert bodies(await receive_all(spread.one)) == ["new"]
 
 
-async def test_a_node_that_ends_while_polls_wait_is_not_asked_without_a_pause(spread: _Spread) -> None:
+async def test_a_node_that_ends_during_polls_is_retried_with_pauses(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=1))
     await waiting(spread, 2)
@@ -670,9 +599,7 @@ async def test_a_frontend_that_knows_an_old_map_leaves_a_partition_that_has_reti
     """A partition keeps dead letters that it has taken, so it still exists.  (Found by the simulator.)"""
     fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
     await spread.one.make_queue("dead.fifo", **fifo)
-    arn = f"arn:aws:sqs:{REGION}:{KEY.account}:dead.fifo"
-    policy = orjson.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1}).decode()
-    await spread.one.make_queue("f.fifo", **fifo, RedrivePolicy=policy, VisibilityTimeout="0")
+    await spread.one.make_queue("f.fifo", **fifo, RedrivePolicy=redrive("dead.fifo"), VisibilityTimeout="0")
     ordered = {"MessageGroupId": "g", "MessageDeduplicationId": "first"}
     await send(spread.one, "letter", "f.fifo", **ordered)
     async with asyncio.timeout(20):
@@ -680,7 +607,7 @@ async def test_a_frontend_that_knows_an_old_map_leaves_a_partition_that_has_reti
             await receive(spread.one, "f.fifo")
 
     async def move(queue: Queue) -> Sequence[Any]:
-        (there,) = await spread.store.new_partition_ids(0, 1)
+        (there,) = await spread.store.queues.new_partition_ids(0, 1)
         return maps.move(queue, {queue.partitions[0].id: there})
 
     await spread.change(move, "dead.fifo")
@@ -700,29 +627,27 @@ async def test_receives_while_a_partition_that_has_retired_is_in_the_map(spread:
     await spread.one.make_queue("orders", HoldfastPartitions="2")
     queue = await spread.drain([0])
     (leaving,) = [one for one in queue.partitions if one.state == "draining"]
-    target = Target(leaving.id, queue.queue_id)
+    target = api.Target(leaving.id, queue.queue_id)
     assert await receive(spread.one) == []  # all partitions know the map
-    settled = Splits(spread.store, spread.node, spread.resolver, lambda: 0)
+    settled = Splits(spread.store.queues, spread.node, spread.resolver, lambda: 0)
     async with asyncio.timeout(20):
         while maps.changing((await spread.queue()).partitions):
             await settled.finish(queue.queue_id, linger_seconds=1000)
             await asyncio.sleep(0.01)
-    assert await spread.node.retire(target, 0)
+    assert await spread.node.call(api.Retire(target, 0))
     assert await receive(spread.one) == []
     poll = asyncio.ensure_future(receive(spread.one, WaitTimeSeconds=20))
     await waiting(spread, 1)
     await send(spread.one, "new")
     assert bodies(await poll) == ["new"]
-    counted = await ok(spread.one.json("GetQueueAttributes", {"QueueUrl": spread.one.url("orders")}))
-    assert counted == {}
+    assert await call(spread.one, "GetQueueAttributes") == {}
 
 
 @pytest.mark.parametrize("left", [1, 2])
 async def test_handles_of_a_partition_that_has_retired(spread: _Spread, left: int) -> None:
     """A repeated delete, after a lost answer, gets the right answer: the message is gone."""
     url = await spread.one.make_queue("orders", HoldfastPartitions=str(1 + left))
-    for place in range(1 + left):
-        await send(spread.one, f"{place}")
+    await send_numbered(spread.one, 1 + left)
     got = [message for _ in range(1 + left) for message in await receive(spread.one)]
     first = maps.open_ones((await spread.queue()).partitions)[0].id
     (gone,) = [message["ReceiptHandle"] for message in got if partition_of(message["ReceiptHandle"]) == first]
@@ -753,20 +678,20 @@ async def test_each_partition_is_counted_once_though_the_map_has_just_changed(sp
     await spread.drain([0, 1])
     assert len((await spread.tended()).partitions) == 1
     await send(spread.other, "new")
-    assert (await spread.queues.run(old, spread.node.counters)).visible == 1
+    assert (await spread.queues.call(old, api.CountMessages(old.target))).visible == 1
 
 
-async def test_what_several_partitions_tell_is_one_queues(spread: _Spread) -> None:
+async def test_measures_of_several_partitions_add_up_to_one_queue(spread: _Spread) -> None:
     await spread.one.make_queue("orders", HoldfastPartitions="3")
     view = await spread.queues.find(KEY.account, "orders")
 
-    async def told() -> list[Measures]:
-        return await spread.queues.run(view, spread.node.measures)
+    async def measures() -> list[api.Measures]:
+        return await spread.queues.call(view, api.QueueMeasures(view.target))
 
     for service in (spread.one, spread.other):
         assert await receive(service) == []
         assert await receive(service, WaitTimeSeconds=1) == []
-    assert sum(one.empty_receives for one in await told()) == 4, "however many partitions were asked"
+    assert sum(one.empty_receives for one in await measures()) == 4, "however many partitions were asked"
     for body in range(6):
         await send(spread.one, str(body))
     received, calls = 0, 0
@@ -774,7 +699,7 @@ async def test_what_several_partitions_tell_is_one_queues(spread: _Spread) -> No
         received += len(await receive(spread.other))
         calls += 1
     assert calls > 1, "from one partition at a time"
-    parts = await told()
+    parts = await measures()
     assert len(parts) == 3
     assert sum(one.sent for one in parts) == sum(one.received for one in parts) == 6
     assert sum(one.empty_receives for one in parts) == 4

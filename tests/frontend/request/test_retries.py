@@ -1,24 +1,21 @@
 """Safe retries at the frontend: tokens, digests, concurrent repeats.  Crash safety is tested with the engine."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from auth.principal import Principal, anonymous
-from backend.api import Unavailable
-from frontend.request.call import Retry
+from backend.api import Send, Unavailable
+from frontend.request.request import Retry
 from frontend.request.retries import Retries
-from frontend.request.settings import FrontendSettings
 from frontend.sqs.protocol.errors import SqsError
-from tests.frontend.fakes import KEY, FrontendAnswer, FrontendService, running
+from tests.frontend.service import KEY, FrontendAnswer, FrontendService
+from tests.servers.waiting import until
 
 OWN = "x-holdfast-client-token"
 SDK = "amz-sdk-invocation-id"
@@ -43,161 +40,27 @@ async def form(
 
 def stored(service: FrontendService) -> int:
     [partition] = service.backend.partitions.values()
-    return len(partition.messages)
+    counters = partition.fold.counters()
+    return counters.visible + counters.in_flight + counters.delayed
 
 
-@pytest.mark.parametrize("header", [OWN, SDK, OLDER_SDK])
-async def test_a_repeat_gets_the_first_answer(service: FrontendService, header: str) -> None:
-    url = await service.make_queue("q")
-    members = {
-        "QueueUrl": url,
-        "MessageBody": "a",
-        "MessageAttributes": {"n": {"DataType": "Number", "StringValue": "1"}},
-    }
-    first = await call(service, "SendMessage", members, **{header: UUID})
-    service.clock.now += 59
-    again = await call(service, "SendMessage", members, **{header: UUID})
-    assert first.status == again.status == 200
-    assert first.content == again.content
-    assert stored(service) == 1
-    service.clock.now += 1
-    later = await call(service, "SendMessage", members, **{header: UUID})
-    assert later.json["MessageId"] != first.json["MessageId"]
-
-
-async def test_without_a_token_each_call_counts(service: FrontendService) -> None:
-    url = await service.make_queue("q")
-    for _ in range(2):
-        await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
-    assert stored(service) == 2
-
-
-async def test_our_own_header_goes_first(service: FrontendService) -> None:
-    members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
-    for sdk in ("one", "two"):
-        await call(service, "SendMessage", members, **{OWN: "mine", SDK: sdk})
-    assert stored(service) == 1
-    for own in ("other", "another"):
-        await call(service, "SendMessage", members, **{OWN: own, SDK: "one"})
-    assert stored(service) == 3
-    for older in ("three", "four"):
-        await call(service, "SendMessage", members, **{SDK: "one", OLDER_SDK: older})
-    assert stored(service) == 4
-
-
-@pytest.mark.parametrize("token", ["", "a b", "a,b", "x" * 129])
-async def test_a_malformed_token(service: FrontendService, token: str) -> None:
-    members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
-    refused = await call(service, "SendMessage", members, **{OWN: token})
-    assert (refused.status, refused.code) == (400, "InvalidParameterValue")
-    assert refused.message.startswith("The header x-holdfast-client-token must have 1 to 128 characters")
-    [partition] = service.backend.partitions.values() or [None]
-    assert partition is None or not partition.messages
-    for _ in range(2):
-        ignored = await call(service, "SendMessage", members, **{SDK: token})
-        assert ignored.status == 200
-    assert stored(service) == 2
-
-
-async def test_the_same_token_with_another_message_is_refused(service: FrontendService) -> None:
-    url = await service.make_queue("q")
-    await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"})
-    others: list[dict[str, Any]] = [
-        {"MessageBody": "b"},
-        {"MessageBody": "a", "DelaySeconds": 1},
-        {"MessageBody": "a", "MessageGroupId": "g"},
-        {"MessageBody": "a", "MessageAttributes": {"a": {"DataType": "String", "StringValue": "v"}}},
-        {"MessageBody": "a", "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "v"}}},
-    ]
-    for other in others:
-        refused = await call(service, "SendMessage", {"QueueUrl": url, **other}, **{OWN: "t"})
-        assert (refused.status, refused.code) == (400, "IdempotentParameterMismatch"), other
-        assert "send this one with a new token" in refused.message
-    refused = await form(service, {"Action": "SendMessage", "QueueUrl": url, "MessageBody": "b"}, "t")
-    assert (refused.status, refused.code) == (400, "IdempotentParameterMismatch")
-    batch = {"QueueUrl": url, "Entries": [{"Id": "1", "MessageBody": "a"}]}
-    assert (await call(service, "SendMessageBatch", batch, **{OWN: "t"})).code == "IdempotentParameterMismatch"
-    assert stored(service) == 1
-
-
-async def test_what_says_the_same_is_the_same(service: FrontendService) -> None:
-    """The order of members, the form of the queue's URL and the protocol do not matter."""
-    url = await service.make_queue("q")
-    first = await call(
-        service, "SendMessage", {"QueueUrl": url, "MessageBody": "a", "DelaySeconds": 3}, **{OWN: "t"}
-    )  # fmt: skip
-    again = await call(service, "SendMessage", {"DelaySeconds": 3, "MessageBody": "a", "QueueUrl": "q"}, **{OWN: "t"})
-    assert first.content == again.content
-    parameters = {"Action": "SendMessage", "QueueUrl": url, "MessageBody": "a", "DelaySeconds": "3"}
-    other = await form(service, parameters, "t")
-    assert other.text("SendMessageResult/MessageId") == first.json["MessageId"]
-    assert stored(service) == 1
-
-
-@pytest.mark.parametrize("accept", ["*/*", "application/json"])
-async def test_in_the_query_protocol_the_repeat_has_the_same_request_id_too(
-    service: FrontendService, accept: str
-) -> None:
-    url = await service.make_queue("q")
-    parameters = {"Action": "SendMessage", "QueueUrl": url, "MessageBody": "a"}
-    first = await form(service, parameters, UUID, accept)
-    again = await form(service, parameters, UUID, accept)
-    assert first.status == 200
-    assert first.content == again.content
-    assert first.headers["x-amzn-requestid"] == again.headers["x-amzn-requestid"]
-    assert first.headers["x-amzn-requestid"].encode() in first.content
-    other = await form(service, parameters, "another", accept)
-    assert other.headers["x-amzn-requestid"] != first.headers["x-amzn-requestid"]
-
-
-async def test_a_batch_keeps_the_answer_of_each_entry(service: FrontendService) -> None:
-    url = await service.make_queue("q", MaximumMessageSize="2000")
-    entries = [{"Id": str(at), "MessageBody": "x" * (3000 if at == 1 else 10 + at)} for at in range(4)]
-    first = await call(service, "SendMessageBatch", {"QueueUrl": url, "Entries": entries}, **{SDK: UUID})
-    assert [entry["Id"] for entry in first.json["Successful"]] == ["0", "2", "3"]
-    assert [entry["Id"] for entry in first.json["Failed"]] == ["1"]
-    again = await call(service, "SendMessageBatch", {"QueueUrl": url, "Entries": entries}, **{SDK: UUID})
-    assert again.content == first.content
-    assert stored(service) == 3
-    for other in (entries[:3], entries[::-1], [*entries, {"Id": "5", "MessageBody": "x"}]):
-        refused = await call(service, "SendMessageBatch", {"QueueUrl": url, "Entries": other}, **{SDK: UUID})
-        assert refused.code == "IdempotentParameterMismatch"
-
-
-async def test_of_a_batch_that_was_cut_in_half_the_rest_is_stored(service: FrontendService) -> None:
+async def test_a_batch_that_was_cut_in_half_is_completed_by_its_repeat(service: FrontendService) -> None:
     url = await service.make_queue("q")
     batch = {"QueueUrl": url, "Entries": [{"Id": str(at), "MessageBody": f"m{at}"} for at in range(4)]}
-    first = await call(service, "SendMessageBatch", batch, **{SDK: UUID})
-    [partition] = service.backend.partitions.values()
-    for token in list(partition.retries)[2:]:
-        _, _, lost = partition.retries.pop(token)
-        del partition.messages[lost.message_id]
+    backend = service.backend
+
+    async def cut_in_half(command: Send) -> None:
+        await backend.inside.call(replace(command, messages=command.messages[:2]))
+        raise Unavailable("the disk is away")
+
+    backend.replaced[Send] = cut_in_half
+    assert (await call(service, "SendMessageBatch", batch, **{SDK: UUID})).status == 503
+    del backend.replaced[Send]
+    before = [message.message_id for message in await backend.stored()]
+    assert len(before) == 2
     again = await call(service, "SendMessageBatch", batch, **{SDK: UUID})
-    assert again.json["Successful"][:2] == first.json["Successful"][:2]
-    assert len(again.json["Successful"]) == 4
-    assert stored(service) == 4
-
-
-async def test_a_fifo_repeat_has_the_same_sequence_number(service: FrontendService) -> None:
-    url = await service.make_queue("q.fifo", FifoQueue="true")
-    members = {"QueueUrl": url, "MessageBody": "a", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
-    first = await call(service, "SendMessage", members, **{OWN: "t"})
-    [partition] = service.backend.partitions.values()
-    partition.tokens.clear()
-    assert (await call(service, "SendMessage", members, **{OWN: "t"})).content == first.content
-    refused = await call(service, "SendMessage", {**members, "MessageDeduplicationId": "e"}, **{OWN: "t"})
-    assert refused.code == "IdempotentParameterMismatch"
-
-
-async def test_other_actions_have_no_tokens(service: FrontendService) -> None:
-    url = await service.make_queue("q")
-    await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"})
-    bodies = [
-        (await call(service, "ReceiveMessage", {"QueueUrl": url}, **{OWN: "bad token", SDK: UUID})).json
-        for _ in range(2)
-    ]
-    assert len(bodies[0]["Messages"]) == 1
-    assert not bodies[1]
+    assert [entry["MessageId"] for entry in again.json["Successful"]][:2] == before
+    assert len(again.json["Successful"]) == stored(service) == 4
 
 
 # --- concurrent repeats ---
@@ -205,14 +68,21 @@ async def test_other_actions_have_no_tokens(service: FrontendService) -> None:
 
 def waiting(service: FrontendService) -> int:
     """Number of calls that wait for an earlier call with the same token."""
-    ends = service.app.sqs.context.retries._under_way.values()
+    ends = service.app.context.retries._under_way.values()
     return sum(len(end._callbacks or ()) for end in ends if end is not None)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0)
+async def first_and_twin(
+    service: FrontendService, members: Mapping[str, Any], others: Mapping[str, Any]
+) -> list[asyncio.Task[FrontendAnswer]]:
+    """Begin two sends with one token, the second of which waits for the first; sends are held."""
+    service.backend.sends = 0
+    service.backend.sending.clear()
+    first = asyncio.create_task(call(service, "SendMessage", members, **{SDK: UUID}))
+    await until(lambda: service.backend.sends == 1)
+    twin = asyncio.create_task(call(service, "SendMessage", others, **{SDK: UUID}))
+    await until(lambda: waiting(service) == 1)
+    return [first, twin]
 
 
 async def test_a_twin_waits_for_the_first_and_gets_its_answer(service: FrontendService) -> None:
@@ -237,17 +107,12 @@ async def test_a_twin_waits_for_the_first_and_gets_its_answer(service: FrontendS
     assert stored(service) == 4
 
 
-async def test_when_the_first_fails_its_twin_tries_itself(service: FrontendService) -> None:
+async def test_a_twin_tries_itself_after_the_first_failed(service: FrontendService) -> None:
     url = await service.make_queue("q")
     members = {"QueueUrl": url, "MessageBody": "a"}
     await call(service, "SendMessage", members)
     backend = service.backend
-    backend.sends = 0
-    backend.sending.clear()
-    first = asyncio.create_task(call(service, "SendMessage", members, **{SDK: UUID}))
-    await until(lambda: backend.sends == 1)
-    twin = asyncio.create_task(call(service, "SendMessage", members, **{SDK: UUID}))
-    await until(lambda: waiting(service) == 1)
+    first, twin = await first_and_twin(service, members, members)
     backend.lost_answers.append(Unavailable("the disk is away"))
     backend.sending.set()
     assert (await first).status == 503
@@ -257,16 +122,10 @@ async def test_when_the_first_fails_its_twin_tries_itself(service: FrontendServi
 
 
 async def test_a_twin_with_another_message_waits_and_is_refused(service: FrontendService) -> None:
-    url = await service.make_queue("q")
-    backend = service.backend
-    await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"})
-    backend.sends = 0
-    backend.sending.clear()
-    first = asyncio.create_task(call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{SDK: UUID}))
-    await until(lambda: backend.sends == 1)
-    twin = asyncio.create_task(call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "b"}, **{SDK: UUID}))
-    await until(lambda: waiting(service) == 1)
-    backend.sending.set()
+    members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
+    await call(service, "SendMessage", members)
+    first, twin = await first_and_twin(service, members, members | {"MessageBody": "b"})
+    service.backend.sending.set()
     assert (await first).status == 200
     assert (await twin).code == "IdempotentParameterMismatch"
 
@@ -274,32 +133,13 @@ async def test_a_twin_with_another_message_waits_and_is_refused(service: Fronten
 # --- settings, and scope of tokens ---
 
 
-async def test_switched_off(tmp_path: Path) -> None:
-    async with running(tmp_path, FrontendSettings(send_retry_window_seconds=0)) as service:
-        members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
-        for _ in range(2):
-            assert (await call(service, "SendMessage", members, **{OWN: "t", SDK: UUID})).status == 200
-        assert stored(service) == 2
-        assert all(
-            message.new.retry is None for message in next(iter(service.backend.partitions.values())).messages.values()
-        )
-
-
-async def test_the_window_reaches_the_backend(tmp_path: Path) -> None:
-    async with running(tmp_path, FrontendSettings(send_retry_window_seconds=7)) as service:
-        members = {"QueueUrl": await service.make_queue("q"), "MessageBody": "a"}
-        await call(service, "SendMessage", members, **{OWN: "t"})
-        [partition] = service.backend.partitions.values()
-        assert partition.settings.retry_window_seconds == 7
-
-
 async def test_tokens_are_the_callers_and_the_queues_own(service: FrontendService) -> None:
     for name in ("q", "r"):
         await service.make_queue(name)
-    queues = service.app.sqs.context.queues
+    queues = service.app.context.queues
     metadata = service.app.services.metadata
     one, other = [queues.view(await metadata.get(KEY.account, name)) for name in ("q", "r")]
-    retries = Retries(queues, service.backend, 60)
+    retries = Retries(queues, 60)
     members = {"MessageBody": "secret"}
 
     def of(caller: Principal, view: Any, token: bytes = b"t") -> Retry:
@@ -307,10 +147,10 @@ async def test_tokens_are_the_callers_and_the_queues_own(service: FrontendServic
         assert retry is not None
         return retry
 
-    me, neighbour = KEY.principal, msgspec.structs.replace(KEY.principal, account="000000000002")
-    colleague = msgspec.structs.replace(me, principal_id="AIDACOLLEAGUE")
-    mine = of(me, one)
-    assert mine == of(me, one) == of(colleague, one)
+    me, neighbour = KEY.principal, replace(KEY.principal, account="000000000002")
+    colleague = replace(me, principal_id="AIDACOLLEAGUE")
+    own = of(me, one)
+    assert own == of(me, one) == of(colleague, one)
     strangers = [
         of(neighbour, one),
         of(me, other),
@@ -318,9 +158,9 @@ async def test_tokens_are_the_callers_and_the_queues_own(service: FrontendServic
         of(anonymous("192.0.2.1"), one),
         of(anonymous("192.0.2.2"), one),
     ]
-    assert len({retry.base for retry in (mine, *strangers)}) == 6
-    assert len({retry.digest for retry in (mine, *strangers)}) == 6, "equal messages cannot be told in a journal"
-    assert len({mine.of(place) for place in range(10)}) == 10
-    assert all(len(mine.of(place)) == 32 for place in range(10))
+    assert len({retry.base for retry in (own, *strangers)}) == 6
+    assert len({retry.digest for retry in (own, *strangers)}) == 6, "equal messages cannot be told in a journal"
+    assert len({own.of(place) for place in range(10)}) == 10
+    assert all(len(own.of(place)) == 32 for place in range(10))
     with pytest.raises(SqsError):
         of(me, one, b"not a token")

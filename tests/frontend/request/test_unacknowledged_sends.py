@@ -1,22 +1,21 @@
 """Sends to queues of HoldfastAckLevel none: answered at once, within the tenant's limits, and bounded."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from backend.api import QueueFull, Unavailable
+from backend.api import Configure, QueueFull, Unavailable
 from frontend.request import unacknowledged_sends
 from frontend.request.unacknowledged_sends import UnacknowledgedSends
-from tests.frontend.fakes import FrontendService, running
-from tests.frontend.request.test_retries import OWN, call, form, stored, until
+from tests.frontend.request.test_retries import OWN, call, form, stored
+from tests.frontend.service import FrontendService, running
+from tests.servers.waiting import until
 
 
 def of(service: FrontendService) -> UnacknowledgedSends:
-    return service.app.sqs.context.unacknowledged
+    return service.app.context.unacknowledged
 
 
 async def opened(service: FrontendService) -> str:
@@ -41,8 +40,7 @@ async def test_the_answer_does_not_wait(service: FrontendService) -> None:
     ids = [one.json["MessageId"], *(entry["MessageId"] for entry in batch.json["Successful"])]
     assert [entry["Id"] for entry in batch.json["Successful"]] == ["b", "c"]
     assert all(str(UUID(text, version=4)) == text for text in ids)
-    [partition] = service.backend.partitions.values()
-    assert [str(UUID(bytes=one.new.message_id)) for one in list(partition.messages.values())[1:]] == ids
+    assert [one.message_id for one in await service.backend.stored()][1:] == ids
     service.backend.sending.set()
     await of(service).drain(10)
     assert of(service).lost == 0
@@ -58,8 +56,7 @@ async def test_at_all_other_levels_it_does(service: FrontendService, level: str)
     assert not send.done()
     service.backend.sending.set()
     assert (await send).status == 200
-    [partition] = service.backend.partitions.values()
-    assert partition.settings.ack_level.name == level.upper()
+    assert [one.settings.ack_level.name for one in service.backend.calls_of(Configure)] == [level.upper()]
 
 
 async def test_a_repeat_has_the_first_answer(service: FrontendService) -> None:
@@ -85,7 +82,7 @@ async def test_a_repeat_has_the_first_answer(service: FrontendService) -> None:
     assert stored(service) == 5
 
 
-async def test_what_is_refused_at_once_is_told(service: FrontendService) -> None:
+async def test_immediate_refusals_are_reported(service: FrontendService) -> None:
     url = await opened(service)
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a"}, **{OWN: "t"})
     other = await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "b"}, **{OWN: "t"})
@@ -96,9 +93,7 @@ async def test_what_is_refused_at_once_is_told(service: FrontendService) -> None
     assert of(service).lost == 0
 
 
-async def test_what_is_lost_later_is_counted_and_logged(
-    service: FrontendService, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_later_losses_are_counted_and_logged(service: FrontendService, caplog: pytest.LogCaptureFixture) -> None:
     url = await opened(service)
     hold(service)
     for _ in range(3):
@@ -109,15 +104,15 @@ async def test_what_is_lost_later_is_counted_and_logged(
     service.backend.sending.set()
     await of(service).drain(10)
     assert of(service).lost == 6
-    told = [one.getMessage() for one in caplog.records if one.name == "frontend.request.unacknowledged_sends"]
-    assert told == [
+    messages = [one.getMessage() for one in caplog.records if one.name == "frontend.request.unacknowledged_sends"]
+    assert messages == [
         "2 messages sent to queues of HoldfastAckLevel none were lost, or possibly lost, since the start; "
         "the last: the journal cannot be written"
     ], "once a minute"
 
 
-async def test_what_is_under_way_is_bounded(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unacknowledged_sends, "CALLS_MOST", 3)
+async def test_work_in_progress_is_bounded(service: FrontendService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unacknowledged_sends, "CALLS_MAX", 3)
     url = await opened(service)
     hold(service)
     for _ in range(3):
@@ -129,8 +124,8 @@ async def test_what_is_under_way_is_bounded(service: FrontendService, monkeypatc
     assert not waiting.done()
     service.backend.sending.set()
     assert (await waiting).status == 200
-    monkeypatch.setattr(unacknowledged_sends, "CALLS_MOST", 1000)
-    monkeypatch.setattr(unacknowledged_sends, "BYTES_MOST", 100_000)
+    monkeypatch.setattr(unacknowledged_sends, "CALLS_MAX", 1000)
+    monkeypatch.setattr(unacknowledged_sends, "BYTES_MAX", 100_000)
     hold(service)
     await call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a" * 90_000})
     waiting = asyncio.create_task(call(service, "SendMessage", {"QueueUrl": url, "MessageBody": "a" * 90_000}))

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -16,7 +17,8 @@ from auth.credentials import AccessKey, Tenant
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import LocalMasterKeys, new_master_key
 from auth.encryption.named_keys import DataKeyDestroyed
-from backend.api import SHARDS, DeadLetter, NewMessage, PartitionSettings, Receive, Target
+from backend import api
+from backend.api import shard_of
 from backend.cluster.member import Member
 from backend.journal.cassandra import tables as cassandra_tables
 from backend.journal.cassandra.journal import CassandraJournal
@@ -25,11 +27,13 @@ from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from backend.journal.cassandra.tail import CassandraTail
 from backend.node import Node, NodeSettings
 from backend.serving import transfers
-from backend.serving.shards import shard_of
-from bench.servers.cassandra_server import CassandraCluster
+from backend.serving.stream_partition import OpenStream
+from backend.serving.streams import binder as binder_module
+from backend.stream_api import NewBatch, StreamSettings
+from backend.stream_commands import AppendBatch, ConfigureStream, FetchBatches
 from holdfast.backup import cassandra_moment, cassandra_restore, cassandra_take
 from holdfast.backup.cassandra_restore import Keyspaces
-from holdfast.backup.kept import CannotBackUp, names_in, read_manifest
+from holdfast.backup.kept import names_in, read_manifest
 from holdfast.backup.manifest import BackupUnusable, Manifest
 from holdfast.backup.restore import CannotRestore
 from holdfast.backup.target import LocalTarget
@@ -42,12 +46,15 @@ from metadata_service.cassandra import copy
 from metadata_service.cassandra.copy import Filling
 from metadata_service.cassandra.driver.connection import CassandraConnection
 from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
+from metadata_service.cassandra.entries import CassandraEntries
 from metadata_service.cassandra.store import CassandraStore
-from metadata_service.models import BackupPin, Heartbeat, Queue, cluster_of
+from metadata_service.models import BackupPin, NewQueue, Queue, cluster_of
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreUnavailable
-from tests.backend.nodes import FakeResolver
-from tests.backend.test_node import until
+from tests.backend.nodes import FakeResolver, incarnation_of
+from tests.closing import closing
+from tests.servers.cassandra_server import CassandraCluster
+from tests.servers.waiting import until
 
 ACCOUNT = "000000000001"
 KEY = AccessKey(access_key_id="AKIAONE", secret="sealed x", account=ACCOUNT, principal_id="AIDAONE")
@@ -57,27 +64,23 @@ LOG = CassandraLogSettings(segment_bytes=64 << 10, row_bytes=4096)
 """Small segments, so that there are several."""
 
 
-class _Process:
+class _Process(NamedTuple):
     """A node with everything that its process would have: a connection, and objects opened over it."""
 
-    def __init__(
-        self, node: Node, store: CassandraStore, tables: CassandraTables, member: Member | None, cluster: int
-    ) -> None:
-        self.node = node
-        self.cluster = cluster
-        self.store = store
-        self.tables = tables
-        self.member = member
+    node: Node
+    store: CassandraStore
+    tables: CassandraTables
+    cluster: int
 
 
-class Elsewhere:
+class OtherTarget:
     """Connection of a node to the others."""
 
     def __init__(self, service: _Service) -> None:
         self._service = service
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        async def ask(target: Target, *arguments: Any) -> Any:
+        async def ask(target: api.Target, *arguments: Any) -> Any:
             return await getattr(self._service.owner(target.partition), name)(target, *arguments)
 
         return ask
@@ -95,7 +98,7 @@ class _Service:
 
     async def __aenter__(self) -> _Service:
         self.metadata = await self._opened(self.settings.cassandra_keyspace)
-        await self.metadata.register_cluster("local")
+        await self.metadata.clusters.register_cluster("local")
         for queue in await self.queues():
             self._know(queue)
         return self
@@ -112,25 +115,36 @@ class _Service:
     async def start(
         self, name: str, shards: Collection[int] = (), *, joins: bool = False, cluster: str = "local"
     ) -> _Process:
-        number = (await self.metadata.register_cluster(cluster)).number
+        number = (await self.metadata.clusters.register_cluster(cluster)).number
         store = await self._opened(cluster_keyspace(self.settings, cluster))
         await store.bring(JOURNAL)
         tables = await CassandraTables.open(store.keyspace.connection, store.keyspace.name, store.fence)
         node = await Node.start_on(
             lambda: CassandraJournal(tables, LOG),
-            store,
+            store.entries,
             self.resolver,
             settings=NodeSettings(name, shards=shards, checkpoint_segments=4, cluster=number),
-            elsewhere=Elsewhere(self),  # type: ignore[arg-type]  # it passes all on
+            peers=OtherTarget(self),  # type: ignore[arg-type]  # it passes all on
         )
         self._stack.push_async_callback(node.close)
-        member = None
         if joins:
-            member = Member(name, node, store, lambda: time.time_ns() // 1_000_000, f"{name}:1")
+            member = Member(name, node, store.entries, lambda: time.time_ns() // 1_000_000, f"{name}:1")
             member.start()
             self._stack.push_async_callback(member.stop)
-        self.processes[name] = _Process(node, store, tables, member, number)
+        self.processes[name] = _Process(node, store, tables, number)
         return self.processes[name]
+
+    async def start_successor(self, cluster: str) -> None:
+        """Start a node that takes over all shards of a cluster, and open the cluster's queues."""
+        successor = await self.start(f"successor_{cluster}", joins=True, cluster=cluster)
+
+        async def served() -> bool:
+            return len(successor.node.owned) == api.SHARDS
+
+        await until(served)
+        for known in self.resolver.known.values():
+            if cluster_of(known.partition) == successor.cluster:
+                await successor.node.call(api.Configure(known))
 
     def owner(self, partition: int) -> Node:
         shard, cluster = shard_of(partition), cluster_of(partition)
@@ -140,49 +154,49 @@ class _Service:
     # --- queues ---
 
     async def queues(self) -> list[Queue]:
-        names = await self.metadata.list_queues(ACCOUNT, limit=1000)
-        return [await self.metadata.get_queue(ACCOUNT, name) for name in names]
+        names = await self.metadata.queues.list_queues(ACCOUNT, limit=1000)
+        return [await self.metadata.queues.get_queue(ACCOUNT, name) for name in names]
 
-    async def queue(self, name: str, owner: str = "", cluster: str = "local", **attributes: str) -> Target:
+    async def queue(self, name: str, owner: str = "", cluster: str = "local", **attributes: str) -> api.Target:
         """Create a queue; ``owner``: the node that shall own it."""
         while True:
-            queue = await self.metadata.create_queue(
-                ACCOUNT, name, attributes, {}, now_ms=1, hold_seconds=0, clusters=[CLUSTERS.index(cluster)]
+            queue = await self.metadata.queues.create_queue(
+                NewQueue(ACCOUNT, name, attributes, {}, now_ms=1, hold_seconds=0, clusters=(CLUSTERS.index(cluster),))
             )
             (partition,) = (one.id for one in queue.partitions)
             if not owner or shard_of(partition) in self.processes[owner].node.owned:
                 break
-            await self.metadata.delete_queue(queue.queue_id, now_ms=1)
+            await self.metadata.queues.delete_queue(queue.queue_id, now_ms=1)
         settings = self._know(queue)
-        await self.owner(partition).configure(settings)
-        return Target(partition, queue.queue_id, queue.version)
+        await self.owner(partition).call(api.Configure(settings))
+        return api.Target(partition, queue.queue_id, queue.version)
 
-    def target(self, name: str) -> Target:
+    def target(self, name: str) -> api.Target:
         found = next(one for one in self.resolver.known.values() if one.arn.endswith(f":{name}"))
-        return Target(found.partition, found.queue_id, found.version)
+        return api.Target(found.partition, found.queue_id, found.version)
 
-    def _know(self, queue: Queue) -> PartitionSettings:
+    def _know(self, queue: Queue) -> api.PartitionSettings:
         (partition,) = (one.id for one in queue.partitions)
         arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{queue.name}"
-        settings = PartitionSettings(partition, queue.queue_id, queue.version, arn, queue.handle_key)
+        settings = api.PartitionSettings(partition, queue.queue_id, queue.version, arn, queue.handle_key)
         self.resolver.known[partition] = settings
         return settings
 
-    async def send(self, target: Target, *bodies: str) -> list[str]:
+    async def send(self, target: api.Target, *bodies: str) -> list[str]:
         """Send messages; returns their ids."""
-        messages = [NewMessage(body.encode()) for body in bodies]
-        return [one.message_id for one in await self.owner(target.partition).send(target, messages)]
+        messages = [api.NewMessage(body.encode()) for body in bodies]
+        return [one.message_id for one in await self.owner(target.partition).call(api.Send(target, messages))]
 
-    async def emptied(self, target: Target) -> list[str]:
+    async def emptied(self, target: api.Target) -> list[str]:
         """Bodies of all messages of a queue, each received once."""
         return [body for _, body in await self.drained(target)]
 
-    async def drained(self, target: Target) -> list[tuple[str, str]]:
+    async def drained(self, target: api.Target) -> list[tuple[str, str]]:
         """Ids and bodies of all messages of a queue, each received once."""
         node, found = self.owner(target.partition), []
-        while messages := await node.receive(target, Receive(10, 600)):
+        while messages := await node.call(api.Receive(target, api.ReceiveOptions(10, 600))):
             found += [(message.message_id, message.payload.decode()) for message in messages]
-            await node.delete(target, [message.handle for message in messages])
+            await node.call(api.Delete(target, [message.handle for message in messages]))
         return found
 
 
@@ -202,15 +216,21 @@ def target(tmp_path: Path) -> LocalTarget:
 
 
 async def drop(settings: Settings) -> None:
-    connection = await CassandraConnection.open(connection_settings(settings))
-    try:
+    async with closing(await CassandraConnection.open(connection_settings(settings))) as connection:
         for name in (settings.cassandra_keyspace, *(cluster_keyspace(settings, one) for one in CLUSTERS)):
             await asyncio.to_thread(connection.session.execute, f"DROP KEYSPACE IF EXISTS {name}", timeout=60)
-    finally:
-        await connection.close()
 
 
 # --- under load -----------------------------------------------------------------------------------------
+
+
+class _Ids:
+    """Ids of the messages of a queue: acknowledged sends, deletes that were at least started, acknowledged deletes."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.started: list[str] = []
+        self.deleted: list[str] = []
 
 
 class _Load:
@@ -219,11 +239,13 @@ class _Load:
     def __init__(self, service: _Service) -> None:
         self._service = service
         self.sent: dict[str, list[str]] = {"first": [], "second": [], "failing": []}
-        self.deleted: list[str] = []
+        self.taken = {cluster: _Ids() for cluster in CLUSTERS}
+        """The ids of the queue of each backend cluster whose messages are received and deleted."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        work = (self._in_turn, self._failing, self._fail, self._take)
+        of_clusters = [partial(work, cluster) for work in (self._give, self._take) for cluster in CLUSTERS]
+        work: list[Callable[[int], Awaitable[None]]] = [self._in_turn, self._failing, self._fail, *of_clusters]
         self._tasks = [asyncio.create_task(self._loop(one)) for one in work]
 
     def check(self) -> None:
@@ -260,16 +282,20 @@ class _Load:
     async def _fail(self, number: int) -> None:
         """Let messages received a second time go to the dead-letter queue, which belongs to the other node."""
         target = self._service.target("failing")
-        command = Receive(10, 0, 0, DeadLetter(1, self._service.target("dead")))
-        await self._service.owner(target.partition).receive(target, command)
+        command = api.ReceiveOptions(10, 0, 0, api.DeadLetter(1, self._service.target("dead")))
+        await self._service.owner(target.partition).call(api.Receive(target, command))
 
-    async def _take(self, number: int) -> None:
-        target = self._service.target("taken")
+    async def _give(self, cluster: str, number: int) -> None:
+        self.taken[cluster].sent += await self._service.send(self._service.target(f"taken_{cluster}"), "x" * 500)
+
+    async def _take(self, cluster: str, number: int) -> None:
+        target, ids = self._service.target(f"taken_{cluster}"), self.taken[cluster]
         node = self._service.owner(target.partition)
-        await node.send(target, [NewMessage(b"t%d" % number)])
-        for message in await node.receive(target, Receive(10, 600)):
-            await node.delete(target, [message.handle])
-            self.deleted.append(message.payload.decode())
+        for message in await node.call(api.Receive(target, api.ReceiveOptions(1, 600))):
+            ids.started.append(message.message_id)
+            await node.call(api.Delete(target, [message.handle]))
+            ids.deleted.append(message.message_id)
+        await asyncio.sleep(0.001)
 
 
 def delay_second_log(patched: pytest.MonkeyPatch, service: _Service, load: _Load) -> None:
@@ -296,33 +322,43 @@ def delay_second_log(patched: pytest.MonkeyPatch, service: _Service, load: _Load
     patched.setattr(CassandraTail, "catch_up", late)
 
 
-async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
+async def test_acknowledged_messages_are_there_after_all_was_destroyed(
     settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfers, "RETRY_SECONDS", 0.01)
     masters = LocalMasterKeys([new_master_key()])
     async with _Service(settings) as service:
-        await service.metadata.create_tenant(Tenant(ACCOUNT, "one"))
-        await service.metadata.put_access_key(KEY)
+        await service.metadata.credentials.create_tenant(Tenant(ACCOUNT, "one"))
+        await service.metadata.credentials.put_access_key(KEY)
         keyring = Keyring(service.metadata, masters)
         await keyring.ready(ACCOUNT)
-        encrypted = [(await keyring.named.ready(ACCOUNT, name)).seal(b"m") for name in ("alias/kept", "alias/gone")]
+        encrypted = [(await keyring.named.ready(ACCOUNT, name)).encrypt(b"m") for name in ("alias/kept", "alias/gone")]
         await keyring.named.destroy(ACCOUNT, "alias/gone")
-        await service.start("one", range(0, SHARDS, 2))
-        await service.start("two", range(1, SHARDS, 2))
-        for name, owner in (("first", "one"), ("second", "two"), ("failing", "one"), ("dead", "two"), ("taken", "two")):
+        await service.start("one", range(0, api.SHARDS, 2))
+        await service.start("two", range(1, api.SHARDS, 2))
+        await service.start("three", range(api.SHARDS), cluster="east")
+        for name, owner in (("first", "one"), ("second", "two"), ("failing", "one"), ("dead", "two")):
             await service.queue(name, owner)
+        untouched: dict[str, list[tuple[str, str]]] = {}
+        for cluster in CLUSTERS:
+            await service.queue(f"taken_{cluster}", cluster=cluster)
+            backlog = await service.queue(f"backlog_{cluster}", cluster=cluster)
+            bodies = [f"{cluster} {number} {'x' * 700}" for number in range(200)]
+            sent_ids = [one for body in bodies for one in await service.send(backlog, body)]
+            untouched[f"backlog_{cluster}"] = list(zip(sent_ids, bodies, strict=True))
         load = _Load(service)
         load.start()
 
         async def enough() -> bool:
             load.check()
-            return min(*map(len, load.sent.values()), len(load.deleted)) > 30
+            return min(map(len, (*load.sent.values(), *(ids.deleted for ids in load.taken.values())))) > 30
 
         await until(enough)
-        await service.processes["one"].node.checkpoint()  # also checkpoint files, and live segments below a floor
-        before, deleted = {name: list(sent) for name, sent in load.sent.items()}, set(load.deleted)
-        monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # the machine may be busy
+        for name in ("one", "three"):  # also checkpoint files, and live segments below a floor
+            await service.processes[name].node.checkpoint()
+        before = {name: list(sent) for name, sent in load.sent.items()}
+        taken_before = {cluster: (set(ids.sent), set(ids.deleted)) for cluster, ids in load.taken.items()}
+        monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MAX", 30)  # the machine may be busy
         with monkeypatch.context() as patched:
             delay_second_log(patched, service, load)
             taken, _ = await cassandra_take.take(settings, target)
@@ -334,13 +370,16 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
 
         await until(goes_on)
         await load.stop()
-        assert not (await service.processes["one"].store.cluster()).pins
+        assert not (await service.processes["one"].store.entries.cluster()).pins
     await drop(settings)
 
     kinds = {file.path.rpartition(".")[2] for file in taken.manifest.files}
     assert kinds == {"rows", "bin", "json"}
     manifest = read_manifest(target)
-    assert (manifest.form, manifest.queues, manifest.master_keys) == ("cassandra", 5, (masters.primary,))
+    assert (manifest.form, manifest.queues, manifest.master_keys) == ("cassandra", 8, (masters.primary,))
+    assert manifest.clusters == CLUSTERS
+    for cluster in CLUSTERS:
+        assert any(file.path.startswith(f"clusters/{cluster}/journal/") for file in taken.manifest.files)
     found = await verify(target, manifest, tmp_path, masters)
     assert found.wrong == []
     counts = {one.name: one.messages for one in found.queues or ()}
@@ -352,22 +391,24 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
     with pytest.raises(CannotRestore, match="is not empty"):
         await cassandra_restore.restore(target, manifest, again)
     async with _Service(again) as service:
-        assert await service.metadata.list_access_keys(ACCOUNT) == [KEY]
-        assert await service.metadata.reserve_seals(1, 1, 1 << 40)
+        assert await service.metadata.credentials.list_access_keys(ACCOUNT) == [KEY]
+        assert await service.metadata.data_keys.reserve_seals(1, 1, 1 << 40)
         keyring = Keyring(service.metadata, masters)
         assert await keyring.check() == 0
-        assert await keyring.open(ACCOUNT, encrypted[0]) == b"m"
+        assert await keyring.decrypt(ACCOUNT, encrypted[0]) == b"m"
         with pytest.raises(DataKeyDestroyed):
-            await keyring.open(ACCOUNT, encrypted[1])
-        assert [key.name for key in await service.metadata.named_keys()] == ["alias/gone", "alias/kept"]
-        successor = await service.start("successor", joins=True)
-
-        async def served() -> bool:
-            return len(successor.node.owned) == SHARDS
-
-        await until(served)
-        for known in service.resolver.known.values():
-            await successor.node.configure(known)
+            await keyring.decrypt(ACCOUNT, encrypted[1])
+        assert [key.name for key in await service.metadata.named_keys.named_keys()] == ["alias/gone", "alias/kept"]
+        for cluster in CLUSTERS:
+            await service.start_successor(cluster)
+        for name, messages in untouched.items():
+            assert sorted(await service.drained(service.target(name))) == sorted(messages)
+            assert counts[name] == len(messages)
+        for cluster, (sent, deleted) in taken_before.items():
+            there = [one for one, _ in await service.drained(service.target(f"taken_{cluster}"))]
+            assert len(set(there)) == len(there) <= counts[f"taken_{cluster}"]
+            assert sent - set(there) <= set(load.taken[cluster].started), "only what was taken may be gone"
+            assert not deleted & set(there)
         first = await service.emptied(service.target("first"))
         second = await service.emptied(service.target("second"))
         for name, kept in (("first", first), ("second", second)):
@@ -375,7 +416,6 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
             assert len(set(kept)) == len(kept) == counts[name]
         assert {int(one) for one in second} <= {int(one) for one in first}, "it is the state of one moment"
         assert len(first) - len(second) <= 1
-        assert not deleted & set(await service.emptied(service.target("taken")))
         failed: list[str] = []
 
         async def all_seen() -> bool:
@@ -393,122 +433,20 @@ async def test_what_was_acknowledged_before_is_there_after_all_was_destroyed(
         assert await service.emptied(new) == ["it goes on"]
 
 
-# --- several backend clusters -----------------------------------------------------------------------------
-
-
-class ByIds:
-    """Clients of one queue, which send messages and delete part of them, until they are stopped."""
-
-    def __init__(self, service: _Service, target: Target) -> None:
-        self._service = service
-        self._target = target
-        self.sent: list[str] = []
-        """Ids of messages whose send was answered."""
-        self.started: list[str] = []
-        """Ids of messages for which a delete was at least started."""
-        self.deleted: list[str] = []
-        """Ids of messages whose deletion was answered."""
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(one()) for one in (self._send, self._take)]
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            assert not task.done(), task.exception()
-            task.cancel()
-        await asyncio.wait(self._tasks)
-
-    async def _send(self) -> None:
-        while True:
-            self.sent += await self._service.send(self._target, "x" * 500)
-
-    async def _take(self) -> None:
-        node = self._service.owner(self._target.partition)
-        while True:
-            for message in await node.receive(self._target, Receive(1, 600)):
-                self.started.append(message.message_id)
-                await node.delete(self._target, [message.handle])
-                self.deleted.append(message.message_id)
-            await asyncio.sleep(0.001)
-
-
-async def test_a_service_with_two_clusters_comes_back_message_by_message(
-    settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 30)  # the machine may be busy
-    untouched: dict[str, list[tuple[str, str]]] = {}
-    async with _Service(settings) as service:
-        await service.start("one", range(SHARDS))
-        await service.start("two", range(SHARDS), cluster="east")
-        busy = {}
-        for cluster in CLUSTERS:
-            backlog = await service.queue(backlog_name(cluster), cluster=cluster)
-            bodies = [f"{cluster} {number} {'x' * 700}" for number in range(200)]
-            ids = [one for body in bodies for one in await service.send(backlog, body)]
-            untouched[backlog_name(cluster)] = list(zip(ids, bodies, strict=True))
-            busy[cluster] = ByIds(service, await service.queue(f"busy_{cluster}", cluster=cluster))
-        await service.processes["two"].node.checkpoint()  # also checkpoint files
-        for load in busy.values():
-            load.start()
-
-        async def enough() -> bool:
-            return all(len(load.deleted) > 20 for load in busy.values())
-
-        await until(enough)
-        before = {cluster: (list(load.sent), list(load.deleted)) for cluster, load in busy.items()}
-        taken, _ = await cassandra_take.take(settings, target)
-        for load in busy.values():
-            await load.stop()
-    await drop(settings)
-
-    manifest = read_manifest(target)
-    assert manifest.clusters == CLUSTERS
-    for cluster in CLUSTERS:
-        assert any(file.path.startswith(f"clusters/{cluster}/journal/") for file in taken.manifest.files)
-    found = await verify(target, manifest, tmp_path, None)
-    assert found.wrong == []
-    counts = {one.name: one.messages for one in found.queues or ()}
-    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
-    await cassandra_restore.restore(target, manifest, again)
-    async with _Service(again) as service:
-        for cluster in CLUSTERS:
-            started = await service.start(f"successor_{cluster}", joins=True, cluster=cluster)
-
-            async def served(node: Node = started.node) -> bool:
-                return len(node.owned) == SHARDS
-
-            await until(served)
-        for known in service.resolver.known.values():
-            await service.owner(known.partition).configure(known)
-        for name, messages in untouched.items():
-            assert sorted(await service.drained(service.target(name))) == sorted(messages)
-            assert counts[name] == len(messages)
-        for cluster, (sent, deleted) in before.items():
-            there = [one for one, _ in await service.drained(service.target(f"busy_{cluster}"))]
-            assert len(set(there)) == len(there) <= counts[f"busy_{cluster}"]
-            assert set(sent) - set(there) <= set(busy[cluster].started), "only what was taken may be gone"
-            assert not set(deleted) & set(there)
-
-
-def backlog_name(cluster: str) -> str:
-    return f"backlog_{cluster}"
-
-
 # --- the hold -------------------------------------------------------------------------------------------
 
 
 async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
     settings: Settings, target: LocalTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 60)
+    monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MAX", 60)
     async with _Service(settings) as service:
-        process = await service.start("one", range(SHARDS))
+        process = await service.start("one", range(api.SHARDS))
         queue, log_id = await service.queue("queue"), process.node.ownership.log_id
         store = await service._opened(cluster_keyspace(settings))  # the store of the other process
-        assert await store.hold(log_id, "a backup")
+        assert await store.entries.hold(log_id, "a backup")
         with pytest.raises(ConditionFailed, match="is held by a backup"):
-            await store.hold(log_id, "another")
+            await store.entries.hold(log_id, "another")
         sent = asyncio.create_task(service.send(queue, "held"))
 
         log = process.node._incarnation and process.node._incarnation.log
@@ -519,51 +457,45 @@ async def test_a_log_that_is_held_answers_nothing_and_ends_a_hold_that_lasts(
 
         await until(is_noticed)
         assert not sent.done(), "it is on a quorum, and not answered"
-        assert await store.release(log_id, "a backup")
+        assert await store.entries.release(log_id, "a backup")
         await sent
-        assert not await store.release(log_id, "a backup"), "it did not last"
+        assert not await store.entries.release(log_id, "a backup"), "it did not last"
 
-        monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MOST", 0.05)
-        assert await store.hold(log_id, "killed")
+        monkeypatch.setattr(cassandra_tables, "HELD_SECONDS_MAX", 0.05)
+        assert await store.entries.hold(log_id, "killed")
         await service.send(queue, "it goes on")
-        assert not await store.release(log_id, "killed")
-        assert await store.hold(log_id, "changed")
-        (entry,) = await store.logs()
-        await store.update_log(entry)
-        assert not await store.release(log_id, "changed"), "a change of the entry ends it"
+        assert not await store.entries.release(log_id, "killed")
+        assert await store.entries.hold(log_id, "changed")
+        (entry,) = await store.entries.logs()
+        await store.entries.update_log(entry)
+        assert not await store.entries.release(log_id, "changed"), "a change of the entry ends it"
 
-        # Backups meanwhile: holds that do not last, an entry that changes, a node that does not support
-        # holds.
-        real = CassandraStore.release
+        # Backups meanwhile: holds that do not last, and an entry that changes.
+        real = CassandraEntries.release
         tries = 0
 
-        async def lost(self: CassandraStore, log_id: int, name: str) -> bool:
+        async def lost(self: CassandraEntries, log_id: int, name: str) -> bool:
             nonlocal tries
             tries += 1
             return await real(self, log_id, name) and tries > 2
 
         monkeypatch.setattr(cassandra_moment, "PAUSE_SECONDS", (0, 0))
-        monkeypatch.setattr(CassandraStore, "release", lost)
+        monkeypatch.setattr(CassandraEntries, "release", lost)
         await cassandra_take.take(settings, target)
         assert tries == 3
         monkeypatch.undo()
-        beat = Heartbeat("one", log_id, 1, 1, 1)
-        await store.beat(beat)
-        with pytest.raises(CannotBackUp, match="of an earlier release"):
-            await cassandra_take.take(settings, target)
-        await store.beat(msgspec.structs.replace(beat, count=2, can_be_held=True))
         await cassandra_take.take(settings, target, keep=1)
 
 
-async def test_what_a_backup_copies_stays_until_its_pin_is_void(settings: Settings) -> None:
+async def test_copied_segments_stay_until_the_pin_is_void(settings: Settings) -> None:
     async with _Service(settings) as service:
-        process = await service.start("one", range(SHARDS))
+        process = await service.start("one", range(api.SHARDS))
         queue, log_id = await service.queue("queue"), process.node.ownership.log_id
 
         async def pin(until_ms: int) -> None:
-            entry = await process.store.cluster()
+            entry = await process.store.entries.cluster()
             pins = (BackupPin("killed", until_ms, ((log_id, 2, 1),)),)
-            await process.store.update_cluster(msgspec.structs.replace(entry, pins=pins))
+            await process.store.entries.update_cluster(msgspec.structs.replace(entry, pins=pins))
 
         async def filled() -> list[int]:
             for _ in range(60):
@@ -584,11 +516,71 @@ async def test_what_a_backup_copies_stays_until_its_pin_is_void(settings: Settin
 # --- failures -------------------------------------------------------------------------------------------
 
 
+async def bind_all(node: Node, topic: api.Target) -> None:
+    """Move all batches of a topic into extents."""
+    binder = incarnation_of(node).binder
+    stream = incarnation_of(node).shards.streams[topic.partition]
+    assert isinstance(stream, OpenStream)
+    while len(stream.fold.tail):
+        await binder._bind(stream)
+
+
+async def test_topics_are_restored_with_their_extents(
+    settings: Settings, target: LocalTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binder_module, "CHECK_SECONDS", 3600.0)  # the test binds
+    topic = api.Target(7, 7, 1)
+    payloads = [b"%d-" % number * 50_000 for number in range(12)]
+
+    async def append(node: Node, payload: bytes) -> None:
+        await node.call(AppendBatch(topic, NewBatch(payload, 1, len(payload))))
+
+    async def fetched(node: Node) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        while (answer := await node.call(FetchBatches(topic, len(found), 1 << 20, 0.0))).batches:
+            found += [batch.payload for batch in answer.batches]
+        return found
+
+    async with _Service(settings) as service:
+        node = (await service.start("one", range(api.SHARDS))).node
+        await node.call(ConfigureStream(StreamSettings(7, 7, 1, ACCOUNT, "orders", bytes(16), 0)))
+        for payload in payloads[:10]:
+            await append(node, payload)
+        await bind_all(node, topic)
+        await append(node, payloads[10])
+        find = cassandra_moment.find
+
+        async def then_more(*arguments: Any) -> Any:
+            """Bytes that are bound after the moment are copied, and do not count."""
+            found = await find(*arguments)
+            await append(node, b"later")
+            await bind_all(node, topic)
+            return found
+
+        monkeypatch.setattr(cassandra_take, "find", then_more)
+        result, _ = await cassandra_take.take(settings, target)
+    (extent,) = [file for file in result.manifest.files if "/extents/" in file.path]
+    assert extent.path == "clusters/local/extents/0000000000000007-00000001-00000001.ext"
+    assert (await verify(target, result.manifest, None, None)).wrong == []
+    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{settings.cassandra_keyspace}_again")
+    await drop(again)
+    await cassandra_restore.restore(target, result.manifest, again)
+    try:
+        async with _Service(again) as service:
+            node = (await service.start("two", range(api.SHARDS))).node
+            assert await fetched(node) == payloads[:11]
+            await append(node, payloads[11])
+            await bind_all(node, topic)
+            assert await fetched(node) == payloads
+    finally:
+        await drop(again)
+
+
 async def test_a_damaged_backup_is_found_out_and_half_a_restore_is_no_service(
     settings: Settings, target: LocalTarget, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _Service(settings) as service:
-        process = await service.start("one", range(SHARDS))
+        process = await service.start("one", range(api.SHARDS))
         queue = await service.queue("queue")
         for number in range(20):
             await service.send(queue, f"{number} {'x' * 8000}")
@@ -621,8 +613,8 @@ async def test_no_backup_is_verified_that_cannot_be_restored(
 ) -> None:
     """Manifests with valid checksums and wrong contents."""
     async with _Service(settings) as service:
-        await service.start("one", range(SHARDS))
-        await service.start("two", range(SHARDS), cluster="east")
+        await service.start("one", range(api.SHARDS))
+        await service.start("two", range(api.SHARDS), cluster="east")
         await service.send(await service.queue("queue", cluster="east"), "x")
         await cassandra_take.take(settings, target)
     manifest = read_manifest(target)
@@ -642,14 +634,14 @@ async def test_no_backup_is_verified_that_cannot_be_restored(
     )
     east = [one for one in manifest.files if "/east/" not in one.path]
     wrong = {
-        "belongs to no part": renamed(".rows", ".row"),
-        "belongs to no part of it: 'clusters/west": renamed("clusters/east/journal", "clusters/west/journal"),
+        "has an unknown file": renamed(".rows", ".row"),
+        "has an unknown file: 'clusters/west": renamed("clusters/east/journal", "clusters/west/journal"),
         "has no clusters/east/entries.json": renamed("clusters/east/entries.json", "clusters/east/entry.json"),
         "entries of another cluster for": swapped,
-        "lacks the backend cluster of these queues: 000000000001/queue": msgspec.structs.replace(
+        "does not have the backend cluster of these queues or topics: 000000000001/queue": msgspec.structs.replace(
             manifest, clusters=("local",), files=tuple(east)
         ),
-        "names a backend cluster wrongly": msgspec.structs.replace(manifest, clusters=("local", "east; DROP")),
+        "has an invalid name of a backend cluster": msgspec.structs.replace(manifest, clusters=("local", "east; DROP")),
         "was made by a newer Holdfast": msgspec.structs.replace(manifest, schema=manifest.schema + 1),
     }
     again = msgspec.structs.replace(settings, cassandra_keyspace=f"{keyspace}_b")
@@ -660,21 +652,18 @@ async def test_no_backup_is_verified_that_cannot_be_restored(
     same = msgspec.structs.replace(again, cluster="east", cassandra_cluster_keyspace=f"{keyspace}_b_local")
     with pytest.raises(CannotRestore, match="the same keyspace"):
         await cassandra_restore.restore(target, manifest, same)
-    connection = await CassandraConnection.open(connection_settings(settings))
-    try:
+    async with closing(await CassandraConnection.open(connection_settings(settings))) as connection:
         assert await CassandraKeyspace(connection, again.cassandra_keyspace).tables() is None, "nothing was made"
-    finally:
-        await connection.close()
 
 
 @pytest.mark.parametrize("step", ["close_all", "put_segment", "put_metadata", "last"])
-async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeated(
+async def test_an_interrupted_restore_is_reported_and_continues_when_it_is_repeated(
     step: str, settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each of its steps, after that step has done part of its work."""
     async with _Service(settings) as service:
-        process = await service.start("one", range(SHARDS))
-        await service.start("two", range(SHARDS), cluster="east")
+        process = await service.start("one", range(api.SHARDS))
+        await service.start("two", range(api.SHARDS), cluster="east")
         for cluster in CLUSTERS:
             queue = await service.queue(cluster, cluster=cluster)
             for number in range(20):
@@ -707,15 +696,12 @@ async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeate
             patched.setattr(Keyspaces, step, cut_off)
         with pytest.raises(CannotRestore, match=f"it went away.*Repeat the command.*DROP KEYSPACE {keyspaces[0]};"):
             await cassandra_restore.restore(target, manifest, again)
-    connection = await CassandraConnection.open(connection_settings(again))
-    try:
+    async with closing(await CassandraConnection.open(connection_settings(again))) as connection:
         for name in keyspaces[:1] if step == "last" else keyspaces:
-            with pytest.raises(CannotOpen, match=r"was not restored to its end.*repeat that command"):
+            with pytest.raises(CannotOpen, match=r"has an incomplete restore.*repeat that command"):
                 await CassandraStore.open(connection.share(), name)
-    finally:
-        await connection.close()
     found = [one for one in await asyncio.to_thread(lambda: list(doctor_of_clusters(again))) if one.level == "wrong"]
-    assert any("was not restored to its end" in one.what and "repeat that command" in one.todo for one in found)
+    assert any("has an incomplete restore" in one.what and "repeat that command" in one.todo for one in found)
     assert not any("newer release" in one.todo for one in found)
     shown = {kept.keyspace: stored for kept, stored in await schema_cassandra.show(again)}
     assert shown[keyspaces[0]].restoring
@@ -727,22 +713,16 @@ async def test_a_restore_that_was_cut_off_says_so_and_goes_on_when_it_is_repeate
         await cassandra_restore.restore(target, manifest, again)
     async with _Service(again) as service:
         for cluster in CLUSTERS:
-            successor = await service.start(f"successor_{cluster}", joins=True, cluster=cluster)
-
-            async def served(node: Node = successor.node) -> bool:
-                return len(node.owned) == SHARDS
-
-            await until(served)
+            await service.start_successor(cluster)
             queue = service.target(cluster)
-            await successor.node.configure(service.resolver.known[queue.partition])
             assert sorted(map(int, await service.emptied(queue))) == list(range(20))
 
 
-async def test_of_two_restores_into_the_same_keyspaces_the_later_one_ends(
+async def test_the_later_of_two_restores_into_the_same_keyspaces_ends(
     settings: Settings, target: LocalTarget, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with _Service(settings) as service:
-        await service.start("one", range(SHARDS))
+        await service.start("one", range(api.SHARDS))
         await service.send(await service.queue("queue"), "x")
         await cassandra_take.take(settings, target)
     manifest = read_manifest(target)

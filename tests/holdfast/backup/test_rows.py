@@ -1,7 +1,5 @@
 """Segments of a log as files of a backup."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import pytest
@@ -12,7 +10,7 @@ from holdfast.backup.manifest import BackupUnusable
 
 def test_rows_are_found_again_and_what_is_cut_off_is_noticed() -> None:
     file = BytesIO()
-    rows.begin(file)
+    rows.write_mark(file)
     stored = {0: b"first", 1: b"", 7: bytes(70_000)}
     for number, data in stored.items():
         rows.add(file, number, data)

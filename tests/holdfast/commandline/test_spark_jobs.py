@@ -1,7 +1,5 @@
 """Spark's jobs as processes of a command."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -22,9 +20,9 @@ spark_jobs.run_jobs(jobs, "s3://key:secret@bucket/path", "Summing up", Progress(
 """
 JOB = """
 import os, sys, time
-with open(sys.argv[0] + ".told.new", "w") as told:
-    print(os.getpid(), os.environ["HOLDFAST_USAGE_LAKE"], *sys.argv[1:], file=told)
-os.rename(sys.argv[0] + ".told.new", sys.argv[0] + ".told")
+with open(sys.argv[0] + ".arguments.new", "w") as file:
+    print(os.getpid(), os.environ["HOLDFAST_USAGE_LAKE"], *sys.argv[1:], file=file)
+os.rename(sys.argv[0] + ".arguments.new", sys.argv[0] + ".arguments")
 time.sleep(600)
 """
 
@@ -37,14 +35,14 @@ def ended(process: int) -> bool:
 
 
 def test_a_job_ends_with_its_command_and_the_lakes_keys_are_not_on_its_command_line(tmp_path: Path) -> None:
-    job, told = tmp_path / "job", tmp_path / "job.told"
+    job, arguments_file = tmp_path / "job", tmp_path / "job.arguments"
     job.write_text(f"#!{sys.executable}\n{JOB}")
     job.chmod(0o700)
     command = subprocess.Popen([sys.executable, "-c", COMMAND, str(job)])
     process = 0
     try:
-        wait_until(told.exists, "the job has begun")
-        process_id, lake, *arguments = told.read_text().split()
+        wait_until(arguments_file.exists, "the job has begun")
+        process_id, lake, *arguments = arguments_file.read_text().split()
         process = int(process_id)
         assert lake == "s3://key:secret@bucket/path"
         jobs = ["batch", "--month", "2026-10", "then", "rate", "--period", "2026-10"]

@@ -1,7 +1,5 @@
 """Tables for terminals, as wide as the terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -13,7 +11,7 @@ from holdfast.commandline.text_tables import table
 
 def test_numbers_are_not_broken_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((32, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((32, 24)))
     rows = [["Requests to standard queues, above 2,000,000", "1,000,000", "0.686110815"]]
     text = re.sub(r"\x1b\[[0-9;]*m", "", table(("CHARGE", "QUANTITY", "EUR"), rows, nothing="", unbroken=(1, 2)))
     heading, first, *others = text.splitlines()

@@ -1,7 +1,5 @@
 """Connections that one process accepts and several serve."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging
@@ -11,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.http.acceptor import Dealer
-from holdfast.http.connection import Limits
+from holdfast.http.acceptor import Acceptor
 from holdfast.http.listener import CannotListen, bind
+from tests.holdfast.http.door import LIMITS, RawClient
 from tests.holdfast.stub import StubServer, StubService
 
 
@@ -22,7 +20,7 @@ class Hand:
 
     def __init__(self) -> None:
         self.service = StubService()
-        self.running = StubServer(self.service.app, [], Limits(100, 30, 300, drain_seconds=5), self.service.drain)
+        self.running = StubServer(self.service.app, [], LIMITS, self.service.drain)
         self.is_ready = True
         self.load = 0
         self.full = False
@@ -54,23 +52,21 @@ class Table:
         self.hands = [Hand() for _ in range(hands)]
         self.sockets = [Listener(fileno=bound.detach()) for bound in bind("127.0.0.1", 0)]
         self.port = self.sockets[0].getsockname()[1]
-        self.dealer = Dealer(self.sockets, lambda: self.hands)
-        self.writers: list[asyncio.StreamWriter] = []
+        self.dealer = Acceptor(self.sockets, lambda: self.hands)
+        self.clients: list[RawClient] = []
 
-    async def ask(self, path: str = "/") -> asyncio.StreamReader:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self.writers.append(writer)
-        writer.write(b"GET " + path.encode() + b" HTTP/1.1\r\nhost: x\r\n\r\n")
-        return reader
+    async def ask(self) -> RawClient:
+        self.clients.append(RawClient(*await asyncio.open_connection("127.0.0.1", self.port)))
+        self.clients[-1].get("/")
+        return self.clients[-1]
 
-    async def get(self, path: str = "/") -> None:
-        assert await body(await self.ask(path)) == b"ok"
+    async def get(self) -> None:
+        await check(await self.ask())
 
 
-async def body(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 ")
-    return await reader.readexactly(2)
+async def check(client: RawClient) -> None:
+    status, _, body = await client.answer()
+    assert (status, body) == (200, b"ok")
 
 
 @pytest.fixture
@@ -81,8 +77,8 @@ async def table() -> AsyncIterator[Table]:
     table.dealer.start()
     yield table
     table.dealer.stop()
-    for writer in table.writers:
-        writer.close()
+    for client in table.clients:
+        client.writer.close()
     for hand in table.hands:
         await hand.running.stop()
 
@@ -94,14 +90,14 @@ async def test_connections_are_spread_evenly(table: Table) -> None:
     assert [hand.service.answered for hand in table.hands] == [5, 5]
 
 
-async def test_who_has_fewer_gets_the_next_ones(table: Table) -> None:
+async def test_the_process_with_fewer_gets_the_next_ones(table: Table) -> None:
     table.hands[0].load = 4
     for _ in range(6):
         await table.get()
     assert [hand.connections for hand in table.hands] == [1, 5]
 
 
-async def test_who_is_not_ready_gets_none_and_who_takes_none_is_passed_over(table: Table) -> None:
+async def test_processes_that_are_not_ready_or_full_get_none(table: Table) -> None:
     table.hands[0].is_ready = False
     await table.get()
     table.hands[0].is_ready = True
@@ -111,30 +107,30 @@ async def test_who_is_not_ready_gets_none_and_who_takes_none_is_passed_over(tabl
 
 
 @pytest.mark.parametrize("why", ["is_ready", "full"])
-async def test_while_nobody_takes_connections_they_wait(table: Table, why: str) -> None:
+async def test_connections_wait_until_a_process_takes_them(table: Table, why: str) -> None:
     for hand in table.hands:
         setattr(hand, why, why == "full")
     asked = [await table.ask() for _ in range(5)]
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asked[0].read(1), 0.05)
+        await asyncio.wait_for(asked[0].reader.read(1), 0.05)
     for hand in table.hands:
         setattr(hand, why, why != "full")
-    for reader in asked:
-        assert await body(reader) == b"ok"
+    for client in asked:
+        await check(client)
 
 
-async def test_who_has_connected_before_the_end_is_answered(table: Table) -> None:
+async def test_clients_connected_before_the_end_are_answered(table: Table) -> None:
     asked = [await table.ask() for _ in range(20)]
     table.dealer.stop()
     for hand in table.hands:
         await hand.running.stop()
-    for reader in asked:
-        assert await body(reader) == b"ok"
+    for client in asked:
+        await check(client)
     with pytest.raises(OSError, match=r"[Cc]onnect"):
         await table.ask()
 
 
-async def test_without_room_for_connections_they_wait_and_the_log_says_it_once(
+async def test_without_room_connections_wait_and_the_log_has_one_line(
     table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast")
@@ -142,12 +138,12 @@ async def test_without_room_for_connections_they_wait_and_the_log_says_it_once(
     await table.get()
     await table.get()
     assert [record.message for record in caplog.records] == [
-        "connections cannot be accepted now error='Too many open files'",
+        "connections cannot be accepted error='Too many open files'",
         "connections are accepted again",
     ]
 
 
-async def test_a_client_that_is_gone_disturbs_nobody(table: Table) -> None:
+async def test_a_disconnected_client_disturbs_no_other(table: Table) -> None:
     for _ in range(20):
         leaving = socket.create_connection(("127.0.0.1", table.port))
         leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -155,11 +151,11 @@ async def test_a_client_that_is_gone_disturbs_nobody(table: Table) -> None:
     await table.get()
 
 
-async def test_a_port_in_use_is_told() -> None:
+async def test_a_port_in_use_is_an_error() -> None:
     """A port may be bound by two processes before either listens."""
     (first,) = bind("127.0.0.1", 0)
     (second,) = bind("127.0.0.1", first.getsockname()[1])
     with first, second:
         first.listen()
         with pytest.raises(CannotListen, match="in use by another program"):
-            Dealer([second], list).start()
+            Acceptor([second], list).start()

@@ -1,39 +1,32 @@
 """Limits of connections per client."""
 
-from __future__ import annotations
-
-import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from holdfast.http.certificate import Certificate
-from holdfast.http.connection import Limits
-from holdfast.http.connection_limits import ConnectionSlots, network_of
-from holdfast.http.listener import bind
-from holdfast.http.proxies import Forwarded, parse_networks
-from tests.holdfast.http.test_connection import RawClient, until
+from holdfast.http.connection_limits import ConnectionSlots, network_of, slots_of
+from tests.holdfast.http.door import LIMITS, HttpDoor, RawClient, opened
 from tests.holdfast.pairs import make_pair
-from tests.holdfast.stub import StubServer, StubService
+from tests.servers.waiting import until
+from tests.tables import table
 
-LIMITS = Limits(10, 30, 300, 5, connections_per_client=2)
-Start = Callable[..., Awaitable[tuple[StubServer, tuple[str, int]]]]
+TWO = LIMITS._replace(connections_per_client=2)
 
 
-@pytest.mark.parametrize(
-    ("host", "client"),
-    [
-        ("127.0.0.1", "127.0.0.1"),
-        ("2001:db8:0:1:ffff::1", "2001:db8:0:1::/64"),
-        ("2001:db8:0:1::", "2001:db8:0:1::/64"),
-        ("2001:db8:0:2::1", "2001:db8:0:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-    ],
-)
-def test_who_a_client_is(host: str, client: str) -> None:
+@pytest.mark.parametrize(("host", "client"), table(__file__, "a client is an address or a network"))
+def test_a_client_is_an_address_or_a_network(host: str, client: str) -> None:
     assert network_of(host) == client
+
+
+def test_several_processes_share_the_limits() -> None:
+    places = slots_of(5, 3, 2)
+    client = places.client("192.0.2.1")
+    assert [places.take(client), places.take(client), places.take(client)] == [True, True, False]
+    places.give_back(client)
+    assert [places.take(""), places.take("")] == [True, False], "three of five"
+    assert slots_of(5, None, 2).client("192.0.2.1") == "", "no limit for each client"
 
 
 def test_each_client_has_its_own_places() -> None:
@@ -50,72 +43,39 @@ def test_each_client_has_its_own_places() -> None:
     assert (places.taken, places._clients) == (0, {})
 
 
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    servers: list[StubServer] = []
-
-    async def start(
-        limits: Limits, certificate: Certificate | None = None, proxies: str = ""
-    ) -> tuple[StubServer, tuple[str, int]]:
-        sockets = bind("127.0.0.1", 0)
-        app = StubService().app
-        forwarded = Forwarded(app, parse_networks(proxies), "x-forwarded-for") if proxies else None
-        servers.append(StubServer(app, sockets, limits, None, certificate, forwarded))
-        await servers[-1].started()
-        return servers[-1], sockets[0].getsockname()
-
-    yield start
-    for server in servers:
-        await server.stop()
+async def from_host(door: HttpDoor, host: str = "127.0.0.1") -> RawClient:
+    return await door.connect(local_addr=(host, 0))
 
 
-async def connect(address: tuple[str, int], host: str = "127.0.0.1") -> RawClient:
-    return RawClient(*await asyncio.open_connection(*address, local_addr=(host, 0)))
-
-
-async def test_a_client_gets_so_many_connections(start: Start) -> None:
-    running, address = await start(LIMITS)
-    clients = [await connect(address) for _ in range(3)]
-    status, headers, _ = await clients[2].answer()
-    assert (status, headers["connection"]) == (503, "close")
-    clients.append(await connect(address, "127.0.0.2"))
-    for client in (*clients[:2], clients[3]):
-        client.get("/")
-        assert (await client.answer())[0] == 200
-    clients[0].writer.close()
-    await until(lambda: running.server.registry.places.taken == 2)
-    clients.append(await connect(address))
-    clients[-1].get("/")
-    assert (await clients[-1].answer())[0] == 200
-    for client in clients:
-        client.writer.close()
+async def test_a_client_gets_so_many_connections() -> None:
+    async with opened(limits=TWO) as door:
+        clients = [await from_host(door) for _ in range(3)]
+        status, headers, _ = await clients[2].answer()
+        assert (status, headers["connection"]) == (503, "close")
+        clients[2] = await from_host(door, "127.0.0.2")
+        for client in clients:
+            assert await client.body() == b"ok"
+        clients[0].writer.close()
+        await until(lambda: door.registry.slots.taken == 2)
+        assert await (await from_host(door)).body() == b"ok"
 
 
 @pytest.mark.parametrize("proxies", ["", "127.0.0.1"])
-async def test_without_a_limit_and_through_a_proxy(start: Start, proxies: str) -> None:
-    _, address = await start(LIMITS if proxies else Limits(10, 30, 300, 5), proxies=proxies)
-    clients = [await connect(address) for _ in range(5)]
-    for client in clients:
-        client.get("/")
-        assert (await client.answer())[0] == 200
-        client.writer.close()
+async def test_without_a_limit_and_through_a_proxy_connections_are_not_counted(proxies: str) -> None:
+    async with opened(limits=TWO if proxies else LIMITS, proxies=proxies) as door:
+        clients = [await from_host(door) for _ in range(5)]
+        for client in clients:
+            assert await client.body() == b"ok"
 
 
-async def test_handshakes_count(start: Start, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("pair")
+async def test_handshakes_count(tmp_path: Path) -> None:
     pair = make_pair()
-    pair.write(folder / "cert.pem", folder / "key.pem")
-    running, address = await start(LIMITS, Certificate(folder / "cert.pem", folder / "key.pem"))
-    silent = [socket.create_connection(address) for _ in range(2)]
-    await until(lambda: len(running.server.registry.handshakes) == 2)
-    late = await connect(address)
-    assert await late.end() == b""
-    silent.pop().close()
-    await until(lambda: len(running.server.registry.handshakes) == 1)
-    reader, writer = await asyncio.open_connection(*address, ssl=pair.trust())
-    client = RawClient(reader, writer)
-    client.get("/")
-    assert (await client.answer())[0] == 200
-    for one in (late, client):
-        one.writer.close()
-    silent.pop().close()
+    pair.write(tmp_path / "cert.pem", tmp_path / "key.pem")
+    async with opened(limits=TWO, certificate=Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")) as door:
+        silent = [socket.create_connection(door.address) for _ in range(2)]
+        await until(lambda: len(door.registry.handshakes) == 2)
+        assert await (await from_host(door)).end() == b""
+        silent.pop().close()
+        await until(lambda: len(door.registry.handshakes) == 1)
+        assert await (await door.connect(ssl=pair.trust())).body() == b"ok"
+        silent.pop().close()

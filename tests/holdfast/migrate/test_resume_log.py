@@ -1,7 +1,5 @@
 """Progress of a drain after it was killed, and its choice of deduplication ids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest import mock
 
@@ -34,18 +32,40 @@ def used(ledger: ResumeLog, *messages: Arrived, by_group: bool = False) -> list[
     return [one.message.deduplication_id for one in ledger.sending(messages, by_group=by_group)]
 
 
-def test_what_is_stored_is_known_after_a_kill_and_what_is_deleted_forgotten(path: Path, clock: Clock) -> None:
+def test_stored_and_deleted_messages_are_known_after_a_kill(path: Path, clock: Clock) -> None:
     a, b, c = message("a"), message("b"), message("c")
     with ResumeLog(path, HEADER, clock) as ledger:
         ledger.sending([a, b, c], by_group=False)
         ledger.sent([a, b])
         ledger.deleted([a])
     with ResumeLog(path, HEADER, clock) as ledger:
-        assert [ledger.is_stored(id_) for id_ in "abc"] == [False, True, False]
+        assert [ledger.is_stored(id_) for id_ in "abc"] == [True, True, False]
         assert ledger.in_doubt() == [1000.0]
 
 
-def test_a_line_that_was_torn_is_as_if_it_had_not_been_begun(path: Path, clock: Clock) -> None:
+def test_a_message_received_by_two_workers_is_claimed_by_one(path: Path, clock: Clock) -> None:
+    with ResumeLog(path, HEADER, clock) as ledger:
+        assert ledger.claim("a")
+        assert not ledger.claim("a")
+        ledger.sending([message("a")], by_group=False)
+        ledger.sent([message("a")])
+        assert not ledger.claim("a")
+        ledger.deleted([message("a")])
+        assert not ledger.claim("a"), "the source returned it once more after its deletion"
+        assert ledger.is_stored("a")
+        assert ledger.claim("b")
+
+
+def test_only_the_latest_deleted_messages_are_remembered(path: Path, clock: Clock) -> None:
+    with mock.patch("holdfast.migrate.resume_log.DELETED_MAX", 2), ResumeLog(path, HEADER, clock) as ledger:
+        for id_ in "abc":
+            ledger.sending([message(id_)], by_group=False)
+            ledger.sent([message(id_)])
+            ledger.deleted([message(id_)])
+        assert [ledger.is_stored(id_) for id_ in "abc"] == [False, True, True]
+
+
+def test_a_torn_line_does_not_count(path: Path, clock: Clock) -> None:
     with ResumeLog(path, HEADER, clock) as ledger:
         ledger.sending([message("a")], by_group=False)
         ledger.sent([message("a")])
@@ -71,7 +91,7 @@ def test_of_twins_each_has_an_id_of_its_own_which_stays(path: Path, clock: Clock
         assert used(ledger, message("e", "d")) == ["d"]
 
 
-def test_where_groups_are_apart_the_same_id_is_no_twin(path: Path, clock: Clock) -> None:
+def test_the_same_id_in_different_groups_is_no_duplicate(path: Path, clock: Clock) -> None:
     twins = (message("a", "d", "one"), message("b", "d", "two"), message("c", "d", "one"))
     with ResumeLog(path, HEADER, clock) as ledger:
         first, second, third = used(ledger, *twins, by_group=True)
@@ -102,7 +122,7 @@ def test_the_file_is_written_anew_with_what_still_counts(path: Path, clock: Cloc
 def test_a_file_of_something_else_is_left_alone(path: Path, clock: Clock) -> None:
     ResumeLog(path, HEADER, clock).close()
     other = Header("https://there", HEADER.arn, "https://elsewhere")
-    with pytest.raises(Unusable, match="of another file, queue or service"):
+    with pytest.raises(Unusable, match="belongs to another file, queue or service"):
         ResumeLog(path, other, clock)
     path.write_text("no JSON\n")
     with pytest.raises(Unusable, match="is damaged"):

@@ -1,21 +1,20 @@
 """A child process's communication with its supervisor."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.process.child import CONNECTION, READY, Orders, SupervisorSocket, encode
+from holdfast.process.child import CONNECTION, KAFKA_CONNECTION, READY, Orders, SupervisorSocket, encode
 from holdfast.settings import Settings
 
 
-async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next_one_served(
+async def test_a_connection_without_a_file_descriptor_is_logged_and_the_next_one_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The kernel drops the file descriptor if a process has reached its maximum."""
@@ -33,7 +32,30 @@ async def test_a_connection_that_finds_no_room_for_its_file_is_told_and_the_next
             (await taken.get()).close()
         finally:
             asyncio.get_running_loop().remove_reader(ours.fileno())
-    assert [record.message for record in caplog.records] == ["a connection is closed: there are too many open files"]
+    assert [record.message for record in caplog.records] == [
+        "a connection was closed because there are too many open files"
+    ]
+
+
+async def test_connections_arrive_by_the_message_of_their_protocol() -> None:
+    supervisor, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, accepted = socket.socketpair()
+    taken: asyncio.Queue[tuple[str, socket.socket]] = asyncio.Queue()
+
+    def take(protocol: str) -> Callable[[socket.socket], None]:
+        return lambda accepted: taken.put_nowait((protocol, accepted))
+
+    with supervisor, ours, client, accepted:
+        line = SupervisorSocket(ours)
+        try:
+            line.open(take("HTTP"), take_kafka=take("Kafka"))
+            for message, protocol in ((KAFKA_CONNECTION, "Kafka"), (CONNECTION, "HTTP"), (KAFKA_CONNECTION, "Kafka")):
+                socket.send_fds(supervisor, [message], [accepted.fileno()])
+                found, given = await taken.get()
+                given.close()
+                assert found == protocol
+        finally:
+            asyncio.get_running_loop().remove_reader(ours.fileno())
 
 
 def test_without_its_supervisor_a_backend_does_not_begin(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The embedded service: composition, declared queues, and readiness."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json
@@ -14,11 +12,11 @@ import msgspec
 import pytest
 
 from auth.limits import Rate, TenantLimits
-from backend.api import NewMessage, Receive
+from backend.api import Configure, NewMessage, Send
 from billing.metering.usage import UsageKey
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
-from frontend.request.settings import FrontendSettings
+from frontend.settings import FrontendSettings
 from holdfast.process.embedded import Embedded, compose, frontend_settings
 from holdfast.runtime.declared_queues import in_order
 from holdfast.runtime.errors import CannotStart
@@ -27,6 +25,8 @@ from holdfast.runtime.root_tenant import ensure_root
 from holdfast.settings import DeclaredQueue, Settings, SettingsError, load
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import QueueNotFound
+from tests.closing import closing
+from tests.tables import table
 
 ACCOUNT = "000000000000"
 ARN = "arn:aws:sqs:us-east-1:000000000000:"
@@ -41,23 +41,20 @@ def start(tmp_path: Path) -> Start:
     @asynccontextmanager
     async def starting(*queues: DeclaredQueue, **changes: Any) -> AsyncIterator[tuple[Embedded, SQLiteStore]]:
         settings = Settings(data=tmp_path, queues=queues, **{"segment_bytes": 1 << 21, **changes})
-        store = SQLiteStore(settings.metadata_file)
-        try:
-            root, _ = await ensure_root(store, settings)
+        async with closing(SQLiteStore(settings.metadata_file)) as store:
+            root, _ = await ensure_root(store.credentials, settings)
             service = await compose(settings, store, root, await open_keyring(settings, store))
             try:
                 yield service, store
             finally:
                 await service.drain()
                 await service.close()
-        finally:
-            await store.close()
 
     return starting
 
 
 async def view_of(service: Embedded, store: SQLiteStore, name: str) -> QueueView:
-    return Queues(service.app.services).view(await store.get_queue(ACCOUNT, name))
+    return Queues(service.app.services).view(await store.queues.get_queue(ACCOUNT, name))
 
 
 async def status(service: Embedded, path: str) -> int:
@@ -91,7 +88,7 @@ async def test_messages_are_named_under_one_secret_for_good(start: Start, tmp_pa
     for _ in range(2):
         async with start() as (service, store):
             named.append(service.app.services.naming)
-            (stored,) = await store.list_service_keys("naming")
+            (stored,) = await store.credentials.list_service_keys("naming")
     assert named[0] == named[1]
     assert len(named[0]) == 32
     assert named[0] not in stored.secret, "it is stored encrypted"
@@ -121,38 +118,24 @@ def test_the_frontend_gets_its_settings() -> None:
     assert limited.default_limits == TenantLimits(calls=Rate(5, 9), queues=3)
 
 
-async def test_it_starts_without_its_redis_and_says_so(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_starts_without_its_redis_and_reports_it(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     async with start(rate_limit_storage="unix:///nowhere/redis", default_limits="calls=1") as (service, _):
         assert await status(service, "/health/ready") == 200
     assert "Redis at unix:///nowhere/redis does not answer" in caplog.text
 
 
 async def test_the_least_segment_has_room_for_the_largest_message(start: Start) -> None:
-    least = 2 << 20
-    assert load({"segment_bytes": str(least)}, {}).segment_bytes == least
+    segment_bytes_min = 2 << 20
+    assert load({"segment_bytes": str(segment_bytes_min)}, {}).segment_bytes == segment_bytes_min
     with pytest.raises(SettingsError, match="segment-bytes"):
-        load({"segment_bytes": str(least - 1)}, {})
-    async with start(DeclaredQueue("orders"), segment_bytes=least) as (service, store):
+        load({"segment_bytes": str(segment_bytes_min - 1)}, {})
+    async with start(DeclaredQueue("orders"), segment_bytes=segment_bytes_min) as (service, store):
         view = await view_of(service, store, "orders")
         backend = service.app.services.backend
-        await backend.configure(view.settings)
+        await backend.call(Configure(view.settings))
         for _ in range(3):
-            (stored,) = await backend.send(view.target, [NewMessage(bytes(view.message_bytes_most + 4096))])
+            (stored,) = await backend.call(Send(view.target, [NewMessage(bytes(view.message_bytes_max + 4096))]))
             assert stored.message_id
-
-
-async def test_messages_are_there_after_a_restart(start: Start) -> None:
-    async with start(DeclaredQueue("orders")) as (service, store):
-        view = await view_of(service, store, "orders")
-        backend = service.app.services.backend
-        await backend.configure(view.settings)
-        await backend.send(view.target, [NewMessage(b"payload")])
-    async with start() as (service, store):
-        view = await view_of(service, store, "orders")
-        backend = service.app.services.backend
-        await backend.configure(view.settings)
-        (received,) = await backend.receive(view.target, Receive(most=10, visibility_seconds=30))
-        assert received.payload == b"payload"
 
 
 async def test_it_is_ready_until_it_drains(start: Start) -> None:
@@ -181,27 +164,27 @@ async def test_declared_queues_are_created(start: Start) -> None:
     )
     fifo = DeclaredQueue("line.fifo", {"FifoQueue": True, "ContentBasedDeduplication": True})
     async with start(source, fifo, DeclaredQueue("dead")) as (_, store):
-        queue = await store.get_queue(ACCOUNT, "orders")
+        queue = await store.queues.get_queue(ACCOUNT, "orders")
         assert queue.attributes["DelaySeconds"] == "5"
         assert json.loads(queue.attributes["RedrivePolicy"])["maxReceiveCount"] == 3
         assert queue.tags == {"team": "shop"}
-        line = await store.get_queue(ACCOUNT, "line.fifo")
+        line = await store.queues.get_queue(ACCOUNT, "line.fifo")
         assert line.attributes == {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
-        assert await store.dead_letter_sources(ACCOUNT, ARN + "dead", limit=10) == ["orders"]
+        assert await store.queues.dead_letter_sources(ACCOUNT, ARN + "dead", limit=10) == ["orders"]
 
 
 async def test_declared_queues_are_brought_to_what_is_declared(start: Start) -> None:
     before = DeclaredQueue("orders", {"DelaySeconds": 5, "VisibilityTimeout": 7}, {"a": "1", "b": "1"})
     after = DeclaredQueue("orders", {"DelaySeconds": 6}, {"b": "2"})
     async with start(before) as (_, store):
-        created = await store.get_queue(ACCOUNT, "orders")
+        created = await store.queues.get_queue(ACCOUNT, "orders")
     async with start(after) as (_, store):
-        queue = await store.get_queue(ACCOUNT, "orders")
+        queue = await store.queues.get_queue(ACCOUNT, "orders")
         assert queue.queue_id == created.queue_id
         assert queue.attributes == {"DelaySeconds": "6", "VisibilityTimeout": "7"}
         assert queue.tags == {"a": "1", "b": "2"}
     async with start(after) as (_, store):
-        assert msgspec.structs.replace(await store.get_queue(ACCOUNT, "orders"), version=0, modified_s=0) == (
+        assert msgspec.structs.replace(await store.queues.get_queue(ACCOUNT, "orders"), version=0, modified_s=0) == (
             msgspec.structs.replace(queue, version=0, modified_s=0)
         )
 
@@ -209,38 +192,24 @@ async def test_declared_queues_are_brought_to_what_is_declared(start: Start) -> 
 async def test_a_declared_queue_that_was_deleted_is_made_anew(start: Start) -> None:
     declared = DeclaredQueue("orders")
     async with start(declared) as (_, store):
-        queue = await store.get_queue(ACCOUNT, "orders")
-        await store.delete_queue(queue.queue_id, now_ms=10**15)
+        queue = await store.queues.get_queue(ACCOUNT, "orders")
+        await store.queues.delete_queue(queue.queue_id, now_ms=10**15)
     async with start(declared) as (_, store):
-        assert (await store.get_queue(ACCOUNT, "orders")).queue_id > queue.queue_id
+        assert (await store.queues.get_queue(ACCOUNT, "orders")).queue_id > queue.queue_id
 
 
-@pytest.mark.parametrize(
-    ("queue", "why"),
-    [
-        (DeclaredQueue("no spaces"), "queue 'no spaces', declared in the settings: "),
-        (
-            DeclaredQueue("orders", {"Colour": "red"}),
-            "queue 'orders', declared in the settings: Unknown Attribute Colour.",
-        ),
-        (DeclaredQueue("orders", {"DelaySeconds": -1}), "queue 'orders', declared in the settings: "),
-        (
-            DeclaredQueue("orders", {"RedrivePolicy": {"deadLetterTargetArn": ARN + "none", "maxReceiveCount": 3}}),
-            "queue 'orders', declared in the settings: ",
-        ),
-    ],
-)
-async def test_a_declaration_that_cannot_be_used_is_named(start: Start, queue: DeclaredQueue, why: str) -> None:
+@pytest.mark.parametrize(("queue", "why"), table(__file__, "declarations that cannot be used"))
+async def test_a_declaration_that_cannot_be_used_is_named(start: Start, queue: list[Any], why: str) -> None:
     with pytest.raises(CannotStart) as raised:
-        async with start(queue):
+        async with start(DeclaredQueue(*queue)):
             pass
     assert str(raised.value).startswith(why)
     async with start() as (_, store):
         with pytest.raises(QueueNotFound):
-            await store.get_queue(ACCOUNT, queue.name)
+            await store.queues.get_queue(ACCOUNT, queue[0])
 
 
-def test_dead_letter_queues_come_first() -> None:
+def test_dead_letter_queues_are_created_first() -> None:
     def to(name: str) -> dict[str, Any]:
         return {"RedrivePolicy": {"deadLetterTargetArn": ARN + name}}
 
@@ -257,14 +226,14 @@ def test_dead_letter_queues_come_first() -> None:
     assert names[:3] == ["c", "b", "a"]
 
 
-async def test_usage_that_waits_is_told_where_it_is_counted_no_more(
+async def test_waiting_usage_files_are_logged_if_usage_is_off(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with start():
-        assert "have not reached the lake" not in caplog.text
+        assert "are not uploaded" not in caplog.text
     async with start(usage="on") as (service, _):
         meter = service.app.services.meter
         assert meter is not None
         meter.open("ListQueues", UsageKey(ACCOUNT, "", 0, "", "ListQueues"))
     async with start():
-        assert f"1 files of usage in {tmp_path / 'usage'} have not reached the lake" in caplog.text
+        assert f"1 usage files in {tmp_path / 'usage'} are not uploaded" in caplog.text

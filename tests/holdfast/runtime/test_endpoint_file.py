@@ -1,14 +1,12 @@
 """Commands with ``--data`` find the running service of the folder, and ignore files of earlier ones."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 
 import pytest
 
 from holdfast.runtime.endpoint_file import FOLDER, EndpointFile, running_endpoints
-from tests.holdfast.commands.test_admin import holdfast
+from tests.holdfast.command import holdfast
 from tests.servers.server import Server, free_port
 
 HERE = {"HOLDFAST_ENDPOINT": ""}
@@ -34,7 +32,7 @@ def test_the_addresses_of_the_services_that_run(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-def test_what_a_killed_process_left_is_ignored_and_removed(tmp_path: Path) -> None:
+def test_remains_of_a_killed_process_are_ignored_and_removed(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     stale = tmp_path / FOLDER / "0123456789abcdef"
     stale.write_text("http://127.0.0.1:1\n")
@@ -54,17 +52,17 @@ def test_a_command_finds_the_service_on_whatever_port(tmp_path: Path, arguments:
         shown = holdfast(server, "key", "show", environment=HERE)
         assert f"AWS_ENDPOINT_URL_SQS={server.endpoint} " in shown.out
 
-        elsewhere = f"http://127.0.0.1:{free_port()}"
-        asked = holdfast(server, "tenant", "list", environment={"HOLDFAST_ENDPOINT": elsewhere})
+        other_url = f"http://127.0.0.1:{free_port()}"
+        asked = holdfast(server, "tenant", "list", environment={"HOLDFAST_ENDPOINT": other_url})
         assert asked.code == 5
-        remark = f"asking {elsewhere}, as HOLDFAST_ENDPOINT says; {server.data} is served at {server.endpoint}"
+        remark = f"calling {other_url} from HOLDFAST_ENDPOINT; {server.data} is served at {server.endpoint}"
         assert asked.err.startswith(f"holdfast: {remark}\n")
 
         server.kill()
         port = free_port()
         lost = holdfast(server, "tenant", "list", environment={**HERE, "HOLDFAST_PORT": str(port)})
         assert lost.code == 5
-        says = f"holdfast: no service was found that runs on {server.data}; asking http://127.0.0.1:{port}\n"
+        says = f"holdfast: no running service was found on {server.data}; calling http://127.0.0.1:{port}\n"
         assert lost.err.startswith(says)
 
         server.port = free_port()

@@ -1,13 +1,12 @@
 """Health checks of roles without clients."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
 
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.health import Health, serve_health
+from tests.closing import closing
 from tests.servers.server import free_port
 
 
@@ -24,10 +23,9 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 10.0.0.1\r\nUser-Agent: kube-probe/1.35\r\nConnection: close\r\n\r\n".encode()
 
 
-async def test_ready_is_who_does_its_work_and_live_is_everybody() -> None:
+async def test_a_working_process_is_ready_and_every_process_is_live() -> None:
     port = free_port()
-    health = await serve_health(f"127.0.0.1:{port}")
-    try:
+    async with closing(await serve_health(f"127.0.0.1:{port}")) as health:
         told = []
         for status in ("starting", "ready", "draining"):
             health.status = status
@@ -35,8 +33,6 @@ async def test_ready_is_who_does_its_work_and_live_is_everybody() -> None:
                 head, _, body = (await ask(port, get(path))).partition(b"\r\n\r\n")
                 assert f"Content-Length: {len(body)}".encode() in head
                 told.append((path, head.split()[1], body))
-    finally:
-        await health.close()
     assert told == [
         ("/health/ready", b"503", b'{"status":"starting"}'),
         ("/health/live", b"200", b'{"status":"live"}'),
@@ -47,10 +43,9 @@ async def test_ready_is_who_does_its_work_and_live_is_everybody() -> None:
     ]
 
 
-async def test_what_is_no_check_is_refused_or_ended() -> None:
+async def test_invalid_checks_are_refused_or_ended() -> None:
     port = free_port()
-    health = await serve_health(f"127.0.0.1:{port}")
-    try:
+    async with closing(await serve_health(f"127.0.0.1:{port}")):
         assert (await ask(port, get("/"))).startswith(b"HTTP/1.1 404 ")
         assert (await ask(port, get("/health/ready?x=1"))).startswith(b"HTTP/1.1 404 ")
         posted = await ask(port, b"POST /health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
@@ -63,21 +58,16 @@ async def test_what_is_no_check_is_refused_or_ended() -> None:
         writer.close()
         await writer.wait_closed()
         assert (await ask(port, get("/health/live"))).startswith(b"HTTP/1.1 200 ")
-    finally:
-        await health.close()
 
 
 async def test_a_port_that_is_taken_keeps_the_role_from_starting() -> None:
     port = free_port()
-    first = await serve_health(f"127.0.0.1:{port}")
-    try:
+    async with closing(await serve_health(f"127.0.0.1:{port}")):
         with pytest.raises(CannotStart, match=f"health_listen 127.0.0.1:{port} cannot be listened on"):
             await serve_health(f"127.0.0.1:{port}")
-    finally:
-        await first.close()
 
 
-async def test_without_the_setting_nobody_is_answered() -> None:
+async def test_without_the_setting_no_request_is_answered() -> None:
     health: Health = await serve_health("")
     health.status = "ready"
     await health.close()

@@ -1,10 +1,6 @@
 """The root tenant's access key."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,50 +10,46 @@ from auth.credentials import AccessKey, Tenant
 from holdfast.runtime.root_tenant import endpoint, ensure_root, shell_lines, take_turn
 from holdfast.settings import Settings, SettingsError
 from metadata_service.sqlite.store import SQLiteStore
+from tests.tables import table
 
 ACCOUNT = "000000000000"
 GIVEN = Settings(root_access_key_id="AKIAGIVEN00000000000", root_secret_access_key="given/secret")
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(tmp_path / "metadata.sqlite")
-    yield store
-    await store.close()
-
-
 async def test_the_first_start_makes_a_key(store: SQLiteStore) -> None:
-    key, new = await ensure_root(store, Settings())
+    key, new = await ensure_root(store.credentials, Settings())
     assert new
     assert key.account == ACCOUNT
-    assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root")
-    assert await ensure_root(store, Settings()) == (key, False)
+    assert await store.credentials.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root")
+    assert await ensure_root(store.credentials, Settings()) == (key, False)
 
 
 async def test_a_given_key_is_taken(store: SQLiteStore) -> None:
-    key, new = await ensure_root(store, GIVEN)
+    key, new = await ensure_root(store.credentials, GIVEN)
     assert new
     assert (key.access_key_id, key.secret) == ("AKIAGIVEN00000000000", "given/secret")
-    assert await ensure_root(store, GIVEN) == (key, False)
-    assert await ensure_root(store, Settings()) == (key, False)
+    assert await ensure_root(store.credentials, GIVEN) == (key, False)
+    assert await ensure_root(store.credentials, Settings()) == (key, False)
 
 
 async def test_a_given_key_is_added_later(store: SQLiteStore) -> None:
-    made, _ = await ensure_root(store, Settings())
-    given, new = await ensure_root(store, GIVEN)
+    made, _ = await ensure_root(store.credentials, Settings())
+    given, new = await ensure_root(store.credentials, GIVEN)
     assert new
-    assert {key.access_key_id for key in await store.list_access_keys(ACCOUNT)} == {
+    assert {key.access_key_id for key in await store.credentials.list_access_keys(ACCOUNT)} == {
         made.access_key_id,
         given.access_key_id,
     }
 
 
 async def test_a_given_secret_replaces_the_old_one_for_the_same_principal(store: SQLiteStore) -> None:
-    before, _ = await ensure_root(store, GIVEN)
-    after, new = await ensure_root(store, msgspec.structs.replace(GIVEN, root_secret_access_key="other/secret"))
+    before, _ = await ensure_root(store.credentials, GIVEN)
+    after, new = await ensure_root(
+        store.credentials, msgspec.structs.replace(GIVEN, root_secret_access_key="other/secret")
+    )
     assert new
     assert after == msgspec.structs.replace(before, secret="other/secret")
-    assert await store.get_access_key(before.access_key_id) == after
+    assert await store.credentials.get_access_key(before.access_key_id) == after
 
 
 @pytest.mark.parametrize(
@@ -66,40 +58,42 @@ async def test_a_given_secret_replaces_the_old_one_for_the_same_principal(store:
 async def test_a_given_key_that_has_ended_stays_so(
     store: SQLiteStore, caplog: pytest.LogCaptureFixture, end: dict[str, Any], word: str
 ) -> None:
-    given, _ = await ensure_root(store, GIVEN)
-    ended = await store.update_access_key(msgspec.structs.replace(given, **end))
-    other, new = await ensure_root(store, GIVEN)
+    given, _ = await ensure_root(store.credentials, GIVEN)
+    ended = await store.credentials.update_access_key(msgspec.structs.replace(given, **end))
+    other, new = await ensure_root(store.credentials, GIVEN)
     assert (other.role, new) == ("operator", True)
     assert other.access_key_id != given.access_key_id
-    assert await store.get_access_key(given.access_key_id) == ended
-    assert await ensure_root(store, GIVEN) == (other, False)
-    (told, again) = (record.getMessage() for record in caplog.records)
-    assert told == again
-    assert f"the root access key {given.access_key_id} of the settings was {word}, and stays so" in told
-    assert "root_secret_access_key to a new key" in told
-    assert "given/secret" not in told
+    assert await store.credentials.get_access_key(given.access_key_id) == ended
+    assert await ensure_root(store.credentials, GIVEN) == (other, False)
+    (first, again) = (record.getMessage() for record in caplog.records)
+    assert first == again
+    assert f"the root access key {given.access_key_id} of the settings was {word}, and is not restored" in first
+    assert "root_secret_access_key to a new key" in first
+    assert "given/secret" not in first
     newer = msgspec.structs.replace(GIVEN, root_access_key_id="AKIANEWER00000000000")
-    assert (await ensure_root(store, newer))[0].access_key_id == "AKIANEWER00000000000"
+    assert (await ensure_root(store.credentials, newer))[0].access_key_id == "AKIANEWER00000000000"
 
 
 async def test_a_given_key_keeps_the_end_that_it_was_given(store: SQLiteStore) -> None:
-    given, _ = await ensure_root(store, GIVEN)
-    await store.update_access_key(msgspec.structs.replace(given, expires_s=2**40))
-    key, new = await ensure_root(store, GIVEN)
+    given, _ = await ensure_root(store.credentials, GIVEN)
+    await store.credentials.update_access_key(msgspec.structs.replace(given, expires_s=2**40))
+    key, new = await ensure_root(store.credentials, GIVEN)
     assert (key.expires_s, new) == (2**40, False)
-    changed, _ = await ensure_root(store, msgspec.structs.replace(GIVEN, root_secret_access_key="other/secret"))
+    changed, _ = await ensure_root(
+        store.credentials, msgspec.structs.replace(GIVEN, root_secret_access_key="other/secret")
+    )
     assert (changed.expires_s, changed.secret) == (2**40, "other/secret")
 
 
 async def test_another_accounts_key_is_not_taken(store: SQLiteStore) -> None:
-    await ensure_root(store, GIVEN)
+    await ensure_root(store.credentials, GIVEN)
     with pytest.raises(SettingsError, match="belongs to account 000000000000"):
-        await ensure_root(store, msgspec.structs.replace(GIVEN, account="111111111111"))
+        await ensure_root(store.credentials, msgspec.structs.replace(GIVEN, account="111111111111"))
 
 
 async def test_another_account_gets_its_own_key(store: SQLiteStore) -> None:
-    first, _ = await ensure_root(store, Settings())
-    second, new = await ensure_root(store, Settings(account="111111111111"))
+    first, _ = await ensure_root(store.credentials, Settings())
+    second, new = await ensure_root(store.credentials, Settings(account="111111111111"))
     assert new
     assert (first.account, second.account) == (ACCOUNT, "111111111111")
 
@@ -114,35 +108,26 @@ def test_the_lines_for_a_shell() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "url"),
-    [
-        (Settings(), "http://127.0.0.1:5"),
-        (Settings(host="0.0.0.0"), "http://127.0.0.1:5"),
-        (Settings(host="::"), "http://[::1]:5"),
-        (Settings(host=""), "http://127.0.0.1:5"),
-        (Settings(host="::1"), "http://[::1]:5"),
-        (Settings(host="queue.example.com"), "http://queue.example.com:5"),
-        (Settings(host="0.0.0.0", tls_cert=Path("c"), tls_key=Path("k")), "https://localhost:5"),
-    ],
-)
-def test_where_a_client_reaches_it(settings: Settings, url: str) -> None:
-    assert endpoint(settings, 5) == url
+@pytest.mark.parametrize(("settings", "url"), table(__file__, "urls of clients"))
+def test_addresses_for_clients(settings: dict[str, Any], url: str) -> None:
+    assert endpoint(Settings(**settings), 5) == url
 
 
 async def test_of_many_that_start_at_once_one_makes_the_key(store: SQLiteStore) -> None:
     async def start() -> tuple[AccessKey, bool]:
-        await take_turn(store, ACCOUNT)
-        return await ensure_root(store, Settings())
+        await take_turn(store.credentials, ACCOUNT)
+        return await ensure_root(store.credentials, Settings())
 
     starts = await asyncio.gather(*(start() for _ in range(8)))
     assert [new for _, new in starts].count(True) == 1
-    assert [key.access_key_id for key in await store.list_access_keys(ACCOUNT)] == [starts[0][0].access_key_id]
+    assert [key.access_key_id for key in await store.credentials.list_access_keys(ACCOUNT)] == [
+        starts[0][0].access_key_id
+    ]
 
 
-async def test_who_ended_before_it_made_the_key_is_not_waited_for(store: SQLiteStore) -> None:
-    await store.put_tenant(Tenant(ACCOUNT, "root"))
-    await take_turn(store, ACCOUNT, seconds=0.05)
-    _, new = await ensure_root(store, Settings())
+async def test_a_process_that_ended_before_it_made_the_key_is_not_awaited(store: SQLiteStore) -> None:
+    await store.credentials.put_tenant(Tenant(ACCOUNT, "root"))
+    await take_turn(store.credentials, ACCOUNT, seconds=0.05)
+    _, new = await ensure_root(store.credentials, Settings())
     assert new
-    await take_turn(store, ACCOUNT)
+    await take_turn(store.credentials, ACCOUNT)

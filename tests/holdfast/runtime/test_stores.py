@@ -1,7 +1,5 @@
 """Opening of a process's stores."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +9,16 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from backend.api import NewMessage, PartitionSettings, Receive, Target
+from backend.api import Configure, NewMessage, PartitionSettings, Receive, ReceiveOptions, Send, Target
 from backend.node import Node, NodeSettings
-from bench.servers.cassandra_server import QUICK_START, CassandraCluster
 from holdfast.runtime.stores import Stores, open_metadata
 from holdfast.settings import Settings, SettingsError, load
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.opening import CannotOpen
 from tests.backend.nodes import FakeResolver
 from tests.holdfast.pairs import Pair, make_pair
+from tests.servers.cassandra_server import QUICK_START, CassandraCluster
+from tests.tables import table
 
 
 def settings_of(cassandra: CassandraCluster, keyspace: str, **more: Any) -> Settings:
@@ -54,11 +53,11 @@ async def serve_a_message(stores: Stores) -> None:
         )
 
     node = await start()
-    await node.configure(resolver.known[7])
-    await node.send(target, [NewMessage(b"kept")])
+    await node.call(Configure(resolver.known[7]))
+    await node.call(Send(target, [NewMessage(b"kept")]))
     await node.close()
     again = await start()
-    assert [message.payload for message in await again.receive(target, Receive(10, 600, 0))] == [b"kept"]
+    assert [message.payload for message in await again.call(Receive(target, ReceiveOptions(10, 600, 0)))] == [b"kept"]
     await again.close()
 
 
@@ -66,7 +65,7 @@ async def test_in_the_data_folder_all_is_one_file(tmp_path: Path) -> None:
     settings = load({"data": str(tmp_path)}, {})
     stores = Stores(settings)
     metadata: Any = await stores.metadata()
-    assert metadata is await stores.entries()
+    assert metadata.entries is await stores.entries()
     await serve_a_message(stores)
     await stores.close()
     await stores.close()
@@ -76,23 +75,23 @@ async def test_in_the_data_folder_all_is_one_file(tmp_path: Path) -> None:
 async def test_in_cassandra_the_cluster_has_a_keyspace_of_its_own(stores: Stores, keyspace: str) -> None:
     metadata, entries = await stores.metadata(), await stores.entries()
     assert isinstance(metadata, CassandraStore)
-    assert isinstance(entries, CassandraStore)
-    assert (metadata.keyspace.name, entries.keyspace.name) == (keyspace, f"{keyspace}_east_2")
+    own = await stores._cluster()
+    assert entries is own.entries
+    assert (metadata.keyspace.name, own.keyspace.name) == (keyspace, f"{keyspace}_east_2")
     assert await stores.metadata() is metadata
     assert await stores.entries() is entries
     await serve_a_message(stores)
     assert [entry.incarnation for entry in await entries.logs("one")] == [1, 2]
-    assert await metadata.logs() == []
-    assert {"journal", "checkpoints", "records"} <= set(await entries.keyspace.tables() or ())
+    assert await metadata.entries.logs() == []
+    assert {"journal", "checkpoints", "records"} <= set(await own.keyspace.tables() or ())
     assert "journal" not in (await metadata.keyspace.tables() or ())
 
 
 async def test_a_process_has_one_connection_which_ends_with_the_last_user(stores: Stores) -> None:
-    metadata, entries = await stores.metadata(), await stores.entries()
+    metadata, own = await stores.metadata(), await stores._cluster()
     assert isinstance(metadata, CassandraStore)
-    assert isinstance(entries, CassandraStore)
     connection = metadata.keyspace.connection
-    assert entries.keyspace.connection is connection
+    assert own.keyspace.connection is connection
     await metadata.close()
     await serve_a_message(stores)
     await stores.close()
@@ -101,9 +100,8 @@ async def test_a_process_has_one_connection_which_ends_with_the_last_user(stores
 
 async def test_a_keyspace_can_be_named(cassandra: CassandraCluster, keyspace: str) -> None:
     stores = Stores(settings_of(cassandra, keyspace, cassandra_cluster_keyspace=f"{keyspace}_x"))
-    entries = await stores.entries()
-    assert isinstance(entries, CassandraStore)
-    assert entries.keyspace.name == f"{keyspace}_x"
+    own = await stores._cluster()
+    assert own.keyspace.name == f"{keyspace}_x"
     await stores.close()
 
 
@@ -112,12 +110,6 @@ async def test_the_metadata_alone_closes_its_connection(cassandra: CassandraClus
     assert isinstance(store, CassandraStore)
     await store.close()
     assert store.keyspace.connection.cluster.is_shutdown
-
-
-@pytest.mark.parametrize("name", ["", "East", "a_b", "-", "x" * 33])
-def test_a_cluster_has_a_plain_name(name: str) -> None:
-    with pytest.raises(SettingsError, match="cluster"):
-        load({"cluster": name}, {})
 
 
 async def test_connections_to_cassandra_are_encrypted(tmp_path: Path, keyspace: str) -> None:
@@ -157,17 +149,7 @@ def encryption(pair: Pair, folder: Path) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"cassandra_tls_cert": "/nowhere"}, "cassandra_tls_cert and cassandra_tls_key can only be given"),
-        (
-            {"cassandra_tls_cert": "/nowhere", "cassandra_tls_key": "/nowhere"},
-            "cassandra_tls_cert needs cassandra_tls_ca",
-        ),
-        ({"cassandra": "127.0.0.1", "cassandra_tls_ca": "/nowhere"}, "cassandra_tls_ca /nowhere cannot be used"),
-    ],
-)
+@pytest.mark.parametrize(("given", "why"), table(__file__, "certificates that cannot be used"))
 async def test_certificates_that_cannot_be_used_are_named(given: dict[str, Any], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         await open_metadata(load(given, {}))

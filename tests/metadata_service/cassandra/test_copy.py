@@ -15,25 +15,31 @@ from metadata_service.cassandra.copy import (
     MetadataCopy,
     Spaces,
     _batches,
-    maps_are_settled,
+    maps_are_unchanged,
     metadata_filling,
     put_together,
 )
 from metadata_service.cassandra.credentials import text
-from metadata_service.models import Partition, Queue, new_queue
+from metadata_service.models import NewQueue, Partition, Queue
+from metadata_service.sqlite.copy import LOST_IDS, LOST_PRODUCER_IDS
+from metadata_service.streams import NewStream
 
 ONE, TWO = "000000000001", "000000000002"
 
 
 class Uses:
-    """Source of keys' times of use."""
+    """Store with a source of keys' times of use."""
+
+    @property
+    def credentials(self) -> Uses:
+        return self
 
     async def key_uses(self, key_ids: Collection[str]) -> dict[str, int]:
         return {key_id: len(key_id) for key_id in key_ids}
 
 
 def a_queue(number: int, account: str = ONE, **attributes: str) -> Queue:
-    return new_queue(number, [number], account, f"queue-{number}", attributes, {}, 0)
+    return NewQueue(account, f"queue-{number}", attributes, {}, 0, 0).made(number, [number])
 
 
 def spaces_of(*queues: Queue, account: str = ONE) -> Spaces:
@@ -66,7 +72,9 @@ async def copied(first: Spaces, last: Spaces) -> MetadataCopy:
 def test_maps_of_queues_are_compared() -> None:
     queue = a_queue(1)
     tagged = msgspec.structs.replace(queue, tags={"a": "b"}, version=2)
-    split = msgspec.structs.replace(queue, partitions=(*queue.partitions, Partition(9, awaits=(1,))), map_version=2)
+    split = msgspec.structs.replace(
+        queue, partitions=(*queue.partitions, Partition(9, pending_token_sources=(1,))), map_version=2
+    )
     draining = msgspec.structs.replace(queue, partitions=(Partition(1, state="draining"),))
     gone_and_made_anew = a_queue(1)
     for before, after, settled in (
@@ -83,12 +91,46 @@ def test_maps_of_queues_are_compared() -> None:
         ([msgspec.structs.replace(queue, queue_id=7)], [gone_and_made_anew], True),
         ([msgspec.structs.replace(queue, queue_id=7)], [draining], False),
     ):
-        assert maps_are_settled(spaces_of(*before), spaces_of(*after)) is settled, (before, after)
-    assert maps_are_settled({}, spaces_of(queue) | {"tenant/x": {"tenant": "{}"}})
+        assert maps_are_unchanged(spaces_of(*before), spaces_of(*after)) is settled, (before, after)
+    assert maps_are_unchanged({}, spaces_of(queue) | {"tenant/x": {"tenant": "{}"}})
 
 
-async def test_what_refers_to_something_finds_it() -> None:
-    """Queues and keys come from the first reading; tenants, data keys and counters from the last."""
+async def test_streams_are_copied_with_their_numbers() -> None:
+    streams = [
+        NewStream(account, f"logs-{number}", {}, {}, 0).made(number, range(number * 10, number * 11))
+        for number, account in enumerate((ONE, ONE, TWO), 1)
+    ]
+    first = {
+        f"streams/{ONE}": {
+            "account": '{"streams":77,"partitions":88,"floor":5}',
+            "groups": "3",
+            **{f"stream/{stream.name}": text(stream) for stream in streams[:2]},
+        },
+        f"streams/{TWO}": {f"stream/{streams[2].name}": text(streams[2])},
+        **a_tenant(ONE),
+    }
+    last = {
+        **a_tenant(ONE),
+        **a_tenant(TWO, "deleted"),
+        "counter/queue": {"next": "4"},
+        "counter/producer": {"next": "1001"},
+    }
+    copy = await copied(first, last)
+    assert copy.streams() == streams[:2], "streams of a tenant that was deleted are gone"
+    filling = metadata_filling(copy)
+    rows = filling.spaces[f"streams/{ONE}"]
+    assert rows["account"] == '{"streams":2,"partitions":3,"floor":5}'
+    assert rows.keys() == {"account", "groups", "stream/logs-1", "stream/logs-2"}
+    assert f"streams/{TWO}" not in filling.spaces
+    assert [mark for mark in filling.marks if mark[0].startswith("stream_ids/")] == [
+        ("stream_ids/0", f"{number:020d}", f'["{ONE}","logs-{number}"]', 1) for number in (1, 2)
+    ]
+    assert filling.spaces["counter/queue"] == {"next": str(4 + LOST_IDS)}
+    assert filling.spaces["counter/producer"] == {"next": str(1001 + LOST_PRODUCER_IDS)}
+
+
+async def test_references_resolve() -> None:
+    """Queues and keys are those of the first reading; tenants, data keys and counters those of the last."""
     dead = '{"deadLetterTargetArn":"arn:dead"}'
     data_key = text(DataKey(ONE, 1, "master", b"wrapped"))
     versions = (DataKey(ONE, 2, "gone", b""), DataKey(ONE, 3, "named", b"wrapped"))

@@ -1,7 +1,5 @@
 """Cluster choice for new queues, and splitting and draining of queues by rate."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import msgspec
@@ -19,7 +17,7 @@ def clusters(*utilisations: float) -> list[Cluster]:
     return [Cluster(f"c{number}", used, NOW) for number, used in enumerate(utilisations)]
 
 
-def test_everybody_chooses_the_same() -> None:
+def test_all_processes_choose_the_same() -> None:
     some = clusters(0.3, 0.1, 0.4, 0.2)
     chosen = [choose(some, f"queue-{number}", now_s=NOW) for number in range(12)]
     assert chosen == [choose(some[::-1], f"queue-{number}", now_s=NOW) for number in range(12)]
@@ -47,7 +45,7 @@ def test_old_reports_make_no_herd() -> None:
     assert max(counts.values()) < 2.5 * 1000 / 20
 
 
-def test_who_cannot_take_it_is_not_chosen() -> None:
+def test_nodes_that_cannot_take_it_are_not_chosen() -> None:
     full, silent, retiring, fine = clusters(0.9, 0.1, 0.1, 0.8)
     silent = msgspec.structs.replace(silent, reported_s=NOW - 16)
     retiring = msgspec.structs.replace(retiring, state="retiring")
@@ -55,7 +53,8 @@ def test_who_cannot_take_it_is_not_chosen() -> None:
     with pytest.raises(NoCluster) as raised:
         choose([full, silent, retiring], "q", now_s=NOW)
     assert str(raised.value) == (
-        "no backend cluster takes new queues: c0 is used to 90%; c1 has not reported for 16 s; c2 is being retired"
+        "no backend cluster accepts new queues: c0 is at 90% utilisation; c1 has not reported for 16 s; "
+        "c2 is being retired"
     )
     with pytest.raises(NoCluster, match="there is none"):
         choose([], "q", now_s=NOW)
@@ -92,12 +91,12 @@ def test_a_cold_queue_is_drained_back_step_by_step() -> None:
 
 
 @given(st.floats(0, 10**6), st.integers(1, 64))
-def test_a_steady_rate_comes_to_rest(rate: float, partitions: int) -> None:
+def test_a_steady_rate_ends_in_no_further_changes(rate: float, partitions: int) -> None:
     changes = run([(rate, 20_000)], partitions, step_s=100)
     numbers = [partitions, *(number for _, number in changes)]
     assert numbers in (sorted(numbers), sorted(numbers, reverse=True)), "never back and forth"
     final = numbers[-1]
-    assert rate <= RULE.split_above * final * RULE.partition_rate or final == RULE.partitions_most
+    assert rate <= RULE.split_above * final * RULE.partition_rate or final == RULE.partitions_max
     assert final == 1 or rate >= RULE.drain_below * final / 2 * RULE.partition_rate
 
 

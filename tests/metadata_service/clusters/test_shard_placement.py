@@ -1,7 +1,5 @@
 """Placement of shards: the moves of each round, and the termination of rounds."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from random import Random
@@ -56,9 +54,10 @@ def check(done: PlacementPlan, present: dict[int, str | None], live: list[LiveNo
     assert len(done.moves) <= max(limit, forced)
     if not done.left:
         load = Counter(done.assignment.values())
-        assert {name: least <= load[name] <= most for name, (least, most) in bounds(live, len(present)).items()} == {
-            node.name: True for node in live if not node.draining
-        }
+        assert {
+            name: shards_min <= load[name] <= shards_max
+            for name, (shards_min, shards_max) in bounds(live, len(present)).items()
+        } == {node.name: True for node in live if not node.draining}
 
 
 @given(
@@ -103,8 +102,8 @@ def test_a_newcomer_takes_its_share_and_nothing_else_moves() -> None:
     done = plan(before, nodes(4), limit=ALL)
     assert {move.target for move in done.moves} == {"n3"}
     assert {move.reason for move in done.moves} == {"balance"}
-    least, most = bounds(nodes(4), SHARDS)["n3"]
-    assert least <= len(done.moves) <= most
+    shards_min, shards_max = bounds(nodes(4), SHARDS)["n3"]
+    assert shards_min <= len(done.moves) <= shards_max
 
 
 def test_a_drained_node_gives_up_all_and_nothing_else_moves() -> None:
@@ -180,13 +179,13 @@ def test_fewer_shards_than_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("live", "limit", "said"),
+    ("live", "limit", "message"),
     [
         ([LiveNode("a"), LiveNode("a")], 1, "same name"),
         ([LiveNode("a", 0.0)], 1, "weight of node 'a'"),
         ([LiveNode("a")], -1, "limit on movement"),
     ],
 )
-def test_what_cannot_be_planned(live: list[LiveNode], limit: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_impossible_plans(live: list[LiveNode], limit: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         plan({0: None}, live, limit=limit)

@@ -1,7 +1,5 @@
 """The ring: ownership of keys, and minimal movement."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -25,7 +23,7 @@ def ring(*names: str, **weights: float) -> Ring:
 names = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=8, unique=True)
 
 
-def test_everybody_finds_the_same_owner() -> None:
+def test_all_processes_find_the_same_owner() -> None:
     """Fixed for ever: a process of another version, machine or Python must agree."""
     three = ring("a", "b", "c")
     assert hash_of("000000000000/orders") == 0xD30B3F9042A9E5F8
@@ -38,8 +36,8 @@ def test_the_order_of_the_members_and_the_seed_of_hashes_do_not_matter() -> None
         "r = Ring(RingView.of(1, (RingMember('c'), RingMember('a'), RingMember('b'))));"
         "print(''.join(r.owner(f'000000000000/queue-{n}').name for n in range(200)))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.strip() == "".join(ring("a", "b", "c").owner(key).name for key in KEYS[:200])
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert printed.stdout.strip() == "".join(ring("a", "b", "c").owner(key).name for key in KEYS[:200])
 
 
 @given(names, st.text(st.characters(codec="utf-8"), max_size=20))
@@ -53,7 +51,7 @@ def test_the_owner_is_the_first_successor_and_all_successors_differ(members: lis
 
 
 @given(names, st.text(min_size=9, max_size=9))
-def test_who_joins_takes_only_to_itself(members: list[str], newcomer: str) -> None:
+def test_a_joining_node_takes_keys_only_to_itself(members: list[str], newcomer: str) -> None:
     before = ring(*members)
     after = Ring(before.view.joined(RingMember(newcomer)))
     for key in KEYS[:300]:
@@ -113,7 +111,7 @@ def test_a_ring_without_members_owns_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "message"),
     [
         ((RingMember("a"), RingMember("a")), "two members named 'a'"),
         ((RingMember(""),), "needs a name"),
@@ -122,12 +120,12 @@ def test_a_ring_without_members_owns_nothing() -> None:
         ((RingMember("a", weight=float("nan")),), "weight of 'a'"),
     ],
 )
-def test_what_cannot_be_a_view(members: tuple[RingMember, ...], said: str) -> None:
-    with pytest.raises(ViewInvalid, match=said):
+def test_invalid_views(members: tuple[RingMember, ...], message: str) -> None:
+    with pytest.raises(ViewInvalid, match=message):
         RingView.of(1, members)
 
 
-def test_who_is_no_member_cannot_leave() -> None:
+def test_only_members_can_leave() -> None:
     with pytest.raises(ViewInvalid, match="no member named 'x'"):
         ring("a").view.left("x")
 

@@ -1,19 +1,17 @@
 """The SQLite store: the conformance suite, and tests of its own properties."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import stat
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from auth.credentials import AccessKey, ApiKey, Tenant, new_access_key
+from auth.credentials import AccessKey, ApiKey, Tenant
 from auth.encryption.data_keys import DataKey
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import CannotRollBack, SchemaState
@@ -21,9 +19,18 @@ from metadata_service.sqlite import schema
 from metadata_service.sqlite.schema import SCHEMA, roll_back, stored_version
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.sqlite.thread import Worker
-from metadata_service.store import MetadataStore, QueueExists, StoreUnavailable
+from metadata_service.store import QueueExists, StoreUnavailable, TooManyStreams
+from metadata_service.streams import NewStream
 from tests.metadata_service import next_step
-from tests.metadata_service.conformance import ACCOUNT, ClusterConformance, StoreConformance, create, redrive_to
+from tests.metadata_service.conformance import (
+    ACCOUNT,
+    ClusterConformance,
+    LifetimeConformance,
+    Opening,
+    StoreConformance,
+    create,
+    create_stream,
+)
 
 
 @pytest.fixture
@@ -31,47 +38,36 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metadata.sqlite"
 
 
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[MetadataStore]:
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SQLiteStore]:
     store = SQLiteStore(path)
     yield store
     await store.close()
 
 
-class TestSQLiteConformance(StoreConformance, ClusterConformance):
-    pass
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteStore]:
+    async with opened(path) as store:
+        yield store
 
 
-async def test_all_is_there_after_reopening(path: Path) -> None:
-    store = SQLiteStore(path)
-    queue = await create(store, "orders", redrive_to("arn:x"))
-    log = await store.new_incarnation("local")
-    await store.put_tenant(Tenant(ACCOUNT, "root"))
-    key = new_access_key(ACCOUNT)
-    await store.put_access_key(key)
-    await store.close()
-
-    again = SQLiteStore(path)
-    assert await again.get_queue(ACCOUNT, "orders") == queue
-    assert await again.logs() == [log]
-    assert await again.get_access_key(key.access_key_id) == key
-    assert (await again.new_incarnation("local")).incarnation == 2
-    assert (await create(again, "other")).queue_id > queue.queue_id
-    await again.close()
+class TestSQLiteConformance(StoreConformance, ClusterConformance, LifetimeConformance):
+    @pytest.fixture
+    def opening(self, path: Path) -> Opening:
+        return lambda: opened(path)
 
 
-async def test_only_the_owner_can_read_the_files(path: Path, store: MetadataStore) -> None:
+async def test_only_the_owner_can_read_the_files(path: Path, store: SQLiteStore) -> None:
     await create(store, "orders")
     files = list(path.parent.iterdir())
     assert len(files) == 3  # the file, its write-ahead log and the log's index
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-async def test_commits_survive_a_power_loss(path: Path, store: MetadataStore) -> None:
+async def test_commits_survive_a_power_loss(path: Path, store: SQLiteStore) -> None:
     """The two settings that ensure it; the first is a property of the file, the second of the connection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert isinstance(store, SQLiteStore)
     assert await store._worker.read(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
@@ -92,7 +88,7 @@ def tables(path: Path) -> list[str]:
         return sorted(sql for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
 
 
-async def test_what_was_released_stays_as_it_was(path: Path) -> None:
+async def test_released_formats_do_not_change(path: Path) -> None:
     """The fixture is a file of the first release: changing a released step would make another one."""
     released = (Path(__file__).parents[1] / "fixtures" / "sqlite-6.sql").read_text()
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -119,14 +115,13 @@ async def test_a_file_of_the_first_schema_is_brought_to_this_one(path: Path) -> 
         )
     key = DataKey(ACCOUNT, 1, "mk-1", b"wrapped")
     for _ in range(2):  # the second finds nothing to do
-        store = SQLiteStore(path)
-        assert await store.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root")
-        if not await store.data_keys():
-            await store.add_data_key(key)
-        assert await store.data_keys() == [key]
-        await store.put_access_key(AccessKey("AKIA", "t", ACCOUNT, "AIDA"))
-        await store.put_api_key(ApiKey("k", b"d", ACCOUNT, "AIDA"))
-        await store.close()
+        async with opened(path) as store:
+            assert await store.credentials.get_tenant(ACCOUNT) == Tenant(ACCOUNT, "root")
+            if not await store.data_keys.data_keys():
+                await store.data_keys.add_data_key(key)
+            assert await store.data_keys.data_keys() == [key]
+            await store.credentials.put_access_key(AccessKey("AKIA", "t", ACCOUNT, "AIDA"))
+            await store.credentials.put_api_key(ApiKey("k", b"d", ACCOUNT, "AIDA"))
     assert stored_version(path) == SCHEMA.stored(SCHEMA.version)
 
 
@@ -156,7 +151,7 @@ async def test_the_release_before_works_on_a_step_that_expands(path: Path, monke
     again = SQLiteStore(path)
     for number, store in enumerate((before, newer, again)):
         await create(store, f"q{number}")
-        assert await newer.list_queues(ACCOUNT, limit=10) == [f"q{n}" for n in range(number + 1)]
+        assert await newer.queues.list_queues(ACCOUNT, limit=10) == [f"q{n}" for n in range(number + 1)]
     assert "colour" in "".join(tables(path))
     for store in (before, newer, again):
         await store.close()
@@ -164,17 +159,15 @@ async def test_the_release_before_works_on_a_step_that_expands(path: Path, monke
 
 @pytest.mark.usefixtures("newer")
 async def test_one_step_back_and_forward_again(path: Path) -> None:
-    store = SQLiteStore(path)
-    await create(store, "orders")
-    await store.close()
+    async with opened(path) as store:
+        await create(store, "orders")
     with_step = tables(path)
     for _ in range(2):  # it is one step, however often it is requested
         assert roll_back(path) == next_step.BEFORE.stored(next_step.BEFORE.version)
         assert "colour" not in "".join(tables(path))
     assert stored_version(path) == next_step.BEFORE.stored(next_step.BEFORE.version)
-    again = SQLiteStore(path)
-    assert await again.list_queues(ACCOUNT, limit=10) == ["orders"]
-    await again.close()
+    async with opened(path) as again:
+        assert await again.queues.list_queues(ACCOUNT, limit=10) == ["orders"]
     assert tables(path) == with_step
 
 
@@ -183,19 +176,18 @@ async def test_one_step_back_and_forward_again(path: Path) -> None:
     "change", ["INSERT INTO colours VALUES ('red')", "UPDATE queues SET colour = 'red' WHERE name = 'orders'"]
 )
 async def test_a_step_back_that_would_lose_something_is_refused(path: Path, change: str) -> None:
-    store = SQLiteStore(path)
-    await create(store, "orders")
-    await store.close()
+    async with opened(path) as store:
+        await create(store, "orders")
     before = tables(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(change)
-    with pytest.raises(CannotRollBack, match="the step back would lose it: nothing was changed"):
+    with pytest.raises(CannotRollBack, match="the rollback would lose it: nothing was changed"):
         roll_back(path)
     assert tables(path) == before
     assert stored_version(path).version == next_step.NEXT.version
 
 
-async def test_a_step_back_while_somebody_writes_is_refused_and_changes_nothing(
+async def test_a_step_back_during_a_write_is_refused_and_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "SCHEMA", next_step.NEXT)
@@ -209,35 +201,19 @@ async def test_a_step_back_while_somebody_writes_is_refused_and_changes_nothing(
     assert stored_version(path).version == next_step.NEXT.version
 
 
-async def test_what_is_destroyed_is_in_no_file(path: Path) -> None:
-    store = SQLiteStore(path)
+async def test_destroyed_keys_are_in_no_file(path: Path, store: SQLiteStore) -> None:
     secret = "destroy-me-" * 50
     for key_id in range(40):
-        await store.add_data_key(DataKey(ACCOUNT, key_id, secret, b""))
+        await store.data_keys.add_data_key(DataKey(ACCOUNT, key_id, secret, b""))
     files = [path, path.with_name(path.name + "-wal")]
     assert any(secret.encode() in file.read_bytes() for file in files)
     writes = [asyncio.ensure_future(create(store, f"q{number}")) for number in range(20)]
-    assert await store.destroy_data_keys(ACCOUNT) == 40
+    assert await store.data_keys.destroy_data_keys(ACCOUNT) == 40
     await asyncio.gather(*writes)
     assert not any(secret.encode() in file.read_bytes() for file in files)
-    await store.close()
 
 
-async def test_scrubbing_removes_what_an_older_holdfast_left_behind(path: Path) -> None:
-    secret = "left-behind-" * 50
-    await SQLiteStore(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA secure_delete = OFF")
-        db.executemany("INSERT INTO tenants VALUES (?, ?)", [(f"{number:012d}", secret) for number in range(40)])
-        db.execute("DELETE FROM tenants")
-    assert secret.encode() in path.read_bytes()
-    store = SQLiteStore(path)
-    await asyncio.gather(create(store, "one"), store.scrub(), create(store, "other"))
-    assert not any(secret.encode() in file.read_bytes() for file in path.parent.iterdir())
-    await store.close()
-
-
-def test_what_is_no_database_is_refused(path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(CannotOpen, match=r"metadata\.sqlite cannot be used: file is not a database"):
         SQLiteStore(path)
@@ -248,31 +224,21 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
         SQLiteStore(tmp_path / "none" / "metadata.sqlite")
 
 
-async def test_a_closed_store_says_so(path: Path) -> None:
-    store = SQLiteStore(path)
-    await store.close()
-    await store.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
-        await store.get_queue(ACCOUNT, "orders")
-
-
-async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
-    store = SQLiteStore(path)
+async def test_work_requested_before_closing_is_done(store: SQLiteStore) -> None:
     pending = [asyncio.ensure_future(create(store, f"q{number}")) for number in range(600)]
     await asyncio.sleep(0)
     await store.close()
     assert len({queue.queue_id for queue in await asyncio.gather(*pending)}) == 600
 
 
-async def test_a_page_costs_the_same_among_many_queues(path: Path, store: MetadataStore) -> None:
+async def test_a_page_costs_the_same_among_many_queues(path: Path, store: SQLiteStore) -> None:
     """By SQLite's query plans: a search in an index, never a scan or a sort."""
     plans: list[str] = []
-    assert isinstance(store, SQLiteStore)
     await store._worker.read(lambda db: db.set_trace_callback(plans.append))
-    await store.list_queues(ACCOUNT, limit=10)
-    await store.list_queues(ACCOUNT, prefix="a", after="b", limit=10)
-    await store.dead_letter_sources(ACCOUNT, "arn:x", limit=10)
-    await store.dead_letter_sources(ACCOUNT, "arn:x", after="a", limit=10)
+    await store.queues.list_queues(ACCOUNT, limit=10)
+    await store.queues.list_queues(ACCOUNT, prefix="a", after="b", limit=10)
+    await store.queues.dead_letter_sources(ACCOUNT, "arn:x", limit=10)
+    await store.queues.dead_letter_sources(ACCOUNT, "arn:x", after="a", limit=10)
     assert len(plans) == 4
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in plans:
@@ -280,7 +246,23 @@ async def test_a_page_costs_the_same_among_many_queues(path: Path, store: Metada
             assert plan.startswith("SEARCH queues USING COVERING INDEX")
 
 
-async def test_creating_a_queue_costs_little(store: MetadataStore) -> None:
+async def test_a_page_of_streams_and_a_quota_cost_the_same_among_many(path: Path, store: SQLiteStore) -> None:
+    await create_stream(store, "a")
+    plans: list[str] = []
+    await store._worker.read(lambda db: db.set_trace_callback(plans.append))
+    await store.streams.list_streams(ACCOUNT, after="a", limit=10)
+    await store.streams.get_stream(ACCOUNT, "a")
+    with pytest.raises(TooManyStreams):
+        await store.streams.create_stream(NewStream(ACCOUNT, "b", {}, {}, 0, streams_max=9, partitions_max=1))
+    plans = [plan for plan in plans if " streams " in plan]
+    assert len(plans) == 5
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in plans:
+            ((*_, plan),) = db.execute("EXPLAIN QUERY PLAN " + statement)
+            assert plan.startswith("SEARCH streams USING "), (statement, plan)
+
+
+async def test_creating_a_queue_costs_little(store: SQLiteStore) -> None:
     await create(store, "first")
     before = time.process_time()
     await asyncio.gather(*(create(store, f"q{number}") for number in range(1000)))
@@ -350,8 +332,7 @@ async def test_a_failed_commit_fails_all_that_rode_on_it(counting: tuple[Worker,
     assert await worker.write(lambda db: db.execute("INSERT INTO t VALUES (1)").rowcount) == 1
 
 
-async def test_signs_of_life_are_not_synced_and_all_else_is(store: MetadataStore) -> None:
-    assert isinstance(store, SQLiteStore)
+async def test_signs_of_life_are_not_synced_and_all_else_is(store: SQLiteStore) -> None:
     levels: list[int] = []
 
     def note(db: sqlite3.Connection) -> None:
@@ -371,8 +352,7 @@ async def test_signs_of_life_are_not_synced_and_all_else_is(store: MetadataStore
     assert levels == [full, normal, full, normal, full]
 
 
-async def test_another_process_with_the_file_makes_it_unavailable(path: Path, store: MetadataStore) -> None:
-    assert isinstance(store, SQLiteStore)
+async def test_another_process_with_the_file_makes_it_unavailable(path: Path, store: SQLiteStore) -> None:
     await store._worker.read(lambda db: db.execute("PRAGMA busy_timeout = 1"))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
@@ -382,7 +362,7 @@ async def test_another_process_with_the_file_makes_it_unavailable(path: Path, st
     await create(store, "orders")
 
 
-async def test_a_caller_that_was_cancelled_leaves_the_others_alone(store: MetadataStore) -> None:
+async def test_a_caller_that_was_cancelled_leaves_the_others_alone(store: SQLiteStore) -> None:
     first = asyncio.ensure_future(create(store, "a"))
     second = asyncio.ensure_future(create(store, "b"))
     await asyncio.sleep(0)

@@ -17,8 +17,8 @@ import msgspec
 from backend.api import Unavailable
 from backend.engine.blocks import DEAD, MOVING
 from backend.journal.cassandra.journal import CassandraJournal
-from backend.journal.cassandra.retrying_tables import PatientTables
-from backend.journal.cassandra.table_interface import CHUNK_BYTES, Unanswered
+from backend.journal.cassandra.retrying_tables import RetryingTables
+from backend.journal.cassandra.table_interface import BLOCK_BYTES, Unanswered
 from backend.journal.rows import RecordView
 from backend.recovery.replay import JournalDamaged, Replay
 from backend.recovery.takeover import recover
@@ -64,7 +64,7 @@ class Backups:
         except (CannotBackUp, StoreError, Unanswered, Unavailable):
             world.event("no backup")
         else:
-            await self._check(machines, moment, held.told)
+            await self._check(machines, moment, held.certain_facts)
             world.event("backup")
         finally:
             with contextlib.suppress(StoreError):
@@ -91,7 +91,7 @@ class Backups:
     async def _copy_rows(self, part: _Part, tables: HostTables, machines: Machines) -> None:
         log_id, segment = part.log.log_id, part.number
         numbers = [one for one in await tables.numbers(log_id, segment, 0) if one < part.end_row]
-        found = await PatientTables(tables).get_rows(log_id, segment, numbers)
+        found = await RetryingTables(tables).get_rows(log_id, segment, numbers)
         for machine in machines.machines:
             machine.store(("segments", log_id, segment), (segment,), 1, True)
             for row, data in found.items():
@@ -99,13 +99,13 @@ class Backups:
 
     async def _copy_pieces(self, part: _Part, size_bytes: int, tables: HostTables, machines: Machines) -> None:
         log_id, file = part.log.log_id, part.number
-        data = await PatientTables(tables).get_bytes(log_id, file, 0, size_bytes)
+        data = await RetryingTables(tables).get_bytes(log_id, file, 0, size_bytes)
         for machine in machines.machines:
             machine.store(("files", log_id, file), (file,), 1, size_bytes)
-            for number, at in enumerate(range(0, size_bytes, CHUNK_BYTES)):
-                machine.store(("pieces", log_id, file), (number,), 1, data[at : at + CHUNK_BYTES])
+            for number, at in enumerate(range(0, size_bytes, BLOCK_BYTES)):
+                machine.store(("pieces", log_id, file), (number,), 1, data[at : at + BLOCK_BYTES])
 
-    async def _check(self, machines: Machines, moment: Moment, told: CertainFacts) -> None:
+    async def _check(self, machines: Machines, moment: Moment, certain_facts: CertainFacts) -> None:
         """Check the copy against the answers that clients had had at the moment of the backup."""
         journal = CassandraJournal(QuorumTables(machines))
         logs = [
@@ -117,28 +117,28 @@ class Backups:
             replay = await recover(journal, cast(Any, None), [], logs, shards, shards, 0)
         except JournalDamaged as error:
             raise Violation(f"a backup is damaged: {error}") from error
-        if harm := [*replay.shard_harm.values(), *replay.partition_harm.values()]:
+        if harm := [*replay.shard_damage.values(), *replay.partition_damage.values()]:
             raise Violation(f"a backup is damaged: {harm[0]}")
         stored, moving = await _messages(replay, journal)
         if twice := {one for one in stored if stored.count(one) > 1}:
             raise Violation(f"{len(twice)} messages are in several places of a backup: {sorted(twice)[:5]}")
-        if lost := told.stored - {*stored, *moving}:
+        if lost := certain_facts.stored - {*stored, *moving}:
             raise Violation(f"{len(lost)} messages were stored, and are not in a backup: {sorted(lost)[:5]}")
-        if back := told.deleted & {*stored}:
+        if back := certain_facts.deleted & {*stored}:
             raise Violation(f"{len(back)} messages were deleted, and are in a backup: {sorted(back)[:5]}")
 
 
 class _Held(ClusterHold):
-    """Remembers what clients had been told at the moment."""
+    """Remembers the answers that clients had at the moment."""
 
     def __init__(self, tables: HostTables, entries: Any, history: RunHistory) -> None:
         super().__init__(CLUSTER, entries, cast(Any, tables), NAME)
         self._history = history
-        self.told = CertainFacts(frozenset(), frozenset())
+        self.certain_facts = CertainFacts(frozenset(), frozenset())
 
     async def find(self) -> Moment | None:
         moment = await super().find()
-        self.told = self._history.told()  # no log answers before the holds are taken away
+        self.certain_facts = self._history.certain_facts()  # no log answers before the holds are taken away
         return moment
 
 

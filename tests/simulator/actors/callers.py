@@ -10,7 +10,7 @@ from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from backend.api import AckLevel, AttemptExpired, BackendError, HandleOutcome, NewMessage, Receive, SendResult
+from backend.api import AckLevel, AttemptExpired, BackendError, HandleOutcome, NewMessage, ReceiveOptions, SendResult
 from backend.engine.ids import unpack_id
 from backend.rpc.connection import NotSent
 from frontend.sqs.protocol.errors import SqsError
@@ -197,14 +197,16 @@ class Callers:
 
     async def _receive(self, front: Front, queue: QueueHistory) -> None:
         random = self._random
-        most, seconds = random.choice((1, 3, 10)), random.choice(self.visibility_seconds)
-        await self._receive_some(front, queue, most, seconds, random.choice((0, 0, 2)))
+        messages_max, seconds = random.choice((1, 3, 10)), random.choice(self.visibility_seconds)
+        await self._receive_some(front, queue, messages_max, seconds, random.choice((0, 0, 2)))
 
-    async def _receive_some(self, front: Front, queue: QueueHistory, most: int, seconds: int, wait: float) -> int:
+    async def _receive_some(
+        self, front: Front, queue: QueueHistory, messages_max: int, seconds: int, wait: float
+    ) -> int:
         world, history = self._world, self._history
         asked_at, asked = history.tick(), world.loop.now
         try:
-            answer = await front.receive(queue.arn, Receive(most, seconds, wait))
+            answer = await front.receive(queue.arn, ReceiveOptions(messages_max, seconds, wait))
         except AttemptExpired:
             return 0
         world.event("received", queue.arn, [(one.number, one.receives) for one in answer])

@@ -1,4 +1,4 @@
-"""Clients of the simulated service: each call is made as a frontend makes it, and told to the model with its answer."""
+"""Clients of the simulated service, which call it as frontends do and report each answer to the model."""
 
 from __future__ import annotations
 
@@ -11,26 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from backend.api import (
-    AttemptExpired,
-    BackendError,
-    DeadLetter,
-    HandleOutcome,
-    MoveTaskRefused,
-    MoveTaskUnknown,
-    NewMessage,
-    OverLimit,
-    PartitionDamaged,
-    PartitionGone,
-    PartitionUnknown,
-    QueueFull,
-    Receive,
-    SettingsStale,
-    StorageFull,
-    Target,
-    TokenReused,
-    Unavailable,
-)
+from backend import api
 from backend.engine.tokens import TOKEN_BYTES
 from tests.simulator.checks.model import Model, ModelMessage, QueueModel, Violation
 from tests.simulator.draws import BODY_BYTES_COMMON, BODY_BYTES_MAX
@@ -42,10 +23,10 @@ T = TypeVar("T")
 
 TOKENS = 12
 """So few different deduplication ids that many sends are twins."""
-POOL_MOST = 200
+POOL_MAX = 200
 
 
-def name_call(new: list[NewMessage], call: int) -> None:
+def name_call(new: list[api.NewMessage], call: int) -> None:
     """Give all messages of a call their retry tokens, and its digest."""
     for place, one in enumerate(new):
         one.retry = call.to_bytes(15, "big") + bytes((place,)) + call.to_bytes(16, "big")
@@ -67,9 +48,9 @@ class Clients:
         """Receives under way."""
         self.pools: dict[int, list[tuple[str, ModelMessage]]] = {}
         """Receipt handles that clients hold, by partition."""
-        self.again: list[tuple[QueueModel, NewMessage, int]] = []
+        self.again: list[tuple[QueueModel, api.NewMessage, int]] = []
         """Sends with a token whose answer was lost, to be repeated, and when they were made."""
-        self.repeatable: list[tuple[QueueModel, list[NewMessage], int]] = []
+        self.repeatable: list[tuple[QueueModel, list[api.NewMessage], int]] = []
         """Calls with a retry token, and when they were made: those whose answer was lost, and others."""
         self.attempts: dict[int, list[tuple[str, int, int, int]]] = {}
         self.tasks: dict[int, list[str]] = {}
@@ -117,7 +98,7 @@ class Clients:
         self._works.discard(work)
 
     def close(self) -> None:
-        """The run is over: calls of dead processes that had not begun never will."""
+        """Ends the run: calls of dead processes that had not started never will."""
         for work in self._works:
             if getcoroutinestate(work) == CORO_CREATED:
                 work.close()
@@ -126,9 +107,9 @@ class Clients:
     async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (QueueGone, PartitionDamaged):
+        except (QueueGone, api.PartitionDamaged):
             pass
-        except (Violation, AssertionError, BackendError) as error:
+        except (Violation, AssertionError, api.BackendError) as error:
             if self.error is None:
                 self.error = error
             self.world.loop.halted = True
@@ -148,31 +129,31 @@ class Clients:
         self.receiving.clear()
         self.calls.clear()
 
-    async def call(self, queue: QueueModel, action: Callable[[Target], Awaitable[T]]) -> T:
+    async def call(self, queue: QueueModel, action: Callable[[api.Target], Awaitable[T]]) -> T:
         """Make a call as a frontend does.  Raises :class:`QueueGone`."""
         for _ in range(4):
             try:
-                return await action(Target(queue.pid, queue.settings.queue_id, queue.settings.version))
-            except PartitionGone:
+                return await action(api.Target(queue.pid, queue.settings.queue_id, queue.settings.version))
+            except api.PartitionGone:
                 raise QueueGone from None
-            except (PartitionUnknown, SettingsStale):
+            except (api.PartitionUnknown, api.SettingsStale):
                 settings = self.world.store.queues.get(queue.pid)
                 if settings is None:
                     raise QueueGone from None
-                await self.world.node.configure(settings)
+                await self.world.node.call(api.Configure(settings))
         raise Violation(f"{queue.arn} cannot be opened")
 
     # --- sending ---
 
-    def new_message(self, queue: QueueModel) -> NewMessage:
+    def new_message(self, queue: QueueModel) -> api.NewMessage:
         random = self.random
         self._sent += 1
         name = b"m%06d." % self._sent
-        size = random.choice((0, 10, 100, BODY_BYTES_COMMON, random.randrange(self.world.payload_most)))
+        size = random.choice((0, 10, 100, BODY_BYTES_COMMON, random.randrange(self.world.payload_max)))
         if self.world.big_bodies and random.random() < 0.02:
             self.world.big_bodies -= 1
             size = BODY_BYTES_MAX - len(name) - random.choice((0, random.randrange(300_000)))
-        new = NewMessage(name + bytes([self._sent % 251]) * size)
+        new = api.NewMessage(name + bytes([self._sent % 251]) * size)
         if queue.fifo:
             new.group = f"g{random.randrange(self.world.groups)}"
             chosen = b"%d" % random.randrange(TOKENS) if random.random() < 0.3 else name
@@ -225,19 +206,19 @@ class Clients:
                 one.retry = earlier.retry[:TOKEN_BYTES] + self._calls.to_bytes(16, "big")
             self.start(self._send(queue, new))
 
-    async def _send(self, queue: QueueModel, new: list[NewMessage]) -> None:
+    async def _send(self, queue: QueueModel, new: list[api.NewMessage]) -> None:
         world, model = self.world, self.model
         asked = world.now()
         msgs = model.sending(queue, new, asked)
         try:
-            answers = await self.call(queue, lambda target: world.node.send(target, new))
-        except StorageFull:
+            answers = await self.call(queue, lambda target: world.node.call(api.Send(target, new)))
+        except api.StorageFull:
             world.count("full")
             model.refused(msgs)
-        except QueueFull:
+        except api.QueueFull:
             world.count("queue full")
             model.refused(msgs)
-        except Unavailable:
+        except api.Unavailable:
             world.count("unavailable")
             if new[0].retry is not None:
                 self.repeatable.append((queue, new, asked))
@@ -245,17 +226,17 @@ class Clients:
                 if all(one.token is None for one in new):
                     model.unanswered(msgs)
                 self.again += [(queue, one, asked) for one in new if one.token is not None]
-        except TokenReused:
+        except api.TokenReused:
             world.count("token reused")
             model.token_reused(queue, new, msgs)
-        except (QueueGone, PartitionDamaged):
+        except (QueueGone, api.PartitionDamaged):
             model.refused(msgs)
         else:
             world.event("sent", queue.pid, [answer.number for answer in answers])
             model.sent(queue, new, msgs, answers, asked, world.now())
             if new[0].retry is not None and self.random.random() < 0.3:
                 self.repeatable.append((queue, new, asked))
-                del self.repeatable[:-POOL_MOST]
+                del self.repeatable[:-POOL_MAX]
 
     # --- receiving ---
 
@@ -278,36 +259,36 @@ class Clients:
             attempt, visibility, _, _ = recent[-1]
             self._receive(queue, 10, visibility, 0, attempt)
 
-    def _receive(self, queue: QueueModel, most: int, visibility: int, wait: float, attempt: str | None) -> None:
-        command = Receive(most, visibility, wait, self.dead_letter_of(queue), attempt)
+    def _receive(self, queue: QueueModel, messages_max: int, visibility: int, wait: float, attempt: str | None) -> None:
+        command = api.ReceiveOptions(messages_max, visibility, wait, self.dead_letter_of(queue), attempt)
         queue.receiving += 1
         task = self.start(self._received(queue, command))
         self.receiving[task] = queue
         if wait and self.random.random() < 0.2:
             self.world.loop.call_later(self.random.uniform(0, min(wait, 1)), task.cancel)
 
-    def dead_letter_of(self, queue: QueueModel) -> DeadLetter | None:
+    def dead_letter_of(self, queue: QueueModel) -> api.DeadLetter | None:
         target = queue.dead_letter
         if target is None or target.drop_asked:
             return None
-        to = Target(target.pid, target.settings.queue_id, target.settings.version)
-        return DeadLetter(queue.max_receives, to, target.fifo)
+        to = api.Target(target.pid, target.settings.queue_id, target.settings.version)
+        return api.DeadLetter(queue.max_receives, to, target.fifo)
 
-    async def _received(self, queue: QueueModel, command: Receive) -> None:
+    async def _received(self, queue: QueueModel, command: api.ReceiveOptions) -> None:
         world, model = self.world, self.model
         asked, asked_at = world.now(), model.tick
         seen = False
         try:
-            answer = await self.call(queue, lambda target: world.node.receive(target, command))
+            answer = await self.call(queue, lambda target: world.node.call(api.Receive(target, command)))
             seen = True
             world.event("received", queue.pid, [(one.number, one.receives) for one in answer])
             held = model.received(queue, answer, command.visibility_seconds * 1000, asked, asked_at, world.now())
             pool = self.pools.setdefault(queue.pid, [])
             pool += held
-            del pool[:-POOL_MOST]
-        except (OverLimit, AttemptExpired):
+            del pool[:-POOL_MAX]
+        except (api.OverLimit, api.AttemptExpired):
             seen = True
-        except (Unavailable, StorageFull):
+        except (api.Unavailable, api.StorageFull):
             world.count("unavailable")
         finally:
             self._receive_ended(asyncio.current_task(), seen)
@@ -325,12 +306,12 @@ class Clients:
 
     # --- receipt handles ---
 
-    def _held(self, queue: QueueModel, most: int) -> list[tuple[str, ModelMessage]]:
+    def _held(self, queue: QueueModel, messages_max: int) -> list[tuple[str, ModelMessage]]:
         pool = self.pools.get(queue.pid)
         if not pool:
             return []
         chosen: dict[str, ModelMessage] = {}
-        for _ in range(self.random.randint(1, most)):
+        for _ in range(self.random.randint(1, messages_max)):
             at = len(pool) - 1 - min(self.random.randrange(len(pool)), self.random.randrange(len(pool)))
             chosen[pool[at][0]] = pool[at][1]
         return list(chosen.items())
@@ -350,12 +331,12 @@ class Clients:
             strange = self.random.random() < 0.05
             if strange:
                 handles.append("bm90IGEgaGFuZGxl")
-            outcomes = await self.call(queue, lambda target: world.node.delete(target, handles))
-        except (Unavailable, StorageFull):
+            outcomes = await self.call(queue, lambda target: world.node.call(api.Delete(target, handles)))
+        except (api.Unavailable, api.StorageFull):
             world.count("unavailable")
             return
         world.event("deleted", queue.pid, outcomes)
-        if strange and outcomes.pop() is not HandleOutcome.MALFORMED:
+        if strange and outcomes.pop() is not api.HandleOutcome.MALFORMED:
             raise Violation("garbage was taken for a receipt handle")
         self.model.deleted(queue, held, outcomes, asked, world.now())
 
@@ -371,8 +352,8 @@ class Clients:
         asked_at = self.model.tick
         changes = [(text, length) for (text, _), length in zip(held, seconds, strict=True)]
         try:
-            outcomes = await self.call(queue, lambda target: world.node.change_visibility(target, changes))
-        except (Unavailable, StorageFull):
+            outcomes = await self.call(queue, lambda target: world.node.call(api.ChangeVisibility(target, changes)))
+        except (api.Unavailable, api.StorageFull):
             world.count("unavailable")
             return
         world.event("changed", queue.pid, outcomes)
@@ -385,8 +366,8 @@ class Clients:
 
     async def _counters(self, queue: QueueModel) -> None:
         try:
-            counters = await self.call(queue, self.world.node.counters)
-        except (Unavailable, StorageFull):
+            counters = await self.call(queue, lambda target: self.world.node.call(api.CountMessages(target)))
+        except (api.Unavailable, api.StorageFull):
             return
         self.world.event("counted", queue.pid, counters)
         if min(counters.visible, counters.in_flight, counters.delayed) < 0:
@@ -415,12 +396,12 @@ class Clients:
         if settings is None:
             return
         try:
-            await self.world.node.configure(settings)
-        except (Unavailable, StorageFull):
+            await self.world.node.call(api.Configure(settings))
+        except (api.Unavailable, api.StorageFull):
             self.world.count("unavailable")
 
     def purge(self, queue: QueueModel) -> None:
-        """The purge is in the metadata before the backend hears of it."""
+        """Records the purge in the metadata before the backend is called."""
         settings = self.world.store.queues.get(queue.pid)
         if settings is None or queue.unsettled:
             return
@@ -436,8 +417,8 @@ class Clients:
             return
         purge_id = settings.purge_id
         try:
-            await self.call(queue, lambda target: self.world.node.purge(target, purge_id))
-        except (Unavailable, StorageFull):
+            await self.call(queue, lambda target: self.world.node.call(api.Purge(target, purge_id)))
+        except (api.Unavailable, api.StorageFull):
             self.world.count("unavailable")
             return
         self.world.event("purged", queue.pid)
@@ -456,8 +437,8 @@ class Clients:
 
     async def do_drop(self, queue: QueueModel, asked_at: int) -> None:
         try:
-            await self.world.node.drop(Target(queue.pid, queue.settings.queue_id, queue.settings.version))
-        except (Unavailable, StorageFull):
+            await self.world.node.call(api.Drop(api.Target(queue.pid, queue.settings.queue_id, queue.settings.version)))
+        except (api.Unavailable, api.StorageFull):
             self.world.count("unavailable")
             return
         self.world.event("dropped", queue.pid)
@@ -467,7 +448,7 @@ class Clients:
     # --- move tasks ---
 
     def move(self, queue: QueueModel) -> None:
-        """Redrive a dead-letter queue, to where its messages came from or elsewhere; or stop doing so."""
+        """Start a redrive of a dead-letter queue, to its sources or to another queue; or cancel it."""
         sources = [other for other in self.world.queues if other.dead_letter is queue]
         if not sources:
             return
@@ -490,16 +471,16 @@ class Clients:
     async def _move(self, queue: QueueModel, arn: str | None) -> None:
         rate = self.random.choice((0, 0, 5))
         try:
-            task = await self.call(queue, lambda target: self.world.node.start_move(target, arn, rate))
-        except (Unavailable, StorageFull, MoveTaskRefused):
+            task = await self.call(queue, lambda target: self.world.node.call(api.StartMove(target, arn, rate)))
+        except (api.Unavailable, api.StorageFull, api.MoveTaskRefused):
             return
         self.world.event("moving", queue.pid, task.task_id)
         self.tasks.setdefault(queue.pid, []).append(task.task_id)
 
     async def _cancel(self, queue: QueueModel, task_id: str) -> None:
         try:
-            await self.call(queue, lambda target: self.world.node.cancel_move(target, task_id))
-        except (Unavailable, StorageFull, MoveTaskUnknown):
+            await self.call(queue, lambda target: self.world.node.call(api.CancelMove(target, task_id)))
+        except (api.Unavailable, api.StorageFull, api.MoveTaskUnknown):
             return
 
     def tasks_of(self, queue: QueueModel) -> None:
@@ -507,8 +488,8 @@ class Clients:
 
     async def _tasks_of(self, queue: QueueModel) -> None:
         try:
-            tasks = await self.call(queue, self.world.node.list_moves)
-        except (Unavailable, StorageFull):
+            tasks = await self.call(queue, lambda target: self.world.node.call(api.ListMoves(target)))
+        except (api.Unavailable, api.StorageFull):
             return
         known = {task.task_id: task for task in tasks}
         if len(known) < min(10, len(set(self.tasks.get(queue.pid, ())))):

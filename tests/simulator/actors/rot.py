@@ -5,8 +5,6 @@ it was written.  What it may cost is known from where it hits: the body of a mes
 record its queue, the frame of a row nothing.  All of it has to be said, with the file.
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import NamedTuple
 

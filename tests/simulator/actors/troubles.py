@@ -125,7 +125,7 @@ class Troubles:
         await self._one_zombie(random, ())
 
     async def _fault_two_views(self, random: Random) -> None:
-        """A zombie that one of the frontends goes on asking, while the other finds its successor."""
+        """Make a zombie that one of the frontends continues to call, while the other finds the new owner."""
         await self._one_zombie(random, FRONTENDS[1:])
 
     async def _one_zombie(self, random: Random, cut_off: Sequence[str]) -> None:
@@ -157,7 +157,7 @@ class Troubles:
             self._world.net.mend(*way)
 
     async def _fault_deaf(self, random: Random) -> None:
-        """A node does not hear what another one answers, and that one gives its shards away."""
+        """Drop the answers from one node to another, and let the first hand its shards over."""
         living = self._nodes.living()
         if len(living) > 1:
             one, other = random.sample(living, 2)
@@ -293,10 +293,10 @@ class Troubles:
         self._world.disk.crash()
 
     async def _fault_forget(self, random: Random) -> None:
-        """A machine of the store loses what it was told long ago, and does not know."""
+        """Let a machine of the store lose old data without noticing."""
         if self._world.machines.lose_segments(0):
             self._world.event("forgotten")
 
     async def _fault_map(self, random: Random) -> None:
-        """Not a fault: somebody splits a queue, drains partitions of it, or puts others in their places."""
+        """Split a queue, drain partitions of it, or replace them; not a fault."""
         await self._world.maps.change(random)

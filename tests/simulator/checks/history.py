@@ -40,10 +40,10 @@ class QueueHistory:
     dead_letter: QueueHistory | None = None
     max_receives: int = 3
     feeds: list[QueueHistory] = field(default_factory=list)
-    """Queues whose dead letters come here."""
+    """Queues whose dead letters arrive here."""
     groups: dict[str, dict[tuple[int, int], SentMessage]] = field(default_factory=dict)
     """FIFO: what was stored, by group and place."""
-    mine: list[SentMessage] = field(default_factory=list)
+    messages_sent: list[SentMessage] = field(default_factory=list)
     purging: int = 0
     """Purges that were asked for and not answered: what is sent meanwhile may go, too."""
     delivered: dict[str, list[tuple[Place, set[Place], int]]] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class QueueHistory:
     dead: dict[str, list[tuple[Place, Place]]] = field(default_factory=dict)
     """FIFO, by group: where dead letters were in the queue that they were sent to, and where they are here."""
     moved: bool = False
-    """Somebody has asked for a move task that takes messages from it: they may come back."""
+    """True if a move task from it was requested: its messages may return to their sources."""
     deleting: bool = False
-    """Its deletion was asked for: whatever is in it may go, also what comes later."""
+    """Its deletion was requested: its messages may be deleted, also those that arrive later."""
 
     @property
     def weak(self) -> bool:
@@ -62,7 +62,7 @@ class QueueHistory:
 
     @property
     def plain(self) -> bool:
-        """Its messages stay, and no others come."""
+        """Return whether its messages stay, and no others arrive."""
         return self.dead_letter is None and not self.feeds
 
 
@@ -74,7 +74,7 @@ class DeliveryClaim:
     answered: float
     holds_until: float
     changing: bool = False
-    """A change of it is under way, or has an outcome that nobody knows."""
+    """A change of it is in progress, or has an unknown outcome."""
     vague: bool = False
     changed_at: int = 0
     """Since when it holds so long: what was asked for before may have claimed the message before that change."""
@@ -82,11 +82,10 @@ class DeliveryClaim:
 
 @dataclass
 class Changes:
-    """Visibility changes of a standard queue's message in one place: each of its handles acts on whichever claim holds
-    it."""
+    """Visibility changes of a standard queue's message in one place: its handles act on whichever claim holds it."""
 
     under_way: int = 0
-    """Not answered, or with an outcome that nobody knows."""
+    """Not answered, or with an unknown outcome."""
     answered_at: int = 0
     """The last one."""
 
@@ -114,7 +113,7 @@ class SentMessage:
     twice: bool = False
     """A repeat may have arrived after the window: it may be stored a second time."""
     attempts: int = 0
-    """Sends of it that were begun."""
+    """Number of its sends that were started."""
     asked: float = 0.0
     """True time of the first one."""
     deleting_at: int = 1 << 62
@@ -140,6 +139,15 @@ class CertainFacts(NamedTuple):
 
     stored: frozenset[bytes]
     deleted: frozenset[bytes]
+
+
+class _Delivery(NamedTuple):
+    """A message of a group where it was received."""
+
+    queue: QueueHistory
+    group: str
+    place: Place
+    msg: SentMessage
 
 
 class RunHistory:
@@ -170,7 +178,7 @@ class RunHistory:
                 msg.by_token = one.token is not None and one.retry is None
                 if any(other.purging or other.deleting for other in _reach(queue)):
                     self._may_go(msg, at)
-                queue.mine.append(msg)
+                queue.messages_sent.append(msg)
             msgs.append(msg)
         return msgs
 
@@ -221,10 +229,7 @@ class RunHistory:
         asked: float,
         now: float,
     ) -> list[tuple[str, SentMessage, DeliveryClaim]]:
-        """``asked`` and ``now`` are true times, ``seconds`` is the visibility timeout that was asked for.
-
-        Returns the receipt handles, each with its message and claim.
-        """
+        """Return each receipt handle with its message and claim; ``asked`` and ``now`` are true times."""
         at = self.tick()
         self.counts["received"] += 1
         places = [(partition_of(one.handle), one.number) for one in answer]
@@ -264,9 +269,10 @@ class RunHistory:
             claimed.append((one.handle, msg, claim))
             msg.known_at = min(msg.known_at, at)
             if one.group is not None and queue.fifo:
-                self._in_order(queue, one, place, msg, set(places), asked_at)
-                self._blocked(queue, one, place, msg, set(places), asked_at, now)
-                self._moved_in_order(queue, one, place, msg)
+                there = _Delivery(queue, one.group, place, msg)
+                self._in_order(there, set(places), asked_at)
+                self._blocked(there, set(places), asked_at, now)
+                self._moved_in_order(there)
         return claimed
 
     def _fits(self, queue: QueueHistory, one: ReceivedMessage, place: Place, msg: SentMessage, where: str) -> None:
@@ -282,75 +288,61 @@ class RunHistory:
         if stored is not None and one.message_id != stored.message_id:
             raise Violation(f"{where} has id {one.message_id}, its sender was told {stored}")
         if one.origin is not None:
-            least = min(source.max_receives for source in queue.feeds if source.arn == one.origin)
-            if one.receives <= least:
+            stored_min = min(source.max_receives for source in queue.feeds if source.arn == one.origin)
+            if one.receives <= stored_min:
                 raise Violation(
-                    f"{where} came from {one.origin}, and counts {one.receives} receives, not above {least}"
+                    f"{where} came from {one.origin}, and counts {one.receives} receives, not above {stored_min}"
                 )
         elif queue.dead_letter is not None and one.receives > queue.max_receives:
             raise Violation(f"{where} was received {one.receives} times, {queue.max_receives} are allowed")
 
-    def _in_order(
-        self,
-        queue: QueueHistory,
-        one: ReceivedMessage,
-        place: Place,
-        msg: SentMessage,
-        places: set[Place],
-        asked_at: int,
-    ) -> None:
+    def _in_order(self, there: _Delivery, places: set[Place], asked_at: int) -> None:
+        queue, name, place, msg = there
         if not queue.plain:
             return  # an earlier one may be a dead letter by now
-        group = queue.groups[one.group or ""]
+        group = queue.groups[name]
         for earlier, other in list(group.items()):
             if other.deleted_at < asked_at:
                 del group[earlier]
             elif earlier < place and earlier not in places and other.must and other.known_at < asked_at:
-                raise Violation(f"{msg.name} was received while {other.name}, before it in {one.group}, was not done")
+                raise Violation(f"{msg.name} was received while {other.name}, before it in {name}, was not done")
 
-    def _blocked(
-        self,
-        queue: QueueHistory,
-        one: ReceivedMessage,
-        place: Place,
-        msg: SentMessage,
-        places: set[Place],
-        asked_at: int,
-        now: float,
-    ) -> None:
-        """Messages before it in its group have left the queue, or came with it; whatever became of them elsewhere."""
-        delivered = queue.delivered.setdefault(one.group or "", [])
+    def _blocked(self, there: _Delivery, places: set[Place], asked_at: int, now: float) -> None:
+        """Check that earlier messages of its group have left the queue, or were received with it."""
+        queue, name, place, msg = there
+        delivered = queue.delivered.setdefault(name, [])
         for later, company, answered_at in delivered if not queue.moved else ():
             if later[0] == place[0] and later > place and answered_at < asked_at and place not in company:
-                raise Violation(f"{msg.name} at {place} was received after {later} of its group {one.group}")
+                raise Violation(f"{msg.name} at {place} was received after {later} of its group {name}")
         delivered.append((place, places, self._tick))
-        for earlier, other in queue.groups[one.group or ""].items():
+        for earlier, other in queue.groups[name].items():
             if earlier[0] == place[0] and earlier < place and earlier not in places and not other.purging:
                 for claim in other.claims.get(earlier, {}).values():
                     if now < claim.holds_until and other.deleting_at == 1 << 62:
                         raise Violation(f"{msg.name} was received while a claim holds {other.name}, before it")
 
-    def _moved_in_order(self, queue: QueueHistory, one: ReceivedMessage, place: Place, msg: SentMessage) -> None:
-        """Dead letters of a group come in the order in which they were sent."""
+    def _moved_in_order(self, there: _Delivery) -> None:
+        """Check that dead letters of a group are in the order in which they were sent."""
+        queue, name, place, msg = there
         home = msg.home
         if queue.moved or home.dead_letter is not queue or msg.stored is None or msg.forgotten:
             return
         sent_at = _place(home, msg.stored)
         if sent_at is None:
             return
-        known = queue.dead.setdefault(one.group or "", [])
-        for earlier, there in known:
-            same = earlier[0] == sent_at[0] and there[0] == place[0]
-            if same and (earlier < sent_at) != (there < place) and earlier != sent_at:
+        known = queue.dead.setdefault(name, [])
+        for earlier, moved in known:
+            same = earlier[0] == sent_at[0] and moved[0] == place[0]
+            if same and (earlier < sent_at) != (moved < place) and earlier != sent_at:
                 raise Violation(
-                    f"{msg.name}, sent as {sent_at}, is at {place}, and what was sent as {earlier} at {there}"
+                    f"{msg.name}, sent as {sent_at}, is at {place}, and what was sent as {earlier} at {moved}"
                 )
         known.append((sent_at, place))
 
     # --- receipt handles ---
 
     def handle_counted(self, msg: SentMessage, claim: DeliveryClaim, asked: float, now: float) -> None:
-        """A handle of a FIFO queue's message was taken: nobody has received the message since."""
+        """Record that a handle of a FIFO queue's message was accepted: the message was not received since."""
         for receives, later in msg.claims[claim.place].items():
             newer = later is not claim and later.answered < asked and later.asked > claim.answered
             if newer and not later.changing and now < later.holds_until:
@@ -371,7 +363,7 @@ class RunHistory:
         held = now < claim.holds_until
         if outcome is HandleOutcome.DONE:
             msg.deleted_in.setdefault(claim.place, at)
-            # Where messages come to other queues, one whose claim has ended may have left before.
+            # If messages are moved to other queues, one whose claim has ended may have left before.
             if (held or claim.queue.plain) and not msg.forgotten:
                 msg.deleted_at = min(msg.deleted_at, at)
         elif outcome in (HandleOutcome.MALFORMED, HandleOutcome.OTHER_QUEUE) and not retired:
@@ -414,7 +406,7 @@ class RunHistory:
         at = self.tick()
         queue.purging += 1
         for other in _reach(queue):
-            for msg in other.mine:
+            for msg in other.messages_sent:
                 self._may_go(msg, at)
         return at
 
@@ -430,7 +422,7 @@ class RunHistory:
         at = self.tick()
         self.counts["purged"] += 1
         queue.purging -= 1
-        for msg in queue.mine if queue.plain else ():
+        for msg in queue.messages_sent if queue.plain else ():
             if msg.known_at < asked_at and not msg.forgotten:
                 msg.deleted_at = min(msg.deleted_at, at)
 
@@ -442,7 +434,7 @@ class RunHistory:
         return self.purging(queue)
 
     def queue_deleted(self, queue: QueueHistory, asked_at: int) -> None:
-        """It was answered, and all of its partitions had been told: what was there when it was asked for is gone."""
+        """Record the answer: all partitions had been notified, so the messages stored at the request are gone."""
         self.counts["queues deleted"] += 1
         self.purged(queue, asked_at)
 
@@ -453,19 +445,19 @@ class RunHistory:
         if not queue.plain:
             return
         total = counters.visible + counters.in_flight + counters.delayed
-        least = sum(1 for msg in queue.mine if msg.known_at < asked_at and msg.deleting_at == 1 << 62)
+        stored_min = sum(1 for msg in queue.messages_sent if msg.known_at < asked_at and msg.deleting_at == 1 << 62)
         if len(queue.partitions) > 1:
-            least = 0  # whoever counts by an old map leaves those out that it does not know of
-        most = sum(1 for msg in queue.mine if not msg.refused and msg.deleted_at > asked_at)
-        if any(msg.twice for msg in queue.mine):
-            most = 1 << 62
-        if not least <= total <= most:
-            raise Violation(f"{queue.arn} counts {total} messages, and stores {least} to {most}")
+            stored_min = 0  # a caller with an old map omits the partitions that it does not know
+        stored_max = sum(1 for msg in queue.messages_sent if not msg.refused and msg.deleted_at > asked_at)
+        if any(msg.twice for msg in queue.messages_sent):
+            stored_max = 1 << 62
+        if not stored_min <= total <= stored_max:
+            raise Violation(f"{queue.arn} counts {total} messages, and stores {stored_min} to {stored_max}")
         self.counts["counted"] += 1
 
     # --- backups ---
 
-    def told(self) -> CertainFacts:
+    def certain_facts(self) -> CertainFacts:
         """Certain facts by the answers to clients so far."""
         messages = self.messages.items()
         return CertainFacts(
@@ -498,7 +490,7 @@ class RunHistory:
 
 
 def _place(queue: QueueHistory, stored: SendResult) -> Place | None:
-    """Place of a message; None: the place where it was sent, with an id made elsewhere."""
+    """Place of a message; None: the place where it was sent, with an id from another process."""
     for partition in queue.partitions:
         if message_id(partition, stored.number, salt_of(queue.handle_key)) == stored.message_id:
             return partition, stored.number

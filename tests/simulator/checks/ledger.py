@@ -7,14 +7,12 @@ before.  That a log's entry was changed, readers at QUORUM (the fence) find once
 majority; only then is the caller told.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -44,15 +42,9 @@ class Ledger:
         self.timeout_seconds = 1.0
         self.late = 0.0
         """Probability that a transaction whose caller gives up takes effect, if it still can, seconds later."""
-        self.commits_awaited = True
-        """A rule: the caller is told when a majority has the commit, not before."""
-        self.conditions = True
-        """A rule: every change is on the condition that what it was computed from has not changed."""
         self.logs: dict[int, LogEntry] = {}
         self.shards: dict[int, ShardEntry] = {}
         self.beats: dict[str, Heartbeat] = {}
-        self.beat_order: Callable[[Heartbeat], Any] = lambda beat: (beat.incarnation, beat.count)
-        """A rule: the order of heartbeats is the writer's own count, and no clock."""
         self.cluster = ClusterEntry()
         self.rows = RecordTables()
         """The same, and more, as the product's own code has written it (:class:`SessionEntries`)."""
@@ -61,13 +53,13 @@ class Ledger:
         self.sealed: list[tuple[float, LogEntry]] = []
         """Logs that were sealed, and when."""
         self.when_sealed: Callable[[LogEntry], None] | None = None
-        """Told of each log that is sealed, when it is."""
+        """Called with each log when it is sealed."""
         self.when_sealing: Callable[[LogEntry], None] | None = None
-        """Told when a process is about to have a log sealed."""
+        """Called before a process seals a log."""
         self.when_floor_moved: Callable[[LogEntry], None] | None = None
         """Called with the entry of an open log whose floor has just risen."""
         self.when_changing: Callable[[Sequence[ShardEntry], Callable[[], None]], bool] | None = None
-        """Told when a process is about to have shards changed, and what does it; True: nobody else is to do it."""
+        """Called before a process changes shards, with the change; True: the callback carries it out itself."""
         self.on_change: Callable[[str], None] | None = None
         """Called with the name of each process that has a change made."""
         self.commit_delay: Callable[[LogEntry, int], float] | None = None
@@ -75,8 +67,6 @@ class Ledger:
         self.stale_seconds = 0.0
         """A rule: what decides is read as it is (0), and not as it was, so long ago at most."""
         self._past: deque[tuple[float, dict[int, LogEntry], dict[int, ShardEntry]]] = deque()
-        self.holds_seen = True
-        """A rule: whoever reads whether a log is open finds out that it is held."""
         self._changes = 0
         """Number of changes of logs' entries, including holds: the order in which machines learn of them."""
         self._uncommitted: dict[int, tuple[str, int]] = {}
@@ -84,12 +74,12 @@ class Ledger:
     def quorum(self) -> bool:
         return sum(machine.up for machine in self.machines.machines) >= self.machines.majority
 
-    def commit(self, log_id: int, told: Callable[[], None]) -> None:
-        """Bring the state of a log's entry to the machines; ``told``, once a majority has it."""
+    def commit(self, log_id: int, on_majority: Callable[[], None]) -> None:
+        """Bring the state of a log's entry to the machines; ``on_majority``, once a majority has it."""
         entry, loop = self.logs[log_id], asyncio.get_running_loop()
         self._changes += 1
         change = self._changes
-        state = HELD if entry.held and entry.state == "open" and self.holds_seen else entry.state
+        state = HELD if entry.held and entry.state == "open" else entry.state
         self._uncommitted[log_id] = (state, change)
         stored: list[int] = []
 
@@ -98,10 +88,10 @@ class Ledger:
             if machine.up:
                 machine.store(("entry", log_id), (), change, state)
                 stored.append(number)
-                if len(stored) == (self.machines.majority if self.commits_awaited else 1):
+                if len(stored) == self.machines.majority:
                     if self._uncommitted.get(log_id) == (state, change):
                         del self._uncommitted[log_id]
-                    told()
+                    on_majority()
 
         for number in range(len(self.machines.machines)):
             if self.commit_delay is not None:
@@ -143,9 +133,7 @@ class Ledger:
             self.rows.records["cluster", "cluster"] = {"change": change, "record": record}
 
     def finish_commits(self) -> None:
-        """Whoever reads at SERIAL, or makes a transaction, first ends what others have left half done."""
-        if not self.commits_awaited:
-            return
+        """Complete unfinished transactions of others, as each read at SERIAL and each transaction does first."""
         up = [machine for machine in self.machines.machines if machine.up]
         for log_id, (state, change) in self._uncommitted.items():
             for machine in self.random.sample(up, self.machines.majority):
@@ -215,10 +203,7 @@ class SessionEntries(CassandraEntries):
 
 
 class HostEntries:
-    """The ledger, as one process sees it.
-
-    Implements the stores of entries and of the cluster (:mod:`metadata_service.store`).
-    """
+    """The ledger, as one process sees it: the stores of entries and of the cluster (:mod:`metadata_service.store`)."""
 
     def __init__(self, ledger: Ledger, name: str) -> None:
         self._ledger = ledger
@@ -302,7 +287,7 @@ class HostEntries:
 
         def decide() -> tuple[LogEntry, int]:
             stored = ledger.logs.get(entry.log_id)
-            if stored is None or (stored.version != entry.version and ledger.conditions):
+            if stored is None or stored.version != entry.version:
                 raise ConditionFailed(f"log {entry.log_id}")
             new = msgspec.structs.replace(entry, version=stored.version + 1, held="")
             ledger.log_changed(stored, new)
@@ -364,7 +349,7 @@ class HostEntries:
             for entry in entries:
                 stored = ledger.shards.get(entry.shard)
                 version = stored.version if stored is not None else 0
-                if version != entry.version and ledger.conditions:
+                if version != entry.version:
                     raise ConditionFailed(f"shard {entry.shard}")
                 new.append(msgspec.structs.replace(entry, version=version + 1))
             for entry in new:
@@ -390,7 +375,8 @@ class HostEntries:
 
         def decide() -> tuple[None, None]:
             stored = ledger.beats.get(heartbeat.node)
-            if stored is None or ledger.beat_order(stored) < ledger.beat_order(heartbeat):
+            # By the writer's own count: its clock may have been set back.
+            if stored is None or (stored.incarnation, stored.count) < (heartbeat.incarnation, heartbeat.count):
                 ledger.beats[heartbeat.node] = heartbeat
             return None, None
 
@@ -406,7 +392,7 @@ class HostEntries:
         ledger = self._ledger
 
         def decide() -> tuple[ClusterEntry, None]:
-            if ledger.cluster.version != entry.version and ledger.conditions:
+            if ledger.cluster.version != entry.version:
                 raise ConditionFailed("the cluster's entry")
             ledger.cluster = msgspec.structs.replace(entry, version=ledger.cluster.version + 1)
             return ledger.cluster, None

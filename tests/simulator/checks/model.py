@@ -5,7 +5,7 @@ send was answered and nothing that could have ended it was even asked for; it *m
 to have ended it.  Between the two lies what only the journal knows; a look at all that is stored, taken when nothing is
 under way (:meth:`Model.seen`), closes the gap.
 
-Times are the shard's own (:mod:`backend.serving.node_clock`), in milliseconds: a claim's begin is in its receipt
+Times are the shard's own (:mod:`backend.clocks.node_clock`), in milliseconds: a claim's begin is in its receipt
 handle, a message's sending in each receive, so that most rules can be checked to the millisecond.  What happened before
 what is told by ticks, a count of the calls and answers.
 """
@@ -40,7 +40,7 @@ class ClientClaim:
         self.receives = receives
         self.started = started
         self.hidden: list[tuple[int, int]] = [(started, until)]
-        """From, to: nobody else may have it."""
+        """Period (from, to) in which no other caller may have it."""
         self.cuts = cuts
         """Visibility changes: when each was answered (a tick), and when it lets the claim end.  All claims of a
         standard queue's message share them, for each of its handles acts on whichever claim holds it."""
@@ -115,10 +115,7 @@ class ModelMessage:
 
     @property
     def gone_by_time(self) -> bool:
-        """A look has not found it, and nothing that was answered since has ended it.
-
-        :attr:`why` does not say so for long: a delete by an earlier handle may be asked for, and be refused.
-        """
+        """A look has not found it, and nothing answered since has ended it; a delete may overwrite :attr:`why`."""
         return not self.may and self.gone_at == NEVER
 
     def gone(self, why: str, at: int = 0, now: int = 0) -> None:
@@ -155,20 +152,20 @@ class QueueModel:
         self.leaves = dead_letter is not None
         """Messages may leave it for other queues."""
         self.enters = False
-        """Messages may come from other queues."""
+        """True if messages may arrive from other queues."""
         self.came_back = False
-        """Messages may have come back from a queue that was deleted, or be lost: their order says nothing."""
+        """True if messages may have returned from a deleted queue, or be lost: their order is not checked."""
         self.unseen = 0
-        """Receives whose answer nobody saw."""
+        """Receives without an observed answer."""
         self.receiving = 0
         self.by_group = False
         """FIFO: the scope of deduplication."""
         self.lossy = False
-        """Damage has hit it, or what its messages go to or come from: nothing can be said of it."""
+        """True if it is damaged, or a queue that it exchanges messages with: it is not checked."""
         self.groups: dict[str, dict[int, ModelMessage]] = {}
         """FIFO: messages sent to it, by number."""
         self.delivered: dict[str, list[tuple[int, frozenset[int], int]]] = {}
-        """FIFO: (number, what came with it, when it was claimed)."""
+        """FIFO: (number, messages received with it, time of the claim)."""
         self.tokens: dict[bytes, list[tuple[int, int, ModelMessage, int]]] = {}
         """(asked, answered, message, number) of sends that were stored, by token."""
         self.tried: dict[bytes, list[ModelMessage]] = {}
@@ -202,7 +199,7 @@ class QueueModel:
                 follow += [queue.dead_letter, *queue.moved_to]
         return reached
 
-    def least_retention(self) -> int:
+    def retention_min(self) -> int:
         return min(queue.retention_ms[0] for queue in self.reach())
 
 
@@ -237,7 +234,7 @@ class Model:
             msg = self.messages.get(message.payload)
             if msg is None:
                 msg = self.messages[message.payload] = ModelMessage(queue, message, now, self.tick)
-                msg.earliest_expiry = now + queue.least_retention()
+                msg.earliest_expiry = now + queue.retention_min()
                 if message.delay_seconds is not None:
                     msg.delay_ms = message.delay_seconds * 1000
             else:
@@ -259,10 +256,7 @@ class Model:
 
     @staticmethod
     def _forgotten(queue: QueueModel, message: NewMessage, msg: ModelMessage, now: int) -> bool:
-        """True if the tokens of the first attempt to send this message may have been forgotten.
-
-        A purge takes deduplication ids; retry tokens stay.
-        """
+        """True if the tokens of the first attempt may have been forgotten: a purge takes deduplication ids."""
         if message.retry is not None and now < msg.asked_ms + queue.retry_ms:
             return False
         purged = queue.unsettled or queue.purged_at >= msg.asked_at
@@ -453,7 +447,7 @@ class Model:
                 if msg.why == LOOKED:
                     msg.why = ""
             self._fits(queue, one, msg, started, now, carried)
-            self._claimed(queue, one, msg, started, visibility_ms, asked, asked_at)
+            self._claimed(queue, one, msg, started, visibility_ms, asked, asked_at, now)
             if queue.fifo:
                 if one.number < last.get(one.group, 0):
                     raise Violation(f"group {one.group} is out of order within an answer")
@@ -471,7 +465,7 @@ class Model:
     def _fits(
         self, queue: QueueModel, one: ReceivedMessage, msg: ModelMessage, started: int, now: int, carried: int
     ) -> None:
-        """``carried``: receives before it came to this queue."""
+        """``carried``: receives before it arrived in this queue."""
         sources = [other for other in msg.home.reach() if other.dead_letter is queue and other.arn == one.origin]
         if carried < min((other.max_receives for other in sources), default=0) or (carried and one.origin is None):
             raise Violation(f"{msg.name} came to {queue.arn} with {carried} receives, from {one.origin}")
@@ -530,13 +524,15 @@ class Model:
         visibility_ms: int,
         asked: int,
         asked_at: int,
+        now: int,
     ) -> None:
         claims = msg.claims.setdefault((queue.pid, one.number), [])
         for claim in claims:
             if claim.receives == one.receives:
                 if claim.started != started or not queue.fifo:
                     raise Violation(f"{msg.name} was received as number {one.receives} twice")
-                claim.extend(started, asked + visibility_ms, asked_at)  # a repeated attempt
+                # A repeated attempt.  The claim may have ended before it, and a delete found it so.
+                claim.extend(now, asked + visibility_ms, asked_at)
                 return
             if claim.receives < one.receives and claim.held(started, queue.fifo):
                 raise Violation(
@@ -544,7 +540,7 @@ class Model:
                     f"while claim {claim.receives} held it: {claim.hidden}"
                 )
         cuts = [] if queue.fifo else msg.cuts.setdefault((queue.pid, one.number), [])
-        # A change by the handle of an earlier receive may have come between this one and its answer.
+        # A change by the handle of an earlier receive may have occurred between this one and its answer.
         early = [end for answered_at, end in cuts if answered_at > asked_at]
         claims.append(ClientClaim(one.receives, started, min([started + visibility_ms, *early]), cuts))
         unseen = queue.unseen + queue.receiving
@@ -680,19 +676,16 @@ class Model:
     def reconfiguring(self, queue: QueueModel) -> None:
         """Other settings were asked for: they may hold from now on."""
         self.tick += 1
-        least: dict[QueueModel, int] = {}
+        retention_min: dict[QueueModel, int] = {}
         for msg in self.within(queue):
-            if msg.home not in least:
-                least[msg.home] = msg.home.least_retention()
-            msg.earliest_expiry = min(msg.earliest_expiry, msg.asked_ms + least[msg.home])
+            if msg.home not in retention_min:
+                retention_min[msg.home] = msg.home.retention_min()
+            msg.earliest_expiry = min(msg.earliest_expiry, msg.asked_ms + retention_min[msg.home])
 
     # --- a look at all that is stored ---
 
     def seen(self, found: dict[bytes, list[tuple[QueueModel, int, int]]], started_at: int, now: int) -> None:
-        """Nothing is under way, and this is all there is: (queue, number, time sent) of each payload.
-
-        The look was taken between two times.  Nothing can be said of queues that damage has hit.
-        """
+        """Check all that is stored while nothing is under way: (queue, number, time sent) of each payload."""
         self.tick += 1
         for payload, places in found.items():
             msg = self.messages.get(payload)
@@ -711,7 +704,7 @@ class Model:
                     raise Violation(f"{msg.name} is in {queue.arn}")
                 if queue is msg.home.dead_letter and len(msg.home.reach()) == 2:
                     self._left_rightly(msg)
-                # One that was on its way elsewhere is judged again a second later.
+                # A message in transfer is checked again a second later.
                 late = EXPIRY_STEP_MS + (1000 if queue.leaves else 0)
                 if started_at > sent + queue.retention_ms[1] + late:
                     raise Violation(f"{msg.name} is still there {started_at - sent} ms after it was sent")
@@ -724,8 +717,8 @@ class Model:
                     continue  # in the window of payloads it may still be good
                 if msg.must and now < msg.earliest_expiry:
                     raise Violation(f"{msg.name} (number {msg.number}) is lost")
-                # By time alone it comes back when a restart sets the time back to the last row's.  It may have ended
-                # during the look: after the machine was suspended, the time goes on by minutes within a second of it.
+                # By time alone it returns when a restart sets the time back to the last row's.  It may have ended
+                # during the check: after a suspension of the machine, the time advances by minutes within a second.
                 msg.gone(LOOKED, NEVER, now if now >= msg.earliest_expiry else 0)
                 continue
             queue, number, sent = stored[0]
@@ -733,7 +726,7 @@ class Model:
                 msg.must = not msg.relaxed
                 msg.why = ""
             msg.answered_at = min(msg.answered_at, self.tick)
-            msg.earliest_expiry = sent + min(queue.least_retention(), msg.home.least_retention())
+            msg.earliest_expiry = sent + min(queue.retention_min(), msg.home.retention_min())
             if queue is msg.home and not queue.enters and not msg.relaxed:
                 if msg.number and number != msg.number:
                     raise Violation(f"{msg.name} has number {number}, its sender was told {msg.number}")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from tests.simulator.mutations.cluster import MUTATIONS
-from tests.simulator.mutations.cluster.registry import Focus
+from tests.simulator.mutations.tables import FOCUSES
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world.cluster import ClusterWorld
 
@@ -15,11 +14,8 @@ ALONE = frozenset({"wrong_clocks", "clocks_set_back", "outages", "forgetful", "s
 """Focuses whose runs are promised less, or that are for one journal or scenario alone."""
 
 
-FOCUSES: dict[str, Focus] = {one.focus.__name__: one.focus for one in MUTATIONS.values() if one.focus is not None}
-
-
-def together(chosen: Sequence[Focus]) -> Focus:
-    """One focus that makes the trouble of all of these: each fault of any, and each hook is told of everything."""
+def together(chosen: Sequence[str]) -> Callable[[ClusterWorld], None]:
+    """One focus that combines the faults of all of these; each hook is called for every event."""
 
     def focus_on_all(world: ClusterWorld) -> None:
         places = (
@@ -34,7 +30,7 @@ def together(chosen: Sequence[Focus]) -> Focus:
         for one in chosen:
             for place, name in places:
                 setattr(place, name, None)
-            one(world)
+            FOCUSES[one].apply(world)
             for number, (place, name) in enumerate(places):
                 if (hook := getattr(place, name)) is not None:
                     hooks[number].append(hook)
@@ -71,5 +67,5 @@ def focused(seed: int, count: int) -> tuple[ClusterWorld, str]:
     random = Random(f"focuses of {seed}")
     names = random.sample(sorted(FOCUSES.keys() - ALONE), count)
     scenario = random.choice(sorted(SCENARIOS.keys() - {"outages"}))
-    world = ClusterWorld(seed, local=False, scenario=scenario, focus=together([FOCUSES[name] for name in names]))
+    world = ClusterWorld(seed, local=False, scenario=scenario, focus=together(names))
     return world, f"{scenario}, {' and '.join(names)}"

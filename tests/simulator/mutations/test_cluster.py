@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.mutations import one_node
-from tests.simulator.mutations.cluster import MUTATIONS, run_mutated
-from tests.simulator.mutations.rules import RULES
+from tests.runner.long import all_but
+from tests.simulator.mutations.tables import CLUSTER, CLUSTER_SECONDS, FOCUSES, ONE_NODE, RULES, run_mutated
+from tests.simulator.world.cluster import ClusterWorld
 
 NOTICED_SOON = (
     "answered_before_the_row",
@@ -39,27 +39,34 @@ NOTICED_SOON = (
     "deletions_not_kept",
     "leftovers_not_collected",
 )
-RUNS_MOST = 12
+RUNS_MAX = 24
 
 
-@pytest.mark.parametrize("name", NOTICED_SOON)
+@pytest.mark.parametrize("name", all_but(NOTICED_SOON[:4], NOTICED_SOON))
 def test_rule_is_missed(name: str) -> None:
-    assert any(run_mutated(name, seed) is not None for seed in range(1, RUNS_MOST + 1))
+    assert any(run_mutated(name, seed) is not None for seed in range(1, RUNS_MAX + 1))
 
 
 @pytest.mark.parametrize("name", ["fence_read_of_one_machine", "answered_out_of_order"])
-def test_the_same_trouble_does_no_harm_with_the_rule_in_its_place(name: str) -> None:
+def test_the_same_faults_have_no_effect_with_the_rule_in_place(name: str) -> None:
     assert run_mutated(name, 1, taken_out=False) is None
 
 
-def test_each_rule_has_its_mutations_or_a_reason() -> None:
+@pytest.mark.long
+def test_a_focus_has_no_effect_in_another_scenario_than_its_mutations() -> None:
+    """The model once alarmed: a purge, a moving message and a repeated FIFO send."""
+    world = ClusterWorld(2, local=False, scenario="usual", focus=FOCUSES["dying_sources"].apply)
+    assert world.run(CLUSTER_SECONDS).counts["sent"]
+
+
+def test_each_rule_has_mutations_or_a_reason() -> None:
+    mutated = {one.rule for one in (*CLUSTER.values(), *ONE_NODE.values()) if one.rule}
     for rule in RULES:
-        mine = [one for one in MUTATIONS.values() if one.rule == rule.name]
-        assert mine or rule.node or rule.why_not, rule.name
-        assert set(rule.node) <= set(one_node.MUTATIONS)
-    assert {one.rule for one in MUTATIONS.values()} <= {rule.name for rule in RULES}
+        assert rule.name in mutated or rule.why_not, rule.name
+    assert mutated <= {rule.name for rule in RULES}
+    assert all(one.rule for one in CLUSTER.values())
 
 
 def test_the_page_lists_the_mutations() -> None:
     page = Path("docs/simulator.md").read_text()
-    assert set(re.findall(r"^\| [A-Z][^|]* \| `([a-z_]+)` \|", page, re.MULTILINE)) == set(MUTATIONS)
+    assert set(re.findall(r"^\| [A-Z][^|]* \| `([a-z_]+)` \|", page, re.MULTILINE)) == set(CLUSTER)

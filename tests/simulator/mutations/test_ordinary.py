@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.runner.long import all_but
 from tests.simulator.mutations.focuses import focused
-from tests.simulator.mutations.ordinary import ORDINARY, SEEDS_MAX, noticed_by, run_ordinary
-from tests.simulator.mutations.rules import RULES
+from tests.simulator.mutations.tables import ORDINARY, RULES, SEEDS_MAX, noticed_by, run_ordinary
 from tests.simulator.world.cluster import SECONDS
 
 PAGE = Path("docs/simulator.md")
@@ -40,11 +40,12 @@ def test_the_page_has_each_rule() -> None:
     assert all(NOTICED.values())
     for name, seeds in NOTICED.items():
         assert all(seed <= SEEDS_MAX for seed in seeds.values())
-        assert not (False in seeds and not ORDINARY[name].of_node)
-        assert not (True in seeds and not ORDINARY[name].of_cluster)
+        assert not (False in seeds and "one node" not in ORDINARY[name].runs)
+        assert not (True in seeds and "cluster" not in ORDINARY[name].runs)
 
 
-@pytest.mark.parametrize("name", sorted(ORDINARY))
+@pytest.mark.timeout(1200)  # the search among all seeds, if the page's seed notices nothing any more
+@pytest.mark.parametrize("name", all_but(["answered_before_it_is_synced", "epoch_stays"], sorted(ORDINARY)))
 def test_an_ordinary_seed_notices(name: str) -> None:
     """The page's seed, of one node if that shows it, or else the first one that does."""
     cluster, first = min(NOTICED[name].items())

@@ -1,10 +1,8 @@
-"""The queues of a simulated cluster, as its metadata have them: with their maps, and whoever changes these.
+"""The queues of a simulated cluster, as its metadata have them, with their maps, and the actor that changes these.
 
 A read or a change is decided at one moment; how it gets there, and what goes wrong on the way, is whose process asks
 (:class:`tests.simulator.checks.ledger.HostEntries`, :class:`tests.simulator.world.store.SimStore`).
 """
-
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -16,10 +14,11 @@ from typing import Protocol, TypeVar, cast
 import msgspec
 
 from backend.api import Peer
-from backend.resolver import Resolver, StoreResolver
+from backend.lookups import Resolver
+from backend.resolver import StoreResolver
 from frontend.queues.queues import Queues
-from frontend.request.settings import FrontendSettings
 from frontend.services import Services
+from frontend.settings import FrontendSettings
 from metadata_service.arn import QueueArn
 from metadata_service.clusters.partition_map import with_partitions
 from metadata_service.models import Partition, Queue
@@ -40,7 +39,7 @@ class Catalog:
     """All queues."""
 
     def __init__(self, first_partition: int, changed: Callable[[Queue], None]) -> None:
-        """``changed`` hears of each change of a queue when it takes effect."""
+        """``changed`` is called with each change of a queue when it takes effect."""
         self.queues: dict[int, Queue] = {}
         self.deleted: dict[int, Queue] = {}
         """Others, as they were last."""

@@ -13,9 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 from random import Random
 from typing import Any
 from unittest import mock
@@ -23,15 +21,15 @@ from uuid import UUID
 
 import msgspec
 
-from backend.api import AckLevel
+from backend.api import AckLevel, Command
 from backend.cluster.failure_detector import BEAT_SECONDS, DEAD_SECONDS
 from backend.cluster.liveness import WATCH_SECONDS
-from backend.cluster.member import LOOK_SECONDS
+from backend.cluster.member import POLL_SECONDS
 from backend.rpc.client import ClientLimits
 from backend.rpc.cluster_client import ClusterBackend
 from backend.serving.partition import OpenPartition
+from metadata_service.models import NewQueue
 from metadata_service.models import Queue as StoredQueue
-from metadata_service.models import new_queue
 from metadata_service.store import StoreError
 from tests.simulator.actors.callers import Callers
 from tests.simulator.actors.troubles import FRONTENDS, Troubles
@@ -50,9 +48,9 @@ from tests.simulator.world.loop import close_dead
 from tests.simulator.world.machines import NetMachines
 from tests.simulator.world.maps import Maps
 from tests.simulator.world.nodes import Nodes
+from tests.simulator.world.runs import RecordedRun, Report, deterministic
 from tests.simulator.world.store import SimStore
 from tests.simulator.world.wires import ServerHost, wire
-from tests.simulator.world.world import Report, deterministic
 
 SHARDS = 16
 """Fewer than a real cluster has: each has more to go through."""
@@ -60,13 +58,14 @@ SECONDS = 25.0
 """Virtual time of a run before everything is healed."""
 RESTS_SECONDS = 120.0
 """So long after the last fault everything works again."""
+FORGET_SECONDS = 10.0
+"""Longer than a copy of a call is on its way (:data:`tests.simulator.world.wires.MAY_ARRIVE_TWICE`)."""
 DAMAGE = ("journal damage: ", "stopped: ")
 """Beginnings of the lines with which a node reports a loss."""
 
 
-class ClusterWorld:
-    """A run in progress."""
-
+class ClusterWorld(RecordedRun):
+    loop: HostLoop
     limits = ClientLimits(call_seconds=4.0)
 
     def __init__(
@@ -87,18 +86,14 @@ class ClusterWorld:
         clients do differ further (:func:`tests.simulator.draws.vary`).
         ``sessions``: on the quorum journal entries are changed by the product's own code, over simulated sessions.
         """
-        self.seed = seed
-        self.random = random = Random(seed)
+        super().__init__(seed, trace)
+        random = self.random
         self.local = random.random() < 0.3 if local is None else local
         chosen = random.choice(tuple(SCENARIOS))
         self.scenario = scenario or ("usual" if self.local else chosen)
-        self.events: list[str] | None = [] if trace else None
-        self.counts: Counter[str] = Counter()
-        self.reports: list[str] = []
         self.error: BaseException | None = None
         self.over = False
         """Everything is healed."""
-        self._digest = blake2b(digest_size=16)
         self.loop = HostLoop(random, 0.0, lag=random.choice((0.0, 0.1)))  # type: ignore[abstract]
         self.net = Net(Random(random.random()))
         self.net.late = random.choice((0.0, 0.01, 0.05))
@@ -136,11 +131,11 @@ class ClusterWorld:
         self.troubles = Troubles(self)
         self.tasks: list[asyncio.Task[Any]] = []
         """Tasks of the world outside.  None may fail."""
-        self.when_answering: Callable[[ServerHost, str, tuple[Any, ...]], None] | None = None
-        """Told of each answer that is about to leave a node."""
+        self.when_answering: Callable[[ServerHost, Command[Any]], None] | None = None
+        """Called with each answer before it leaves a node."""
         self.weak_levels: tuple[AckLevel, ...] = (AckLevel.LEADER, AckLevel.NONE)
         self.when_mapped: Callable[[StoredQueue], None] | None = None
-        """Told of each map of a queue with partitions that it did not have, when it takes effect."""
+        """Called with each map of a queue that adds partitions, when it takes effect."""
         self.always: frozenset[str] = frozenset()
         """Queues that there are in any case."""
         self.fronts += [Front(name, self.queues_for(name)) for name in FRONTENDS]
@@ -151,7 +146,7 @@ class ClusterWorld:
         self.receives_max: tuple[int, ...] = (1, 2, 4)
         """Possible numbers of receives before a message is a dead letter, by queue."""
         self._stack = contextlib.ExitStack()
-        SCENARIOS[self.scenario](self)
+        SCENARIOS[self.scenario].apply(self)
         if varied:
             vary(self)
         if focus is not None:
@@ -192,7 +187,7 @@ class ClusterWorld:
         if mapped:
             self.mapped.append(number)
         partitions = self.catalog.new_partitions(random.choice((1, 2)) if mapped else 1)
-        stored = new_queue(number, partitions, ACCOUNT, name, attributes, {}, 0)
+        stored = NewQueue(ACCOUNT, name, attributes, {}, 0, 0).made(number, partitions)
         self.catalog.add(msgspec.structs.replace(stored, handle_key=number.to_bytes(16, "big")))
         return queue
 
@@ -210,14 +205,7 @@ class ClusterWorld:
         """The partitions that it has now, or had last."""
         return {one.id for one in self.catalog.last(queue.queue_id).partitions}
 
-    # --- what is told of the run ---
-
-    def event(self, what: str, *details: object) -> None:
-        self.counts[what] += 1
-        text = f"{self.loop.now:.6f} {what} {details}"
-        self._digest.update(text.encode())
-        if self.events is not None:
-            self.events.append(text)
+    # --- reports of the run --------
 
     def failed(self, error: BaseException) -> None:
         if self.error is None:
@@ -236,15 +224,19 @@ class ClusterWorld:
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
+        if self.local:  # on Cassandra a zombie continues for a while, and its answers do not count
+            owned = [shard for one in self.nodes.living() if one.node is not None for shard in one.node.owned]
+            if len(owned) != len(set(owned)):
+                raise Violation("a shard is served twice")
 
     # --- what processes reach ---
 
     def server(self, name: str) -> ServerHost | None:
         return self.nodes.processes.get(name)
 
-    def answering(self, server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(self, server: ServerHost, command: Command[Any]) -> None:
         if self.when_answering is not None:
-            self.when_answering(server, method, arguments)
+            self.when_answering(server, command)
 
     def entries(self, name: str) -> Any:
         """The entries of logs, shards and nodes, for this process."""
@@ -253,7 +245,6 @@ class ClusterWorld:
         return SessionEntries(self.ledger, name, self.loop) if self.sessions else HostEntries(self.ledger, name)
 
     def queues_for(self, name: str) -> HostQueues:
-        """The queues, for this process."""
         return HostQueues(self.catalog, self.entries(name))
 
     def everywhere(self, payload: bytes) -> bool:
@@ -283,7 +274,7 @@ class ClusterWorld:
         finally:
             self.end()
         self.counts.update(self.history.counts)
-        return Report(self.seed, self._digest.hexdigest(), self.counts, self.loop.now)
+        return self.report()
 
     def begin(self) -> None:
         """Start everything, until it works."""
@@ -306,11 +297,12 @@ class ClusterWorld:
     def _patched(self) -> Iterator[None]:
         random = Random(self.random.random())
         patches: dict[str, Any] = {
-            "backend.serving.shards.SHARDS": SHARDS,
+            "backend.api.SHARDS": SHARDS,
             "backend.recovery.checkpointer.LEFT_BEHIND_SECONDS": Random(f"sweeps of {self.seed}").choice((0.0, 3.0)),
+            "backend.serving.orphan_collector.FORGET_SECONDS": FORGET_SECONDS,
             "backend.cluster.member.SHARDS": SHARDS,
             "backend.cluster.member.BEAT_SECONDS": BEAT_SECONDS * self.haste,
-            "backend.cluster.member.LOOK_SECONDS": LOOK_SECONDS * self.haste,
+            "backend.cluster.member.POLL_SECONDS": POLL_SECONDS * self.haste,
             "backend.cluster.liveness.WATCH_SECONDS": WATCH_SECONDS * self.haste,
             "backend.cluster.failure_detector.BEAT_SECONDS": BEAT_SECONDS * self.haste,
             "backend.cluster.failure_detector.DEAD_SECONDS": DEAD_SECONDS * self.haste,
@@ -394,7 +386,7 @@ class ClusterWorld:
         return self.served_by_one() and all(one.node is not None and one.node.owned for one in self.nodes.living())
 
     def _rest(self) -> None:
-        """Everything is healed: it has to work again, and what is under way has to come to an end."""
+        """Check that after all faults the cluster works again, and that all operations in progress complete."""
         calls = self.callers.calls
         if not self.until(lambda: self.served_by_one() and not calls, RESTS_SECONDS):
             owned = {one.name: sorted(one.node.owned) if one.node else None for one in self.nodes.living()}
@@ -421,7 +413,7 @@ class ClusterWorld:
         ]
 
     def _empty(self) -> None:
-        """Receive and delete all that there is, and hold it against what clients were told."""
+        """Receive and delete all messages, and compare them with the answers to clients."""
         self.loop.run_for(40.0)  # what was in flight is visible again
         self.check()
         found: dict[bytes, list[tuple[QueueHistory, Place]]] = {}
@@ -442,7 +434,7 @@ class ClusterWorld:
             raise Violation("a partition that has drained does not retire")
         if self.scenario == "outages" and self.ledger.sealed:
             raise Violation(f"the store was away, nodes were not, and {self.ledger.sealed} was fenced")
-        if self._partitions(deleted=True):  # who deleted the queue could not tell all of its partitions
+        if self._partitions(deleted=True):  # the deletion could not notify all of its partitions
             for process in self.nodes.living():
                 self.nodes.kill(process)
             self._rest()

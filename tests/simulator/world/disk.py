@@ -9,8 +9,6 @@ itself.  What it does that a kind disk would not:
 * it fills up, flips bits, and loses power in the middle of a chain of operations.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -26,7 +24,7 @@ BLOCK_BYTES = 4096
 
 
 class PowerCut(BaseException):
-    """The machine has stopped in the middle of an operation.  Nothing of the running process may go on."""
+    """The machine has stopped in the middle of an operation.  The running process must not continue."""
 
 
 class _File:
@@ -77,7 +75,7 @@ class SimDisk:
         self.cold = cold
         """Probability that a read finds nothing in the page cache."""
         self.failing_syncs = 0
-        """So many syncs to come fail with EIO."""
+        """Number of following syncs that fail with EIO."""
         self.unreadable: set[str] = set()
         """Reads of these files fail with EIO."""
         self.bad_blocks: set[tuple[str, int]] = set()
@@ -101,7 +99,7 @@ class SimDisk:
     # --- what tests do to it ---
 
     def crash(self) -> None:
-        """The power goes, and comes back.  The process is gone: its descriptors, locks and unfinished work."""
+        """Cut the power and restore it.  The process is lost, with its descriptors, locks and unfinished work."""
         for path in sorted(set(self._names) | set(self._durable)):
             now, then = self._names.get(path), self._durable.get(path)
             if (path in self._names, now) != (path in self._durable, then) and self.random.random() < 0.5:
@@ -117,7 +115,7 @@ class SimDisk:
         self._process_ends()
 
     def kill(self) -> None:
-        """The process is gone, the machine goes on: what was written stays in the page cache."""
+        """Kill the process, not the machine: written data stay in the page cache."""
         self._process_ends()
 
     def cut_power_at(self, operations: int) -> None:
@@ -329,7 +327,7 @@ class SimDisk:
             try:
                 result = function(*args, **kwargs)
             except PowerCut:
-                return  # nobody is left to be told
+                return  # no process is left to be notified
             except Exception as error:
                 future.set_exception(error)
             else:

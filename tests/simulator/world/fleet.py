@@ -5,18 +5,16 @@ for comes: its coroutines stay where they are.  It may be killed before a given 
 or of the metadata, so that a test can try them all.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
-from backend.api import SHARDS, NewMessage, PartitionSettings, Receive, ReceivedMessage, Target
+from backend import api
+from backend.api import shard_of
+from backend.clocks.node_clock import SteadyClock
 from backend.journal.local.log import LogSettings
 from backend.node import Node, NodeSettings
-from backend.serving.node_clock import SteadyClock
-from backend.serving.shards import shard_of
 from tests.simulator.world.disk import PowerCut, SimDisk
 from tests.simulator.world.loop import SimLoop, close_dead
 from tests.simulator.world.store import SimStore
@@ -30,10 +28,7 @@ READS = frozenset({"logs", "shards", "settings", "target", "heartbeats", "cluste
 
 
 class SimProcess(SimDisk):
-    """A process's hold on the machine's disk: its descriptors, its locks, and what it has under way.
-
-    With :attr:`store`, its hold on the metadata.
-    """
+    """A process's hold on the disk (descriptors, locks, work under way) and, with :attr:`store`, on the metadata."""
 
     _processes = 0
 
@@ -61,7 +56,7 @@ class SimProcess(SimDisk):
         self._fds.clear()
 
     def step(self) -> bool:
-        """Before a change.  Whether the process dies of it."""
+        """Called before a change; returns whether the process dies at it."""
         if self.alive and self.steps == self.kill_at:
             self.kill()
         self.steps += 1
@@ -165,19 +160,19 @@ class Fleet:
     def kill(self, name: str) -> None:
         self.processes[name].kill()
 
-    def queue(self, node: Node, number: int, **settings: Any) -> Target:
-        made = PartitionSettings(number, number, 1, f"queue{number}", bytes(16), **settings)
+    def queue(self, node: Node, number: int, **settings: Any) -> api.Target:
+        made = api.PartitionSettings(number, number, 1, f"queue{number}", bytes(16), **settings)
         self.store.queues[number] = made
-        self.run(node.configure(made))
-        return Target(number, number, 1)
+        self.run(node.call(api.Configure(made)))
+        return api.Target(number, number, 1)
 
-    def send(self, node: Node, target: Target, *bodies: bytes) -> None:
-        self.run(node.send(target, [NewMessage(body) for body in bodies]))
+    def send(self, node: Node, target: api.Target, *bodies: bytes) -> None:
+        self.run(node.call(api.Send(target, [api.NewMessage(body) for body in bodies])))
 
-    def receive(self, node: Node, target: Target, seconds: int = 30) -> list[ReceivedMessage]:
-        return self.run(node.receive(target, Receive(10, seconds)))
+    def receive(self, node: Node, target: api.Target, seconds: int = 30) -> list[api.ReceivedMessage]:
+        return self.run(node.call(api.Receive(target, api.ReceiveOptions(10, seconds))))
 
-    def all_bodies(self, node: Node, target: Target) -> list[bytes]:
+    def all_bodies(self, node: Node, target: api.Target) -> list[bytes]:
         """Receive all visible messages; they are in flight afterwards."""
         found: list[bytes] = []
         while received := self.receive(node, target, 6000):
@@ -185,7 +180,7 @@ class Fleet:
         return sorted(found)
 
     def close(self) -> None:
-        # The tasks of dead processes wait for what nobody holds any more.
+        # The tasks of dead processes wait for objects that are no longer referenced.
         failures = [text for text in self.loop.failures if not text.startswith("Task was destroyed")]
         assert not failures, failures
         close_dead(self.loop.bury())
@@ -193,4 +188,4 @@ class Fleet:
 
 def partition_of(shard: int, nth: int = 0) -> int:
     """A partition that hashes to this shard."""
-    return [number for number in range(1, 100 * SHARDS) if shard_of(number) == shard][nth]
+    return [number for number in range(1, 100 * api.SHARDS) if shard_of(number) == shard][nth]

@@ -1,13 +1,11 @@
 """The frontends of a simulated cluster: what is in them between a call and the backend, as it is."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
 
-from backend.api import Counters, HandleOutcome, NewMessage, Receive, ReceivedMessage, SendResult
+from backend import api
 from backend.cluster.repartition import Splits
 from backend.rpc.cluster_client import ClusterBackend
 from frontend.queues.queues import Queues
@@ -46,7 +44,7 @@ class Front(Host):
         return queue
 
     def hear_of(self, queue: Queue) -> None:
-        """It is told that a queue has changed: a hint, which may be lost."""
+        """Drop a changed queue from the cache, as an invalidation message, which may be lost, would."""
         self._metadata.outdate(queue.account, queue.name, queue.queue_id, queue.version)
 
     async def _view(self, arn: str) -> QueueView:
@@ -55,26 +53,31 @@ class Front(Host):
             raise QueueNotFound(arn)
         return view
 
-    async def send(self, arn: str, messages: Sequence[NewMessage]) -> list[SendResult]:
-        return await self.queues.run(await self._view(arn), self.backend.send, messages)
-
-    async def receive(self, arn: str, command: Receive) -> list[ReceivedMessage]:
+    async def _call(self, arn: str, make: Callable[[api.Target], api.PartitionCommand[api.Answer]]) -> api.Answer:
         view = await self._view(arn)
-        command = msgspec.structs.replace(command, dead_letter=await self.queues.dead_letter(view))
-        return await self.queues.run(view, self.backend.receive, command)
+        return await self.queues.call(view, make(view.target))
 
-    async def delete(self, arn: str, handles: Sequence[str]) -> list[HandleOutcome]:
-        return await self.queues.run(await self._view(arn), self.backend.delete, handles)
+    async def send(self, arn: str, messages: Sequence[api.NewMessage]) -> list[api.SendResult]:
+        return await self._call(arn, lambda target: api.Send(target, messages))
 
-    async def change_visibility(self, arn: str, changes: Sequence[tuple[str, int]]) -> list[HandleOutcome]:
-        return await self.queues.run(await self._view(arn), self.backend.change_visibility, changes)
+    async def receive(self, arn: str, options: api.ReceiveOptions) -> list[api.ReceivedMessage]:
+        view = await self._view(arn)
+        options = msgspec.structs.replace(options, dead_letter=await self.queues.dead_letter(view))
+        return await self.queues.call(view, api.Receive(view.target, options))
 
-    async def counters(self, arn: str) -> Counters:
-        return await self.queues.run(await self._view(arn), self.backend.counters)
+    async def delete(self, arn: str, handles: Sequence[str]) -> list[api.HandleOutcome]:
+        return await self._call(arn, lambda target: api.Delete(target, handles))
+
+    async def change_visibility(self, arn: str, changes: Sequence[tuple[str, int]]) -> list[api.HandleOutcome]:
+        return await self._call(arn, lambda target: api.ChangeVisibility(target, changes))
+
+    async def counters(self, arn: str) -> api.Counters:
+        return await self._call(arn, api.CountMessages)
 
     async def purge(self, arn: str) -> None:
         queue = await self._metadata.begin_purge((await self._view(arn)).queue, now_ms=0, interval_seconds=0)
-        await self.queues.run(self.queues.view(queue), self.backend.purge, queue.purge_id)
+        view = self.queues.view(queue)
+        await self.queues.call(view, api.Purge(view.target, queue.purge_id))
 
     async def delete_queue(self, arn: str) -> None:
         """As an answer says it: no partition has anything of it any more."""
@@ -82,10 +85,10 @@ class Front(Host):
         await self.queues.drop(self.queues.view(queue))
 
     async def start_move(self, arn: str) -> Any:
-        return await self.queues.run(await self._view(arn), self.backend.start_move, None, 0)
+        return await self._call(arn, lambda target: api.StartMove(target, None, 0))
 
     async def cancel_a_move(self, arn: str) -> None:
         view = await self._view(arn)
-        tasks = await self.queues.run(view, self.backend.list_moves)
+        tasks = await self.queues.call(view, api.ListMoves(view.target))
         if tasks:
-            await self.queues.run(view, self.backend.cancel_move, tasks[0].task_id)
+            await self.queues.call(view, api.CancelMove(view.target, tasks[0].task_id))

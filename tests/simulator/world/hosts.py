@@ -2,7 +2,7 @@
 
 Whatever a process has under way belongs to it: a callback is run in the context that it was registered in, and the
 context says whose it is.  So a process that is killed does nothing more, in the middle of whatever it was at, and one
-that is stopped (SIGSTOP, a suspended machine) goes on later with all that was meant for it meanwhile, while the others
+that is stopped (SIGSTOP, a suspended machine) continues later with everything that arrived meanwhile, while the others
 have gone on without it.
 """
 
@@ -12,10 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from tests.simulator.world.loop import SPIN_MOST, SimHandle, SimLoop, Stuck
+from tests.simulator.world.loop import SPIN_MAX, SimHandle, SimLoop, Stuck
 
 HOST: ContextVar[Host | None] = ContextVar("host", default=None)
 """The process that is running; None: the world outside."""
@@ -36,7 +37,6 @@ class Host:
         self.context.run(HOST.set, self)
 
     def run(self, loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Task[Any]:
-        """Begin this in the process."""
         task: asyncio.Task[Any] = self.context.run(loop.create_task, work)
         return task
 
@@ -44,10 +44,12 @@ class Host:
 class HostHandle(SimHandle):
     __slots__ = ("context", "host")
 
-    def __init__(self, callback: Any, args: tuple[Any, ...], due: float, context: Context | None) -> None:
-        super().__init__(callback, args, due)
-        self.context = copy_context() if context is None else context
-        self.host = self.context.get(HOST)
+    def __init__(self, callback: Any, args: tuple[Any, ...], due: float, context: Context) -> None:
+        self.callback = callback
+        self.args = args
+        self.due = due
+        self.context = context
+        self.host = context.get(HOST)
 
 
 class HostLoop(SimLoop):
@@ -70,14 +72,28 @@ class HostLoop(SimLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        handle = HostHandle(callback, args, self.now, context)
+        handle = HostHandle(callback, args, self.now, copy_context() if context is None else context)
         self._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
 
-    def _handle(self, callback: Any, args: tuple[Any, ...], due: float) -> SimHandle:
-        return HostHandle(callback, args, due, None)
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
+        handle = HostHandle(callback, args, when, copy_context() if context is None else context)
+        self._count += 1
+        heappush(self._timers, (when, self._count, handle))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
+        when = self.now + delay
+        handle = HostHandle(callback, args, when, copy_context() if context is None else context)
+        self._count += 1
+        heappush(self._timers, (when, self._count, handle))
+        return handle
 
     def kill(self, host: Host) -> None:
         """Nothing of it happens any more, and what it was connected to notices."""
@@ -95,8 +111,10 @@ class HostLoop(SimLoop):
             self._ready.extend(held)
 
     def _run_ready(self, reached: Callable[[], bool] | None) -> None:
+        # Most of a run's time is spent here, so nothing is called that can be written out.
         ready: deque[Any] = self._ready
-        while ready and not self._is_over(reached) and not self._is_late():
+        timers = self._timers
+        while ready and not self.halted and self.now <= self._deadline and (reached is None or not reached()):
             handle = ready.popleft()
             callback, host = handle.callback, handle.host
             if callback is None:
@@ -112,10 +130,13 @@ class HostLoop(SimLoop):
             except Exception as error:
                 self.failures.append(f"a callback raised {error!r}")
             self._spin += 1
-            if self._spin > SPIN_MOST:
+            if self._spin > SPIN_MAX:
                 raise Stuck("the loop spins")
             if self.cost_seconds:
-                self._took_time()
+                now = self.now = self.now + self.cost_seconds
+                while timers and timers[0][0] <= now:
+                    ready.append(heappop(timers)[2])
+                    self._spin = 0
 
     def bury(self) -> list[asyncio.Task[Any]]:
         self._ready.clear()
@@ -141,8 +162,7 @@ class Net:
         self.twice_seconds = 0.0
         """Longest time that the second copy is on its way, beside the usual."""
         self.send_seconds_max = float("inf")
-        """Longest time that a send with tokens is on its way before it is lost: a copy of one that was stored is to be
-        recognized, and the window of its tokens may be short."""
+        """Longest time that a send with tokens is on its way: a copy must arrive within the window of its tokens."""
         self._cut: dict[tuple[str, str], int] = {}
 
     def cut(self, source: str, to: str) -> None:

@@ -1,13 +1,11 @@
-"""An event loop in virtual time, whose every choice comes from a seed.
+"""An event loop in virtual time, all of whose choices are drawn from a seed.
 
 Time passes only when nothing is ready to run.  What asyncio leaves open is chosen by the generator: which of the timers
 that are due together (completions of the disk, arrivals of clients) runs first, and how late the loop comes to look.
 Callbacks that are ready run in the order they were registered in, for asyncio promises that.
 
-A process that dies takes its loop with it: the driver stands outside, drops the loop and goes on with another.
+A process dies with its loop: the driver, outside the loop, drops it and continues with another.
 """
-
-from __future__ import annotations
 
 import asyncio
 import warnings
@@ -21,12 +19,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SPIN_MOST = 200_000
+SPIN_MAX = 200_000
 """So many callbacks without any time passing are a loop that never ends."""
 
 
 class Stuck(Exception):
-    """Something is waited for that never comes, or the loop spins."""
+    """A wait never ends, or the loop spins."""
 
 
 class SimHandle:
@@ -59,11 +57,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.lag = lag
         """Probability that the loop is late, so that several timers are due together."""
         self.cost_seconds = 0.0
-        """Time that a callback takes: timers come due while others are run, as they do in a real loop."""
+        """Time that a callback takes: timers become due while others run, as in a real loop."""
         self.halted = False
-        """Set to make the driver's turn come at once (a power cut)."""
+        """Set to return to the driver at once (a power cut)."""
         self.failures: list[str] = []
-        """Exceptions that nobody has looked at."""
+        """Exceptions that were not retrieved."""
         self._ready: deque[SimHandle] = deque()
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._count = 0
@@ -102,13 +100,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        handle = self._handle(callback, args, when)
+        handle = SimHandle(callback, args, when)
         self._count += 1
         heappush(self._timers, (when, self._count, handle))
         return handle
-
-    def _handle(self, callback: Any, args: tuple[Any, ...], due: float) -> SimHandle:
-        return SimHandle(callback, args, due)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
@@ -124,23 +119,22 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Let so much time pass."""
         self._run(self.now + seconds, None)
 
-    def complete(self, work: Coroutine[Any, Any, T], seconds_most: float) -> T | None:
+    def complete(self, work: Coroutine[Any, Any, T], seconds_max: float) -> T | None:
         """Run until this is done; None if the loop was halted before.  Raises what it raises, and :class:`Stuck`."""
         task = self.create_task(work)
-        self.until(task.done, seconds_most)
+        self.until(task.done, seconds_max)
         if not task.done():
             return None
         result: T = task.result()
         return result
 
-    def until(self, reached: Callable[[], bool], seconds_most: float) -> None:
+    def until(self, reached: Callable[[], bool], seconds_max: float) -> None:
         """Run until the condition holds, or the loop is halted."""
-        self._run(self.now + seconds_most, reached)
+        self._run(self.now + seconds_max, reached)
         if not self.halted and not reached():
-            raise Stuck(f"not reached within {seconds_most} s")
+            raise Stuck(f"not reached within {seconds_max} s")
 
     def waiting(self) -> int:
-        """Timers that are set."""
         return sum(1 for _, _, handle in self._timers if handle.callback is not None)
 
     def _run(self, deadline: float, reached: Callable[[], bool] | None) -> None:
@@ -182,7 +176,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             except Exception as error:
                 self.failures.append(f"a callback raised {error!r}")
             self._spin += 1
-            if self._spin > SPIN_MOST:
+            if self._spin > SPIN_MAX:
                 raise Stuck("the loop spins")
             if self.cost_seconds:
                 self._took_time()
@@ -210,7 +204,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return True
 
     def bury(self) -> list[asyncio.Task[Any]]:
-        """The process has died: none of its tasks runs on.  Whoever holds them closes them when all is over."""
+        """End the process: none of its tasks continues.  The owner of the tasks closes them at the end of the run."""
         self._ready.clear()
         self._timers.clear()
         dead = [task for task in asyncio.all_tasks(self) if not task.done()]
@@ -220,7 +214,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def close_dead(dead: list[asyncio.Task[Any]]) -> None:
-    """Let go of what the tasks of dead processes hold; what they would still like to do comes to nothing."""
+    """Release the objects held by the tasks of dead processes; their remaining actions have no effect."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of coroutines that never began
         while dead:

@@ -1,7 +1,5 @@
 """The machines that keep a simulated cluster's tables, each with its ways to each client."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
@@ -57,7 +55,7 @@ class NetMachines(Machines):
         self.scan_seconds = 0.0
         """So long it takes at most to list the rows of a segment, beside the usual."""
         self.when_listed: Callable[[int, int], None] | None = None
-        """Told of each segment (log, number) whose rows somebody has listed."""
+        """Called with each segment (log, number) whose rows were listed."""
         self.far: Callable[[str, int], float] | None = None
         """Seconds more on the way between a client and a machine."""
         self.stuck = 0.0
@@ -68,7 +66,7 @@ class NetMachines(Machines):
         """Only rows with records of this kind; 0: of any."""
         self.stuck_seconds = 3.0
         self.when_stuck: Callable[[str], None] | None = None
-        """Told of the client whose row that is."""
+        """Called with the client that wrote the row."""
         self.mute: set[str] = set()
         """Clients whose rows reach no machine."""
         self._held: dict[RowKey, tuple[int, bytes]] = {}
@@ -108,7 +106,7 @@ class NetMachines(Machines):
             self._let_go_in(self.random.random() * 0.3, key)
 
     def _let_go_in(self, seconds: float, key: RowKey) -> None:
-        """It is on its way whatever becomes of whoever sent it."""
+        """Deliver the request even if its sender dies."""
         Context().run(asyncio.get_running_loop().call_later, seconds, self._release, key)
 
     def _release(self, key: RowKey) -> None:
@@ -216,9 +214,9 @@ class HostTables(QuorumTables):
     _wait: Any = CassandraTables._wait
     _end_hold: Any = CassandraTables._end_hold
 
-    async def numbers(self, log_id: int, segment: int, least: int) -> list[int]:
+    async def numbers(self, log_id: int, segment: int, row_min: int) -> list[int]:
         found = await self._selected(("journal", log_id, segment))
-        return [row for (row,) in found if row >= least]
+        return [row for (row,) in found if row >= row_min]
 
     async def row_sizes(self, log_id: int, segment: int) -> list[tuple[int, int]]:
         machines = self._net_machines

@@ -1,4 +1,4 @@
-"""Whoever changes the maps of queues in a simulated cluster, and finishes what was begun: the manager outside."""
+"""Changes the maps of queues in a simulated cluster, and completes started changes, as the out-cluster manager does."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 LINGER_SECONDS = 3
 """A real partition stays for as long as a claim can last."""
-LOOK_SECONDS = 0.5
-OPEN_MOST = 6
+POLL_SECONDS = 0.5
+OPEN_MAX = 6
 """Partitions of a queue that take sends."""
 REFUSED = (BackendError, StoreError, SqsError, ConditionFailed, NotPossible)
 
@@ -45,7 +45,6 @@ class Maps:
         return [queues[queue_id] for queue_id in self._world.mapped if queue_id in queues]
 
     async def change(self, random: Random) -> None:
-        """Begin one change."""
         if self._world.mapped:
             self.begin(random.choice(self._world.mapped), random)
 
@@ -62,7 +61,7 @@ class Maps:
             act = random.choice(self.acts)
             if move is not None:
                 act, some = "move", [move]
-            if act == "split" and len(now) < OPEN_MOST:
+            if act == "split" and len(now) < OPEN_MAX:
                 await front.splits.split(queue, [0])
             elif act == "move":
                 await front.splits.move(queue, dict.fromkeys(some, 0))
@@ -73,10 +72,10 @@ class Maps:
             self._world.counts["map not changed"] += 1
 
     async def run(self) -> None:
-        """Finish what was begun, also when the world is healed."""
+        """Complete started changes, also after the last fault."""
         world = self._world
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             for queue_id in world.mapped:
                 front = self._random.choice(world.fronts)
                 work = front.run(world.loop, self._finish(front, queue_id))

@@ -1,4 +1,4 @@
-"""The backend nodes of a simulated cluster: started, killed, and started again by whoever watches over them."""
+"""The backend nodes of a simulated cluster: started, killed, and restarted by their supervisors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from backend.api import BackendError
+from backend.clocks.node_clock import SteadyClock
 from backend.cluster.liveness import WATCH_SECONDS, clock_at_start, recovered_by_others
 from backend.cluster.member import Member
 from backend.journal.cassandra.journal import CassandraJournal
 from backend.journal.cassandra.log import CassandraLogSettings
-from backend.journal.cassandra.table_interface import ROWS_MOST
+from backend.journal.cassandra.table_interface import ROWS_MAX
 from backend.journal.local.log import LogSettings
-from backend.journal.local.segments import LogInUse
+from backend.journal.types import LogInUse
 from backend.node import Node, NodeSettings
 from backend.rpc.cluster_client import ClusterBackend
-from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
 from tests.simulator.clocks import let_the_first_be_alone
@@ -55,11 +55,11 @@ class Nodes:
         self.processes: dict[str, NodeProcess] = {}
         """The last process of each."""
         self.gone: set[str] = set()
-        """Nodes that never come back."""
+        """Nodes that never restart."""
         self.offsets = dict.fromkeys(self.names, 0.0)
         """Seconds that their wall clocks are off."""
         self.first: str | None = None
-        """The one that comes back first, and alone, when all were killed together."""
+        """The node that restarts first, and alone, after all were killed together."""
         self.alone_seconds = 0.0
         self.all_killed_at: float | None = None
         """The last time of that."""
@@ -68,13 +68,13 @@ class Nodes:
         self.checkpoint_segments = random.choice((1, 2, 4))
         self.segment_bytes = random.choice((4, 16)) << 10
         rows = Random(f"rows of {world.seed}")
-        self.segment_rows = rows.choice((ROWS_MOST, 16, 5))
+        self.segment_rows = rows.choice((ROWS_MAX, 16, 5))
         """On the quorum journal: few, so that a segment ends with any kind of row, empty ones included."""
         self.idle_seconds = rows.choice((0.5, 0.05))
         """After so long without a commit, an empty row is written."""
         self.row_bytes = random.choice((1, 4)) << 10
         self.rows_at_once = random.choice((4, 8))
-        self.window_bytes = random.choice((0, 20_000, 1 << 20))
+        self.payload_cache_bytes = random.choice((0, 20_000, 1 << 20))
         self.wait_for_others = False
         """A node that starts waits until others have recovered what it has left, as a real process does."""
         self._world = world
@@ -120,7 +120,6 @@ class Nodes:
             self._world.loop.kill(process)
 
     def kill_all(self) -> None:
-        """Kill all that live, together."""
         self.all_killed_at = self._world.loop.now
         for process in self.living():
             self.kill(process)
@@ -158,7 +157,6 @@ class Nodes:
         self.kill(process)
 
     async def _serve(self, process: NodeProcess) -> None:
-        """Process of a node."""
         world, name, rate = self._world, process.name, self.rates[process.name]
         loop, store = world.loop, self.store_of(process)
 
@@ -173,18 +171,18 @@ class Nodes:
         async def nodes() -> dict[str, Any]:
             return {beat.node: beat.address for beat in await store.heartbeats()}
 
-        elsewhere = await ClusterBackend.connect(nodes, secret=bytes(16), name=name, limits=world.limits)
+        other_cluster = await ClusterBackend.connect(nodes, secret=bytes(16), name=name, limits=world.limits)
         resolver = resolver_over(world.queues_for(name))
         settings = NodeSettings(
             name,
             LogSettings(segment_bytes=max(16 << 10, self.segment_bytes), row_bytes=self.row_bytes, low_water_bytes=0),
             checkpoint_segments=self.checkpoint_segments,
-            window_bytes=self.window_bytes,
+            payload_cache_bytes=self.payload_cache_bytes,
             shards=(),
         )
         if process.process is not None:
             node = await Node.start(
-                process.process, "/journal", store, resolver, clock=clock, settings=settings, elsewhere=elsewhere
+                process.process, "/journal", store, resolver, clock=clock, settings=settings, peers=other_cluster
             )
         else:
             tables = HostTables(world.machines, name, store.end_hold)
@@ -202,9 +200,9 @@ class Nodes:
                 resolver,
                 clock=clock,
                 settings=settings,
-                elsewhere=elsewhere,
+                peers=other_cluster,
             )
-        member = Member(name, node, store, wall_ms, name, acquaint_seconds=WATCH_SECONDS * world.haste)
+        member = Member(name, node, store, wall_ms, name, observe_seconds=WATCH_SECONDS * world.haste)
         member.start()
         process.node, process.member, process.backend = node, member, node
         world.event("started", name, node.ownership.log_id)

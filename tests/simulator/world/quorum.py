@@ -1,4 +1,4 @@
-"""Tables with quorum semantics, in memory: writes that are late, that are lost, that nobody knows the outcome of.
+"""Tables with quorum semantics, in memory: writes that are late, are lost, or have unknown outcomes.
 
 Each of some machines has its own copy.  A write goes to all of them, arrives at each after a while of its own, or
 never, and is answered when a majority has it.  A read asks all, waits for a majority, and brings what it has found to
@@ -15,7 +15,16 @@ from copy import copy
 from random import Random
 from typing import Any
 
-from backend.journal.cassandra.table_interface import CHUNK_BYTES, StateRead, Unanswered, Written, chunks_of
+from backend.extent_ids import ExtentId
+from backend.journal.cassandra.table_interface import (
+    BLOCK_BYTES,
+    BLOCKS_PER_READ,
+    ExtentBlock,
+    StateRead,
+    Unanswered,
+    Written,
+    blocks_of,
+)
 
 Key = tuple[Any, ...]
 
@@ -75,7 +84,6 @@ class Machines:
             machine.store(("entry", log_id), (), version, state)
 
     def everywhere(self, partition: Key, row: Key) -> bool:
-        """True if all machines have it."""
         return all(row in machine.cells.get(partition, {}) for machine in self.machines)
 
     def cells(self, partition: Key) -> dict[Key, Any]:
@@ -105,17 +113,17 @@ class Machines:
         """
         loop = asyncio.get_running_loop()
         answers: list[tuple[Machine, Any]] = []
-        told = False
+        answered = False
         self.statements += 1
         caller, outside = copy_context(), Context()
         """Messages in transit do not stop when the client does."""
 
         def report(result: list[tuple[Machine, Any]] | Unanswered) -> None:
-            nonlocal told
+            nonlocal answered
             if client.held_until > loop.time():
                 loop.call_at(client.held_until + self.random.random() / 1000, report, result)
-            elif not told:
-                told = True
+            elif not answered:
+                answered = True
                 timeout.cancel()
                 loop.call_soon(done, result, context=caller)
 
@@ -124,9 +132,9 @@ class Machines:
             if machine.up:
                 answer = what(machine)
                 if (back := self.delay(client, number, back=True)) is not None:
-                    loop.call_later(back, hear, machine, answer)
+                    loop.call_later(back, on_answer, machine, answer)
 
-        def hear(machine: Machine, answer: Any) -> None:
+        def on_answer(machine: Machine, answer: Any) -> None:
             answers.append((machine, answer))
             if len(answers) == (needed or self.majority):
                 report(list(answers))
@@ -154,7 +162,7 @@ class QuorumTables:
         self._client = self
         self._needed: int | None = None
 
-    def everyone(self) -> QuorumTables:
+    def at_consistency_all(self) -> QuorumTables:
         tables = copy(self)
         tables._needed = len(self._machines.machines)
         return tables
@@ -216,7 +224,7 @@ class QuorumTables:
     def put_row(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self._write(lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data), done)
 
-    def put_row_everywhere(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
+    def put_row_at_all(self, log_id: int, segment: int, row: int, data: bytes, done: Written) -> None:
         self._machines.ask(
             self,
             lambda machine: machine.store(("journal", log_id, segment), (row,), 1, data),
@@ -250,15 +258,15 @@ class QuorumTables:
 
     async def put_file(self, log_id: int, file: int, chunks: Sequence[bytes]) -> None:
         size_bytes = sum(map(len, chunks))
-        assert all(len(chunk) == CHUNK_BYTES for chunk in chunks[:-1])
+        assert all(len(chunk) == BLOCK_BYTES for chunk in chunks[:-1])
         await self._written(lambda machine: machine.store(("files", log_id, file), (file,), 1, size_bytes))
         for number, chunk in enumerate(chunks):
             await self._written(lambda machine, n=number, c=chunk: machine.store(("pieces", log_id, file), (n,), 1, c))  # type: ignore[misc]
 
     async def get_bytes(self, log_id: int, file: int, offset: int, length: int) -> bytes:
-        wanted = chunks_of(offset, length)
+        wanted = blocks_of(offset, length)
         found = await self._selected(("pieces", log_id, file))
-        skipped = offset - wanted.start * CHUNK_BYTES
+        skipped = offset - wanted.start * BLOCK_BYTES
         return b"".join(found.get((number,), b"") for number in wanted)[skipped : skipped + length]
 
     async def files(self, log_id: int) -> list[tuple[int, int]]:
@@ -271,3 +279,24 @@ class QuorumTables:
     async def drop_file(self, log_id: int, file: int, size_bytes: int) -> None:
         await self._written(lambda machine: machine.delete(("pieces", log_id, file), 2))
         await self._written(lambda machine: machine.delete(("files", log_id, file), 2))
+
+    async def add_extent(self, shard: int, extent: ExtentId) -> None:
+        await self._written(lambda machine: machine.store(("extents", shard, extent), extent, 1, True))
+
+    async def put_blocks(self, extent: ExtentId, blocks: Sequence[ExtentBlock]) -> None:
+        for start, data in blocks:
+            await self._written(lambda machine, s=start, d=data: machine.store(("blocks", extent), (s,), 1, d))  # type: ignore[misc]
+
+    async def get_blocks(
+        self, extent: ExtentId, start: int, end: int, blocks_max: int = BLOCKS_PER_READ
+    ) -> list[ExtentBlock]:
+        found = await self._selected(("blocks", extent))
+        return [ExtentBlock(at, data) for (at,), data in found.items() if start <= at < end][:blocks_max]
+
+    async def extents(self, shard: int) -> list[ExtentId]:
+        known = {key[2] for one in self._machines.machines for key in one.cells if key[:2] == ("extents", shard)}
+        return [extent for extent in sorted(known) if await self._selected(("extents", shard, extent))]
+
+    async def drop_extent(self, shard: int, extent: ExtentId) -> None:
+        await self._written(lambda machine: machine.delete(("blocks", extent), 2))
+        await self._written(lambda machine: machine.delete(("extents", shard, extent), 2))

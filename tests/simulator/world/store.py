@@ -4,8 +4,6 @@ It outlives processes like a database does.  A change takes a moment, may be ref
 applied without its caller hearing of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
@@ -21,8 +19,7 @@ T = TypeVar("T")
 
 
 class SimStore:
-    """Implements the stores of entries and of the cluster (:mod:`metadata_service.store`), and
-    :class:`backend.serving.incarnation.Resolver`."""
+    """Implements the stores of entries and of the cluster, and :class:`backend.lookups.Resolver`."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -30,7 +27,7 @@ class SimStore:
         """Probability that a call fails, with either outcome."""
         self.failures = 0
         self.when_sealed: Callable[[LogEntry], None] | None = None
-        """Told of each log that is sealed, when it is."""
+        """Called with each log when it is sealed."""
         self._logs: dict[int, LogEntry] = {}
         self._shards: dict[int, ShardEntry] = {}
         self._heartbeats: dict[str, Heartbeat] = {}

@@ -9,23 +9,27 @@ wire, what was certainly not begun is :class:`~backend.rpc.connection.NotSent`, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
-from backend.api import BackendError, Peer, Unavailable
+from backend import api
 from backend.rpc.client import ClientLimits
 from backend.rpc.connection import NotSent
+from backend.stream_commands import FetchBatches, JoinGroup, SyncGroup
 from tests.simulator.world.hosts import HOST, Host, Net
 
-MAY_COME_TWICE = frozenset({"take", "never", "delete", "configure"})
-"""And sends with a token.  Whatever else comes twice has done so for a caller that asked twice."""
+MAY_ARRIVE_TWICE = (api.AcceptTransfers, api.RejectTransfers, api.Delete, api.Configure)
+"""Calls, with sends that carry a token, that may arrive twice.  Others arrive twice only if the caller repeats them."""
+
+
+WAITING = (api.Receive, FetchBatches, JoinGroup, SyncGroup)
+"""Calls that may wait at the server."""
 
 
 class ServerHost(Host):
     """A process that can be called."""
 
-    backend: Peer | None = None
+    backend: api.Peer | None = None
     """None: it does not serve yet."""
 
 
@@ -38,7 +42,7 @@ class Wiring(Protocol):
 
     def failed(self, error: BaseException) -> None: ...
 
-    def answering(self, server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
+    def answering(self, server: ServerHost, command: api.Command[Any]) -> None:
         """An answer is about to leave."""
 
 
@@ -61,12 +65,7 @@ def wire(wiring: Wiring) -> type:
         async def close(self) -> None:
             pass
 
-        def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-            if method.startswith("_"):
-                raise AttributeError(method)
-            return lambda *arguments: self._call(method, arguments)
-
-        async def _call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        async def call(self, command: api.Command[Any]) -> Any:
             net, server = wiring.net, wiring.server(self.address)
             me, name = self._host, self._host.name
             if server is None or not server.alive or server.backend is None:
@@ -75,24 +74,23 @@ def wire(wiring: Wiring) -> type:
             if not (net.open(name, server.name) and net.open(server.name, name)) and net.random.random() < 0.5:
                 await asyncio.sleep(net.random.random() * 0.5)
                 raise NotSent(f"{self.address} has been silent for some time")
-            seconds = self._limits.call_seconds + (arguments[1].wait_seconds if method == "receive" else 0.0)
-            call = _Call(wiring, me, server, method, arguments)
+            seconds = self._limits.call_seconds + (command.wait_time if isinstance(command, WAITING) else 0.0)
+            call = _Call(wiring, me, server, command)
             return await call.made(seconds)
 
     return SimRemote
 
 
 class _Call:
-    def __init__(self, wiring: Wiring, me: Host, server: ServerHost, method: str, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, wiring: Wiring, me: Host, server: ServerHost, command: api.Command[Any]) -> None:
         self._wiring = wiring
         self._net = wiring.net
         self._loop = asyncio.get_running_loop()
         self._me = me
         self._server = server
-        self._method = method
-        self._arguments = arguments
+        self._command = command
         self._began_at = self._loop.time()
-        self._repeatable = method == "send" and all(one.token or one.retry for one in arguments[1])
+        self._repeatable = isinstance(command, api.Send) and all(one.token or one.retry for one in command.messages)
         """It is a send of which each message has a token."""
         self._future: asyncio.Future[Any] = self._loop.create_future()
         self._caller = copy_context()
@@ -103,7 +101,7 @@ class _Call:
         server.at_death[self] = lambda: self._broken()
         me.at_death[self] = lambda: self._leave()
         Context().run(self._send)
-        timeout = self._loop.call_later(seconds, self._end, None, Unavailable("no answer in time"))
+        timeout = self._loop.call_later(seconds, self._end, None, api.Unavailable("no answer in time"))
         try:
             return await self._future
         except asyncio.CancelledError:
@@ -116,7 +114,7 @@ class _Call:
 
     def _send(self) -> None:
         net, name = self._net, self._me.name
-        twice = self._method in MAY_COME_TWICE or self._repeatable
+        twice = isinstance(self._command, MAY_ARRIVE_TWICE) or self._repeatable
         times = 2 if twice and net.random.random() < net.twice else 1
         for time in range(times):
             if (there := net.delay(name, self._server.name)) is not None:
@@ -132,25 +130,26 @@ class _Call:
         if self._repeatable and self._loop.time() - self._began_at > self._net.send_seconds_max:
             return
         try:
-            result = await getattr(self._server.backend, self._method)(*self._arguments)
-        except BackendError as refused:
+            assert self._server.backend is not None
+            result = await self._server.backend.call(self._command)
+        except api.BackendError as refused:
             error = refused
         except asyncio.CancelledError:
             return
         except Exception as fault:
             self._wiring.failed(fault)
             return
-        Context().run(self._wiring.answering, self._server, self._method, self._arguments)
+        Context().run(self._wiring.answering, self._server, self._command)
         Context().run(self._reply, result, error)
 
-    def _reply(self, result: Any, error: BackendError | None) -> None:
+    def _reply(self, result: Any, error: api.BackendError | None) -> None:
         if (back := self._net.delay(self._server.name, self._me.name)) is not None:
             self._loop.call_later(back, self._report, result, error)
 
-    def _report(self, result: Any, error: BackendError | None) -> None:
+    def _report(self, result: Any, error: api.BackendError | None) -> None:
         self._loop.call_soon(self._end, result, error, context=self._caller)
 
-    def _end(self, result: Any, error: BackendError | None) -> None:
+    def _end(self, result: Any, error: api.BackendError | None) -> None:
         if self._future.done():
             return
         if error is None:
@@ -159,10 +158,10 @@ class _Call:
             self._future.set_exception(error)
 
     def _broken(self) -> None:
-        self._report(None, Unavailable(f"the connection to {self._server.name} is lost"))
+        self._report(None, api.Unavailable(f"the connection to {self._server.name} is lost"))
 
     def _leave(self) -> None:
-        """Nobody waits for the answer any more: the server is told so."""
+        """Notify the server that the caller no longer waits for the answer."""
         if (there := self._net.delay(self._me.name, self._server.name)) is not None:
             self._loop.call_later(there, self._give_up)
 

@@ -5,31 +5,22 @@ then lets a little time pass.  Now and then it waits until nothing is under way,
 compares what recovery makes of the journal with what is in memory.
 """
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import copy
-import gc
-import logging
 from collections import Counter
-from collections.abc import Iterator
-from hashlib import blake2b
 from random import Random
-from types import SimpleNamespace
-from typing import Any, NamedTuple
-from unittest import mock
-from uuid import UUID
+from typing import Any
 
-from backend.api import OverLimit, PartitionSettings, Receive, StorageFull, Unavailable
+from backend.api import Delete, OverLimit, PartitionSettings, Receive, ReceiveOptions, StorageFull, Unavailable
+from backend.clocks.node_clock import SteadyClock
 from backend.engine import snapshot
 from backend.engine.blocks import DEAD
 from backend.engine.fold import Fold
+from backend.incarnation import Incarnation
 from backend.journal.local.log import LogSettings
 from backend.journal.rows import RecordView
+from backend.lookups import StreamResolver
 from backend.node import Node, NodeSettings
-from backend.serving.incarnation import Incarnation
-from backend.serving.node_clock import SteadyClock
 from backend.serving.partition import OpenPartition
 from metadata_service.store import StoreError
 from tests.simulator.actors.clients import Clients
@@ -38,37 +29,19 @@ from tests.simulator.checks.model import Model, QueueModel, Violation
 from tests.simulator.draws import BODY_BYTES_COMMON, BODY_BYTES_MAX, node_draws
 from tests.simulator.world.disk import SimDisk
 from tests.simulator.world.loop import SimLoop, Stuck, close_dead
+from tests.simulator.world.runs import RecordedRun, Report, deterministic
 from tests.simulator.world.store import SimStore
 
 EPOCH = 1_700_000_000.0
 ROOT = "/journal"
 
 
-class Report(NamedTuple):
-    """Report of a run."""
-
-    seed: int
-    digest: str
-    """Digest of all calls and answers, in order."""
-    counts: Counter[str]
-    seconds: float
-    """Virtual time that passed."""
-
-
-class SimWorld:
-    """A run in progress."""
-
+class SimWorld(RecordedRun):
     def __init__(self, seed: int, trace: bool = False, rot: bool = False) -> None:
-        self.seed = seed
+        super().__init__(seed, trace)
         self.rot = Random(-seed) if rot else None
         """Flips bits, where the disk is to rot."""
         self.flips: list[Flip] = []
-        self.reports: list[str] = []
-        """Errors that the backend has logged."""
-        self.random = Random(seed)
-        self.counts: Counter[str] = Counter()
-        self.events: list[str] | None = [] if trace else None
-        self._digest = blake2b(digest_size=16)
         random = self.random
         self.disk = SimDisk(
             Random(random.random()),
@@ -83,9 +56,9 @@ class SimWorld:
             "node",
             LogSettings(segment_bytes=draws.segment_bytes, low_water_bytes=32 << 10, row_bytes=draws.row_bytes),
             checkpoint_segments=draws.checkpoint_segments,
-            window_bytes=random.choice((0, 2000, 20_000, 1 << 20)),
+            payload_cache_bytes=random.choice((0, 2000, 20_000, 1 << 20)),
         )
-        self.payload_most = min(self.settings.log.segment_bytes, 64 << 10) // random.choice((12, 60))
+        self.payload_max = min(self.settings.log.segment_bytes, 64 << 10) // random.choice((12, 60))
         self.big_bodies = draws.big_bodies
         """Messages that are still to have bodies near 1 MiB."""
         self.groups = random.choice((1, 3, 8))
@@ -102,6 +75,8 @@ class SimWorld:
         self._dead: list[asyncio.Task[None]] = []
         self.node: Node
         self.clock: SteadyClock
+        self.streams_resolver: StreamResolver | None = None
+        """Lookups of topics, where there are any."""
         self.clients = Clients(self, Random(random.random()))
         self.pace = random.choice((0.0005, 0.002, 0.02))
         """Mean seconds between steps."""
@@ -136,8 +111,8 @@ class SimWorld:
             in_flight_limit=random.choice((3, 20, 120_000)),
             token_window_seconds=random.choice(self.draws.windows_seconds),
             retry_window_seconds=random.choice(self.draws.windows_seconds[:2]),
-            messages_most=random.choice((0, 0, 0, 0, 100)),
-            bytes_most=random.choice((0, 0, 0, 0, 60_000)),
+            messages_max=random.choice((0, 0, 0, 0, 100)),
+            bytes_max=random.choice((0, 0, 0, 0, 60_000)),
         )
         queue = QueueModel(settings, dead_letter, random.choice((1, 2, 3)))
         queue.lossy = dead_letter is not None and dead_letter.lossy
@@ -148,10 +123,7 @@ class SimWorld:
         return queue
 
     def replace_queue(self) -> None:
-        """Delete a queue, and make another.
-
-        A redrive policy that names the deleted one holds no longer: the frontend then names no dead-letter queue.
-        """
+        """Delete a queue and make another, without the deleted one as its dead-letter queue, as the frontend does."""
         queue = self.random.choice(self.queues)
         if queue.unsettled:
             return
@@ -163,7 +135,7 @@ class SimWorld:
 
     def body_bytes_max(self) -> int:
         """Length of the longest body that may be sent."""
-        return BODY_BYTES_MAX if self.draws.big_bodies else max(BODY_BYTES_COMMON, self.payload_most)
+        return BODY_BYTES_MAX if self.draws.big_bodies else max(BODY_BYTES_COMMON, self.payload_max)
 
     # --- time ---
 
@@ -174,14 +146,7 @@ class SimWorld:
         """The shard's time."""
         return self.clock()
 
-    # --- what is told of the run ---
-
-    def event(self, what: str, *details: object) -> None:
-        self.counts[what] += 1
-        text = f"{self.loop.now:.6f} {what} {details}"
-        self._digest.update(text.encode())
-        if self.events is not None:
-            self.events.append(text)
+    # --- reports of the run --------
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
@@ -203,7 +168,8 @@ class SimWorld:
         for attempt in range(50):
             self.clock = SteadyClock(self.wall, lambda: self.loop.now, lambda: self.loop.now + self.suspended)
             work = Node.start(
-                self.disk, ROOT, self.store, self.store, clock=self.clock, settings=self.settings
+                self.disk, ROOT, self.store, self.store, clock=self.clock, settings=self.settings,
+                streams=self.streams_resolver,
             )  # fmt: skip
             try:
                 node = self.loop.complete(work, 300)
@@ -245,7 +211,7 @@ class SimWorld:
         """Recovery twice gives the same state."""
         if any(partition.transfer_task or partition.move_worker for partition in self.partitions()):
             return
-        before = self.partitions()
+        before = self.folds()
         self._end_process(power=self.random.random() < 0.5)
         self.start()
         self._compare(before, "a second recovery")
@@ -273,7 +239,6 @@ class SimWorld:
         return list(self.incarnation.partitions.values())
 
     def quiet(self) -> bool:
-        """Nothing is under way."""
         return (
             self.node.ready
             and self.incarnation.log.barrier() is None
@@ -288,14 +253,22 @@ class SimWorld:
         """No damage has hit the partition, or what its messages go to."""
         return not any(queue.lossy for queue in (*self.queues, *self.old) if queue.pid == partition.id)
 
-    def _compare(self, before: list[OpenPartition], what: str) -> None:
-        now = max(self.now(), *(partition.fold.now for partition in (*before, *self.partitions())), 0)
-        old = {partition.id: _state(partition.fold, now) for partition in before if self.sound(partition)}
+    def folds(self) -> dict[int, Any]:
+        """Return the states that a recovery has to give again, by partition."""
+        return {partition.id: partition.fold for partition in self.partitions()}
+
+    def state_of(self, fold: Any, now: int) -> dict[str, Any]:
+        """Return the state that two recoveries of a partition have to agree on."""
+        return _state(fold, now)
+
+    def _compare(self, before: dict[int, Any], what: str) -> None:
+        after = self.folds()
+        now = max(self.now(), *(fold.now for fold in (*before.values(), *after.values())), 0)
+        damaged = {queue.pid for queue in (*self.queues, *self.old) if queue.lossy}
+        old = {number: self.state_of(fold, now) for number, fold in before.items() if number not in damaged}
         # A copy, for its own clock may be behind what the old one's has counted since the last row.
         new = {
-            partition.id: _state(copy.deepcopy(partition.fold), now)
-            for partition in self.partitions()
-            if self.sound(partition)
+            number: self.state_of(copy.deepcopy(fold), now) for number, fold in after.items() if number not in damaged
         }
         if old != new:
             raise Violation(f"{what} gives another state: {_difference(old, new)}")
@@ -411,13 +384,12 @@ class SimWorld:
             _check_fold(partition)
             if partition.waiters:
                 raise Violation(f"partition {partition.id} has waiters that nobody is")
-            held += sum(len(payload) + 300 for _, payload in partition.window.values())
-        if held + self.incarnation.payload_cache.bytes_left != self.settings.window_bytes:
-            raise Violation(f"the window holds {held}, and {self.incarnation.payload_cache.bytes_left} are left")
+            held += sum(len(payload) + 300 for _, payload in partition.cached.values())
+        if held + self.incarnation.payload_cache.bytes_left != self.settings.payload_cache_bytes:
+            raise Violation(f"the payload cache holds {held}, and {self.incarnation.payload_cache.bytes_left} are left")
         self.event("looked", len(found))
 
     async def _stored(self) -> dict[bytes, list[tuple[QueueModel, int, int]]]:
-        """Places of each payload."""
         found: dict[bytes, list[tuple[QueueModel, int, int]]] = {}
         models = {queue.pid: queue for queue in self.queues}
         for partition in self.partitions():
@@ -447,24 +419,30 @@ class SimWorld:
                 stored += len(view.body)
             if stored != counted and readable:
                 raise Violation(f"{queue.arn} counts {counted} bytes, and stores {stored}")
-            most, most_bytes = queue.settings.messages_most, queue.settings.bytes_most
-            if not queue.enters:  # what comes from other queues passes the limits
-                if most and len(living) > most:
-                    raise Violation(f"{queue.arn} stores {len(living)} messages, and at most {most} were let in")
-                if most_bytes and counted >= most_bytes + self.body_bytes_max() + 10:
-                    raise Violation(f"{queue.arn} stores {counted} bytes, and at most {most_bytes} were let in")
+            messages_max, bytes_max = queue.settings.messages_max, queue.settings.bytes_max
+            if not queue.enters:  # messages from other queues may exceed the limits
+                if messages_max and len(living) > messages_max:
+                    raise Violation(
+                        f"{queue.arn} stores {len(living)} messages, and at most {messages_max} were let in"
+                    )
+                if bytes_max and counted >= bytes_max + self.body_bytes_max() + 10:
+                    raise Violation(f"{queue.arn} stores {counted} bytes, and at most {bytes_max} were let in")
         return found
 
     def verify_and_recover(self) -> None:
         """Check that the state in memory and its recovery from the journal are the same."""
         self.verify()
         self.loop.until(self.quiet, 900)
-        before = self.partitions()
+        before = self.folds()
         self._end_process(power=self.random.random() < 0.5)
         self.start()
         self._compare(before, "recovery")
 
     # --- the run ---
+
+    def step(self) -> None:
+        """One call of one client."""
+        self.clients.step()
 
     def run(self, steps: int) -> Report:
         random = self.random
@@ -472,7 +450,7 @@ class SimWorld:
             try:
                 self.start()
                 for step in range(1, steps + 1):
-                    self.clients.step()
+                    self.step()
                     if self.trouble and random.random() < self.trouble:
                         self.trouble_now()
                     if self.rot is not None and self.rot.random() < 0.004:
@@ -493,7 +471,7 @@ class SimWorld:
                 self._dead += self.loop.bury()
                 self.clients.close()
                 close_dead(self._dead)
-        return Report(self.seed, self._digest.hexdigest(), self.counts, self.loop.now)
+        return self.report()
 
     def _drain(self) -> None:
         """At the end everything that must be there can be received, and then nothing is left."""
@@ -532,9 +510,9 @@ class SimWorld:
         for queue in [queue for queue in self.queues if not queue.lossy]:
             while True:
                 asked, asked_at = self.now(), model.tick
-                command = Receive(10, 30, 0, clients.dead_letter_of(queue))
+                command = ReceiveOptions(10, 30, 0, clients.dead_letter_of(queue))
                 try:
-                    answer = await clients.call(queue, lambda target: self.node.receive(target, command))  # noqa: B023
+                    answer = await clients.call(queue, lambda target: self.node.call(Receive(target, command)))  # noqa: B023
                 except OverLimit:
                     break
                 held = model.received(queue, answer, 30_000, asked, asked_at, self.now())
@@ -543,7 +521,7 @@ class SimWorld:
                 asked = self.now()
                 model.deleting(held)
                 handles = [text for text, _ in held]
-                outcomes = await clients.call(queue, lambda target: self.node.delete(target, handles))  # noqa: B023
+                outcomes = await clients.call(queue, lambda target: self.node.call(Delete(target, handles)))  # noqa: B023
                 model.deleted(queue, held, outcomes, asked, self.now())
 
     def _check_leaks(self) -> None:
@@ -558,10 +536,14 @@ class SimWorld:
             return  # what is damaged is kept for the operator
         self.loop.until(lambda: not self._peers_that_are_gone(), 120)
         files = Counter(path.rsplit(".")[-1] for path in self.disk.paths())
-        if files["log"] > 6 or files["bin"] > len(self.partitions()) + 2:
+        if files["log"] > 6 or files["bin"] > self.checkpoint_files_max():
             raise Violation(f"files are left: {self.disk.paths()}")
         if self.loop.waiting() > 12:
             raise Violation(f"{self.loop.waiting()} timers are left")
+
+    def checkpoint_files_max(self) -> int:
+        """Return how many files of checkpoints may be left when the queues are empty."""
+        return len(self.partitions()) + 2
 
     def _delete_damaged(self) -> None:
         """A queue that is damaged can be deleted, and with it goes its damage."""
@@ -583,7 +565,7 @@ class SimWorld:
 
     def _peers_that_are_gone(self) -> set[int]:
         """Partitions that were dropped, and that others still keep transfers of."""
-        known = {peer for p in self.partitions() for peer in (*p.fold.outgoing, *p.fold.taken)}
+        known = {peer for p in self.partitions() for peer in (*p.fold.outgoing, *p.fold.incoming)}
         return known - self.incarnation.partitions.keys()
 
 
@@ -596,7 +578,6 @@ _TROUBLE_WEIGHTS = list(_TROUBLE.values())
 
 
 def _state(fold: Fold, now: int) -> dict[str, Any]:
-    """State that two recoveries of a partition have to agree on."""
     fold.advance(now)
     fold.tokens.expire(now)
     fold.retries.expire(now)
@@ -638,47 +619,6 @@ def _check_fold(partition: OpenPartition) -> None:
         raise Violation(f"the lanes of partition {partition.id} count wrongly")
     if fold.timers.count > 4 * (len(fold.in_flight) + fold.delayed) + 4097:
         raise Violation(f"partition {partition.id} has {fold.timers.count} timers")
-
-
-@contextlib.contextmanager
-def deterministic(random: Random, reports: list[str], tick_seconds: float = 0.0007) -> Iterator[None]:
-    """Take all that the backend asks of the machine from the seed, without logs and garbage collection.
-
-    Between two looks at the processor's clock ``tick_seconds`` have passed.
-    """
-    ticks = iter(range(1 << 60))
-    modules = {
-        "backend.serving.background.time": SimpleNamespace(perf_counter=lambda: next(ticks) * tick_seconds),
-        "backend.serving.incarnation.uuid": SimpleNamespace(uuid4=lambda: UUID(int=random.getrandbits(128))),
-        "backend.journal.local.journal.secrets": SimpleNamespace(randbits=random.getrandbits),
-    }
-    logger = logging.getLogger("backend")
-    handler = _Reports(reports)
-    level, passes_on, collecting = logger.level, logger.propagate, gc.isenabled()
-    with contextlib.ExitStack() as stack:
-        for name, stand_in in modules.items():
-            stack.enter_context(mock.patch(name, stand_in))
-        logger.setLevel(logging.ERROR)
-        logger.addHandler(handler)
-        logger.propagate = False
-        gc.disable()
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = passes_on
-            if collecting:
-                gc.enable()
-
-
-class _Reports(logging.Handler):
-    def __init__(self, reports: list[str]) -> None:
-        super().__init__(logging.ERROR)
-        self._reports = reports
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._reports.append(record.getMessage())
 
 
 def simulate(seed: int, steps: int = 2000, *, rot: bool = False) -> Report:

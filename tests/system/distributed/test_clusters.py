@@ -1,15 +1,14 @@
 """Two backend clusters on Cassandra with a manager, as real processes, and an operator's requests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from bench.cluster import REGION, LocalCluster
-from bench.servers.cassandra_server import CassandraCluster
 from holdfast.commandline.client import ClientOptions, RestClient
+from tests.servers.cassandra_server import CassandraCluster
+from tests.servers.local_cluster import LocalCluster
+from tests.servers.server import REGION
 from tests.servers.waiting import wait_until
 from tests.system.distributed.test_distributed import clients, received
 
@@ -42,6 +41,7 @@ def places(operator: RestClient, queue: str) -> list[str]:
     return [one["cluster"] for one in shown if one["state"] == "open"]
 
 
+@pytest.mark.long
 def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalCluster, operator: RestClient) -> None:
     (client,) = clients(cluster)
 
@@ -77,9 +77,9 @@ def test_queues_are_shared_out_split_and_moved_off_a_cluster(cluster: LocalClust
         store(name, "at last")
     assert received(client, list(urls.values()), stored.total()) == stored
 
-    def told(what: str) -> bool:
+    def is_logged(what: str) -> bool:
         decisions = operator.call("GET", "cluster")["manager"]["decisions"]
         return any(what in one["text"] for one in decisions)
 
-    wait_until(lambda: told("/q0 is split from 1 to 3 partitions: an operator wants it so"), "the split is told")
-    wait_until(lambda: told("moves off cluster east, which is being retired"), "the moves are told")
+    wait_until(lambda: is_logged("/q0 is split from 1 to 3 partitions: set by an operator"), "the split is told")
+    wait_until(lambda: is_logged("moves off cluster east, which is being retired"), "the moves are told")

@@ -1,22 +1,25 @@
 """The service in parts on Cassandra, as on many machines: real processes, which use TLS between each other."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import boto3
 import httpx
 import pytest
 from botocore.config import Config
+from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.admin import KafkaAdminClient
 
-from bench.cluster import REGION, LocalCluster
-from bench.servers.cassandra_server import CassandraCluster
+from tests.frontend.kafka.kafka_access import KafkaAccess
 from tests.holdfast.pairs import make_cluster_files
-from tests.servers.server import free_port
+from tests.holdfast.queues import bodies, redrive
+from tests.servers.cassandra_server import CassandraCluster
+from tests.servers.local_cluster import LocalCluster
+from tests.servers.server import REGION, free_port
 from tests.servers.waiting import wait_until
 
 QUEUES = 6
@@ -69,9 +72,7 @@ def received(client: Any, urls: list[str], wanted: int) -> Counter[str]:
 
     def all_there() -> bool:
         for url in urls:
-            for message in client.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
-                found[message["Body"]] += 1
-                client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            found.update(bodies(client, url))
         return found.total() >= wanted
 
     wait_until(all_there, f"{wanted} messages are received")
@@ -81,11 +82,11 @@ def received(client: Any, urls: list[str], wanted: int) -> Counter[str]:
 def test_a_name_is_for_one_backend(whole: LocalCluster) -> None:
     second = whole.command("backend", "--backend-node", "b2", "--listen", f"127.0.0.1:{free_port()}")
     assert second.returncode == 1
-    assert "another process is backend b2 of cluster local, and lives: give each" in second.stderr
+    assert "another process is backend b2 of cluster local, and is live: give each" in second.stderr
     assert f"AWS_SECRET_ACCESS_KEY={whole.key.secret}" in whole.command("key", "show").stdout
 
 
-def test_the_doctor_says_what_is_wrong(whole: LocalCluster) -> None:
+def test_the_doctor_reports_each_fault(whole: LocalCluster) -> None:
     """A Cassandra on one machine is a warning, a readable key is repaired, a missing backend is named."""
 
     def findings(*more: str) -> list[dict[str, Any]]:
@@ -101,7 +102,7 @@ def test_the_doctor_says_what_is_wrong(whole: LocalCluster) -> None:
     wait_until(lambda: [one for one in findings() if "the node b2 of local" in one["what"]], "it is missed")
 
 
-def test_who_knows_no_secret_can_see_whether_a_backend_does_its_work(whole: LocalCluster) -> None:
+def test_the_health_of_a_backend_is_seen_without_a_secret(whole: LocalCluster) -> None:
     health, name = f"127.0.0.1:{free_port()}", "b2"
     assert whole[name].stop() == 0
     whole[name].environment["HOLDFAST_HEALTH_LISTEN"] = health
@@ -122,9 +123,7 @@ def test_dead_letters_cross_nodes_and_nothing_is_lost_with_one(whole: LocalClust
     dead = [one.create_queue(QueueName=f"dead-{number}")["QueueUrl"] for number in range(QUEUES)]
     urls = []
     for number, url in enumerate(dead):
-        arn = other.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        policy = f'{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": 1}}'
-        attributes = {"VisibilityTimeout": "0", "RedrivePolicy": policy}
+        attributes = {"VisibilityTimeout": "0", "RedrivePolicy": redrive(other, url)}
         urls.append(other.create_queue(QueueName=f"q-{number}", Attributes=attributes)["QueueUrl"])
     # Received once by one frontend, requested again by the other: it becomes a dead letter, on any node.
     for url in urls:
@@ -140,6 +139,7 @@ def test_dead_letters_cross_nodes_and_nothing_is_lost_with_one(whole: LocalClust
     assert received(one, urls, stored.total()) == stored
 
 
+@pytest.mark.long
 def test_nothing_is_lost_with_all_processes(whole: LocalCluster) -> None:
     one, other = clients(whole)
     urls = [one.create_queue(QueueName=f"all-{number}")["QueueUrl"] for number in range(QUEUES)]
@@ -156,3 +156,32 @@ def send(client: Any, urls: list[str], text: str) -> Counter[str]:
     for url, body in zip(urls, bodies, strict=True):
         client.send_message(QueueUrl=url, MessageBody=body)
     return Counter(bodies)
+
+
+class KafkaFrontend(KafkaAccess):
+    """One of the frontends, which is started again to serve Kafka's clients."""
+
+    def __init__(self, cluster: LocalCluster, name: str) -> None:
+        self.kafka_port = free_port()
+        self.access_key_id, self.secret_access_key = cluster.key.access_key_id, cluster.key.secret
+        frontend = cluster[name]
+        frontend.stop()
+        frontend.environment["HOLDFAST_KAFKA_PORT"] = str(self.kafka_port)
+        frontend.start()
+
+
+def test_topics_and_groups_of_kafkas_clients_are_the_same_at_all_frontends(whole: LocalCluster) -> None:
+    one, other = (KafkaFrontend(whole, name) for name in ("f1", "f2"))
+    one.create("orders", 2)
+    with closing(KafkaAdminClient(**other.sign_in)) as admin:
+        assert list(admin.list_topics()) == ["orders"]
+    places = [TopicPartition("orders", number) for number in range(2)]
+    with closing(KafkaConsumer(group_id="readers", enable_auto_commit=False, **one.sign_in)) as consumer:
+        consumer.commit({place: OffsetAndMetadata(5 + place.partition, "", -1) for place in places})
+    with closing(KafkaConsumer(group_id="readers", **other.sign_in)) as consumer:
+        assert [consumer.committed(place) for place in places] == [5, 6]
+    with closing(KafkaAdminClient(**other.sign_in)) as admin:
+        admin.delete_topics(["orders"])
+    one.create("orders", 2)
+    with closing(KafkaConsumer(group_id="readers", **one.sign_in)) as consumer:
+        assert [consumer.committed(place) for place in places] == [None, None]

@@ -1,8 +1,5 @@
 """``holdfast backend`` and ``holdfast frontend`` as separate services."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +8,9 @@ from typing import Any
 import pytest
 from botocore.config import Config
 
-from tests.servers.server import REPOSITORY, Server, clean_environment
+from tests.frontend.kafka.kafka_access import KafkaAccess
+from tests.holdfast.command import process
+from tests.servers.server import Server, free_port
 from tests.servers.waiting import wait_until
 
 SECRET = "between the tests and nobody else"
@@ -35,11 +34,12 @@ class BackendOnly(Server):
         return f"pid={self.pid}" in self.log_text()
 
 
-class FrontendOnly(Server):
-    """``holdfast frontend`` of a backend."""
+class FrontendOnly(KafkaAccess, Server):
+    """``holdfast frontend`` of a backend, which serves Kafka's clients too."""
 
     def __init__(self, backend: BackendOnly, name: str, secret: str = SECRET) -> None:
-        super().__init__(backend.folder, {"CLUSTER_SECRET": secret})
+        self.kafka_port = free_port()
+        super().__init__(backend.folder, {"CLUSTER_SECRET": secret, "KAFKA_PORT": str(self.kafka_port)})
         self.log = backend.folder / f"{name}.log"
         self._address = backend.address
 
@@ -63,13 +63,7 @@ def frontends(backend: BackendOnly) -> Iterator[list[FrontendOnly]]:
         each.kill()
 
 
-def rotate(backend: BackendOnly) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast", "keyring", "rotate", "--data", str(backend.data)]
-    environment = clean_environment() | {"PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_frontends_serve_the_queues_of_a_backend_that_comes_and_goes(
+def test_frontends_serve_the_queues_of_a_restarting_backend(
     backend: BackendOnly, frontends: list[FrontendOnly]
 ) -> None:
     one, other = frontends
@@ -82,22 +76,34 @@ def test_frontends_serve_the_queues_of_a_backend_that_comes_and_goes(
     backend.kill()
     wait_until(lambda: not one.ready() and not other.ready(), "the frontends are not ready without it")
     assert other.running().poll() is None
-    refused = rotate(backend)
-    assert refused.returncode == 1
-    assert "is in use by frontends" in refused.stderr
+    refused = process(backend, "keyring", "rotate")
+    assert refused.code == 1
+    assert "is in use by frontends" in refused.err
     backend.start()
     wait_until(lambda: one.ready() and other.ready(), "the frontends have found it again")
     one.client(**patient).send_message(QueueUrl=url, MessageBody="after")
     received = [other.client(**patient).receive_message(QueueUrl=url)["Messages"][0]["Body"] for _ in range(2)]
     assert sorted(received) == ["after", "before"]
     assert (one.stop(), other.stop(), backend.stop()) == (0, 0, 0)
-    assert rotate(backend).returncode == 0
+    assert process(backend, "keyring", "rotate").code == 0
     backend.start()
     one.start()
     assert one.stop() == 0
 
 
-def test_who_does_not_know_the_secret_is_not_let_in(backend: BackendOnly) -> None:
+def test_kafkas_clients_are_served_by_each_frontend(backend: BackendOnly, frontends: list[FrontendOnly]) -> None:
+    one, other = frontends
+    backend.start()
+    one.start()
+    other.start()
+    one.create("orders", 2)
+    places = one.produce("orders", 0, 20) + other.produce("orders", 20, 20)
+    consumed = other.consume("orders", 25, "readers") + one.consume("orders", 15, "readers")
+    assert {number: (partition, offset) for partition, offset, number in consumed} == dict(enumerate(places))
+    assert (one.stop(), other.stop(), backend.stop()) == (0, 0, 0)
+
+
+def test_a_frontend_with_another_secret_is_refused(backend: BackendOnly) -> None:
     stranger = FrontendOnly(backend, "stranger", "nobody knows this one, I am sure")
     with pytest.raises(
         RuntimeError, match=r"ended with 1:[\s\S]*is no data folder of Holdfast: start the backend first"
@@ -105,27 +111,7 @@ def test_who_does_not_know_the_secret_is_not_let_in(backend: BackendOnly) -> Non
         stranger.start()
     stranger.kill()
     backend.start()
-    with pytest.raises(
-        RuntimeError, match=r"ended with 1:[\s\S]*does not let this frontend in: .*another shared secret"
-    ):
+    with pytest.raises(RuntimeError, match=r"ended with 1:[\s\S]*refuses this frontend: .*another shared secret"):
         stranger.start()
     stranger.kill()
     assert "Traceback" not in stranger.log_text()
-
-
-@pytest.mark.parametrize("setting", ["CASSANDRA", "METADATA_NODES"])
-def test_nobody_believes_that_something_is_kept_elsewhere(tmp_path: Path, setting: str) -> None:
-    server = Server(tmp_path, {setting: "m1=http://10.0.0.1:9401"})
-    server.begin()
-    assert server.running().wait(60) == 2
-    assert f"holdfast: {setting.lower()} is for a service in parts" in server.log_text()
-    assert not server.data.exists()
-
-
-def test_without_a_secret_nothing_starts(tmp_path: Path) -> None:
-    backend = BackendOnly(tmp_path)
-    del backend.settings["HOLDFAST_CLUSTER_SECRET"]
-    backend.begin()
-    assert backend.running().wait(60) == 2
-    assert "holdfast: the processes of a cluster need a cluster_secret or a cluster_secret_file" in backend.log_text()
-    assert not backend.data.exists()

@@ -19,19 +19,19 @@ class _StoredRows:
         self.rows: dict[tuple[int, int], bytes] = {}
         self.others: dict[tuple[int, int], bytes] = {}
 
-    def add(self, segment: int, row: int, seq: int, answered: int = 0, *, elsewhere: bool = False) -> None:
+    def add(self, segment: int, row: int, seq: int, answered: int = 0, *, on_other_replica: bool = False) -> None:
         data, _ = encode_row(
-            life=1, log_id=LOG, seq=seq, answered=answered, time_ms=0, chain=0, records=[], directory=b""
+            nonce=1, log_id=LOG, seq=seq, answered=answered, time_ms=0, chain=0, records=[], directory=b""
         )
-        (self.others if elsewhere else self.rows)[segment, row] = data
+        (self.others if on_other_replica else self.rows)[segment, row] = data
 
-    def everyone(self) -> _StoredRows:
+    def at_consistency_all(self) -> _StoredRows:
         all_of_them = _StoredRows()
         all_of_them.rows = {**self.rows, **self.others}
         return all_of_them
 
-    async def numbers(self, log_id: int, segment: int, least: int) -> list[int]:
-        return sorted(row for at, row in self.rows if at == segment and row >= least)
+    async def numbers(self, log_id: int, segment: int, row_min: int) -> list[int]:
+        return sorted(row for at, row in self.rows if at == segment and row >= row_min)
 
     async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
         return {row: self.rows[segment, row] for row in rows if (segment, row) in self.rows}
@@ -77,7 +77,7 @@ async def test_behind_a_row_that_is_missing_nothing_was_answered(stored: _Stored
     assert await end(stored) == (End(1, 3), 3)
 
 
-async def test_what_was_answered_and_is_missing_is_looked_for_at_all_machines(stored: _StoredRows) -> None:
+async def test_missing_acknowledged_rows_are_searched_on_all_replicas(stored: _StoredRows) -> None:
     stored.others[2, 0] = stored.rows.pop((2, 0))
     stored.add(2, 2, 6, 5)
     assert await end(stored) == (End(2, 3), 6)
@@ -85,7 +85,7 @@ async def test_what_was_answered_and_is_missing_is_looked_for_at_all_machines(st
     assert await end(stored) == (End(2, 3), 6)
 
 
-async def test_what_is_lost_is_passed_over_for_a_recovery_to_find(stored: _StoredRows) -> None:
+async def test_lost_rows_are_skipped_for_a_recovery_to_find(stored: _StoredRows) -> None:
     del stored.rows[1, 1]
     assert await end(stored) == (End(2, 2), 5)
     del stored.rows[2, 0]

@@ -1,7 +1,5 @@
 """Commits: each write is atomic, errors are reported, and callbacks run only after the caller is ready for them."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -40,7 +38,7 @@ async def test_one_after_another(commits: Committer, fd: int) -> None:
     assert os.pread(fd, 1000, 0) == b"".join(b"%02d" % place for place in range(50))
 
 
-async def test_an_error_is_told_not_raised(commits: Committer, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_is_reported_not_raised(commits: Committer, fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

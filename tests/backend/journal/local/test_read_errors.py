@@ -6,7 +6,7 @@ import errno
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,7 @@ class _Filled(RestartableNode):
 
     @property
     def partition(self) -> OpenPartition:
-        assert self.node._incarnation is not None
-        return self.node._incarnation.partitions[1]
+        return self.incarnation.partitions[1]
 
     @property
     def quarantined(self) -> int:
@@ -62,13 +61,12 @@ class _Faulty(_Filled):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.settings = self.settings._replace(window_bytes=0)
+        self.settings = self.settings._replace(payload_cache_bytes=0)
         self.disk = self.faults = FaultyDisk()
 
     def places(self) -> list[tuple[str, int, int]]:
         """File of each message in order, with approximate start and end of its record."""
-        assert self.node._incarnation is not None
-        files = self.node._incarnation.log._files  # type: ignore[attr-defined]
+        files = self.incarnation.log._files  # type: ignore[attr-defined]
         found = []
         for block in self.partition.fold.blocks.values():
             for position, size_bytes in zip(block.positions, block.sizes, strict=True):
@@ -82,6 +80,14 @@ class _OnTables(QuorumNode, _Filled):
     """A node whose messages are only in tables."""
 
 
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[_Faulty]:
+    cluster = _Faulty(tmp_path)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+
+
 def test_a_process_without_a_free_file_descriptor_loses_nothing(tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-m", "tests.backend.out_of_files", str(tmp_path)], capture_output=True, text=True, timeout=120
@@ -92,9 +98,7 @@ def test_a_process_without_a_free_file_descriptor_loses_nothing(tmp_path: Path) 
 
 @pytest.mark.parametrize("opens", [True, False], ids=["open", "read"])
 @pytest.mark.parametrize("error", PASSING, ids=errno.errorcode.get)
-async def test_an_error_that_may_pass_costs_nothing(tmp_path: Path, error: int, opens: bool) -> None:
-    cluster = _Faulty(tmp_path)
-    await cluster.start()
+async def test_an_error_that_may_pass_costs_nothing(cluster: _Faulty, error: int, opens: bool) -> None:
     await cluster.filled(50)
     queue = await cluster.queue(1)
     cluster.faults.error, cluster.faults.error_opens = error, opens
@@ -102,17 +106,14 @@ async def test_an_error_that_may_pass_costs_nothing(tmp_path: Path, error: int, 
         with pytest.raises(Unavailable):
             await cluster.receive(queue)
     with pytest.raises(Unavailable):
-        await cluster.node.peek(queue, 10, 0)
+        await cluster.peek(queue, 10, 0)
     assert cluster.faults.errors
     cluster.faults.error = None
     assert await cluster.received() == list(range(50))
     assert not cluster.partition.fold.quarantined
-    await cluster.stop()
 
 
-async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(tmp_path: Path) -> None:
-    cluster = _Faulty(tmp_path)
-    await cluster.start()
+async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(cluster: _Faulty) -> None:
     await cluster.filled()
     places = cluster.places()
     path, offset, _ = places[100]
@@ -129,7 +130,6 @@ async def test_a_bad_block_costs_the_messages_in_it_and_no_neighbour(tmp_path: P
     metrics.register(registry, cluster.node)
     (quarantined,) = [one for one in await registry.read() if one.name == "holdfast_quarantined_messages"]
     assert [one.value for one in quarantined.series] == [len(lost)]
-    await cluster.stop()
 
 
 class _Silent(OpenTables):
@@ -137,7 +137,7 @@ class _Silent(OpenTables):
 
     silent = False
 
-    def everyone(self) -> _Silent:
+    def at_consistency_all(self) -> _Silent:
         return self
 
     async def get_rows(self, log_id: int, segment: int, rows: Sequence[int]) -> dict[int, bytes]:
@@ -149,7 +149,7 @@ class _Silent(OpenTables):
 async def test_a_cassandra_that_does_not_answer_costs_nothing(tmp_path: Path) -> None:
     tables = _Silent()
     cluster = _OnTables(tmp_path, tables)
-    cluster.settings = cluster.settings._replace(window_bytes=0)
+    cluster.settings = cluster.settings._replace(payload_cache_bytes=0)
     await cluster.start()
     await cluster.filled(50)
     queue = await cluster.queue(1)
@@ -157,35 +157,32 @@ async def test_a_cassandra_that_does_not_answer_costs_nothing(tmp_path: Path) ->
     for _ in range(2):
         with pytest.raises(Unavailable):
             await cluster.receive(queue)
-    assert (await cluster.node.counters(queue)).in_flight == 0, "they need not wait for their visibility timeouts"
+    assert (await cluster.count(queue)).in_flight == 0, "they need not wait for their visibility timeouts"
     tables.silent = False
     assert await cluster.received() == list(range(50))
     assert not cluster.partition.fold.quarantined
     await cluster.stop()
 
 
-async def test_a_start_that_cannot_read_is_tried_again_and_accepts_no_loss(tmp_path: Path) -> None:
-    cluster = _Faulty(tmp_path)
-    await cluster.start()
+async def test_a_start_that_cannot_read_is_tried_again_and_accepts_no_loss(cluster: _Faulty, tmp_path: Path) -> None:
     await cluster.filled(50)
     await cluster.stop()
     store = SQLiteStore(tmp_path / "metadata.db")
-    shards = await store.shards()
+    shards = await store.entries.shards()
     for error in PASSING:
         for opens in (True, False):
             cluster.faults.error, cluster.faults.error_opens = error, opens
             with pytest.raises((OSError, Unavailable)):
-                await survey(LocalJournal(cluster.faults, str(tmp_path / "journal")), store)
+                await survey(LocalJournal(cluster.faults, str(tmp_path / "journal")), store.entries)
             with pytest.raises((OSError, Unavailable)):
                 await cluster.start()
             await cluster.store.close()
     cluster.faults.error = None
-    assert await store.shards() == shards
+    assert await store.entries.shards() == shards
     await store.close()
     await cluster.start()
     assert not cluster.node.damage
     assert await cluster.received() == list(range(50))
-    await cluster.stop()
 
 
 async def test_a_census_that_cannot_read_calls_nothing_rotten(tmp_path: Path) -> None:
@@ -201,16 +198,14 @@ async def test_a_census_that_cannot_read_calls_nothing_rotten(tmp_path: Path) ->
         return await journal.segments.read_many(positions)
 
     with pytest.raises(Unavailable):
-        await count(journal, store, read_many)  # type: ignore[arg-type]
+        await count(journal, store.entries, read_many)  # type: ignore[arg-type]
     cluster.faults.error = None
-    assert not (await count(journal, store, journal.segments.read_many)).rotten
+    assert not (await count(journal, store.entries, journal.segments.read_many)).damaged
     await store.close()
 
 
-async def test_a_bad_block_in_a_checkpoint_stops_what_it_is_of(tmp_path: Path) -> None:
+async def test_a_bad_block_in_a_checkpoint_stops_what_it_is_of(cluster: _Faulty, tmp_path: Path) -> None:
     """Detected at once; other shards are served."""
-    cluster = _Faulty(tmp_path)
-    await cluster.start()
     await cluster.filled(50)
     other = await cluster.queue(2)
     await cluster.send(other, "b")
@@ -223,12 +218,9 @@ async def test_a_bad_block_in_a_checkpoint_stops_what_it_is_of(tmp_path: Path) -
     with pytest.raises(PartitionDamaged, match="checkpoint"):
         await cluster.receive(other)
     await cluster.send(await cluster.queue(3), "c")
-    await cluster.stop()
 
 
-async def test_a_file_that_is_gone_is_damage_and_a_disk_that_is_gone_is_not(tmp_path: Path) -> None:
-    cluster = _Faulty(tmp_path)
-    await cluster.start()
+async def test_a_file_that_is_gone_is_damage_and_a_disk_that_is_gone_is_not(cluster: _Faulty, tmp_path: Path) -> None:
     await cluster.filled(20)
     queue = await cluster.queue(1)
     (path,) = (tmp_path / "journal").glob("*/00000001.log")
@@ -242,4 +234,3 @@ async def test_a_file_that_is_gone_is_damage_and_a_disk_that_is_gone_is_not(tmp_
     assert await cluster.receive(queue) == []
     assert cluster.quarantined == 10
     (tmp_path / "moved.log").rename(path)
-    await cluster.stop()

@@ -1,7 +1,5 @@
 """Finding the end of a log that another process writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -45,7 +43,7 @@ async def test_it_follows_the_writer_through_its_segments(cluster: RestartableNo
     await cluster.stop()
 
 
-async def test_what_is_no_row_belongs_to_the_log_up_to_its_end(cluster: RestartableNode, tmp_path: Path) -> None:
+async def test_bytes_that_are_no_row_belong_to_the_log_up_to_its_end(cluster: RestartableNode, tmp_path: Path) -> None:
     """Recovery decides whether these bytes were torn or damaged, so none may be left out."""
     target = await cluster.queue(1)
     await cluster.send(target, "one", "two")

@@ -1,7 +1,5 @@
 """Counts of a body before it is parsed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Query parameters to members, results to XML, against an SDK from before the model dropped the Query names."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import urlencode
@@ -15,23 +13,11 @@ from hypothesis import strategies as st
 from frontend.sqs.protocol import query
 from frontend.sqs.protocol.errors import QUEUE_DOES_NOT_EXIST, SERVICE_UNAVAILABLE, SqsError
 from frontend.sqs.protocol.model import ACTIONS
+from tests.behaviour.cases import resolve
+from tests.behaviour.match import differences
+from tests.tables import table
 
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
-
-
-def read(action: str, **parameters: str) -> object:
-    given = {name.replace("__", "."): value for name, value in parameters.items()}
-    return read_form(action, given)
-
-
-def read_form(action: str, parameters: dict[str, str]) -> dict[str, Any]:
-    return query.read(action, query.read_parameters(urlencode(parameters).encode()))
-
-
-def error_of(action: str, parameters: dict[str, str]) -> SqsError:
-    with pytest.raises(SqsError) as caught:
-        read_form(action, parameters)
-    return caught.value
 
 
 # --- requests ----------------------------------------------------------------------------------------------
@@ -42,128 +28,20 @@ def test_parameters_of_query_string_and_form() -> None:
     assert {name: parameters.get(name) for name in parameters} == {"a": "1", "b": "x y z", "c": "", "d": "€"}
 
 
-def test_scalars() -> None:
-    assert read("SendMessage", MessageBody="b", DelaySeconds="-5", Unknown="x", Action="SendMessage") == {
-        "MessageBody": "b",
-        "DelaySeconds": -5,
-    }
-
-
-def test_lists_are_numbered_in_any_order_with_gaps() -> None:
-    parameters = {"AttributeName.10": "c", "AttributeName.2": "b", "AttributeName.1": "a"}
-    assert read_form("GetQueueAttributes", parameters) == {"AttributeNames": ["a", "b", "c"]}
-
-
-def test_a_list_of_one_without_a_number_and_an_empty_one() -> None:
-    assert read("GetQueueAttributes", AttributeName="All") == {"AttributeNames": ["All"]}
-    assert read("SendMessageBatch", Entries="") == {"Entries": []}
-
-
-def test_maps() -> None:
-    expected = {"Attributes": {"DelaySeconds": "5", "VisibilityTimeout": ""}}
-    assert (
-        read(
-            "SetQueueAttributes",
-            Attribute__1__Name="DelaySeconds",
-            Attribute__1__Value="5",
-            Attribute__2__Name="VisibilityTimeout",
-            Attribute__2__Value="",
-        )
-        == expected
-    )
-    assert read("SetQueueAttributes", Attribute__Name="Policy", Attribute__Value="x") == {"Attributes": {"Policy": "x"}}
-    assert read("CreateQueue", Tag__1__Key="k", Tag__1__Value="v") == {"tags": {"k": "v"}}
-
-
-def test_batch_entries_with_attributes() -> None:
-    entry = "SendMessageBatchRequestEntry.1"
-    members = read_form(
-        "SendMessageBatch",
-        {
-            f"{entry}.Id": "one",
-            f"{entry}.MessageBody": "b",
-            f"{entry}.DelaySeconds": "1",
-            f"{entry}.MessageAttribute.1.Name": "text",
-            f"{entry}.MessageAttribute.1.Value.DataType": "String",
-            f"{entry}.MessageAttribute.1.Value.StringValue": "v",
-            f"{entry}.MessageAttribute.2.Name": "bytes",
-            f"{entry}.MessageAttribute.2.Value.DataType": "Binary",
-            f"{entry}.MessageAttribute.2.Value.BinaryValue": "AP8=",
-            f"{entry}.MessageSystemAttribute.1.Name": "AWSTraceHeader",
-            f"{entry}.MessageSystemAttribute.1.Value.DataType": "String",
-            f"{entry}.MessageSystemAttribute.1.Value.StringValue": "Root=1",
-        },
-    )
-    assert members == {
-        "Entries": [
-            {
-                "Id": "one",
-                "MessageBody": "b",
-                "DelaySeconds": 1,
-                "MessageAttributes": {
-                    "text": {"DataType": "String", "StringValue": "v"},
-                    "bytes": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
-                },
-                "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}},
-            }
-        ]
-    }
-
-
-@pytest.mark.parametrize(
-    ("action", "parameters", "code"),
-    [
-        ("SendMessage", {"DelaySeconds": "five"}, "InvalidParameterValue"),
-        ("SendMessage", {"DelaySeconds": ""}, "InvalidParameterValue"),
-        ("SendMessage", {"DelaySeconds": "1_0"}, "InvalidParameterValue"),
-        ("SendMessage", {"DelaySeconds": "٣"}, "InvalidParameterValue"),
-        ("SendMessage", {"DelaySeconds": "9" * 30}, "InvalidParameterValue"),
-        ("SendMessage", {"MessageBody.1": "x"}, "MalformedInput"),
-        ("SendMessage", {"MessageBody": "x", "MessageBody.1": "x"}, "MalformedInput"),
-        ("SendMessage", {"MessageBody.1": "x", "MessageBody": "x"}, "MalformedInput"),
-        ("GetQueueAttributes", {"AttributeName.x": "All"}, "MalformedInput"),
-        ("GetQueueAttributes", {"AttributeName.1.x": "All"}, "MalformedInput"),
-        ("GetQueueAttributes", {"AttributeName." + "9" * 300: "All"}, "MalformedInput"),
-        ("GetQueueAttributes", {"AttributeName." + "1." * 20 + "1": "All"}, "MalformedInput"),
-        ("SendMessageBatch", {"SendMessageBatchRequestEntry.1": "x"}, "MalformedInput"),
-        ("TagQueue", {"Tag.1.Key": "k"}, "MissingParameter"),
-        ("TagQueue", {"Tag.1.Value": "v"}, "MissingParameter"),
-        ("TagQueue", {"Tag.1.Key.1": "k", "Tag.1.Value": "v"}, "MalformedInput"),
-        ("TagQueue", {"Tag.1": "k"}, "MalformedInput"),
-        (
-            "TagQueue",
-            {"Tag.1.Key": "k", "Tag.1.Value": "v", "Tag.2.Key": "k", "Tag.2.Value": "w"},
-            "InvalidParameterValue",
-        ),
-        (
-            "SendMessage",
-            {"MessageAttribute.1.Name": "a", "MessageAttribute.1.Value.BinaryValue": "%%"},
-            "InvalidParameterValue",
-        ),
-    ],
-)
-def test_what_does_not_fit_the_model(action: str, parameters: dict[str, str], code: str) -> None:
-    assert error_of(action, parameters).kind.query_code == code
+@pytest.mark.parametrize(("action", "form", "members"), table(__file__, "members of forms"))
+def test_members_of_forms(action: str, form: str, members: dict[str, Any]) -> None:
+    assert query.read(action, query.read_parameters(f"Action={action}&{form}".encode())) == members
 
 
 def test_invalid_utf8_and_too_many_parameters() -> None:
-    for source in (
-        b"a=1&a=2",
-        b"a=%ff",
-        b"%ff=a",
-        b"a=\xff",
-        b"a=%",
-        b"a=%zz",
-        b"a=" + b"x" * 10_000 + b"\xff",
-        b"n" * 10_000 + b"=a",
-        b"&".join([b"a=1"] * 6000),
-    ):
+    for text in resolve(table(__file__, "malformed parameters"), {}):
+        source = text.encode("latin-1")
         with pytest.raises(SqsError) as caught:
             query.read_parameters(source).get("a")
         assert caught.value.kind.query_code == "MalformedInput"
 
 
-def test_values_that_nobody_asks_for_are_not_decoded() -> None:
+def test_values_that_are_not_needed_are_not_decoded() -> None:
     parameters = query.read_parameters(b"a=%ff&b=1")
     assert query.read("SendMessage", parameters) == {}
     assert parameters.get("b") == "1"
@@ -176,14 +54,7 @@ def test_long_values() -> None:
         assert query.read_parameters(b"a=" + value + b"&b=1").get("a") == expected
 
 
-@pytest.mark.parametrize(
-    ("action", "code"),
-    [
-        ("SendMessage", "InvalidParameterValue"),
-        ("SendMessageBatch", "AWS.SimpleQueueService.BatchRequestTooLong"),
-        ("ListQueues", "RequestEntityTooLarge"),
-    ],
-)
+@pytest.mark.parametrize(("action", "code"), table(__file__, "too much content").items())
 def test_more_content_than_any_valid_request_has(action: str, code: str) -> None:
     form = b"MessageBody=" + b"x" * 1_000_000
     assert query.read("SendMessage", query.read_parameters(form))
@@ -219,40 +90,6 @@ def parse(document: bytes) -> ET.Element:
     return ET.fromstring(document)
 
 
-def test_an_answer_without_a_result() -> None:
-    document = parse(query.write(ACTIONS["DeleteQueue"], None, "id-1"))
-    assert document.tag == NAMESPACE + "DeleteQueueResponse"
-    assert [child.tag for child in document] == [NAMESPACE + "ResponseMetadata"]
-    assert document[0][0].text == "id-1"
-
-
-def test_an_empty_result() -> None:
-    assert b"<ReceiveMessageResult/>" in query.write(ACTIONS["ReceiveMessage"], None, "id")
-    assert b"<ListQueuesResult/>" in query.write(ACTIONS["ListQueues"], {}, "id")
-
-
-def test_a_message_with_everything() -> None:
-    body = 'a<b>&"c"\r\n\t\r😀'
-    message = {
-        "MessageId": "m",
-        "Body": body,
-        "Attributes": {"SenderId": "s", "SentTimestamp": "1"},
-        "MessageAttributes": {
-            "n": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
-            "t": {"DataType": "String", "StringValue": "v"},
-        },
-    }
-    document = parse(query.write(ACTIONS["ReceiveMessage"], {"Messages": [message, message]}, "id"))
-    found = document.findall(f"{NAMESPACE}ReceiveMessageResult/{NAMESPACE}Message")
-    assert len(found) == 2
-    assert found[0].findtext(f"{NAMESPACE}Body") == body
-    attributes = [[child.text for child in item] for item in found[0].findall(f"{NAMESPACE}Attribute")]
-    assert attributes == [["SenderId", "s"], ["SentTimestamp", "1"]]
-    value = found[0].find(f"{NAMESPACE}MessageAttribute/{NAMESPACE}Value/{NAMESPACE}BinaryValue")
-    assert value is not None
-    assert value.text == "AP8="
-
-
 def test_escapes_are_exact() -> None:
     assert query.escape("a&b<c>d\"e\rf\ng\th'") == "a&amp;b&lt;c&gt;d&quot;e&#xD;f\ng\th'"
     assert query.escape("a\x00b\x1fc\ufffe") == "a\ufffdb\ufffdc\ufffd"
@@ -266,14 +103,6 @@ def test_any_text_makes_a_well_formed_document(text: str) -> None:
     parse(query.write_error(SqsError(QUEUE_DOES_NOT_EXIST, text), "id"))
 
 
-def test_numbers_and_booleans() -> None:
-    failed = {"Failed": [{"Id": "1", "SenderFault": True, "Code": "c"}]}
-    assert b"<SenderFault>true</SenderFault>" in query.write(ACTIONS["SendMessageBatch"], failed, "id")
-    moved = {"ApproximateNumberOfMessagesMoved": 0}
-    document = query.write(ACTIONS["CancelMessageMoveTask"], moved, "id")
-    assert b"<ApproximateNumberOfMessagesMoved>0</ApproximateNumberOfMessagesMoved>" in document
-
-
 def test_errors() -> None:
     assert query.write_error(SqsError(QUEUE_DOES_NOT_EXIST), "id-1") == (
         b'<?xml version="1.0"?><ErrorResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/"><Error>'
@@ -284,31 +113,12 @@ def test_errors() -> None:
     assert b"<Type>Receiver</Type>" in query.write_error(SqsError(SERVICE_UNAVAILABLE), "id")
 
 
-def test_answers_as_json() -> None:
-    answer = orjson.loads(query.write_as_json(ACTIONS["ListQueues"], {"QueueUrls": ["u"]}, "id"))
-    assert answer == {
-        "ListQueuesResponse": {
-            "ListQueuesResult": {"queueUrls": ["u"], "NextToken": None},
-            "ResponseMetadata": {"RequestId": "id"},
-        }
-    }
-    answer = orjson.loads(
-        query.write_as_json(
-            ACTIONS["ReceiveMessage"],
-            {"Messages": [{"Body": "b", "MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": b"\xff"}}}]},
-            "id",
-        )
-    )
-    message = answer["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"][0]
-    assert message["Body"] == "b"
-    assert message["Attributes"] is None
-    assert message["MessageAttributes"][0]["Name"] == "a"
-    assert message["MessageAttributes"][0]["Value"]["BinaryValue"] == "/w=="
-    assert orjson.loads(query.write_error_as_json(SqsError(QUEUE_DOES_NOT_EXIST), "id")) == {
-        "Error": {
-            "Code": "AWS.SimpleQueueService.NonExistentQueue",
-            "Message": "The specified queue does not exist for this wsdl version.",
-            "Type": "Sender",
-        },
-        "RequestId": "id",
-    }
+@pytest.mark.parametrize("row", table(__file__, "answers as json"), ids=lambda row: row["action"])
+def test_answers_as_json(row: dict[str, Any]) -> None:
+    answer = orjson.loads(query.write_as_json(ACTIONS[row["action"]], resolve(row["answer"], {}), "id"))
+    assert not differences(row["json"], answer)
+
+
+def test_errors_as_json() -> None:
+    answer = orjson.loads(query.write_error_as_json(SqsError(QUEUE_DOES_NOT_EXIST), "id"))
+    assert answer == table(__file__, "error as json")

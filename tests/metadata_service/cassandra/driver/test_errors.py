@@ -1,7 +1,5 @@
 """Descriptions of the driver's errors."""
 
-from __future__ import annotations
-
 import pytest
 from cassandra import AuthenticationFailed, OperationTimedOut, ReadTimeout, Unavailable
 from cassandra.cluster import NoHostAvailable
@@ -18,7 +16,7 @@ TOO_FEW = Unavailable(f"from {HOST}", consistency=4, required_replicas=2, alive_
     ("error", "text"),
     [
         (OperationTimedOut({HOST: "timeout"}, HOST), "Cassandra did not answer in time"),
-        (TOO_FEW, "too few nodes of Cassandra are there: 1 of the 2 replicas that are needed"),
+        (TOO_FEW, "too few nodes of Cassandra are up: 1 of the 2 replicas that are needed"),
         (
             ReadTimeout(f"from {HOST}", consistency=4, required_responses=2, received_responses=1),
             "too few nodes of Cassandra answered in time: 1 of the 2 replicas that are needed",
@@ -46,5 +44,5 @@ def test_an_error_of_the_driver_is_a_clause_without_addresses(error: Exception, 
     assert HOST not in text
 
 
-def test_what_is_not_known_is_bounded() -> None:
+def test_unknown_names_are_bounded() -> None:
     assert len(describe(ValueError("x" * 100_000))) < TEXT_MAX + 50

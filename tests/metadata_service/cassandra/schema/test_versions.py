@@ -1,7 +1,5 @@
 """Schema versions of a keyspace: two releases on one, migration and rollback, interruptions, and waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -13,8 +11,8 @@ from typing import Any
 import pytest
 from cassandra.cluster import ControlConnection
 
-from backend.journal.cassandra.tables import JOURNAL
-from bench.servers.cassandra_server import CassandraCluster
+from backend.extent_ids import ExtentId
+from backend.journal.cassandra.tables import JOURNAL, CassandraTables
 from metadata_service.cassandra.driver.connection import CassandraConnection, Scope
 from metadata_service.cassandra.schema import versions as cassandra_versions
 from metadata_service.cassandra.schema.part import Part
@@ -25,6 +23,8 @@ from metadata_service.opening import CannotOpen
 from metadata_service.schema import CannotRollBack, SchemaState, Step
 from tests.metadata_service.cassandra.test_store import KeyspaceSettings, opened, place_of
 from tests.metadata_service.conformance import ACCOUNT, create
+from tests.servers.cassandra_server import CassandraCluster
+from tests.servers.waiting import until
 
 STEP = Step(
     forward=(
@@ -66,7 +66,7 @@ async def store(place: KeyspaceSettings) -> AsyncIterator[CassandraStore]:
 
 
 def versions(store: CassandraStore, part: Part = METADATA) -> CassandraVersions:
-    return CassandraVersions(store._records, store.keyspace, part)
+    return CassandraVersions(store.records, store.keyspace, part)
 
 
 async def has_step(store: CassandraStore) -> bool:
@@ -81,7 +81,7 @@ async def has_step(store: CassandraStore) -> bool:
     return found[0]
 
 
-def test_what_was_released_stays_as_it_was() -> None:
+def test_released_formats_do_not_change() -> None:
     """The fixture is the first release's statements: with other ids there would be two of each table."""
     connection: Any = SimpleNamespace(scope=Scope(""))
     asked = [
@@ -99,7 +99,7 @@ async def test_both_releases_work_on_a_step_that_expands(store: CassandraStore, 
         patch.setattr(METADATA.schema, "steps", METADATA.schema.steps[:-1])
         async with opened(place) as before:
             await create(before, "other")
-    assert await store.list_queues(ACCOUNT, limit=10) == ["orders", "other"]
+    assert await store.queues.list_queues(ACCOUNT, limit=10) == ["orders", "other"]
     assert await versions(store).stored() == SchemaState(AFTER, BEFORE)
 
 
@@ -111,7 +111,7 @@ async def test_one_step_back_and_forward_again(store: CassandraStore, place: Key
     async with opened(place) as again:
         assert await versions(again).stored() == SchemaState(AFTER, BEFORE)
         assert await has_step(again)
-        assert await again.list_queues(ACCOUNT, limit=10) == ["orders"]
+        assert await again.queues.list_queues(ACCOUNT, limit=10) == ["orders"]
 
 
 async def test_a_step_back_that_would_lose_something_is_refused(store: CassandraStore) -> None:
@@ -150,20 +150,20 @@ async def test_a_way_back_that_was_cut_off_is_for_the_release_before_and_is_ende
     with ending_at(METADATA, statement), pytest.raises(_Cut):
         await versions(store).roll_back()
     assert await versions(store).stored() == SchemaState(BEFORE, BEFORE, leaving=AFTER)
-    with pytest.raises(CannotOpen, match="is on its way back from version 2 of its schema to 1"):
+    with pytest.raises(CannotOpen, match="has an incomplete rollback from version 2 of its schema to 1"):
         await place.open()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(METADATA.schema, "steps", METADATA.schema.steps[:-1])
         async with opened(place) as before:
-            assert await before.list_queues(ACCOUNT, limit=10) == ["orders"]
-            with pytest.raises(CannotRollBack, match="which takes the release that knows it to end"):
+            assert await before.queues.list_queues(ACCOUNT, limit=10) == ["orders"]
+            with pytest.raises(CannotRollBack, match="which only a release that knows that version can complete"):
                 await versions(before).roll_back()
     await versions(store).roll_back()
     assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
     assert not await has_step(store)
 
 
-async def test_what_is_written_between_two_halves_of_a_way_back_is_kept(store: CassandraStore) -> None:
+async def test_rows_written_between_two_halves_of_a_rollback_are_kept(store: CassandraStore) -> None:
     """Written by a process of the newer release that should not run any more."""
     with ending_at(METADATA, "colours"), pytest.raises(_Cut):
         await versions(store).roll_back()
@@ -186,7 +186,7 @@ async def test_a_step_that_was_cut_off_is_taken_again(place: KeyspaceSettings) -
             assert await has_step(store)
 
 
-async def test_who_takes_a_step_while_another_takes_it_back_begins_again(place: KeyspaceSettings) -> None:
+async def test_a_step_concurrent_with_its_rollback_starts_again(place: KeyspaceSettings) -> None:
     """Otherwise it would record a step whose tables are gone."""
     async with opened(place) as before:
         with release_after(), pytest.MonkeyPatch.context() as patch:
@@ -217,16 +217,43 @@ async def test_the_journal_has_versions_of_its_own(place: KeyspaceSettings) -> N
         assert await versions(store, JOURNAL).stored() == JOURNAL.schema.stored(JOURNAL.schema.version)
         tables = set(await store.keyspace.tables() or ())
         assert {"journal", "journal_segments", "checkpoints", "checkpoint_files"} <= tables
+        assert {"stream_chunks", "stream_extents"} <= tables
         with release_after(JOURNAL):
             await store.bring(JOURNAL)
-            assert await versions(store, JOURNAL).stored() == SchemaState(2, 1)
+            assert await versions(store, JOURNAL).stored() == SchemaState(3, 1)
             assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
             await versions(store, JOURNAL).roll_back()
-        assert await versions(store, JOURNAL).stored() == SchemaState(1, 1)
+        assert await versions(store, JOURNAL).stored() == SchemaState(2, 1)
         newer = {"journal/version": "9", "journal/oldest": "8"}
-        await store._records.transact("schema", newer, lambda rows: (newer, None))
+        await store.records.transact("schema", newer, lambda rows: (newer, None))
         with pytest.raises(CannotOpen, match=f"the journal in {place.keyspace} was written by a newer Holdfast"):
             await store.bring(JOURNAL)
+
+
+async def test_a_journal_from_before_streams_gets_their_tables(
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(place) as store:
+
+        async def tables() -> set[str]:
+            return {"stream_chunks", "stream_extents"} & set(await store.keyspace.tables() or ())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(JOURNAL.schema, "steps", JOURNAL.schema.steps[:1])
+            await store.bring(JOURNAL)
+            assert await tables() == set()
+        await store.bring(JOURNAL)
+        assert await versions(store, JOURNAL).stored() == SchemaState(2, 1)
+        assert await tables() == {"stream_chunks", "stream_extents"}
+        journal = await CassandraTables.open(store.keyspace.connection, place.keyspace, store.fence)
+        await journal.add_extent(5, ExtentId(7, 1, 1))
+        with pytest.raises(CannotRollBack, match="stream_extents"):
+            await versions(store, JOURNAL).roll_back()
+        assert await journal.extents(5) == [ExtentId(7, 1, 1)]
+        await journal.drop_extent(5, ExtentId(7, 1, 1))
+        await versions(store, JOURNAL).roll_back()
+        assert await versions(store, JOURNAL).stored() == SchemaState(1, 1)
+        assert await tables() == set()
 
 
 def statements(store: CassandraStore, place: KeyspaceSettings) -> dict[str, str]:
@@ -237,7 +264,7 @@ def statements(store: CassandraStore, place: KeyspaceSettings) -> dict[str, str]
 
 async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(place: KeyspaceSettings) -> None:
     async with opened(place) as store:
-        await store._records.transact("schema", ["oldest"], lambda rows: ({"oldest": ""}, None))
+        await store.records.transact("schema", ["oldest"], lambda rows: ({"oldest": ""}, None))
         assert await versions(store).stored() == SchemaState(BEFORE, BEFORE)
         for number, step in enumerate(JOURNAL.schema.steps):
             JOURNAL.run(store.keyspace.connection, place.keyspace, number, step.forward)
@@ -247,24 +274,22 @@ async def test_a_keyspace_from_before_versions_were_kept_is_one_of_the_first(pla
         assert (await versions(store, JOURNAL).stored()).version == JOURNAL.schema.version
 
 
-async def test_who_waits_goes_on_when_another_has_done_it(
+async def test_a_waiting_process_continues_when_another_has_done_it(
     place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cassandra_versions, "POLL_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
     waiting = asyncio.create_task(place.open(wait=True))
-    while "waiting for" not in caplog.text:
-        await asyncio.sleep(0.01)
+    await until(lambda: "waiting for" in caplog.text)
     assert not waiting.done()
     async with opened(place) as store:
         waited = await asyncio.wait_for(waiting, 60)
         await create(waited, "orders")
-        assert await store.list_queues(ACCOUNT, limit=10) == ["orders"]
+        assert await store.queues.list_queues(ACCOUNT, limit=10) == ["orders"]
         caplog.clear()
         with release_after():
             once_more = asyncio.create_task(place.open(wait=True))
-            while "to get version 2 of its schema" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await until(lambda: "to get version 2 of its schema" in caplog.text)
             bringing = asyncio.create_task(waited.bring(JOURNAL))
             await versions(store).migrate()
             await store.bring(JOURNAL)
@@ -273,22 +298,21 @@ async def test_who_waits_goes_on_when_another_has_done_it(
         await waited.close()
 
 
-async def test_who_waits_goes_on_although_no_change_of_the_schema_is_notified(
+async def test_a_waiting_process_continues_although_no_change_of_the_schema_is_notified(
     place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ControlConnection, "_handle_schema_change", lambda control, event: None)
-    monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cassandra_versions, "POLL_SECONDS", 0.05)
     waiting = asyncio.create_task(place.open(wait=True))
-    while "waiting for" not in caplog.text:
-        await asyncio.sleep(0.01)
+    await until(lambda: "waiting for" in caplog.text)
     async with opened(place):
         await (await asyncio.wait_for(waiting, 60)).close()
 
 
-async def test_who_waits_in_vain_says_so(place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cassandra_versions, "LOOK_SECONDS", 0.01)
+async def test_the_error_of_a_wait_that_timed_out(place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cassandra_versions, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(cassandra_versions, "WAIT_SECONDS", 0.1)
-    with pytest.raises(CannotOpen, match=f"keyspace {place.keyspace} to be made within 0 s: run holdfast schema"):
+    with pytest.raises(CannotOpen, match=f"waited 0 s for keyspace {place.keyspace} to be made: run holdfast schema"):
         await place.open(wait=True)
     async with opened(place):
         with release_after(), pytest.raises(CannotOpen, match="or set schema_migration to start"):

@@ -1,0 +1,1 @@
+"""Clocks of nodes and shards, and their comparison between nodes by heartbeats."""

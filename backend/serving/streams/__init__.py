@@ -1,0 +1,1 @@
+"""Serving of streams and consumer groups, by the engine in :mod:`backend.streams`."""

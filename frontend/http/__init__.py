@@ -1,0 +1,1 @@
+"""HTTP as the frontend sees it: ASGI, paths, bodies, long polls."""

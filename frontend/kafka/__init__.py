@@ -1,0 +1,1 @@
+"""Kafka's interface: its protocol over streams of records."""

@@ -1,0 +1,1 @@
+"""Handlers of Kafka's APIs, a file for each group of them."""

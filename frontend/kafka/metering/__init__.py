@@ -1,0 +1,1 @@
+"""Usage and metrics of requests of Kafka's protocol."""

@@ -1,0 +1,1 @@
+"""Kafka's protocol as bytes: frames, requests, responses and record batches.  No sockets, no event loop, no clock."""

@@ -1,0 +1,1 @@
+"""The generator of the codec, and the table that it reads.  The service does not import it."""

@@ -1,0 +1,1 @@
+"""Requests of Kafka's clients: the call that a handler answers, and the services that its handlers share."""

@@ -1,0 +1,1 @@
+"""The listener of Kafka's protocol in a process of the service."""

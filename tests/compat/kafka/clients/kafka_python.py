@@ -1,0 +1,202 @@
+"""kafka-python: a client in Python alone."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+from kafka.errors import BrokerResponseError
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.structs import OffsetAndMetadata
+
+from tests.compat.kafka.clients.kit import WAIT_SECONDS, data, main, shares, text
+
+
+class FixedToken(AbstractTokenProvider):  # type: ignore[misc]
+    """A token that was given."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+class KafkaPython:
+    """Operations of scenarios."""
+
+    def __init__(self, sign_in: dict[str, Any]) -> None:
+        self._settings: dict[str, Any] = {
+            "bootstrap_servers": sign_in["address"],
+            "security_protocol": "SASL_SSL" if sign_in["certificate"] else "SASL_PLAINTEXT",
+            "sasl_mechanism": sign_in["mechanism"],
+            "ssl_cafile": sign_in["certificate"],
+        }
+        if sign_in["mechanism"] == "OAUTHBEARER":
+            self._settings["sasl_oauth_token_provider"] = FixedToken(sign_in["password"])
+        else:
+            self._settings |= {"sasl_plain_username": sign_in["user"], "sasl_plain_password": sign_in["password"]}
+        self._admin = KafkaAdminClient(**self._settings)
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
+        self._admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
+
+    def topics(self, prefix: str) -> list[str]:
+        return sorted(name for name in self._admin.list_topics() if name.startswith(prefix))
+
+    def partitions(self, topic: str) -> int:
+        (described,) = self._admin.describe_topics([topic])
+        return len(described["partitions"])
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self._admin.create_partitions({topic: partitions})
+
+    def configs(self, topic: str, names: list[str]) -> dict[str, str]:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names))
+        found = self._admin.describe_configs([resource], config_filter="all")
+        return {name: found["topic"][topic][name]["value"] for name in names}
+
+    def alter(self, topic: str, configs: dict[str, str]) -> None:
+        self._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
+
+    def delete(self, topic: str) -> None:
+        self._admin.delete_topics([topic])
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        place = TopicPartition(topic, partition)
+        return int(self._admin.delete_records({place: before})[place]["low_watermark"])
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    def produce(
+        self, topic: str, records: list[dict[str, Any]], codec: str, idempotent: bool, acks: str
+    ) -> list[list[int]]:
+        compression = None if codec == "none" else codec
+        settings = {"compression_type": compression, "enable_idempotence": idempotent, "acks": acks, "linger_ms": 20}
+        with closing(KafkaProducer(**self._settings, **settings)) as producer:
+            sent = [
+                producer.send(
+                    topic,
+                    key=data(record["key"]),
+                    value=data(record["value"]),
+                    headers=[(name, data(value)) for name, value in record["headers"]],
+                    partition=record["partition"],
+                    timestamp_ms=record["timestamp"],
+                )
+                for record in records
+            ]
+            answers = [one.get(WAIT_SECONDS) for one in sent]
+        return [[one.partition, one.offset] for one in answers]
+
+    def read(self, topic: str, partition: int, offset: int, count: int) -> list[dict[str, Any]]:
+        with closing(self._consumer(None)) as consumer:
+            place = TopicPartition(topic, partition)
+            consumer.assign([place])
+            consumer.seek(place, offset)
+            return [_record(one) for one in _take(consumer, count)]
+
+    def seek(self, topic: str, partition: int, offsets: list[int], count: int) -> list[list[int]]:
+        found = []
+        with closing(self._consumer(None)) as consumer:
+            place = TopicPartition(topic, partition)
+            consumer.assign([place])
+            _take(consumer, 1)
+            for offset in offsets:
+                consumer.seek(place, offset)
+                found.append([one.offset for one in _take(consumer, count)])
+        return found
+
+    def offsets(self, topic: str, partition: int) -> list[int]:
+        place = TopicPartition(topic, partition)
+        with closing(self._consumer(None)) as consumer:
+            return [consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]]
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> int:
+        place = TopicPartition(topic, partition)
+        with closing(self._consumer(None)) as consumer:
+            return int(consumer.offsets_for_times({place: timestamp})[place].offset)
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    def consume(self, topic: str, group: str, count: int) -> list[list[Any]]:
+        with closing(self._consumer(group, topic)) as consumer:
+            found = [[one.partition, one.offset, text(one.value)] for one in _take(consumer, count)]
+            consumer.commit()
+        return sorted(found)
+
+    def rebalance(self, topic: str, group: str, partitions: int) -> list[list[int]]:
+        with closing(self._consumer(group, topic)) as first:
+            alone = _balanced([first], [partitions])
+            with closing(self._consumer(group, topic)) as second:
+                shared = _balanced([first, second], [partitions // 2, partitions // 2])
+            return [*alone, sorted(number for member in shared for number in member), *_balanced([first], [partitions])]
+
+    def committed(self, topic: str, group: str) -> list[list[int]]:
+        found = self._admin.list_group_offsets(group)[group]
+        return sorted([place.partition, one.offset] for place, one in found.items() if place.topic == topic)
+
+    def reset(self, topic: str, group: str, partition: int, offset: int) -> None:
+        place = TopicPartition(topic, partition)
+        self._admin.alter_group_offsets(group, {place: OffsetAndMetadata(offset, "", -1)})
+
+    def forget(self, topic: str, group: str, partition: int) -> None:
+        self._admin.delete_group_offsets(group, [TopicPartition(topic, partition)])
+
+    def groups(self, prefix: str) -> list[str]:
+        return sorted(one["group_id"] for one in self._admin.list_groups() if one["group_id"].startswith(prefix))
+
+    def group_state(self, group: str) -> str:
+        return str(self._admin.describe_groups([group])[group]["group_state"]).lower()
+
+    def delete_group(self, group: str) -> None:
+        self._admin.delete_groups([group])
+
+    def _consumer(self, group: str | None, *topics: str) -> KafkaConsumer:
+        settings = {"group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        return KafkaConsumer(*topics, **self._settings, **settings)
+
+
+def _record(one: Any) -> dict[str, Any]:
+    return {
+        "offset": one.offset,
+        "key": text(one.key),
+        "value": text(one.value),
+        "headers": [[name, text(value)] for name, value in one.headers],
+        "timestamp": one.timestamp,
+    }
+
+
+def _take(consumer: KafkaConsumer, count: int) -> list[Any]:
+    found: list[Any] = []
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(found) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(found)} of {count} records")
+        for records in consumer.poll(500, max_records=count - len(found)).values():
+            found += records
+    return found
+
+
+def _balanced(consumers: list[KafkaConsumer], counts: list[int]) -> list[list[int]]:
+    """Poll until the members have so many partitions; returns the partitions of each."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        for consumer in consumers:
+            consumer.poll(100)
+        if (found := shares(consumers, counts, deadline)) is not None:
+            return found
+
+
+def error_code(error: Exception) -> int | None:
+    """Return the error code of the service, or None."""
+    return error.errno if isinstance(error, BrokerResponseError) else None
+
+
+if __name__ == "__main__":
+    main(KafkaPython, error_code)

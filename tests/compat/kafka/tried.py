@@ -1,0 +1,51 @@
+"""Clients of Kafka that are tried."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.compat.kafka.java import java_program
+from tests.compat.kafka.sessions import Program, python_program
+
+LOCKS = Path(__file__).parents[1] / "clients"
+
+
+def locked(file: str, pattern: str) -> str:
+    """Return the version in a lock file of ``tests/compat/clients``."""
+    found = re.search(pattern, (LOCKS / file).read_text())
+    assert found is not None, pattern
+    return found[1]
+
+
+@dataclass(frozen=True)
+class TriedClient:
+    """A client, and the operations of scenarios that it does not have."""
+
+    program: Callable[[], Program]
+    version: Callable[[], str]
+    missing: frozenset[str] = frozenset()
+
+
+TRIED = {
+    "confluent-kafka": TriedClient(
+        partial(python_program, "confluent"), partial(locked, "kafka.txt", r"confluent-kafka==(\S+)")
+    ),
+    "kafka-python": TriedClient(
+        partial(python_program, "kafka_python"), partial(locked, "kafka.txt", r"kafka-python==(\S+)")
+    ),
+    "aiokafka": TriedClient(
+        partial(python_program, "aio"),
+        partial(locked, "kafka.txt", r"aiokafka==(\S+)"),
+        missing=frozenset({"alter", "delete_group"}),  # it alters by AlterConfigs, which is not served
+    ),
+    "kafka-clients": TriedClient(
+        java_program,
+        partial(locked, "../kafka/clients/java/pom.xml", r"<artifactId>kafka-tools</artifactId>\s*<version>([^<]+)"),
+    ),
+}
+QUICK_CLIENT = "confluent-kafka"
+"""The client that `make test` runs."""

@@ -1,0 +1,1 @@
+"""Tests of the listener: sign-in, connections and handlers."""

@@ -1,0 +1,1 @@
+"""Tests of streams behind all protocols."""

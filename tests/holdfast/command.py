@@ -1,0 +1,151 @@
+"""Commands run for tests: in this process, or each as a process of its own."""
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from unittest import mock
+
+from holdfast.commands.main import main
+from tests.servers.server import REPOSITORY, Server, clean_environment
+
+
+class CommandResult(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+
+def holdfast(
+    server: Server, *arguments: str | Path, data: bool = True, environment: Mapping[str, str] | None = None
+) -> CommandResult:
+    """Run a command in this process, non-interactively; ``data``: authenticated by the data folder."""
+    with mock.patch.dict(os.environ, _environment(server, environment), clear=True):
+        return plainly(*_command(server, *arguments, data=data))
+
+
+def plainly(*arguments: str | Path) -> CommandResult:
+    """Run a command with exactly these arguments and the environment as it is."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with (
+        open(os.devnull) as no_input,
+        mock.patch.object(sys, "stdin", no_input),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as exit_:
+            code = int(str(exit_.code))
+    out.flush()
+    assert isinstance(out.buffer, io.BytesIO)
+    return CommandResult(code, out.buffer.getvalue().decode(), err.getvalue())
+
+
+def checked(*arguments: str | Path, code: int = 0) -> CommandResult:
+    """Run a command plainly, which must end with this code."""
+    done = plainly(*arguments)
+    assert done.code == code, done
+    return done
+
+
+def process(server: Server, *arguments: str | Path, typed: str | None = None) -> CommandResult:
+    """Run a command as a process; ``typed``: at a terminal."""
+    ours, terminal = pty.openpty()
+    try:
+        os.write(ours, (typed or "").encode())
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *_command(server, *arguments)],
+            env=_environment(server),
+            stdin=subprocess.DEVNULL if typed is None else terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(terminal)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
+
+
+def started(
+    server: Server, *arguments: str | Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command as a process, without its output."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *_command(server, *arguments)],
+        env=_environment(server, environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+class PipedCommand:
+    """A command as a process, whose outputs are read while it runs."""
+
+    def __init__(self, *arguments: str | Path, module: str = "holdfast", **settings: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=REPOSITORY,
+            env=clean_environment() | {f"HOLDFAST_{name.upper()}": value for name, value in settings.items()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.printed = ""
+        """Standard output, as far as it was read."""
+
+    def wait_for(self, pattern: str) -> Self:
+        """Wait until it has printed a line in which the pattern is found."""
+        assert self.process.stdout is not None
+        while not re.search(pattern, self.printed):
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate()[1]
+            self.printed += line
+        return self
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; returns the exit code and standard error."""
+        out, errors = self.process.communicate(timeout=60)
+        self.printed += out
+        return self.process.returncode, errors
+
+    def close(self) -> None:
+        """Kill it, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            self.process.communicate(timeout=60)
+
+
+def _command(server: Server, *arguments: str | Path, data: bool = True) -> list[str]:
+    return [*map(str, arguments), *(["--data", str(server.data)] if data else [])]
+
+
+def _environment(server: Server, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment in which the server's data folder is read with the server's settings."""
+    return {
+        **clean_environment(),
+        **server.settings,
+        "HOLDFAST_ENDPOINT": server.endpoint,
+        "PYTHONPATH": str(REPOSITORY),
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **(more or {}),
+    }

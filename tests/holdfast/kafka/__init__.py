@@ -1,0 +1,1 @@
+"""Tests of the listener of Kafka's protocol in a process of the service."""
