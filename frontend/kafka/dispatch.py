@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from frontend.kafka.handlers.configs import describe_configs, incremental_alter_configs
+from frontend.kafka.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
 from frontend.kafka.handlers.fetch import fetch
 from frontend.kafka.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
 from frontend.kafka.handlers.groups import delete_groups, describe_groups, list_groups
@@ -74,6 +74,7 @@ _BY_NAME: dict[str, HandledApi] = {
     "DescribeConfigs": HandledApi(describe_configs, _MANAGE),
     "CreatePartitions": HandledApi(create_partitions, _MANAGE),
     "DeleteGroups": HandledApi(delete_groups, _MANAGE),
+    "AlterConfigs": HandledApi(alter_configs, _MANAGE),
     "IncrementalAlterConfigs": HandledApi(incremental_alter_configs, _MANAGE),
     "OffsetDelete": HandledApi(offset_delete, _MANAGE),
     "DescribeCluster": HandledApi(describe_cluster, _MANAGE),

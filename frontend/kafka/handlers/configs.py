@@ -1,11 +1,17 @@
-"""DescribeConfigs and IncrementalAlterConfigs: settings of topics, by Kafka's names."""
+"""DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: settings of topics, by Kafka's names."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from frontend.kafka.handlers.topics import DEFAULT_SOURCE, TOPIC_SOURCE, find_to_change
 from frontend.kafka.protocol.generated.configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestResource,
+    AlterConfigsResponse,
+    AlterConfigsResponseResource,
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
     DescribeConfigsResponse,
@@ -31,6 +37,7 @@ from metadata_service.stream_settings import (
     InvalidSetting,
     changed,
     described,
+    validated,
 )
 
 TOPIC: Final = 2
@@ -39,6 +46,8 @@ BROKER: Final = 4
 RESOURCES_MAX: Final = 1000
 """Resources of one request.  Of more, so many are answered, with an error: each answer needs a kilobyte."""
 _STATIC_BROKER_SOURCE: Final = 4
+
+_Resource = TypeVar("_Resource", AlterConfigsRequestResource, IncrementalAlterConfigsRequestResource)
 
 
 async def describe_configs(
@@ -110,37 +119,64 @@ def _broker_entries(context: KafkaContext) -> list[ConfigEntry]:
     ]
 
 
-# --- IncrementalAlterConfigs -------------------------------------------------------------------------------
+# --- changes -----------------------------------------------------------------------------------------------
 
 
 async def incremental_alter_configs(
     context: KafkaContext, call: KafkaCall, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change settings of topics."""
-    response = IncrementalAlterConfigsResponse(call.throttle_time_ms)
-    named = [(resource.resource_type, resource.resource_name) for resource in request.resources]
-    for resource in request.resources[:RESOURCES_MAX]:
-        kind, name = resource.resource_type, resource.resource_name
-        made = IncrementalAlterConfigsResponseResource(0, None, kind, name)
+    """Change settings of topics; those that are not named stay."""
+    errors = await _alter_all(context, call, request.resources, _with_changes, validate_only=request.validate_only)
+    made = [
+        IncrementalAlterConfigsResponseResource(code, text, resource.resource_type, resource.resource_name)
+        for (code, text), resource in zip(errors, request.resources, strict=False)
+    ]
+    return IncrementalAlterConfigsResponse(call.throttle_time_ms, made)
+
+
+async def alter_configs(context: KafkaContext, call: KafkaCall, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    """Replace the settings of topics; those that are not named have their defaults again."""
+    errors = await _alter_all(context, call, request.resources, _replaced, validate_only=request.validate_only)
+    made = [
+        AlterConfigsResponseResource(code, text, resource.resource_type, resource.resource_name)
+        for (code, text), resource in zip(errors, request.resources, strict=False)
+    ]
+    return AlterConfigsResponse(call.throttle_time_ms, made)
+
+
+async def _alter_all(
+    context: KafkaContext,
+    call: KafkaCall,
+    resources: Sequence[_Resource],
+    new_settings: Callable[[Mapping[str, str], _Resource], dict[str, str]],
+    *,
+    validate_only: bool,
+) -> list[tuple[int, str | None]]:
+    """Alter each resource.  Returns the code and the text of the error of each of the first :data:`RESOURCES_MAX`."""
+    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    errors: list[tuple[int, str | None]] = []
+    for resource in resources[:RESOURCES_MAX]:
         try:
-            if len(named) > RESOURCES_MAX or named.count((kind, name)) > 1:
+            if len(resources) > RESOURCES_MAX or named[resource.resource_type, resource.resource_name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "a resource is named twice, or too many resources")
-            if kind != TOPIC:
+            if resource.resource_type != TOPIC:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "only settings of topics can be changed")
-            await _alter(context, call, resource, validate_only=request.validate_only)
+            await _alter(context, call, resource, new_settings, validate_only=validate_only)
         except CatalogRefusal as refusal:
-            made.error_code, made.error_message = refusal.code, refusal.text
+            errors.append((refusal.code, refusal.text))
         except StoreError as error:
             context.report(error)
-            made.error_code = ErrorCode.REQUEST_TIMED_OUT
-        response.responses.append(made)
-    return response
+            errors.append((ErrorCode.REQUEST_TIMED_OUT, None))
+        else:
+            errors.append((ErrorCode.NONE, None))
+    return errors
 
 
 async def _alter(
     context: KafkaContext,
     call: KafkaCall,
-    resource: IncrementalAlterConfigsRequestResource,
+    resource: _Resource,
+    new_settings: Callable[[Mapping[str, str], _Resource], dict[str, str]],
     *,
     validate_only: bool,
 ) -> None:
@@ -148,7 +184,7 @@ async def _alter(
     if len({config.name for config in resource.configs}) != len(resource.configs):
         raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "an entry is changed twice")
     try:
-        settings = changed(stream.settings, map(_change, resource.configs))
+        settings = new_settings(stream.settings, resource)
     except InvalidSetting as error:
         raise CatalogRefusal(ErrorCode.INVALID_CONFIG, str(error)) from None
     if validate_only:
@@ -161,9 +197,19 @@ async def _alter(
     await context.audited(call, "AlterConfigs", about, act)
 
 
+def _with_changes(settings: Mapping[str, str], resource: IncrementalAlterConfigsRequestResource) -> dict[str, str]:
+    return changed(settings, map(_change, resource.configs))
+
+
 def _change(config: IncrementalAlterConfigsRequestConfig) -> ConfigChange:
     try:
         operation = ConfigOperation(config.config_operation)
     except ValueError:
         raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "there is no such operation") from None
     return ConfigChange(config.name, operation, config.value)
+
+
+def _replaced(_: Mapping[str, str], resource: AlterConfigsRequestResource) -> dict[str, str]:
+    if any(config.value is None for config in resource.configs):
+        raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "an entry has no value")
+    return validated({config.name: config.value for config in resource.configs})

@@ -134,7 +134,7 @@ def group(topic: str) -> list[ClientStep]:
     ]
 
 
-def group_admin(topic: str) -> list[ClientStep]:
+def admin_offsets(topic: str) -> list[ClientStep]:
     """Committed offsets of a group are set by an administrator, and the group is deleted."""
     return [
         create(topic),
@@ -213,7 +213,7 @@ SCENARIOS = {
     "fields": fields,
     "seek": seek,
     "group": group,
-    "group-admin": group_admin,
+    "admin-offsets": admin_offsets,
     "rebalance": rebalance,
     "topics": topics,
     "configs": configs,

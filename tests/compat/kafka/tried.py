@@ -40,7 +40,7 @@ TRIED = {
     "aiokafka": TriedClient(
         partial(python_program, "aio"),
         partial(locked, "kafka.txt", r"aiokafka==(\S+)"),
-        missing=frozenset({"alter", "delete_group"}),  # it alters by AlterConfigs, which is not served
+        missing=frozenset({"delete_group"}),
     ),
     "kafka-clients": TriedClient(
         java_program,

@@ -38,6 +38,8 @@ MOVE_EVERY_SECONDS = 1.0
 SETTLE_SECONDS = 120.0
 OPEN_MAX = 3000
 """Default limit of undeleted messages, above which producers wait for the consumers."""
+REFUSALS_MAX = 20
+"""Number of refused calls whose texts are kept."""
 REPEATED_SECONDS_MAX = 200.0
 """Maximum time after the first send at which it is repeated on purpose; the service recognizes it for 300 s."""
 
@@ -66,6 +68,8 @@ class Traffic:
         self.failures: list[str] = []
         """Violations that do not depend on the history."""
         self.counts: Counter[str] = Counter()
+        self.refusals: list[str] = []
+        """The first calls that were refused with 503, and when, in seconds since the start."""
         self.unseen: list[tuple[float, float]] = []
         """See :class:`~tests.histories.history.Rules`."""
         self._server = server
@@ -87,6 +91,7 @@ class Traffic:
         """Number of producers with a call under way."""
         self._names = 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._started_at = time.monotonic()
 
     # --- running ------------------------------------------------------------------------------------------
 
@@ -150,7 +155,7 @@ class Traffic:
     def check_no_call_failed(self) -> None:
         """Raise AssertionError if a call was refused, or had no answer."""
         failed = {what: self.counts[what] for what in ("in doubt", "refused", "unreachable")}
-        assert not any(failed.values()), failed
+        assert not any(failed.values()), "\n".join([str(failed), *self.refusals])
 
     async def check(self) -> None:
         """Verify.  Raise AssertionError with all violations, if there are any."""
@@ -197,6 +202,8 @@ class Traffic:
             if refused.status != 503:
                 raise
             self.counts["refused"] += 1
+            if len(self.refusals) < REFUSALS_MAX:
+                self.refusals.append(f"after {time.monotonic() - self._started_at:.1f} s: {refused}")
         else:
             self.counts["answered"] += 1
             return answer

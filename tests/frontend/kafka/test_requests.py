@@ -130,7 +130,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_the_form_of_version_0
     assert isinstance(answer, ApiVersionsResponse)
     assert answer.error_code == 35
     advertised = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-    assert len(advertised) == 27
+    assert len(advertised) == 28
     assert advertised.pop(0) == (0, 11)
     assert advertised == {api.key: api.versions for api in APIS if api.name != "Produce"}
 

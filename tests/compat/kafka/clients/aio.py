@@ -70,6 +70,13 @@ class AioKafka:
         found = {name: value for name, value, *_ in entries}
         return {name: found[name] for name in names}
 
+    async def alter(self, topic: str, configs: dict[str, str]) -> None:
+        async with self._admin() as admin:
+            (answer,) = await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
+        ((code, *_),) = answer.resources
+        if code:
+            raise for_code(code)
+
     async def delete(self, topic: str) -> None:
         async with self._admin() as admin:
             _check(await admin.delete_topics([topic]), "topic_error_codes")

@@ -21,6 +21,9 @@ from frontend.kafka.handlers.groups import GROUPS_MAX
 from frontend.kafka.handlers.membership import DEPARTURES_MAX
 from frontend.kafka.handlers.topics import TOPICS_MAX
 from frontend.kafka.protocol.generated.configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestConfig,
+    AlterConfigsRequestResource,
     DescribeConfigsRequest,
     DescribeConfigsRequestResource,
     IncrementalAlterConfigsRequest,
@@ -286,6 +289,33 @@ async def test_new_settings_reach_the_partition(service: KafkaService, client: C
     (partition,) = service.streams.partitions.values()
     assert partition.fold.settings is not None
     assert partition.fold.settings.batch_bytes_max == 1000
+
+
+async def test_all_settings_are_replaced(client: CodecClient) -> None:
+    assert (await produced(client, request_of(batch_of(b"x")))).error_code == 0
+
+    async def alter(entries: dict[str, str | None], **more: Any) -> int:
+        changes = [AlterConfigsRequestConfig(name, value) for name, value in entries.items()]
+        resource = AlterConfigsRequestResource(2, "orders", changes)
+        answer = await client.call("AlterConfigs", 2, AlterConfigsRequest([resource], **more))
+        (made,) = answer.responses
+        return int(made.error_code)
+
+    async def found() -> list[str | None]:
+        names = ["max.message.bytes", "retention.ms"]
+        resource = DescribeConfigsRequestResource(2, "orders", names)
+        answer = await client.call("DescribeConfigs", 4, DescribeConfigsRequest([resource]))
+        return [entry.value for entry in answer.results[0].configs]
+
+    default = await found()
+    assert await alter({"max.message.bytes": "1000", "retention.ms": "3600000"}) == 0
+    assert await found() == ["1000", "3600000"]
+    assert await alter({"max.message.bytes": "1001"}, validate_only=True) == 0
+    assert await alter({"max.message.bytes": "none"}) == ErrorCode.INVALID_CONFIG
+    assert await alter({"max.message.bytes": None}) == ErrorCode.INVALID_REQUEST
+    assert await found() == ["1000", "3600000"]
+    assert await alter({"retention.ms": "7200000"}) == 0
+    assert await found() == [default[0], "7200000"]
 
 
 async def test_a_full_disk(service: KafkaService, client: CodecClient) -> None:

@@ -106,6 +106,11 @@ CALLS: dict[str, tuple[int, Callable[[str], Struct], set[str]]] = {
         lambda name: configs.DescribeConfigsRequest([configs.DescribeConfigsRequestResource(2, name, None)]),
         {READ, WRITE, MANAGE},
     ),
+    "AlterConfigs": (
+        2,
+        lambda name: configs.AlterConfigsRequest([configs.AlterConfigsRequestResource(2, name)], validate_only=True),
+        {MANAGE},
+    ),
     "IncrementalAlterConfigs": (
         1,
         lambda name: configs.IncrementalAlterConfigsRequest(
