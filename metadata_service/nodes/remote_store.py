@@ -6,6 +6,9 @@ failure.  So the death of a node costs one retry.  A call that may have started 
 (:data:`~metadata_service.nodes.codec.REPEATABLE`); for any other the error is StoreUnavailable: it is not known whether
 the call took effect.
 
+If no node has answered in time, a repeatable call gives each node that can be reached a second, longer time: the only
+node that is left, while another is replaced, may just be slow.
+
 The ring's view may be older or newer than a node's: the newer one wins, and the other side adopts it.
 """
 
@@ -56,8 +59,9 @@ from metadata_service.store import (
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 20
 """Timeout of a call; longer than a store retries before it reports that it is unavailable."""
-REPEATABLE_ANSWER_SECONDS = 2
-"""Timeout of a repeatable call, after which another node is asked: the node may hang."""
+REPEATABLE_ANSWER_SECONDS = (2, 8)
+"""Timeouts of a repeatable call: the first after which another node is asked, because the node may hang; the second
+if none has answered."""
 CONNECTIONS_MAX = 64
 """Maximum number of connections to all nodes together."""
 AVOID_SECONDS_MIN = 0.5
@@ -82,6 +86,10 @@ class _NotStarted(Exception):
 
 class _Unknown(Exception):
     """This node may have carried out the call."""
+
+
+class _TimedOut(_Unknown):
+    """This node has not answered in time."""
 
 
 class _Peer:
@@ -189,19 +197,29 @@ class RemoteStore:
         """Call the nodes in the ring's order until one answers."""
         failed: list[str] = []
         asked: set[str] = set()
+        slow: set[str] = set()
+        timeouts = iter(REPEATABLE_ANSWER_SECONDS if method.name in REPEATABLE else (ANSWER_SECONDS,))
+        seconds = next(timeouts)
         while True:
             member = self._next(place, asked)
+            if member is None and slow and (longer := next(timeouts, None)) is not None:
+                seconds = longer
+                asked -= slow
+                slow.clear()
+                continue
             if member is None:
                 raise StoreUnavailable("no metadata node answers: " + ("; ".join(failed) or "there is none"))
             asked.add(member.name)
             peer = self._peers.setdefault(member.name, _Peer())
             stand_in = bool(key) and self._ring.owner(key).name != member.name
             try:
-                answer = await self._at(member, peer, method, key, arguments, stand_in)
+                answer = await self._at(member, peer, method, key, arguments, stand_in, seconds)
             except _NotStarted as error:
                 failed.append(f"{member.name}: {error}")
             except _Unknown as error:
                 failed.append(f"{member.name}: {error}")
+                if isinstance(error, _TimedOut):
+                    slow.add(member.name)
                 if method.name not in REPEATABLE:
                     self._avoid(member, peer, error)
                     raise StoreUnavailable(
@@ -234,10 +252,16 @@ class RemoteStore:
         peer.avoided_until = self._clock() + seconds
 
     async def _at(
-        self, member: RingMember, peer: _Peer, method: Method, key: str, arguments: bytes, stand_in: bool
+        self,
+        member: RingMember,
+        peer: _Peer,
+        method: Method,
+        key: str,
+        arguments: bytes,
+        stand_in: bool,
+        seconds: float,
     ) -> Any:
         """Make a call to this node.  Raises the call's own errors, :class:`_NotStarted` and :class:`_Unknown`."""
-        seconds = REPEATABLE_ANSWER_SECONDS if method.name in REPEATABLE else ANSWER_SECONDS
         for _ in range(_REFUSALS_MAX):
             body = msgspec.json.encode(CallBody(msgspec.Raw(arguments), self._mark, key, stand_in))
             status, answer = await self._ask(member, peer, "POST", f"/v1/call/{method.name}", body, seconds)
@@ -281,7 +305,7 @@ class RemoteStore:
         verb: str,
         path: str,
         body: bytes,
-        seconds: float = REPEATABLE_ANSWER_SECONDS,
+        seconds: float = REPEATABLE_ANSWER_SECONDS[0],
     ) -> tuple[int, bytes]:
         """Send one request, and verify that the answer is from a node of this cluster."""
         signature = self._signer.sign(member.name, peer.start, self._now_ms() + peer.ahead_ms, verb, path, body)
@@ -293,6 +317,8 @@ class RemoteStore:
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol) as error:
             raise _NotStarted(str(error) or type(error).__name__) from None
+        except httpx.TimeoutException:
+            raise _TimedOut(f"not answered within {seconds:g} s") from None
         except (
             httpx.HTTPError,
             AttributeError,

@@ -160,6 +160,40 @@ async def test_calls_with_an_unknown_outcome_are_repeated_only_if_idempotent(tmp
         assert (len(running["m0"].calls), len(running["m1"].calls)) == (1, 1)
 
 
+class SlowNodes(httpx.AsyncHTTPTransport):
+    """Nodes that take 5 s for each call, without the time."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.extensions["timeout"]["read"] < 5:
+            raise httpx.ReadTimeout("", request=request)
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("alive", [1, 2])
+async def test_a_slow_node_has_more_time_if_no_other_answers(tmp_path: Path, alive: int) -> None:
+    """While one node is replaced, and where all share a slow database."""
+    async with cluster(tmp_path, 2) as running, remote(running.view) as (_, quick):
+        created = await create(quick, "orders")
+        if alive == 1:
+            await running["m0"].stop()
+        slow = RemoteStore(running.view, SECRET, transport=SlowNodes())
+        try:
+            assert await slow.queues.get_queue(ACCOUNT, "orders") == created
+        finally:
+            await slow.close()
+
+
+async def test_a_node_that_hangs_ends_the_call(tmp_path: Path) -> None:
+    async def hang(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)
+
+    view = RingView.of(1, (RingMember("m0", "http://127.0.0.1:1"),))
+    caller = RemoteStore(view, SECRET, transport=httpx.MockTransport(hang))
+    with pytest.raises(StoreUnavailable, match="m0: not answered within 2 s; m0: not answered within 8 s"):
+        await caller.entries.logs()
+    await caller.close()
+
+
 async def test_the_owner_polls_changes_made_by_a_stand_in(tmp_path: Path) -> None:
     async with (
         cluster(tmp_path, 2) as running,
