@@ -134,7 +134,7 @@ class ClusterCopy(msgspec.Struct, frozen=True):
 async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tuple[CassandraStore, int]:
     """Open a keyspace in use without changing it; returns the store and the version of its schema.
 
-    ``parts`` must exist, too.  The connection is closed with the store, also when this fails. Raises
+    ``parts`` must exist, too, in this program's version.  The connection is closed with the store, also when this fails. Raises
     :class:`CannotOpen` and :class:`StoreUnavailable`.
     """
     keyspace = CassandraKeyspace(connection, name)
@@ -151,6 +151,12 @@ async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tu
             version = stored.version
             if not version:
                 raise CannotOpen(f"the keyspace {name} has no {part.name}: has its service never been started?")
+            if part is not METADATA and version < part.schema.version:
+                raise CannotOpen(
+                    f"the {part.name} in the keyspace {name} has version {version} of its schema, and this release "
+                    f"reads version {part.schema.version}: use the release that wrote it, or run 'holdfast schema "
+                    "migrate' first"
+                )
         return CassandraStore(keyspace, records, wait=True), version
     except BaseException:
         await keyspace.close()

@@ -13,6 +13,7 @@ from cassandra.cluster import ControlConnection
 
 from backend.extent_ids import ExtentId
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
+from metadata_service.cassandra import copy
 from metadata_service.cassandra.driver.connection import CassandraConnection, Scope
 from metadata_service.cassandra.schema import versions as cassandra_versions
 from metadata_service.cassandra.schema.part import Part
@@ -242,6 +243,8 @@ async def test_a_journal_from_before_streams_gets_their_tables(
             patch.setattr(JOURNAL.schema, "steps", JOURNAL.schema.steps[:1])
             await store.bring(JOURNAL)
             assert await tables() == set()
+        with pytest.raises(CannotOpen, match=r"has version 1 of its schema, and this release reads version 2"):
+            await copy.opened(store.keyspace.connection.share(), place.keyspace, JOURNAL)  # as for a backup
         await store.bring(JOURNAL)
         assert await versions(store, JOURNAL).stored() == SchemaState(2, 1)
         assert await tables() == {"stream_chunks", "stream_extents"}
