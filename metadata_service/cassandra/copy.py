@@ -134,8 +134,8 @@ class ClusterCopy(msgspec.Struct, frozen=True):
 async def opened(connection: CassandraConnection, name: str, *parts: Part) -> tuple[CassandraStore, int]:
     """Open a keyspace in use without changing it; returns the store and the version of its schema.
 
-    ``parts`` must exist, too, in this program's version.  The connection is closed with the store, also when this fails. Raises
-    :class:`CannotOpen` and :class:`StoreUnavailable`.
+    ``parts`` must exist, too, in this program's version.  The connection is closed with the store, also when this
+    fails.  Raises :class:`CannotOpen` and :class:`StoreUnavailable`.
     """
     keyspace = CassandraKeyspace(connection, name)
     try:
