@@ -42,6 +42,10 @@ MOVES: Final = Counter(
     series_max=3,
 )
 SEALED: Final = Counter("holdfast_takeovers_total", "Logs of dead nodes that this node has sealed.")
+LOST_BATCHES: Final = Counter(
+    "holdfast_lost_batches_total",
+    "Batches of topics whose bytes were damaged or unreadable when this process moved them to an extent.",
+)
 REROUTED: Final = Counter(
     "holdfast_calls_rerouted_total",
     "Calls to a backend that no longer owned the shard, repeated at another one.",
@@ -52,4 +56,6 @@ for _how in ("taken", "received", "handed over"):
 
 def register(registry: Registry) -> None:
     """Register a backend's counters and histograms."""
-    registry.add(WRITES, FENCES, ROW_RECORDS, ROW_BYTES, FAILURES, CHECKPOINTS, CHECKPOINTS_FAILED, MOVES, SEALED)
+    registry.add(
+        WRITES, FENCES, ROW_RECORDS, ROW_BYTES, FAILURES, CHECKPOINTS, CHECKPOINTS_FAILED, MOVES, SEALED, LOST_BATCHES
+    )

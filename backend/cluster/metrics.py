@@ -34,7 +34,7 @@ class Sums:
         self.visible = self.in_flight = self.delayed = self.stored_bytes = self.quarantined = 0
         self.oldest_ms = 0
         """Age of the oldest message; 0: there is none."""
-        self.topic_partitions = self.batch_bytes = self.lost_batches = 0
+        self.topic_partitions = self.batch_bytes = 0
         self.unbound_bytes = self.unbound_bytes_max = 0
         """Bytes of batches in the log; of one partition, at most."""
         self.groups: Counter[GroupPhase] = Counter()
@@ -68,7 +68,7 @@ class Sums:
         await self._refresh_streams()
 
     async def _refresh_streams(self) -> None:
-        topic_partitions = batch_bytes = unbound_bytes = unbound_bytes_max = lost = 0
+        topic_partitions = batch_bytes = unbound_bytes = unbound_bytes_max = 0
         folds: dict[tuple[bytes, int], StreamFold] = {}
         groups: list[OpenGroup] = []
         for count, stream in enumerate(list(self._node.streams.values()), 1):
@@ -78,14 +78,13 @@ class Sums:
                 batch_bytes += fold.stored_bytes
                 unbound_bytes += fold.log_bytes
                 unbound_bytes_max = max(unbound_bytes_max, fold.log_bytes)
-                lost += fold.lost
                 if fold.settings is not None:
                     folds[fold.settings.topic_id, fold.settings.number] = fold
             else:
                 groups.append(stream)
             if not count % AT_ONCE:
                 await asyncio.sleep(0)
-        self.topic_partitions, self.batch_bytes, self.lost_batches = topic_partitions, batch_bytes, lost
+        self.topic_partitions, self.batch_bytes = topic_partitions, batch_bytes
         self.unbound_bytes, self.unbound_bytes_max = unbound_bytes, unbound_bytes_max
         self.groups = Counter(group.coordinator.phase for group in groups)
         await self._refresh_lag(groups, folds)
@@ -202,11 +201,6 @@ def _register_streams(registry: Registry, sums: Sums) -> None:
         "holdfast_unbound_batch_bytes_max",
         "The same, of the topic partition with the most.",
         lambda: sums.unbound_bytes_max,
-    )
-    registry.declare(
-        "holdfast_lost_batches",
-        "Batches of topics whose bytes were damaged or unreadable when they were moved to an extent.",
-        lambda: sums.lost_batches,
     )
 
 

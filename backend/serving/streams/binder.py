@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from backend import instruments
 from backend.api import BackendError, StorageFull, Unavailable
 from backend.extent_ids import ExtentId
 from backend.journal.extents import ExtentStore
@@ -179,6 +180,7 @@ class Binder:
         if not written:
             stream.extent_writer = None
         self._writer.write_records(stream, written, stream.clock())
+        instruments.LOST_BATCHES.add(count=bind.lost)
 
     # --- retention --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from backend import instruments
 from backend.api import (
     AccountBytes,
     AckLevel,
@@ -366,8 +367,11 @@ async def test_a_damaged_payload_costs_one_batch(node: StreamNode, is_bound: boo
     flip(node.folder, b"the second")
     await node.start()
     if is_bound:
+        (before,) = instruments.LOST_BATCHES.read().series
         await node.bind(target)
         assert node.opened(target).fold.lost == 1
+        (after,) = instruments.LOST_BATCHES.read().series
+        assert after.value == before.value + 1
     found = (await node.fetch(target)).batches
     assert [(one.base_offset, one.record_count, one.leader_epoch, one.payload) for one in found] == [
         (0, 2, 1, b"the first"),
