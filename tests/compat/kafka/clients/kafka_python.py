@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -184,13 +185,18 @@ def _take(consumer: KafkaConsumer, count: int) -> list[Any]:
 
 
 def _balanced(consumers: list[KafkaConsumer], counts: list[int]) -> list[list[int]]:
-    """Poll until the members have so many partitions; returns the partitions of each."""
+    """Poll until the members have so many partitions; returns the partitions of each.
+
+    All are polled at the same time: this client forgets that it has joined the group if that happens between two polls,
+    and joins again, so members that are polled in turns may never stop.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        for consumer in consumers:
-            consumer.poll(100)
-        if (found := shares(consumers, counts, deadline)) is not None:
-            return found
+    with ThreadPoolExecutor(len(consumers)) as threads:
+        while True:
+            for _ in threads.map(lambda consumer: consumer.poll(1000), consumers):
+                pass
+            if (found := shares(consumers, counts, deadline)) is not None:
+                return found
 
 
 def error_code(error: Exception) -> int | None:
