@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.compat.conftest import CLIENTS, installed
+from tests.compat.conftest import CLIENTS, NODE, installed
 from tests.compat.kafka.scenarios import ClientStep
 from tests.servers.server import REPOSITORY, Server, clean_environment, free_port
 
@@ -98,6 +98,12 @@ def python_program(module: str) -> Program:
     """Return a program of :mod:`tests.compat.kafka.clients`."""
     python = installed(CLIENTS / "kafka" / "bin" / "python")
     return Program([python, "-m", f"tests.compat.kafka.clients.{module}"])
+
+
+def node_program() -> Program:
+    """Return the program of kafkajs."""
+    installed(NODE / "node_modules" / ".installed")
+    return Program([installed(CLIENTS / "current" / "bin" / "node"), NODE / "kafka.mjs"])
 
 
 def judge(steps: Sequence[ClientStep], results: Sequence[Any]) -> None:

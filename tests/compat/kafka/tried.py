@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.compat.kafka.java import java_program
-from tests.compat.kafka.sessions import Program, python_program
+from tests.compat.kafka.sessions import Program, node_program, python_program
 
 LOCKS = Path(__file__).parents[1] / "clients"
 
@@ -42,6 +42,7 @@ TRIED = {
         partial(locked, "kafka.txt", r"aiokafka==(\S+)"),
         missing=frozenset({"delete_group"}),
     ),
+    "kafkajs": TriedClient(node_program, partial(locked, "node/package.json", r'"kafkajs": "([^"]+)"')),
     "kafka-clients": TriedClient(
         java_program,
         partial(locked, "../kafka/clients/java/pom.xml", r"<artifactId>kafka-tools</artifactId>\s*<version>([^<]+)"),
