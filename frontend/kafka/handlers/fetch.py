@@ -116,6 +116,8 @@ class PartitionReader:
 
 async def fetch(context: KafkaContext, call: KafkaCall, request: FetchRequest) -> FetchResponse:
     """Read batches, and wait for them."""
+    if request.session_id and request.session_epoch > 0:  # of another broker at this address; the client begins anew
+        return FetchResponse(call.throttle_time_ms, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     readers: list[tuple[str, bytes, Stream | ErrorCode, list[PartitionReader]]] = []
     count = 0
     for topic in request.topics:

@@ -212,12 +212,14 @@ async def offset_delete(context: KafkaContext, call: KafkaCall, request: OffsetD
         found = await context.find_permitted(call, topic.name, *ANY)
         answers = [OffsetDeleteResponsePartition(one.partition_index) for one in topic.partitions]
         made.append(OffsetDeleteResponseTopic(topic.name, answers))
-        if isinstance(found, Stream):
-            wanted += [(topic.name, found.topic_id, one.partition_index) for one in topic.partitions]
-            waiting += answers
-        else:
-            for answer in answers:
+        for answer in answers:
+            if not isinstance(found, Stream):
                 answer.error_code = found
+            elif not 0 <= answer.partition_index < found.partitions:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                wanted.append((topic.name, found.topic_id, answer.partition_index))
+                waiting.append(answer)
 
     def command(target: Target) -> DeleteOffsets:
         return DeleteOffsets(target, wanted)

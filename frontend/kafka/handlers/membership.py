@@ -7,7 +7,7 @@ from typing import Final
 
 from backend.api import BackendError, Target
 from backend.stream_api import Departure, JoinAnswer, JoinRequest, StreamError, SyncRequest
-from backend.stream_commands import GroupHeartbeat, JoinGroup, LeaveGroup, SyncGroup
+from backend.stream_commands import GroupHeartbeat, JoinGroup, LeaveAnswer, LeaveGroup, SyncGroup
 from frontend.kafka.protocol.generated.membership import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -232,15 +232,18 @@ async def leave_group(context: KafkaContext, call: KafkaCall, request: LeaveGrou
 
     try:
         answer = await context.calls.group(call.account, request.group_id, command)
+    except GroupAbsent:
+        answer = LeaveAnswer(StreamError.NONE, [StreamError.UNKNOWN_MEMBER_ID] * len(leaving))
     except (BackendError, StoreError) as error:
         response.error_code = group_failure(context, error)
         return response
-    response.error_code = answer.error
-    if answer.error is StreamError.NONE:
-        response.members = [
-            LeaveGroupResponseMember(member.member_id, member.group_instance_id, error)
-            for member, error in zip(leaving, answer.errors, strict=True)
-        ]
-        if call.version < _LEAVE_MEMBERS_VERSION:
-            response.error_code = answer.errors[0]
+    if answer.error is not StreamError.NONE:
+        response.error_code = answer.error
+        return response
+    response.members = [
+        LeaveGroupResponseMember(member.member_id, member.group_instance_id, error)
+        for member, error in zip(leaving, answer.errors, strict=True)
+    ]
+    if call.version < _LEAVE_MEMBERS_VERSION:
+        response.error_code = answer.errors[0]
     return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -58,10 +59,11 @@ async def create_topic(
 async def create_topics(context: KafkaContext, call: KafkaCall, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics, or check that they could be."""
     response = CreateTopicsResponse(call.throttle_time_ms)
-    names = [topic.name for topic in request.topics]
-    for topic in request.topics[:TOPICS_MAX]:
+    names = Counter(topic.name for topic in request.topics)
+    topics = {topic.name: topic for topic in request.topics}  # one that is named twice has one answer
+    for topic in list(topics.values())[:TOPICS_MAX]:
         try:
-            if len(names) > TOPICS_MAX or names.count(topic.name) > 1:
+            if len(topics) > TOPICS_MAX or names[topic.name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
             made = await _create(context, call, topic, validate_only=request.validate_only)
         except CatalogRefusal as refusal:
