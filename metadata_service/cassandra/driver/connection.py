@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -425,19 +426,26 @@ class CassandraConnection:
         """Apply schema changes, each agreed by all nodes before the next.  The statements must be idempotent.
         Blocks.  Raises :class:`CannotOpen`."""
         for statement in statements:
-            deadline = time.monotonic() + _DDL_SECONDS
-            while True:
-                try:
-                    done = self.session.execute(SimpleStatement(statement), timeout=_DDL_SECONDS)
-                    if done.response_future.is_schema_agreed or self._agree():
-                        break
-                    error: Exception = TimeoutError("the nodes do not agree on the schema")
-                except Exception as failure:  # the driver's errors have no common base
-                    error = failure
+            self._repeat(keyspace, partial(self._apply, statement))
+        # Learns of a keyspace that another process has created.
+        self._repeat(keyspace, partial(self.cluster.refresh_keyspace_metadata, keyspace))
+
+    def _repeat(self, keyspace: str, attempt: Callable[[], None]) -> None:
+        """Repeat an attempt that fails, for a while: a node may be down for a moment.  Raises :class:`CannotOpen`."""
+        deadline = time.monotonic() + _DDL_SECONDS
+        while True:
+            try:
+                attempt()
+                return
+            except Exception as error:  # the driver's errors have no common base
                 if time.monotonic() > deadline:
                     raise CannotOpen(f"the tables of {keyspace} cannot be made: {describe(error)}") from error
-                time.sleep(0.5)
-        self.cluster.refresh_keyspace_metadata(keyspace)  # learns of a keyspace that another process has created
+            time.sleep(0.5)
+
+    def _apply(self, statement: str) -> None:
+        done = self.session.execute(SimpleStatement(statement), timeout=_DDL_SECONDS)
+        if not done.response_future.is_schema_agreed and not self._agree():
+            raise TimeoutError("the nodes do not agree on the schema")
 
     def _agree(self) -> bool:
         return bool(self.cluster.control_connection.wait_for_schema_agreement(wait_time=_DDL_SECONDS))

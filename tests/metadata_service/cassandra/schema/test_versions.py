@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cassandra import DriverException
 from cassandra.cluster import ControlConnection
 
 from backend.extent_ids import ExtentId
@@ -257,6 +258,25 @@ async def test_a_journal_from_before_streams_gets_their_tables(
         await versions(store, JOURNAL).roll_back()
         assert await versions(store, JOURNAL).stored() == SchemaState(1, 1)
         assert await tables() == set()
+
+
+async def test_a_node_that_is_down_for_a_moment_delays_the_tables(
+    place: KeyspaceSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(place) as store:
+        cluster = store.keyspace.connection.cluster
+        refresh = cluster.refresh_keyspace_metadata
+        failures = [DriverException("Keyspace metadata was not refreshed. See log for details.")]
+
+        def refresh_later(keyspace: str) -> None:
+            if failures:
+                raise failures.pop()
+            refresh(keyspace)
+
+        monkeypatch.setattr(cluster, "refresh_keyspace_metadata", refresh_later)
+        await store.bring(JOURNAL)
+        assert not failures
+        assert await versions(store, JOURNAL).stored() == JOURNAL.schema.stored(JOURNAL.schema.version)
 
 
 def statements(store: CassandraStore, place: KeyspaceSettings) -> dict[str, str]:
