@@ -21,6 +21,9 @@ from tests.frontend.kafka.test_batches import GOOD, MALFORMED, REFUSED, REFUSED_
 from tests.servers.java.kafka_broker import KafkaBroker
 
 TOPIC = "batches"
+NOT_READY = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""Kafka's errors for a topic that it has just created."""
+READY_SECONDS = 60
 BATCHES: dict[str, tuple[bytes, int, ErrorCode]] = {
     "good": (GOOD, 9, ErrorCode.NONE),
     **REFUSED,
@@ -58,17 +61,25 @@ async def create_topic(broker: KafkaBroker) -> None:
     topic = CreateTopicsRequestTopic(name=TOPIC, num_partitions=1, replication_factor=1)
     async with connected(broker) as client:
         await client.call("CreateTopics", 5, CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+        async with asyncio.timeout(READY_SECONDS):
+            while await produced(client, GOOD, 9) in NOT_READY:
+                await asyncio.sleep(0.05)
+
+
+async def produced(client: CodecClient, batch: bytes, version: int) -> int:
+    """Return the error of a batch."""
+    topic = ProduceRequestTopic(name=TOPIC, partition_data=[ProduceRequestPartition(index=0, records=batch)])
+    response = await client.call("Produce", version, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]))
+    assert isinstance(response, ProduceResponse)
+    (answer,) = response.responses[0].partition_responses
+    return answer.error_code
 
 
 @pytest.mark.parametrize("name", BATCHES)
 async def test_the_broker_judges_the_same(broker: KafkaBroker, name: str) -> None:
     batch, version, code = BATCHES[name]
-    topic = ProduceRequestTopic(name=TOPIC, partition_data=[ProduceRequestPartition(index=0, records=batch)])
-    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
     async with connected(broker) as client:
-        response = await client.call("Produce", version, request)
-    assert isinstance(response, ProduceResponse)
-    (answer,) = response.responses[0].partition_responses
+        error = await produced(client, batch, version)
     expected, _ = DIFFERENT.get(name, (code, ""))
-    assert answer.error_code == expected, f"Kafka answers {answer.error_code}"
+    assert error == expected, f"Kafka answers {error}"
     assert name not in DIFFERENT or expected is not code, "this is no difference any more"
