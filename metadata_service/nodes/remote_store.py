@@ -202,12 +202,11 @@ class RemoteStore:
         seconds = next(timeouts)
         while True:
             member = self._next(place, asked)
-            if member is None and slow and (longer := next(timeouts, None)) is not None:
-                seconds = longer
-                asked -= slow
-                slow.clear()
-                continue
             if member is None:
+                longer = next(timeouts, None) if slow else None
+                if longer is not None:
+                    seconds, asked, slow = longer, asked - slow, set()
+                    continue
                 raise StoreUnavailable("no metadata node answers: " + ("; ".join(failed) or "there is none"))
             asked.add(member.name)
             peer = self._peers.setdefault(member.name, _Peer())

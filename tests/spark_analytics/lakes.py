@@ -61,7 +61,7 @@ def at(day: date, hour: int = 0, minute: int = 0) -> int:
 
 
 def calls(chance: random.Random, day: date, count: int) -> list[UsageRecord]:
-    """So many records of calls of a day."""
+    """Records of calls of a day."""
     boot = f"{chance.getrandbits(64):016x}"
     return [
         UsageRecord(

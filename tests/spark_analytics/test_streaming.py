@@ -45,7 +45,7 @@ def chance() -> random.Random:
 
 
 def recorded(chance: random.Random, count: int, around: datetime = NOON) -> list[UsageRecord]:
-    """So many records of minutes in the half hour before a time."""
+    """Records of minutes in the half hour before a time."""
     boot = f"{chance.getrandbits(64):016x}"
     minute = int(around.timestamp()) // 60 * 60
     return [

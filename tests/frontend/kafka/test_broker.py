@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,7 @@ from frontend.kafka.protocol.generated.produce import (
 )
 from frontend.kafka.protocol.generated.topics import CreateTopicsRequest, CreateTopicsRequestTopic
 from frontend.streams.errors import ErrorCode
-from tests.frontend.kafka.listener.kafka_service import CodecClient
+from tests.frontend.kafka.listener.kafka_service import CodecClient, connected
 from tests.frontend.kafka.test_batches import GOOD, MALFORMED, REFUSED, REFUSED_BY_BROKERS
 from tests.servers.java.kafka_broker import KafkaBroker
 
@@ -41,15 +40,6 @@ DIFFERENT: dict[str, tuple[ErrorCode, str]] = {
 """Kafka's error where it is not ours, and the reason for ours."""
 
 
-@asynccontextmanager
-async def connected(broker: KafkaBroker) -> AsyncIterator[CodecClient]:
-    client = CodecClient(*await asyncio.open_connection("127.0.0.1", broker.port))
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaBroker]:
     with KafkaBroker() as started:
@@ -59,7 +49,7 @@ def broker() -> Iterator[KafkaBroker]:
 
 async def create_topic(broker: KafkaBroker) -> None:
     topic = CreateTopicsRequestTopic(name=TOPIC, num_partitions=1, replication_factor=1)
-    async with connected(broker) as client:
+    async with connected(broker.port) as client:
         await client.call("CreateTopics", 5, CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
         async with asyncio.timeout(READY_SECONDS):
             while await produced(client, GOOD, 9) in NOT_READY:
@@ -78,7 +68,7 @@ async def produced(client: CodecClient, batch: bytes, version: int) -> int:
 @pytest.mark.parametrize("name", BATCHES)
 async def test_the_broker_judges_the_same(broker: KafkaBroker, name: str) -> None:
     batch, version, code = BATCHES[name]
-    async with connected(broker) as client:
+    async with connected(broker.port) as client:
         error = await produced(client, batch, version)
     expected, _ = DIFFERENT.get(name, (code, ""))
     assert error == expected, f"Kafka answers {error}"

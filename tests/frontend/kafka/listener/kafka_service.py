@@ -141,6 +141,16 @@ class CodecClient:
 
 
 @asynccontextmanager
+async def connected(port: int) -> AsyncIterator[CodecClient]:
+    """A client without TLS that has not signed in."""
+    client = CodecClient(*await asyncio.open_connection("127.0.0.1", port))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
 async def running_kafka(
     folder: Path,
     *,
