@@ -28,7 +28,8 @@ STATUS_SECONDS: Final = 0.8
 """Timeout of authentication for the status, whose answer then takes a second at most."""
 BODY_BYTES_MAX = 256 * 1024
 """Maximum size of a body other than one of messages or records."""
-QUERY_BYTES_MAX = 16 * 1024
+QUERY_BYTES_MAX = 32 * 1024
+"""Maximum length of a query string; the position of a read of 1,000 partitions fits in."""
 _OF_CONTENT = "/messages", "/records"
 _CONTENT_DEPTH = 4
 """Number of slashes in the path of messages or records: a queue or stream may have one of these names."""

@@ -148,7 +148,7 @@ class MessageGiven(Given):
     delay_seconds: int | None = None
     group: str | None = None
     deduplication_id: str | None = None
-    attributes: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = Field({}, fail_fast=True)
 
 
 class MessageSent(BaseModel):

@@ -5,11 +5,16 @@ Times are in seconds since the epoch.
 
 from __future__ import annotations
 
+from typing import Annotated, TypeVar
+
 from pydantic import BaseModel, Field
 
 from frontend.rest.models import Given
 from metadata_service.streams import PARTITIONS_MAX
 
+T = TypeVar("T")
+FirstError = Annotated[T, Field(fail_fast=True)]
+"""A list or map that is checked up to its first error: each error takes much more memory than its element."""
 SettingGiven = str | int | float | bool
 RECORDS_MAX = 1_000
 """Records of one request."""
@@ -23,14 +28,14 @@ class StreamGiven(Given):
 
     name: str = Field(description="1 to 249 letters, digits, periods, underscores and hyphens")
     partitions: int = Field(1, ge=1, le=PARTITIONS_MAX)
-    settings: dict[str, SettingGiven] = Field({}, description="by Kafka's names, such as retention.ms")
+    settings: dict[str, SettingGiven] = Field({}, fail_fast=True, description="by Kafka's names, such as retention.ms")
 
 
 class StreamChange(Given):
     """Changes of a stream: what is absent stays."""
 
     partitions: int | None = Field(None, ge=1, le=PARTITIONS_MAX, description="number in all; it can only grow")
-    settings: dict[str, SettingGiven | None] = Field({}, description="null: the default")
+    settings: dict[str, SettingGiven | None] = Field({}, fail_fast=True, description="null: the default")
 
 
 class StreamPartitionShown(BaseModel):
@@ -82,7 +87,9 @@ class RecordGiven(Given):
     value_base64: str | None = Field(None, description="in place of `value`, for any bytes")
     key: str | None = Field(None, description="records with the same key are in the same partition")
     key_base64: str | None = Field(None, description="in place of `key`, for any bytes")
-    headers: dict[str, str | None] | list[RecordHeader] = Field({}, description="names with texts, or a list")
+    headers: FirstError[dict[str, str | None]] | FirstError[list[RecordHeader]] = Field(
+        {}, description="names with texts, or a list"
+    )
     partition: int | None = Field(None, ge=0, description="default: by the key, or in turn")
     timestamp: float | None = Field(None, ge=0, le=1e11, description="default: now")
 
@@ -90,7 +97,7 @@ class RecordGiven(Given):
 class RecordsGiven(Given):
     """Records to be stored, in this order in each partition."""
 
-    records: list[RecordGiven] = Field(min_length=1, max_length=RECORDS_MAX)
+    records: list[RecordGiven] = Field(min_length=1, max_length=RECORDS_MAX, fail_fast=True)
 
 
 class RecordOutcome(BaseModel):

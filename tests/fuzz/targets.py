@@ -25,7 +25,7 @@ from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.model import ACTIONS
 from metadata_service import arn
-from tests.fuzz import kafka_door, kafka_targets
+from tests.fuzz import kafka_door, kafka_targets, rest_targets
 from tests.fuzz import large as large_inputs
 from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES
 from tests.fuzz.grammar import Draws
@@ -356,4 +356,12 @@ PARSERS: tuple[FuzzTarget, ...] = (
         kafka_door.large_caller,
         allowance_bytes=4 * MEMORY_ALLOWANCE_BYTES,  # each element of an array has an answer
     ),
+    FuzzTarget(
+        "rest-records",
+        rest_targets.make_records,
+        rest_targets.feed_records,
+        rest_targets.large_records,
+        rest_targets.records_size,
+    ),
+    FuzzTarget("rest-positions", rest_targets.make_position, rest_targets.feed_position, rest_targets.large_position),
 )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
 
 from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError, Unavailable
 from backend.partition_settings import options_of
 from frontend.rest.caller import CurrentCaller, MessageRoute, RestCaller
 from frontend.rest.problems import Problem, invalid
+from frontend.rest.record_formats import JSON, parse_records, record_filter, shown_record, stream_record
 from frontend.rest.resources.streams import Account, StreamName
 from frontend.rest.stream_access import (
     RestStreams,
@@ -26,14 +25,12 @@ from frontend.rest.stream_access import (
     together,
     write_position,
 )
-from frontend.rest.stream_models import RECORDS_MAX, RecordGiven, RecordOutcome, RecordPage, RecordsGiven, RecordsStored
-from frontend.sqs.protocol import bounds
-from frontend.sqs.protocol.errors import SqsError
+from frontend.rest.stream_models import RECORDS_MAX, RecordGiven, RecordOutcome, RecordPage, RecordsStored
 from frontend.streams.appends import append_records, split_into_batches
 from frontend.streams.errors import ErrorCode
 from frontend.streams.partitioner import Partitioner
-from frontend.streams.reading import RecordFilter, RecordReader, UnreadableBatch
-from frontend.streams.records import HEADERS_MAX, StreamRecord
+from frontend.streams.reading import RecordReader, UnreadableBatch
+from frontend.streams.records import StreamRecord
 from frontend.streams.rights import READ, WRITE
 from frontend.streams.usage import FETCH, PRODUCE
 from metadata_service.store import StoreError
@@ -42,7 +39,6 @@ from metadata_service.streams import Stream
 WAIT_SECONDS_MAX = 20
 LONG_KEY_BYTES = 4_096
 NEXT_HEADER = "x-holdfast-next"
-_JSON = "application/json"
 Failure = Problem | BackendError | StoreError | KeyringError
 
 
@@ -63,7 +59,7 @@ def create_router(streams: RestStreams) -> APIRouter:
                 "required": True,
                 "content": {
                     "text/plain": {"schema": {"type": "string"}},
-                    _JSON: {
+                    JSON: {
                         "schema": {
                             "anyOf": [
                                 _record_schema(),
@@ -90,7 +86,7 @@ def create_router(streams: RestStreams) -> APIRouter:
         content_type, body = request.headers.get("content-type", ""), await request.body()
 
         async def store() -> RecordsStored:
-            given = _given(content_type, body, key)
+            given = parse_records(content_type, body, key)
             await streams.throttle.check_stored_bytes(owner, caller.principal.account)
             stream = await streams.find(owner, name)
             if any(
@@ -101,7 +97,7 @@ def create_router(streams: RestStreams) -> APIRouter:
             by_partition: dict[int, list[tuple[int, StreamRecord]]] = {}
             size_max = options_of(stream).batch_bytes_max
             for place, one in enumerate(given):
-                record = _record(place, one, now_ms)
+                record = stream_record(place, one, now_ms)
                 if len(record.key or b"") + len(record.value or b"") > size_max:
                     raise problem_of(
                         ErrorCode.MESSAGE_TOO_LARGE, f"record {place} is larger than max.message.bytes, {size_max}"
@@ -111,8 +107,10 @@ def create_router(streams: RestStreams) -> APIRouter:
                 wanted = partition if one.partition is None else one.partition
                 number = partitioner.choose(record.key, stream.partitions) if wanted is None else wanted
                 by_partition.setdefault(check_partition(stream, number), []).append((place, record))
+            count = len(given)
+            given.clear()  # with wide characters its texts are four times as long as the records
             streams.reserve(stream, PRODUCE)  # before anything is stored
-            places: list[RecordOutcome | None] = [None] * len(given)
+            places: list[RecordOutcome | None] = [None] * count
             failures: list[Failure] = []
 
             async def append(number: int) -> None:
@@ -201,7 +199,7 @@ def create_router(streams: RestStreams) -> APIRouter:
                 stream = await streams.find_now(owner, name)
             numbers = list(range(stream.partitions)) if partition is None else [check_partition(stream, partition)]
             positions = await _positions(stream, numbers, offset, timestamp, group, after)
-            chosen = _filter(key, header)
+            chosen = record_filter(key, header)
             reader = RecordReader(
                 streams.calls, streams.encryption, stream, positions, limit, None if chosen.is_empty else chosen.accepts
             )
@@ -210,8 +208,8 @@ def create_router(streams: RestStreams) -> APIRouter:
             following = {NEXT_HEADER: write_position(reader.positions)}
             if not reader.found and reader.positions == positions:
                 return Response(status_code=204, headers=following)
-            shown = {"records": [_shown(*one) for one in reader.found], "next": following[NEXT_HEADER]}
-            return Response(orjson.dumps(shown), media_type=_JSON, headers=following)
+            shown = {"records": [shown_record(*one) for one in reader.found], "next": following[NEXT_HEADER]}
+            return Response(orjson.dumps(shown), media_type=JSON, headers=following)
 
         return await caller.limited("receive", page)
 
@@ -297,92 +295,3 @@ def _record_schema() -> dict[str, Any]:
         "description": "names with texts; or a list of objects with `name`, and `value` or `value_base64`",
     }
     return schema
-
-
-# --- formats -------------------------------------------------------------------------------------------------
-
-
-def _given(content_type: str, body: bytes, key: str | None) -> list[RecordGiven]:
-    """Parse the records in a request's body."""
-    if content_type.partition(";")[0].strip().lower() != _JSON:
-        return [RecordGiven.model_validate({"value_base64": b64encode(body).decode(), "key": key})]
-    if key is not None:
-        raise invalid("With Content-Type application/json the key of a record is its member `key`.")
-    if len(body) > bounds.SMALL_BYTES:
-        try:
-            bounds.check_structure(body)
-        except SqsError:
-            raise invalid("There are too many texts, lists or members in one request: send fewer records.") from None
-    try:
-        members = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise invalid(f"The body is not JSON: {error}.") from None
-    try:
-        if isinstance(members, dict) and "records" in members:
-            return RecordsGiven.model_validate(members).records
-        return [RecordGiven.model_validate(members)]
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        raise invalid(
-            'With Content-Type application/json the body is a record such as {"key": "a", "value": "b"}, or '
-            f'{{"records": [...]}}: {place}{first["msg"]}. With another Content-Type, such as text/plain, the body '
-            "is the record's value."
-        ) from None
-
-
-def _record(place: int, given: RecordGiven, now_ms: int) -> StreamRecord:
-    if len(given.headers) > HEADERS_MAX:
-        raise invalid(f"Record {place} has {len(given.headers)} headers; it can have {HEADERS_MAX}.")
-    headers = (
-        [(name, None if value is None else value.encode()) for name, value in given.headers.items()]
-        if isinstance(given.headers, dict)
-        else [(one.name, _bytes(place, "value", one.value, one.value_base64)) for one in given.headers]
-    )
-    return StreamRecord(
-        _bytes(place, "value", given.value, given.value_base64),
-        _bytes(place, "key", given.key, given.key_base64),
-        headers,
-        now_ms if given.timestamp is None else int(given.timestamp * 1000),
-    )
-
-
-def _bytes(place: int, member: str, text: str | None, encoded: str | None) -> bytes | None:
-    if encoded is None:
-        return None if text is None else text.encode()
-    if text is not None:
-        raise invalid(f"Record {place} has both `{member}` and `{member}_base64`; give one of them.")
-    try:
-        return b64decode(encoded, validate=True)
-    except ValueError:
-        raise invalid(f"The member `{member}_base64` of record {place} is not base64.") from None
-
-
-def _filter(key: str | None, header: str) -> RecordFilter:
-    name, has_value, value = header.partition("=")
-    return RecordFilter(
-        None if key is None else key.encode(), name or None, value.encode() if has_value and name else None
-    )
-
-
-def _shown(number: int, record: StreamRecord) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "partition": number,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms / 1000 if record.timestamp_ms >= 0 else None,
-    }
-    if record.key is not None:
-        _put(shown, "key", record.key)
-    _put(shown, "value", record.value)
-    shown["headers"] = [_put({"name": name}, "value", value) for name, value in record.headers]
-    return shown
-
-
-def _put(shown: dict[str, Any], member: str, content: bytes | None) -> dict[str, Any]:
-    """Set a member to a text, or another one to base64."""
-    try:
-        shown[member] = None if content is None else content.decode()
-    except UnicodeDecodeError:
-        assert content is not None
-        shown[f"{member}_base64"] = b64encode(content).decode()
-    return shown
