@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -26,9 +26,9 @@ PARTITIONS = 8
 class KafkaServer(KafkaAccess, Server):
     """A Holdfast in one process that serves Kafka's clients too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.kafka_port = free_port()
-        super().__init__(folder, {"KAFKA_PORT": str(self.kafka_port)})
+        super().__init__(folder, {"KAFKA_PORT": str(self.kafka_port), **(settings or {})})
 
 
 class KafkaProcesses(KafkaAccess, Several):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from auth.signatures.scram import HASHES
@@ -20,11 +21,17 @@ def scram_proof(mechanism: str, secret: str, first: str, server_first: str, unpr
     """Compute a client's proof by RFC 5802, apart from the service's code."""
     name = HASHES[mechanism]
     fields = dict(field.split("=", 1) for field in server_first.split(","))
-    salted = hashlib.pbkdf2_hmac(name, secret.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
+    salted = _salted(name, secret, fields["s"], int(fields["i"]))
     client_key = hmac.new(salted, b"Client Key", name).digest()
     signed = f"{first},{server_first},{unproved}".encode()
     signature = hmac.new(hashlib.new(name, client_key).digest(), signed, name).digest()
     return bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+
+
+@lru_cache(16)
+def _salted(name: str, secret: str, salt: str, iterations: int) -> bytes:
+    """Salt a secret, which takes some ms: a test has thousands of sign-ins of a key."""
+    return hashlib.pbkdf2_hmac(name, secret.encode(), base64.b64decode(salt), iterations)
 
 
 async def handshake(client: CodecClient, mechanism: str, version: int = 1) -> Any:
