@@ -29,6 +29,7 @@ from frontend.kafka.protocol.generated.fetch import (
     FetchResponseTopic,
 )
 from frontend.kafka.request.context import KafkaCall, KafkaContext
+from frontend.kafka.request.fetch_memory import FetchMemory
 from frontend.streams.batches import HEADER, HEADER_BYTES, LENGTH_START, MAGIC, positioned, with_append_time
 from frontend.streams.batches import checksum as batch_checksum
 from frontend.streams.calls import partition_error
@@ -128,12 +129,37 @@ async def fetch(context: KafkaContext, call: KafkaCall, request: FetchRequest) -
     if count > PARTITIONS_MAX:
         response.error_code = ErrorCode.INVALID_REQUEST
         return response
-    await _read_enough(context, request, [reader for *_, partitions in readers for reader in partitions])
-    for name, topic_id, found, partitions in readers:
-        answers = [await reader.answer(context, request.isolation_level) for reader in partitions]
-        _count(context, call, found, partitions, answers)
-        response.responses.append(FetchResponseTopic(name, topic_id, answers))
+    held = _HeldMemory(context.fetch_memory)
+    try:
+        await _read_enough(context, request, [reader for *_, partitions in readers for reader in partitions], held)
+        for name, topic_id, found, partitions in readers:
+            answers = [await reader.answer(context, request.isolation_level) for reader in partitions]
+            _count(context, call, found, partitions, answers)
+            response.responses.append(FetchResponseTopic(name, topic_id, answers))
+    finally:
+        held.give_back()
     return response
+
+
+class _HeldMemory:
+    """Memory that a fetch holds, until its answer is written."""
+
+    __slots__ = ("_bytes", "_memory")
+
+    def __init__(self, memory: FetchMemory) -> None:
+        self._memory = memory
+        self._bytes = 0
+
+    async def take(self, size_bytes: int) -> int:
+        """Hold memory before a read; returns the bytes that may be read."""
+        size_bytes = min(size_bytes, self._memory.bytes_max)
+        self._bytes = size_bytes if self._memory.take_now(size_bytes) else await self._memory.take(size_bytes)
+        return self._bytes
+
+    def give_back(self) -> None:
+        held, self._bytes = self._bytes, 0
+        if held:
+            self._memory.give_back(held)
 
 
 def _count(
@@ -174,29 +200,51 @@ async def _find(context: KafkaContext, call: KafkaCall, name: str, topic_id: byt
     return found if permits(call.principal, (READ,), found.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def _read_enough(context: KafkaContext, request: FetchRequest, readers: Sequence[PartitionReader]) -> None:
+async def _read_enough(
+    context: KafkaContext, request: FetchRequest, readers: Sequence[PartitionReader], held: _HeldMemory
+) -> None:
     """Read until there is enough, an error, or the client's wait is over."""
-    settings = context.settings
-    bytes_left = min(max(0, request.max_bytes), settings.fetch_bytes_max)
+    settings, memory = context.settings, context.fetch_memory
+    bytes_max = min(max(0, request.max_bytes), settings.fetch_bytes_max)
     wait = min(max(0, request.max_wait_ms) / 1000, settings.fetch_wait_seconds_max)
     deadline = time.monotonic() + wait
-    kept = 0
-    for first in range(0, len(readers), TOGETHER):
-        kept += await _read_group(context, readers[first : first + TOGETHER], bytes_left - kept, has_none=not kept)
-    while kept < min(request.min_bytes, bytes_left) and not any(reader.error for reader in readers):
+    kept = await _read_all(context, readers, bytes_max, held)
+    while kept < min(request.min_bytes, bytes_max) and not any(reader.error for reader in readers):
         left = deadline - time.monotonic()
         if left <= 0 or context.draining.is_set():
             return
-        ready = await _wait(context, readers, left)
+        held.give_back()
+        if kept > memory.share:
+            return  # rather than hold so much while it waits
+        memory.waiting += 1
+        try:
+            ready = await _wait(context, readers, left)
+        finally:
+            memory.waiting -= 1
+        if not ready:
+            return
         before = kept
         for reader, result in ready:
             if isinstance(result, Fetched):
-                limit = min(reader.bytes_left, bytes_left - kept)
-                kept += reader.keep(result, limit, at_least_one=not kept)
+                limit = min(reader.bytes_left, bytes_max - kept)
+                kept += reader.keep(result, limit, at_least_one=False)
             else:
                 reader.fail(context, result)
+        if not before and not kept:  # batches that are too large for a share
+            kept = await _read_all(context, readers, bytes_max, held)
         if kept == before:
             return  # nothing that fits is there
+
+
+async def _read_all(
+    context: KafkaContext, readers: Sequence[PartitionReader], bytes_max: int, held: _HeldMemory
+) -> int:
+    """Read all partitions, without waiting for batches; returns the bytes that were kept."""
+    bytes_left = await held.take(min(bytes_max, sum(reader.bytes_left for reader in readers)))
+    kept = 0
+    for first in range(0, len(readers), TOGETHER):
+        kept += await _read_group(context, readers[first : first + TOGETHER], bytes_left - kept, has_none=not kept)
+    return kept
 
 
 async def _read_group(
@@ -226,10 +274,14 @@ async def _read_group(
 async def _wait(
     context: KafkaContext, readers: Sequence[PartitionReader], seconds: float
 ) -> list[tuple[PartitionReader, Fetched | BackendError | StoreError]]:
-    """Wait until a partition has more batches; returns what was read.  Empty: the time is over, or the drain began."""
-    bytes_max = max(1, context.settings.fetch_bytes_max // max(1, len(readers)))
+    """Wait until a partition has more batches; returns what was read, as far as it fits into the share of a fetch.
+
+    Empty: the time is over, or the drain began.
+    """
+    share = min(context.settings.fetch_bytes_max, context.fetch_memory.share)
+    bytes_max = share // max(1, len(readers))
     reads = {
-        asyncio.ensure_future(reader.read(context, min(max(1, reader.bytes_left), bytes_max), seconds, True)): reader
+        asyncio.ensure_future(reader.read(context, min(reader.bytes_left, bytes_max), seconds, False)): reader
         for reader in readers
         if reader.stream is not None
     }
@@ -251,7 +303,7 @@ async def _wait(
                 pending.discard(task)
                 error = task.exception()
                 if error is None:
-                    if task.result().batches:
+                    if task.result().batches or task.result().durable_end > reads[task].offset:
                         ready.append((reads[task], task.result()))
                 elif isinstance(error, BackendError | StoreError):
                     ready.append((reads[task], error))

@@ -17,6 +17,7 @@ from backend.api import Backend, BackendError
 from backend.stream_api import GroupSettings
 from billing.metering.meter import UsageNotCounted
 from frontend.bearers import Caller
+from frontend.kafka.request.fetch_memory import FetchMemory
 from frontend.request.error_log import ErrorLog
 from frontend.request.request import RequestIds
 from frontend.request.throttle import Throttle
@@ -120,6 +121,7 @@ class KafkaContext:
         self.client_log = ErrorLog(self.log, level=logging.INFO, lines=LINES_OF_CLIENTS)
         self.draining = asyncio.Event()
         """Set when the listener stops: waiting fetches end then."""
+        self.fetch_memory = FetchMemory()
         self._request_ids = RequestIds()
         self._finishing: set[asyncio.Task[object]] = set()
 

@@ -272,7 +272,7 @@ class MemoryStreams:
                 command.offset, command.bytes_max, partition.until, at_least_one=command.at_least_one
             )
             left = deadline - time.monotonic()
-            if plan.batches or left <= 0 or command.wait_seconds == 0:
+            if plan.batches or command.offset < partition.until or left <= 0:
                 return Fetched(list(map(partition.batch, plan.batches)), partition.until, partition.fold.log_start)
             try:
                 await asyncio.wait_for(partition.changed.wait(), left)
