@@ -62,7 +62,7 @@ def stream_record(place: int, given: RecordGiven, now_ms: int) -> StreamRecord:
         _bytes(place, "value", given.value, given.value_base64),
         _bytes(place, "key", given.key, given.key_base64),
         headers,
-        now_ms if given.timestamp is None else int(given.timestamp * 1000),
+        now_ms if given.timestamp is None else round(given.timestamp * 1000),
     )
 
 

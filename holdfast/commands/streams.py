@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, print_result
@@ -219,6 +220,21 @@ def _reset(client: RestClient, parsed: Parsed) -> None:
     print_result(parsed, done, lambda: table(("PARTITION", "OFFSET"), rows, nothing=""))
 
 
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def _export(client: RestClient, parsed: Parsed) -> None:
+    from holdfast.migrate.stream_files import export_stream
+
+    export_stream(client, parsed)
+
+
+def _import(client: RestClient, parsed: Parsed) -> None:
+    from holdfast.migrate.stream_files import import_stream
+
+    import_stream(client, parsed)
+
+
 # --- parsers -------------------------------------------------------------------------------------------------
 
 
@@ -280,4 +296,13 @@ def add_stream_commands(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--to", metavar="PLACE", type=_place, help="earliest, latest or an offset")
     where.add_argument("--since", metavar="TIME", type=_time, help="the first record of this time or later")
     reset.add_argument("--partition", metavar="N", type=int, action="append", help="repeat; default: all")
-    account_option(create, listing, describe, change, delete, produce, tail, groups, reset)
+    export = group.add(
+        "export", _export, "write a stream as JSON lines: settings, positions of groups, records", "name"
+    )
+    export.add_argument("--file", metavar="FILE", type=Path, help="default: standard output")
+    export.add_argument("--without-groups", action="store_true", help="leave positions of consumer groups out")
+    importing = group.add("import", _import, "create a stream from a file of holdfast stream export")
+    importing.add_argument("file", metavar="FILE", type=Path)
+    importing.add_argument("--as", metavar="NAME", dest="name", help="default: the name in the file")
+    importing.add_argument("--continue", dest="goes_on", action="store_true", help="go on with an interrupted import")
+    account_option(create, listing, describe, change, delete, produce, tail, groups, reset, export, importing)

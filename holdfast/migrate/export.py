@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from holdfast.commandline.base import Parsed
 from holdfast.commandline.client import NOT_FOUND, CommandFailed, persistently
+from holdfast.commandline.files import complete_file
 from holdfast.commandline.progress import Progress
 from holdfast.migrate import file_format
 from holdfast.migrate.target import TargetService
@@ -54,7 +53,7 @@ def export(client: RestClient, parsed: Parsed) -> None:
     progress = Progress()
     progress.step(f"Writing queue {parsed.queue}")
     counts = {"messages": 0, "in_flight": 0, "delayed": 0, "unreadable": 0}
-    with _output(parsed.file) as output:
+    with complete_file(parsed.file) as output:
         output.write(file_format.encode(heading) + b"\n")
         for message in () if parsed.definition_only else _messages(client, parsed.queue, parsed.account):
             output.write(file_format.encode(_line(message, counts)) + b"\n")
@@ -97,23 +96,3 @@ def _line(message: dict[str, Any], counts: dict[str, int]) -> file_format.Line:
         counts["delayed"] += 1
     values = {name: file_format.Value(one["type"], one["value"]) for name, one in message["attributes"].items()}
     return file_format.MessageLine(attributes=values, **{name: message[name] for name in _MEMBERS})
-
-
-@contextmanager
-def _output(path: Path | None) -> Iterator[BinaryIO]:
-    """Output file, which appears under its name only when complete; None: standard output."""
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    aside = path.with_name(f"{path.name}.partial")
-    try:
-        if path.exists():
-            raise CommandFailed(f"{path} already exists: name another file, or move that one away")
-        with aside.open("wb") as output:
-            yield output
-        aside.replace(path)
-    except OSError as error:
-        raise CommandFailed(f"{error.filename or aside} cannot be written: {error.strerror}") from None
-    finally:
-        aside.unlink(missing_ok=True)

@@ -61,11 +61,15 @@ def checked(*arguments: str | Path, code: int = 0) -> CommandResult:
     return done
 
 
+END_OF_INPUT = "\x04"
+"""Ctrl-D."""
+
+
 def process(server: Server, *arguments: str | Path, typed: str | None = None) -> CommandResult:
-    """Run a command as a process; ``typed``: at a terminal."""
+    """Run a command as a process; ``typed``: whole lines at a terminal, where the end of the input follows them."""
     ours, terminal = pty.openpty()
     try:
-        os.write(ours, (typed or "").encode())
+        os.write(ours, f"{typed or ''}{END_OF_INPUT}".encode())
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", *_command(server, *arguments)],
             env=_environment(server),

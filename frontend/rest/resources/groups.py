@@ -165,7 +165,7 @@ def create_routers(streams: RestStreams) -> list[APIRouter]:
 
     async def _target(stream: Stream, number: int, given: ResetGiven) -> int:
         if given.timestamp is not None:
-            return await streams.offset_by_time(stream, number, int(given.timestamp * 1000))
+            return await streams.offset_by_time(stream, number, round(given.timestamp * 1000))
         (ends,) = await streams.ends(stream, [number])
         first, last = ends.log_start.offset, ends.durable_end.offset
         if given.to is not None:

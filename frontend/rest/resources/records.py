@@ -237,7 +237,7 @@ def create_router(streams: RestStreams) -> APIRouter:
         stream: Stream, numbers: list[int], offset: str, timestamp: float | None, group: str, after: str
     ) -> dict[int, int]:
         if timestamp is not None:
-            return await _by_time(stream, numbers, int(timestamp * 1000))
+            return await _by_time(stream, numbers, round(timestamp * 1000))
         ends = await streams.ends(stream, numbers)
         first = {number: one.log_start.offset for number, one in zip(numbers, ends, strict=True)}
         last = {number: one.durable_end.offset for number, one in zip(numbers, ends, strict=True)}
