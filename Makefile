@@ -44,13 +44,14 @@ demo: $(VENV)/.dev
 	@exec $(BIN)/python -m bench.demo $(ARGS)
 
 test test-all: $(VENV)/.dev
-	@scripts/need redis-server java mvn chromium chromedriver pango prometheus promtool
+	@scripts/need redis-server java mvn go chromium chromedriver pango prometheus promtool
 	@scripts/install-test-clients
 	@scripts/install-helm
 	@$(BIN)/python -m tests.servers.cassandra_server
 	@$(BIN)/python -m tests.servers.java.kafka_client
 	@$(BIN)/python -m tests.servers.java.kafka_broker
 	@$(BIN)/python -m tests.compat.kafka.java
+	@$(BIN)/python -m tests.compat.kafka.go
 	$(BIN)/python -m tests.runner $(if $(filter test-all,$@),--all $(if $(RECORD),--record)) -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev

@@ -11,6 +11,7 @@ from typing import Any
 TOPIC_EXISTS = 36
 UNKNOWN_TOPIC = 3
 INVALID_PARTITIONS = 37
+FENCED_INSTANCE_ID = 82
 
 NOW = int(time.time() * 1000)
 """Timestamp of records, in ms: those of the past are deleted by retention."""
@@ -161,6 +162,67 @@ def rebalance(topic: str) -> list[ClientStep]:
     ]
 
 
+def range_assignor(topic: str) -> list[ClientStep]:
+    """A second member joins and leaves; range gives each neighbouring partitions."""
+    return _assigned(topic, "range_assignor", [[0, 1], [2, 3]])
+
+
+def roundrobin_assignor(topic: str) -> list[ClientStep]:
+    """A second member joins and leaves; roundrobin gives each every second partition."""
+    return _assigned(topic, "roundrobin_assignor", [[0, 2], [1, 3]])
+
+
+def _assigned(topic: str, operation: str, shared: list[list[int]]) -> list[ClientStep]:
+    everything = [[0, 1, 2, 3]]
+    return [
+        create(topic, 4),
+        step(operation, [everything, shared, everything], topic=topic, group=topic, partitions=4),
+    ]
+
+
+def cooperative_assignor(topic: str) -> list[ClientStep]:
+    """A second member joins and leaves; the first gives up half of its partitions, and keeps the others meanwhile."""
+    return [
+        create(topic, 4),
+        step(
+            "cooperative_assignor",
+            [[0, 1, 2, 3], 2, 2],  # of both members together; given up by the first until then, and until the end
+            topic=topic,
+            group=topic,
+            partitions=4,
+        ),
+    ]
+
+
+def static_members(topic: str) -> list[ClientStep]:
+    """Each of two static members returns to its partitions, unnoticed by the other; of doubles the first is fenced."""
+    shares = [[0, 1], [2, 3]]
+    return [
+        create(topic, 4),
+        step(
+            "static_members",
+            [shares, [shares, 0], [shares, 0]],  # 0: partitions that the other had to give up
+            topic=topic,
+            group=topic,
+            partitions=4,
+        ),
+        step("fenced_member", FENCED_INSTANCE_ID, topic=topic, group=f"{topic}-double", partitions=4),
+    ]
+
+
+def forgotten_offsets(topic: str) -> list[ClientStep]:
+    """The committed offset of one of two partitions is deleted."""
+    offsets = [step("reset", topic=topic, group=topic, partition=number, offset=3 + number) for number in range(2)]
+    return [
+        create(topic, 2),
+        *(produce(topic, numbered(0, 10, partition), places(0, 10, partition)) for partition in range(2)),
+        *offsets,
+        step("committed", [[0, 3], [1, 4]], topic=topic, group=topic),
+        step("forget", topic=topic, group=topic, partition=0),
+        step("committed", [[1, 4]], topic=topic, group=topic),
+    ]
+
+
 def topics(topic: str) -> list[ClientStep]:
     """Topics are created, described, altered, and deleted."""
     return [
@@ -214,7 +276,12 @@ SCENARIOS = {
     "seek": seek,
     "group": group,
     "admin-offsets": admin_offsets,
+    "forgotten-offsets": forgotten_offsets,
     "rebalance": rebalance,
+    "range": range_assignor,
+    "roundrobin": roundrobin_assignor,
+    "cooperative": cooperative_assignor,
+    "static-members": static_members,
     "topics": topics,
     "configs": configs,
     "deleted-records": deleted_records,

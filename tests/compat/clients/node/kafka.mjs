@@ -238,22 +238,27 @@ class Client {
     return numbers(found);
   }
 
-  async rebalance({ topic, group, partitions }) {
+  async rebalance(group) {
+    return (await this.roundrobin_assignor(group)).map((shares) => shares.flat().sort((a, b) => a - b));
+  }
+
+  /** Partitions of each member while there is one, two and one. */
+  async roundrobin_assignor({ topic, group, partitions }) {
     const assigned = [[], []];
-    const shared = async (...counts) => {
+    const shares = async (...counts) => {
       await until(
         () => counts.every((count, member) => assigned[member].length === count),
         () => `assignments are ${JSON.stringify(assigned)}`,
       );
-      return assigned.flat().sort((a, b) => a - b);
+      return assigned.filter((share) => share.length).map((share) => share.toSorted((a, b) => a - b)).sort((a, b) => a[0] - b[0]);
     };
     const join = (member, work) =>
       this.withConsumer(topic, group, () => {}, work, (given) => (assigned[member] = given));
     return join(0, async () => {
-      const alone = await shared(partitions);
-      const both = await join(1, () => shared(partitions / 2, partitions / 2));
+      const alone = await shares(partitions);
+      const both = await join(1, () => shares(partitions / 2, partitions / 2));
       assigned[1] = [];
-      return [alone, both, await shared(partitions, 0)];
+      return [alone, both, await shares(partitions, 0)];
     });
   }
 

@@ -10,12 +10,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.abc import AbstractTokenProvider
+from aiokafka.abc import AbstractTokenProvider, ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import BrokerResponseError, for_code
 
 from tests.compat.kafka.clients.kit import WAIT_SECONDS, data, main, shares, text
+from tests.compat.kafka.clients.members import HEARTBEAT_MS, SESSION_MS, GroupScenarios, PollingMember
+
+ASSIGNORS = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
 
 class GivenToken(AbstractTokenProvider):  # type: ignore[misc]
@@ -28,8 +33,11 @@ class GivenToken(AbstractTokenProvider):  # type: ignore[misc]
         return self._token
 
 
-class AioKafka:
+class AioKafka(GroupScenarios):
     """Operations of scenarios."""
+
+    cooperative_assignor = None  # type: ignore[assignment]
+    fenced_member = None  # type: ignore[assignment]
 
     def __init__(self, sign_in: dict[str, Any]) -> None:
         self._settings: dict[str, Any] = {
@@ -180,6 +188,22 @@ class AioKafka:
             raise for_code(error)
         return str(state).lower()
 
+    def member(self, topic: str, group: str, assignor: str, instance: str | None = None) -> AioKafkaMember:
+        settings = {
+            **self._settings,
+            "group_id": group,
+            "group_instance_id": instance,
+            "partition_assignment_strategy": [ASSIGNORS[assignor]],
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "session_timeout_ms": SESSION_MS,
+            "enable_auto_commit": False,
+        }
+        return AioKafkaMember(settings, topic)
+
+    @staticmethod
+    def error_code(error: Exception) -> int | None:
+        return error_code(error)
+
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
         admin = AIOKafkaAdminClient(**self._settings)
@@ -192,6 +216,34 @@ class AioKafka:
     def _consumer(self, group: str | None, *topics: str) -> AIOKafkaConsumer:
         settings = {"group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
         return AIOKafkaConsumer(*topics, **self._settings, **settings)
+
+
+class AioKafkaMember(PollingMember):
+    """A member of a group that reports its partitions."""
+
+    def __init__(self, settings: dict[str, Any], topic: str) -> None:
+        super().__init__()
+        self._settings = settings
+        self._topic = topic
+
+    def poll(self) -> None:
+        asyncio.run(self._poll())
+
+    async def _poll(self) -> None:
+        member = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+                member.assign(assigned)
+
+            def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+                member.revoke(revoked)
+
+        consumer = AIOKafkaConsumer(**self._settings)
+        consumer.subscribe([self._topic], listener=Listener())
+        async with consumer:
+            while not self.stopped.is_set():
+                await consumer.getmany(timeout_ms=50)
 
 
 def _check(answer: Any, errors: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import (
@@ -26,9 +28,12 @@ from confluent_kafka.admin import (
 )
 
 from tests.compat.kafka.clients.kit import WAIT_SECONDS, data, main, shares, text
+from tests.compat.kafka.clients.members import HEARTBEAT_MS, SESSION_MS, GroupScenarios, PollingMember
+
+FENCED = KafkaError(KafkaError.FENCED_INSTANCE_ID)
 
 
-class Confluent:
+class Confluent(GroupScenarios):
     """Operations of scenarios."""
 
     def __init__(self, sign_in: dict[str, Any]) -> None:
@@ -177,9 +182,44 @@ class Confluent:
     def delete_group(self, group: str) -> None:
         self._admin.delete_consumer_groups([group])[group].result(WAIT_SECONDS)
 
-    def _consumer(self, group: str) -> Consumer:
+    def member(self, topic: str, group: str, assignor: str, instance: str | None = None) -> ConfluentMember:
+        settings: dict[str, Any] = {
+            "partition.assignment.strategy": assignor,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "session.timeout.ms": SESSION_MS,
+        }
+        if instance is not None:
+            settings["group.instance.id"] = instance
+        return ConfluentMember(self._consumer(group, settings), topic)
+
+    @staticmethod
+    def error_code(error: Exception) -> int | None:
+        return error_code(error)
+
+    def _consumer(self, group: str, more: Mapping[str, Any] = MappingProxyType({})) -> Consumer:
         settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
-        return Consumer({**self._settings, **settings})
+        return Consumer({**self._settings, **settings, **more})
+
+
+class ConfluentMember(PollingMember):
+    """A member of a group that reports its partitions."""
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._topic = topic
+
+    def poll(self) -> None:
+        with closing(self._consumer):
+            self._consumer.subscribe(
+                [self._topic],
+                on_assign=lambda _, partitions: self.assign(partitions),
+                on_revoke=lambda _, partitions: self.revoke(partitions),
+            )
+            while not self.stopped.is_set():
+                message = self._consumer.poll(0.05)
+                if message is not None and message.error():
+                    raise KafkaException(message.error())
 
 
 def _record(message: Any) -> dict[str, Any]:
@@ -220,6 +260,8 @@ def error_code(error: Exception) -> int | None:
     """Return the error code of the service, or None."""
     if isinstance(error, KafkaException):
         code = int(error.args[0].code())
+        if code == KafkaError._FATAL and FENCED.str() in error.args[0].str():  # the only place where it is named
+            return int(FENCED.code())
         return code if code > 0 else None  # librdkafka's own are negative
     return None
 

@@ -7,13 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import BrokerResponseError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
 from tests.compat.kafka.clients.kit import WAIT_SECONDS, data, main, shares, text
+from tests.compat.kafka.clients.members import HEARTBEAT_MS, SESSION_MS, GroupScenarios, PollingMember
+
+ASSIGNORS = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
 
 
 class FixedToken(AbstractTokenProvider):  # type: ignore[misc]
@@ -27,7 +37,7 @@ class FixedToken(AbstractTokenProvider):  # type: ignore[misc]
         return self._token
 
 
-class KafkaPython:
+class KafkaPython(GroupScenarios):
     """Operations of scenarios."""
 
     def __init__(self, sign_in: dict[str, Any]) -> None:
@@ -158,9 +168,51 @@ class KafkaPython:
     def delete_group(self, group: str) -> None:
         self._admin.delete_groups([group])
 
-    def _consumer(self, group: str | None, *topics: str) -> KafkaConsumer:
+    def member(self, topic: str, group: str, assignor: str, instance: str | None = None) -> KafkaPythonMember:
+        return KafkaPythonMember(
+            self._consumer(
+                group,
+                partition_assignment_strategy=[ASSIGNORS[assignor]],
+                heartbeat_interval_ms=HEARTBEAT_MS,
+                session_timeout_ms=SESSION_MS,
+                group_instance_id=instance,
+                enable_auto_commit=True,  # only a commit shows that the member is fenced
+                auto_commit_interval_ms=HEARTBEAT_MS,
+            ),
+            topic,
+        )
+
+    @staticmethod
+    def error_code(error: Exception) -> int | None:
+        return error_code(error)
+
+    def _consumer(self, group: str | None, *topics: str, **more: Any) -> KafkaConsumer:
         settings = {"group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
-        return KafkaConsumer(*topics, **self._settings, **settings)
+        return KafkaConsumer(*topics, **{**self._settings, **settings, **more})
+
+
+class KafkaPythonMember(PollingMember):
+    """A member of a group that reports its partitions."""
+
+    def __init__(self, consumer: KafkaConsumer, topic: str) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._topic = topic
+
+    def poll(self) -> None:
+        member = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+                member.assign(assigned)
+
+            def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+                member.revoke(revoked)
+
+        with closing(self._consumer):
+            self._consumer.subscribe([self._topic], listener=Listener())
+            while not self.stopped.is_set():
+                self._consumer.poll(50)
 
 
 def _record(one: Any) -> dict[str, Any]:

@@ -17,16 +17,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 WAIT_SECONDS = 40
 """A step that waits for records, members or answers fails after this time."""
 
+SCENARIOS_AT_ONCE = 4
+"""Most scenarios wait for members of groups; each has topics and groups of its own."""
+
 
 def perform(
     client: Any, steps: list[list[Any]], error_code: Callable[[Exception], int | None], runner: asyncio.Runner
 ) -> list[Any]:
-    """Return the result of each step.  Operations may be coroutines, which share an event loop."""
+    """Return the result of each step.  Operations may be coroutines, which share the runner's event loop."""
     results: list[Any] = []
     for operation, arguments in steps:
         method = getattr(client, operation, None)
@@ -44,11 +48,16 @@ def perform(
 
 
 def main(make_client: Callable[[dict[str, Any]], Any], error_code: Callable[[Exception], int | None]) -> None:
-    """Perform the scenarios of standard input with a client that signs in as they say."""
+    """Perform the scenarios of standard input with clients that sign in as they say, some at the same time."""
     given = json.load(sys.stdin)
-    client = make_client(given["sign_in"])
-    with asyncio.Runner() as runner:
-        results = {name: perform(client, steps, error_code, runner) for name, steps in given["scenarios"].items()}
+
+    def performed(steps: list[list[Any]]) -> list[Any]:
+        with asyncio.Runner() as runner:
+            return perform(make_client(given["sign_in"]), steps, error_code, runner)
+
+    scenarios = given["scenarios"]
+    with ThreadPoolExecutor(SCENARIOS_AT_ONCE) as threads:
+        results = dict(zip(scenarios, threads.map(performed, scenarios.values()), strict=True))
     json.dump(results, sys.stdout)
 
 

@@ -15,7 +15,10 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.function.BooleanSupplier;
 import javax.security.auth.callback.Callback;
 import javax.security.auth.callback.UnsupportedCallbackException;
 import javax.security.auth.login.AppConfigurationEntry;
@@ -26,9 +29,13 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.RangeAssignor;
+import org.apache.kafka.clients.consumer.RoundRobinAssignor;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -48,6 +55,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 public class Scenarios {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Duration WAIT = Duration.ofSeconds(40);
+    private static final int SCENARIOS_AT_ONCE = 4; // most wait for members of groups
 
     private final Map<String, Object> settings = new HashMap<>();
     private final Admin admin;
@@ -56,9 +64,14 @@ public class Scenarios {
         JsonNode given = JSON.readTree(System.in);
         ObjectNode results = JSON.createObjectNode();
         Scenarios client = new Scenarios(given.get("sign_in"));
-        for (Map.Entry<String, JsonNode> scenario : given.get("scenarios").properties()) {
-            results.set(scenario.getKey(), client.perform(scenario.getValue()));
+        Map<String, Future<ArrayNode>> running = new HashMap<>();
+        ExecutorService threads = Executors.newFixedThreadPool(SCENARIOS_AT_ONCE);
+        given.get("scenarios").properties().forEach(scenario ->
+                running.put(scenario.getKey(), threads.submit(() -> client.perform(scenario.getValue()))));
+        for (Map.Entry<String, Future<ArrayNode>> scenario : running.entrySet()) {
+            results.set(scenario.getKey(), scenario.getValue().get());
         }
+        threads.shutdown();
         client.admin.close();
         System.out.println(JSON.writeValueAsString(results));
     }
@@ -160,10 +173,11 @@ public class Scenarios {
         String topic = given.path("topic").asText();
         String group = given.path("group").asText();
         TopicPartition place = new TopicPartition(topic, given.path("partition").asInt());
+        int partitions = given.path("partitions").asInt();
         switch (name) {
             case "create": {
                 Map<String, String> configs = texts(given.get("configs"));
-                NewTopic created = new NewTopic(topic, given.get("partitions").asInt(), (short) 1).configs(configs);
+                NewTopic created = new NewTopic(topic, partitions, (short) 1).configs(configs);
                 return got(admin.createTopics(List.of(created)).all());
             }
             case "topics":
@@ -171,8 +185,7 @@ public class Scenarios {
             case "partitions":
                 return got(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size();
             case "grow":
-                return got(admin.createPartitions(
-                        Map.of(topic, NewPartitions.increaseTo(given.get("partitions").asInt()))).all());
+                return got(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(partitions))).all());
             case "delete":
                 return got(admin.deleteTopics(List.of(topic)).all());
             case "configs": {
@@ -215,7 +228,17 @@ public class Scenarios {
             case "consume":
                 return consume(topic, group, given.get("count").asInt());
             case "rebalance":
-                return rebalance(topic, group, given.get("partitions").asInt());
+                return shared(topic, group, partitions, null).states.stream().map(Scenarios::sorted).toList();
+            case "range_assignor":
+                return shared(topic, group, partitions, RangeAssignor.class).states;
+            case "roundrobin_assignor":
+                return shared(topic, group, partitions, RoundRobinAssignor.class).states;
+            case "cooperative_assignor":
+                return cooperative(topic, group, partitions);
+            case "static_members":
+                return staticMembers(topic, group, partitions);
+            case "fenced_member":
+                return fencedMember(topic, group, partitions);
             case "committed": {
                 List<List<Long>> found = new ArrayList<>();
                 got(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
@@ -301,45 +324,179 @@ public class Scenarios {
         return found;
     }
 
-    private List<List<Integer>> rebalance(String topic, String group, int partitions) {
-        List<List<Integer>> found = new ArrayList<>();
-        try (KafkaConsumer<String, String> first = consumer(group)) {
-            first.subscribe(List.of(topic));
-            found.addAll(balanced(List.of(first), partitions));
-            try (KafkaConsumer<String, String> second = consumer(group)) {
-                second.subscribe(List.of(topic));
-                List<List<Integer>> shared = balanced(List.of(first, second), partitions / 2);
-                found.add(shared.stream().flatMap(List::stream).sorted().toList());
+    /** A member of a group, which polls in a thread of its own until it is closed. */
+    private final class Member implements ConsumerRebalanceListener, AutoCloseable {
+        private final KafkaConsumer<String, String> consumer;
+        private final Thread thread = new Thread(this::poll);
+        private final Set<Integer> partitions = new TreeSet<>();
+        private volatile boolean stopped;
+        private int revoked;
+        private RuntimeException failure;
+
+        Member(String topic, String group, Class<?> assignor, String instance) {
+            Map<String, Object> own = new HashMap<>();
+            own.put("heartbeat.interval.ms", 300); // rebalances end as soon as all members have heard of them
+            own.put("session.timeout.ms", 60_000); // the time that a static member has to return
+            if (assignor != null) {
+                own.put("partition.assignment.strategy", List.of(assignor));
             }
-            found.addAll(balanced(List.of(first), partitions));
+            if (instance != null) {
+                own.put("group.instance.id", instance);
+            }
+            consumer = consumer(group, own);
+            consumer.subscribe(List.of(topic), this);
+            thread.start();
+        }
+
+        private void poll() {
+            try (consumer) {
+                while (!stopped) {
+                    consumer.poll(Duration.ofMillis(50));
+                }
+            } catch (RuntimeException error) {
+                synchronized (this) {
+                    failure = error;
+                }
+            }
+        }
+
+        @Override
+        public synchronized void onPartitionsAssigned(Collection<TopicPartition> given) {
+            given.forEach(one -> partitions.add(one.partition()));
+        }
+
+        @Override
+        public synchronized void onPartitionsRevoked(Collection<TopicPartition> taken) {
+            taken.forEach(one -> partitions.remove(one.partition()));
+            revoked += taken.size();
+        }
+
+        synchronized List<Integer> partitions() {
+            return List.copyOf(partitions);
+        }
+
+        /** How many partitions it had to give up so far. */
+        synchronized int revoked() {
+            return revoked;
+        }
+
+        /** The error that ended it, or null. */
+        synchronized RuntimeException failure() {
+            return failure;
+        }
+
+        @Override
+        public void close() throws InterruptedException {
+            stopped = true;
+            thread.join();
+        }
+    }
+
+    /** Waits until each member has so many partitions; returns them. */
+    private static List<List<Integer>> balanced(int count, Member... members) throws InterruptedException {
+        List<List<Integer>> shares = new ArrayList<>();
+        until(() -> {
+            shares.clear();
+            for (Member member : members) {
+                if (member.failure() != null) {
+                    throw member.failure();
+                }
+                shares.add(member.partitions());
+            }
+            return shares.stream().allMatch(share -> share.size() == count);
+        });
+        return shares;
+    }
+
+    private static void until(BooleanSupplier condition) throws InterruptedException {
+        long deadline = System.nanoTime() + WAIT.toNanos();
+        while (!condition.getAsBoolean()) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the group did not become as it should");
+            }
+            Thread.sleep(10);
+        }
+    }
+
+    private static List<Integer> sorted(List<List<Integer>> shares) {
+        return shares.stream().flatMap(List::stream).sorted().toList();
+    }
+
+    /** Partitions of each member while there is one, two and one; and how many the first had to give up by then. */
+    private record Shared(List<List<List<Integer>>> states, List<Integer> revoked) {}
+
+    private Shared shared(String topic, String group, int partitions, Class<?> assignor) throws Exception {
+        Shared found = new Shared(new ArrayList<>(), new ArrayList<>());
+        try (Member first = new Member(topic, group, assignor, null)) {
+            found.states.add(balanced(partitions, first));
+            found.revoked.add(first.revoked());
+            try (Member second = new Member(topic, group, assignor, null)) {
+                List<List<Integer>> shares = balanced(partitions / 2, first, second);
+                shares.sort((one, other) -> one.get(0).compareTo(other.get(0)));
+                found.states.add(shares);
+                found.revoked.add(first.revoked());
+            }
+            found.states.add(balanced(partitions, first));
+            found.revoked.add(first.revoked());
         }
         return found;
     }
 
-    /** Polls until each member has so many partitions; returns them. */
-    private static List<List<Integer>> balanced(List<KafkaConsumer<String, String>> consumers, int count) {
-        long deadline = System.nanoTime() + WAIT.toNanos();
-        while (System.nanoTime() < deadline) {
-            List<List<Integer>> found = new ArrayList<>();
-            for (KafkaConsumer<String, String> consumer : consumers) {
-                consumer.poll(Duration.ofMillis(100));
-                found.add(consumer.assignment().stream().map(TopicPartition::partition).sorted().toList());
+    private List<Object> cooperative(String topic, String group, int partitions) throws Exception {
+        Shared found = shared(topic, group, partitions, CooperativeStickyAssignor.class);
+        return List.of(sorted(found.states.get(1)), found.revoked.get(1), found.revoked.get(2));
+    }
+
+    /** Lets each of two static members leave and return, and counts the partitions that the other had to give up. */
+    private List<Object> staticMembers(String topic, String group, int partitions) throws Exception {
+        Member[] members = new Member[2];
+        try {
+            members[0] = new Member(topic, group, RangeAssignor.class, "member-0");
+            balanced(partitions, members[0]);
+            members[1] = new Member(topic, group, RangeAssignor.class, "member-1");
+            List<Object> results = new ArrayList<>();
+            results.add(balanced(partitions / 2, members));
+            for (int number = 0; number < 2; number++) {
+                Member other = members[1 - number];
+                int revoked = other.revoked();
+                members[number].close();
+                members[number] = new Member(topic, group, RangeAssignor.class, "member-" + number);
+                results.add(List.of(balanced(partitions / 2, members), other.revoked() - revoked));
             }
-            if (found.stream().allMatch(one -> one.size() == count)) {
-                found.sort((one, other) -> one.get(0).compareTo(other.get(0)));
-                return found;
+            return results;
+        } finally {
+            for (Member member : members) {
+                if (member != null) {
+                    member.close();
+                }
             }
         }
-        throw new IllegalStateException("the members did not have " + count + " partitions each");
+    }
+
+    /** Error code of a static member whose place another has taken. */
+    private int fencedMember(String topic, String group, int partitions) throws Exception {
+        try (Member former = new Member(topic, group, RangeAssignor.class, "member")) {
+            balanced(partitions, former);
+            try (Member twin = new Member(topic, group, RangeAssignor.class, "member")) {
+                balanced(partitions, twin);
+                until(() -> former.failure() != null);
+            }
+            return Errors.forException(former.failure()).code();
+        }
     }
 
     private KafkaConsumer<String, String> consumer(String group) {
+        return consumer(group, Map.of());
+    }
+
+    private KafkaConsumer<String, String> consumer(String group, Map<String, Object> more) {
         Map<String, Object> own = new HashMap<>(settings);
         if (group != null) {
             own.put("group.id", group);
         }
         own.put("auto.offset.reset", "earliest");
         own.put("enable.auto.commit", false);
+        own.putAll(more);
         own.put("key.deserializer", StringDeserializer.class);
         own.put("value.deserializer", StringDeserializer.class);
         return new KafkaConsumer<>(own);
