@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -14,11 +15,16 @@ from tests.closing import closing
 from tests.runner import durations
 from tests.runner.schedule import Sharing, of_files
 from tests.servers.cassandra_server import QUICK_START, CassandraCluster
+from tests.servers.java import spark_connector
 from tests.servers.redis_server import RedisServer
 from tests.servers.server import show_log_on_failure
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 # Spark's jobs in the tests last seconds, so optimizing compilation would not pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*QUICK_START, "-XX:+UseSerialGC")))
+spark_connector.put_on_class_path(os.environ)
 
 settings.register_profile("holdfast", deadline=None)  # a busy machine is not an error
 settings.load_profile("holdfast")
@@ -64,6 +70,16 @@ def cassandra() -> Iterator[CassandraCluster]:
     """One node, started by the first test that uses it.  A test that kills or pauses it restores it."""
     with CassandraCluster(java_options=QUICK_START) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Spark in this process, started by the first test that uses it."""
+    from spark_analytics.session import session
+
+    made = session("holdfast's tests", master="local[2]", memory="1g", partitions=4)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

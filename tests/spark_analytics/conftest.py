@@ -1,4 +1,4 @@
-"""Spark for the tests: one session for each process that runs them."""
+"""A lake for each test, and the settings of the session that the tests of a process share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 
 from billing.lake.lake import Lake
 from spark_analytics.input_size import SMALL
-from spark_analytics.session import session
 
 HERE = Path(__file__).parent
 
@@ -23,13 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             own = item.get_closest_marker("timeout")
             seconds = () if own is None else own.args
             item.add_marker(pytest.mark.timeout(*seconds, func_only=True))
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    made = session("holdfast's tests", master="local[2]", memory="1g", partitions=4)
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -17,6 +17,11 @@ class JarsMissing(Exception):
     """Jars cannot be had on this machine; the text has the reason."""
 
 
+def jars_folder(pom: Path, name: str) -> Path:
+    """Return the folder of the jars that a POM names, whether or not it exists."""
+    return CACHE / name.lower() / hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+
+
 def fetch_jars(pom: Path, name: str) -> Path:
     """Return the folder of the jars that a POM names; fetch them if they are missing.  Safe in several processes.
 
@@ -24,8 +29,8 @@ def fetch_jars(pom: Path, name: str) -> Path:
     """
     if shutil.which("java") is None:
         raise JarsMissing(f"there is no java on this machine to run {name} with: scripts/need java")
-    cache = CACHE / name.lower()
-    jars = cache / hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    jars = jars_folder(pom, name)
+    cache = jars.parent
     if jars.is_dir():
         return jars
     if shutil.which("mvn") is None:
