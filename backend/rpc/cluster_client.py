@@ -11,6 +11,7 @@ because the node is unreachable, is retried until the call's deadline, with grow
 unknown outcome raises :class:`~backend.api.Unavailable`, as from a single node.
 
 A node that keeps failing is avoided for a while, and another one is called, because the shard may have been taken over.
+One that could not be reached is called again as soon as it is connected.
 """
 
 from __future__ import annotations
@@ -82,9 +83,16 @@ class _Member:
         self.failures = 0
         """Consecutive failures."""
         self.avoided_until = 0.0
+        self._was_disconnected = False
+        """True if there was no connection for the last failed call."""
+
+    def is_usable(self, now: float) -> bool:
+        """Return whether to call the node: it is not avoided, or was only disconnected and is connected again."""
+        return self.avoided_until <= now or (self._was_disconnected and self.backend.connected)
 
     def failed(self, now: float, reached: bool) -> None:
         """Count a failed call: not answered (``reached``), or not delivered at all."""
+        self._was_disconnected = not reached and not self.backend.connected
         self.failures += 1 if reached else FAILURES_AVOIDED
         over = self.failures - FAILURES_AVOIDED
         if over >= 0:
@@ -222,9 +230,9 @@ class ClusterBackend:
         called."""
         now = self._loop.time()
         owner = self._members.get(self._owners.get(shard, ""))
-        if owner is not None and owner.avoided_until <= now:
+        if owner is not None and owner.is_usable(now):
             return owner
-        others = [member for member in self._members.values() if member.avoided_until <= now and member is not owner]
+        others = [member for member in self._members.values() if member.is_usable(now) and member is not owner]
         fresh = [member for member in others if member.name != asked]
         return random.choice(fresh or others) if others else None
 
@@ -303,6 +311,8 @@ class ClusterBackend:
                     if self._owners.get(shard) != member.name:
                         self._owners[shard] = member.name
                     return answer
+            elif turn is not None:
+                await in_time(turn.hold(started_at + seconds))  # a later call would find a node as soon as this one
             if self._loop.time() - started_at + pause > seconds:
                 raise NotSent(f"shard {shard} cannot be called: {why}")
             await asyncio.sleep(random.uniform(pause / 2, pause))
@@ -321,4 +331,4 @@ class ClusterBackend:
             self._poll_now.set()
             return False
         self._owners[shard] = owner
-        return known != owner and self._members[owner].avoided_until <= self._loop.time()
+        return known != owner and self._members[owner].is_usable(self._loop.time())

@@ -181,6 +181,22 @@ async def test_a_node_that_hangs_is_avoided(nodes: _Nodes, monkeypatch: pytest.M
     assert await nodes.send(), "it is avoided for a while only"
 
 
+async def test_a_node_that_was_away_is_called_as_soon_as_it_is_connected(
+    nodes: _Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_client, "AVOID_SECONDS_FIRST", 1000)
+    monkeypatch.setattr(cluster_client, "AVOID_SECONDS_MAX", 1000)
+    nodes.owners[SHARD] = "b"
+    await nodes.send()
+    await nodes.servers["b"].close()
+    member = nodes.backend._members["b"]
+    await until(lambda: not member.backend.connected)
+    call = asyncio.create_task(nodes.send())
+    await until(lambda: member.failures)
+    await nodes.start("b")
+    await call
+
+
 async def test_calls_with_an_unknown_outcome_are_not_repeated(nodes: _Nodes) -> None:
     nodes.owners[SHARD] = "b"
     await nodes.send()

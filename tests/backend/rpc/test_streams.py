@@ -228,6 +228,25 @@ async def test_batches_of_a_known_owner_are_under_way_together(two: _Two) -> Non
     await appending
 
 
+async def test_batches_keep_their_order_while_no_node_can_be_called() -> None:
+    node = _Partition("a", ["a"])
+    server = await serve_backend(node, secret=SECRET, host="127.0.0.1")
+
+    async def no_nodes() -> dict[str, Address]:
+        return {}
+
+    backend = await ClusterBackend.connect(no_nodes, secret=SECRET)
+    backend._owners[shard_of(STREAM.partition)] = "a"  # it was the owner before it was away
+    calls = [AppendBatch(STREAM, NewBatch(one, 1, len(one))) for one in BATCHES]
+    waiting = [asyncio.create_task(backend.call(command)) for command in calls]
+    await asyncio.sleep(0)
+    await backend.know({"a": server.address})
+    await asyncio.gather(*waiting)
+    assert node.appended == BATCHES
+    await backend.close()
+    await server.close()
+
+
 async def test_batches_keep_their_order_while_there_is_no_connection() -> None:
     node = _Partition("a", ["a"])
     server = await serve_backend(node, secret=SECRET, host="127.0.0.1")
