@@ -28,10 +28,10 @@ from auth.lookup import CachedKey
 from auth.principal import Principal, Scope
 from auth.tokens.sessions import SECONDS_MAX, SECONDS_MIN, Session
 from frontend.bearers import Caller, Outside
+from frontend.query.parameters import Parameters
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import Call, ClientRequest
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
-from frontend.sqs.protocol.query import Parameters
 from telemetry.texts import shown
 
 if TYPE_CHECKING:

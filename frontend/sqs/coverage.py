@@ -10,18 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from frontend.query.shapes import wire_names
 from frontend.queues.attributes import READABLE, SETTABLE
 from frontend.sqs.operations import OPERATIONS
 from frontend.sqs.protocol.errors import REGISTRY
-from frontend.sqs.protocol.model import (
-    ACTIONS,
-    SYSTEM_ATTRIBUTE_NAMES,
-    ListOf,
-    MapOf,
-    Scalar,
-    Structure,
-    StructureMember,
-)
+from frontend.sqs.protocol.model import ACTIONS, SYSTEM_ATTRIBUTE_NAMES
 
 BEGIN = "<!-- made by frontend/sqs/coverage.py: begin -->"
 END = "<!-- made by frontend/sqs/coverage.py: end -->"
@@ -51,25 +44,9 @@ def _actions() -> Iterator[str]:
         members = ", ".join(
             f"**{member}**" if about.required else member for member, about in action.input.members.items()
         )
-        wires = ", ".join(f"`{wire}`" for about in action.input.members.values() for wire in _wires(about))
+        wires = ", ".join(f"`{wire}`" for about in action.input.members.values() for wire in wire_names(about))
         answer = ", ".join(action.output.members) if action.output else "—"
         yield f"| {name} | {done} | {done} | {members} | {wires} | {answer} |"
-
-
-def _wires(member: StructureMember) -> Iterator[str]:
-    match member.type:
-        case Scalar():
-            yield member.wire
-        case Structure(_, members):
-            for about in members.values():
-                yield from (f"{member.wire}.{wire}" for wire in _wires(about))
-        case ListOf(Structure() as item):
-            yield from _wires(StructureMember(item, False, f"{member.wire}.N"))
-        case ListOf():
-            yield f"{member.wire}.N"
-        case MapOf(value, key_wire, value_wire):
-            yield f"{member.wire}.N.{key_wire}"
-            yield from _wires(StructureMember(value, False, f"{member.wire}.N.{value_wire}"))
 
 
 def _attributes() -> Iterator[str]:

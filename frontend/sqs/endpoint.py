@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from frontend.http.asgi import AsgiReceive, AsgiSend, ClientGone, Scope, check_header_count, check_path
+from frontend.query.parameters import Parameters
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import ClientRequest, Format
 from frontend.sqs.protocol import errors, json
 from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError, invalid_action
 from frontend.sqs.protocol.model import ACTIONS
-from frontend.sqs.protocol.query import Parameters
 from telemetry.texts import shown
 
 _TARGET_PREFIX = b"AmazonSQS."

@@ -14,21 +14,10 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from frontend.query.shapes import BLOB, BOOLEAN, INTEGER, LONG, STRING, ListOf, MapOf, Scalar, Structure, Type
 from frontend.sqs.protocol import bounds
 from frontend.sqs.protocol.errors import SERIALIZATION, SqsError
-from frontend.sqs.protocol.model import (
-    ACTIONS,
-    BLOB,
-    BOOLEAN,
-    INTEGER,
-    LONG,
-    STRING,
-    ListOf,
-    MapOf,
-    Scalar,
-    Structure,
-    Type,
-)
+from frontend.sqs.protocol.model import ACTIONS
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 NAMESPACE = "com.amazonaws.sqs#"

@@ -85,9 +85,5 @@ MOVE_TASKS_PAGE_MAX = 10
 MOVE_TASKS_PAGE_DEFAULT = 1
 """MaxResults [api, ListMessageMoveTasks]."""
 
-QUERY_PARAMETERS_MAX = 1_200
-"""Parameters of one Query request [own]: a batch of 10 with all its attributes needs fewer than 500."""
-QUERY_NAME_LENGTH_MAX = 512
-"""Length of a Query parameter's name [own]: the longest in the model has fewer than 100 characters."""
 HEADERS_MAX = 200
 """Header lines of a request [own]."""

@@ -2,45 +2,26 @@
 
 Names, types, required members and declared errors are those of AWS's service model
 (``botocore/data/sqs/2012-11-05``; a test compares the two).  The model no longer has the names of the Query
-protocol, so these are listed here: lists and maps are flattened, ``StructureMember.wire`` is the name that is followed
-by ``.1``, ``.2`` … in a request and that is the repeated element in an answer.
+protocol, so these are listed here.  Lists and maps are flattened.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-
-class Scalar(NamedTuple):
-    """An elementary value."""
-
-    name: str
-
-
-class Structure(NamedTuple):
-    """Named members, in the order of the service model."""
-
-    name: str
-    members: dict[str, StructureMember]
-
-
-class ListOf(NamedTuple):
-    item: Type
-
-
-class MapOf(NamedTuple):
-    value: Type
-    key_wire: str
-    value_wire: str
-
-
-Type = Scalar | Structure | ListOf | MapOf
-
-
-class StructureMember(NamedTuple):
-    type: Type
-    required: bool
-    wire: str
+from frontend.query.shapes import (
+    BLOB,
+    BOOLEAN,
+    INTEGER,
+    LONG,
+    STRING,
+    ListOf,
+    MapOf,
+    Member,
+    Structure,
+    Type,
+)
+from frontend.query.shapes import structure as _structure
 
 
 class Action(NamedTuple):
@@ -54,26 +35,11 @@ class Action(NamedTuple):
     """True if the action names a queue by QueueUrl."""
 
 
-STRING = Scalar("string")
-INTEGER = Scalar("integer")
-LONG = Scalar("long")
-BOOLEAN = Scalar("boolean")
-BLOB = Scalar("blob")
-
-
-def _structure(name: str, *members: tuple[str, Type] | tuple[str, Type, str], required: str = "") -> Structure:
-    needed = required.split()
-    table = {}
-    for member in members:
-        table[member[0]] = StructureMember(member[1], member[0] in needed, member[2] if len(member) == 3 else member[0])
-    return Structure(name, table)
-
-
 _STRINGS = ListOf(STRING)
 _ATTRIBUTES = MapOf(STRING, "Name", "Value")
 _TAGS = MapOf(STRING, "Key", "Value")
 
-_VALUE_MEMBERS: tuple[tuple[str, Type] | tuple[str, Type, str], ...] = (
+_VALUE_MEMBERS: tuple[Member, ...] = (
     ("StringValue", STRING),
     ("BinaryValue", BLOB),
     ("StringListValues", _STRINGS, "StringListValue"),
@@ -85,7 +51,7 @@ _SYSTEM_ATTRIBUTES = MapOf(
     _structure("MessageSystemAttributeValue", *_VALUE_MEMBERS, required="DataType"), "Name", "Value"
 )
 
-_SEND_MEMBERS: tuple[tuple[str, Type] | tuple[str, Type, str], ...] = (
+_SEND_MEMBERS: tuple[Member, ...] = (
     ("MessageBody", STRING),
     ("DelaySeconds", INTEGER),
     ("MessageAttributes", _MESSAGE_ATTRIBUTES, "MessageAttribute"),
@@ -143,7 +109,7 @@ _KMS = " KmsDisabled KmsInvalidState KmsNotFound KmsOptInRequired KmsThrottled K
 
 def _action(
     name: str,
-    *members: tuple[str, Type] | tuple[str, Type, str],
+    *members: Member,
     required: str = "",
     output: Structure | None = None,
     errors: str = _ON_QUEUE,
@@ -155,7 +121,7 @@ def _action(
 _URL: tuple[str, Type] = ("QueueUrl", STRING)
 
 
-def _entries(name: str, *members: tuple[str, Type] | tuple[str, Type, str], required: str) -> tuple[str, Type, str]:
+def _entries(name: str, *members: Member, required: str) -> tuple[str, Type, str]:
     return ("Entries", ListOf(_structure(name, ("Id", STRING), *members, required=required)), name)
 
 

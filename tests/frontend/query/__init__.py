@@ -1,0 +1,1 @@
+"""Tests of the Query protocol's parts that SQS and SNS share."""
