@@ -175,15 +175,20 @@ def roundrobin_assignor(topic: str) -> list[ClientStep]:
 def _assigned(topic: str, operation: str, shared: list[list[int]]) -> list[ClientStep]:
     everything = [[0, 1, 2, 3]]
     return [
-        create(topic, 4),
+        *_four_partitions(topic),
         step(operation, [everything, shared, everything], topic=topic, group=topic, partitions=4),
     ]
+
+
+def _four_partitions(topic: str) -> list[ClientStep]:
+    """Create a topic with a record in each partition."""
+    return [create(topic, 4), *(produce(topic, numbered(0, 1, one), places(0, 1, one)) for one in range(4))]
 
 
 def cooperative_assignor(topic: str) -> list[ClientStep]:
     """A second member joins and leaves; the first gives up half of its partitions, and keeps the others meanwhile."""
     return [
-        create(topic, 4),
+        *_four_partitions(topic),
         step(
             "cooperative_assignor",
             [[0, 1, 2, 3], 2, 2],  # of both members together; given up by the first until then, and until the end
@@ -198,7 +203,7 @@ def static_members(topic: str) -> list[ClientStep]:
     """Each of two static members returns to its partitions, unnoticed by the other; of doubles the first is fenced."""
     shares = [[0, 1], [2, 3]]
     return [
-        create(topic, 4),
+        *_four_partitions(topic),
         step(
             "static_members",
             [shares, [shares, 0], [shares, 0]],  # 0: partitions that the other had to give up

@@ -200,10 +200,17 @@ class KafkaPythonMember(PollingMember):
         self._topic = topic
 
     def poll(self) -> None:
+        """Join within one poll that ends with a record, as the others do once the member has joined.
+
+        This client forgets that it has joined if that happens between two polls, and joins again: if it is the group's
+        leader, all others have to join again too.
+        """
         member = self
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+                for place in assigned:
+                    member._consumer.seek(place, 0)  # where there is a record
                 member.assign(assigned)
 
             def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
@@ -211,8 +218,9 @@ class KafkaPythonMember(PollingMember):
 
         with closing(self._consumer):
             self._consumer.subscribe([self._topic], listener=Listener())
+            self._consumer.poll(WAIT_SECONDS * 1000)
             while not self.stopped.is_set():
-                self._consumer.poll(50)
+                self._consumer.poll(200)
 
 
 def _record(one: Any) -> dict[str, Any]:
