@@ -82,6 +82,7 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
 faults: $(VENV)/.dev
+	@scripts/install-test-clients
 	$(BIN)/python -m tests.faults $(ARGS)
 
 scale: $(VENV)/.dev

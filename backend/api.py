@@ -477,6 +477,11 @@ class Command(msgspec.Struct, Generic[Answer_co], array_like=True, gc=False):
         raise NotImplementedError
 
     @property
+    def needs_earlier(self) -> bool:
+        """True: it is in vain if an earlier command of those in order has failed."""
+        return False
+
+    @property
     def wait_time(self) -> float:
         """Seconds for which the command may wait in the backend."""
         return 0.0

@@ -12,6 +12,9 @@
 A call begins at once unless an earlier one is held.  A held call continues when it is the first one, and until it ends
 no later one begins.  Without this, a batch of a producer whose first attempt reached a node that is not the owner any
 more could be stored after the producer's next batch.
+
+A call that fails reports that to the later ones (:meth:`Turn.fail_later`).  A batch of an idempotent producer that
+waits behind such a one is given up, because it would be refused: its producer repeats the failed one and all behind it.
 """
 
 from __future__ import annotations
@@ -68,12 +71,14 @@ class _Line:
 class Turn:
     """The turn of one call, which ends with the ``with`` block."""
 
-    __slots__ = ("_line", "is_held", "waiter")
+    __slots__ = ("_line", "is_after_failure", "is_held", "waiter")
 
     def __init__(self, line: _Line) -> None:
         self._line = line
         self.is_held = False
         """True if no later call may begin."""
+        self.is_after_failure = False
+        """True if an earlier call has failed since this one was made."""
         self.waiter: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -113,6 +118,13 @@ class Turn:
         self._set_held(False)
         if self._line.held:
             self._line.wake()
+
+    def fail_later(self) -> None:
+        """Report to all later calls that this one has failed."""
+        for turn in reversed(self._line.turns):
+            if turn is self:
+                return
+            turn.is_after_failure = True
 
     def calls(self, callee: object) -> bool:
         """Note the receiver of the call; False: an earlier call is under way to another one, so hold this one first."""

@@ -15,6 +15,7 @@ import msgspec
 from backend.api import AccountCommand, AckLevel, ClientCommand, MessageCommand, PartitionCommand
 from backend.stream_api import (
     NO_EPOCH,
+    NO_PRODUCER,
     NO_TIMESTAMP,
     Appended,
     CommittedOffset,
@@ -141,6 +142,10 @@ class AppendBatch(MessageCommand[Appended]):
     batch: NewBatch
     level: AckLevel | None = None
     """Durability that the answer waits for; None: the topic's."""
+
+    @property
+    def needs_earlier(self) -> bool:
+        return self.batch.producer_id != NO_PRODUCER
 
 
 class FetchBatches(MessageCommand[Fetched]):

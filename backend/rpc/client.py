@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from backend.api import WAIT_ENDS, Answer, BackendError, Command, MessageCommand, Receive
+from backend.api import WAIT_ENDS, Answer, BackendError, Command, MessageCommand, Receive, Unavailable
 from backend.call_order import CallOrder, Turn
 from backend.rpc.address import Address, ClientTls
 from backend.rpc.connection import BackendConnection, NotSent, PendingCall
@@ -223,12 +223,16 @@ class RemoteBackend:
 
     async def _call_in_order(self, command: Command[Answer]) -> Answer:
         with self._order.turn(command.partition) as turn:
-            return await self._call(command, turn)
+            try:
+                return await self._call(command, turn)
+            except (Unavailable, asyncio.CancelledError):
+                turn.fail_later()
+                raise
 
     async def _call(self, command: Command[Answer], turn: Turn | None) -> Answer:
         deadline = self._loop.time() + self._limits.call_seconds + command.wait_time
         if turn is not None and turn.is_blocked:
-            await in_time(turn.wait(deadline))
+            await take_turn(turn.wait(deadline), turn, command)
         span = traces.current.get()
         if span is not None and isinstance(command, MessageCommand):
             command = msgspec.structs.replace(command, trace=span.place.pack())
@@ -236,7 +240,7 @@ class RemoteBackend:
             connection = self._connection
             if connection is None or connection.full:
                 if turn is not None:
-                    await in_time(turn.hold(deadline))
+                    await take_turn(turn.hold(deadline), turn, command)
                 connection = await self._usable(deadline)
             try:
                 call = connection.start(command, deadline)
@@ -251,7 +255,7 @@ class RemoteBackend:
                 answer = await self._end_wait(connection, call, cancelled)
             except NotSent:
                 if turn is not None:
-                    await in_time(turn.hold(deadline))
+                    await take_turn(turn.hold(deadline), turn, command)
                 continue
             return answer
 
@@ -269,13 +273,15 @@ class RemoteBackend:
             raise cancelled from None
 
 
-class TurnTimedOut(NotSent):
-    """Earlier calls for the partition have not ended in time."""
+class TurnLost(NotSent):
+    """Earlier calls for the partition have not ended in time, or one has failed without which this one is in vain."""
 
 
-async def in_time(turn: Coroutine[Any, Any, None]) -> None:
-    """Wait for a call's turn.  Raises :class:`TurnTimedOut`."""
+async def take_turn(waiting: Coroutine[Any, Any, None], turn: Turn, command: Command[Any]) -> None:
+    """Wait for a call's turn.  Raises :class:`TurnLost`."""
     try:
-        await turn
+        await waiting
     except TimeoutError:
-        raise TurnTimedOut("earlier calls for the partition have not ended in time") from None
+        raise TurnLost("earlier calls for the partition have not ended in time") from None
+    if turn.is_after_failure and command.needs_earlier:
+        raise TurnLost("an earlier call for the partition has failed")

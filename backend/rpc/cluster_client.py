@@ -26,7 +26,7 @@ from backend import instruments
 from backend.api import AccountCommand, Answer, Command, NotOwner, Unavailable, shard_of
 from backend.call_order import CallOrder, Turn
 from backend.rpc.address import Address, ClientTls
-from backend.rpc.client import LIMITS, ClientLimits, RemoteBackend, TurnTimedOut, in_time
+from backend.rpc.client import LIMITS, ClientLimits, RemoteBackend, TurnLost, take_turn
 from backend.rpc.connection import NotSent
 from backend.rpc.handshake import HandshakeRefused
 from backend.serving.background import LogThrottle
@@ -245,7 +245,11 @@ class ClusterBackend:
 
     async def _call_in_order(self, command: Command[Answer]) -> Answer:
         with self._order.turn(command.partition) as turn:
-            return await self._call_owner(command, turn)
+            try:
+                return await self._call_owner(command, turn)
+            except (Unavailable, asyncio.CancelledError):
+                turn.fail_later()
+                raise
 
     async def _call_all(self, command: AccountCommand[Answer]) -> Answer:
         """Call all nodes.  Raises :class:`~backend.api.Unavailable` if one of them does not answer."""
@@ -264,9 +268,9 @@ class ClusterBackend:
         seconds = self._limits.call_seconds + wait_seconds
         if turn is not None:
             if turn.is_blocked:
-                await in_time(turn.wait(started_at + seconds))
+                await take_turn(turn.wait(started_at + seconds), turn, command)
             if shard not in self._owners:
-                await in_time(turn.hold(started_at + seconds))
+                await take_turn(turn.hold(started_at + seconds), turn, command)
         asked: str | None = None
         hurried = False
         """True after the call was repeated without a pause: only once, because two nodes may each name the other as the
@@ -275,7 +279,7 @@ class ClusterBackend:
         while True:
             member = self._member_for(shard, asked)
             if member is not None and turn is not None and not turn.calls(member):
-                await in_time(turn.hold(started_at + seconds))
+                await take_turn(turn.hold(started_at + seconds), turn, command)
                 continue  # the owner may be another one now
             if member is not None:
                 asked = member.name
@@ -290,17 +294,17 @@ class ClusterBackend:
                     why = str(error)
                     is_new = self._learned(shard, member, error.owner)
                     if turn is not None:
-                        await in_time(turn.hold(started_at + seconds))
+                        await take_turn(turn.hold(started_at + seconds), turn, command)
                     if is_new and not hurried:
                         hurried = True
                         continue
-                except TurnTimedOut:
+                except TurnLost:
                     raise  # the node can be reached
                 except NotSent as error:
                     member.failed(self._loop.time(), reached=False)
                     why = str(error)
                     if turn is not None:
-                        await in_time(turn.hold(started_at + seconds))
+                        await take_turn(turn.hold(started_at + seconds), turn, command)
                     continue  # at once: another node may own the shard, or know the owner
                 except Unavailable:
                     member.failed(self._loop.time(), reached=True)
@@ -312,7 +316,8 @@ class ClusterBackend:
                         self._owners[shard] = member.name
                     return answer
             elif turn is not None:
-                await in_time(turn.hold(started_at + seconds))  # a later call would find a node as soon as this one
+                # No later call must find a node before this one does.
+                await take_turn(turn.hold(started_at + seconds), turn, command)
             if self._loop.time() - started_at + pause > seconds:
                 raise NotSent(f"shard {shard} cannot be called: {why}")
             await asyncio.sleep(random.uniform(pause / 2, pause))

@@ -49,6 +49,7 @@ from frontend.kafka.protocol.requests import KafkaRequest, UnsupportedVersion, d
 from frontend.kafka.protocol.responses import encode_response, unsupported_api_versions
 from frontend.kafka.protocol.versions import API_VERSIONS_KEY, BY_NAME, api_versions_response
 from frontend.kafka.request.context import KafkaCall, KafkaContext
+from frontend.kafka.request.failed_batches import FailedBatches
 from frontend.kafka.resources import AnswerMemory
 from frontend.kafka.sign_in.mechanisms import Mechanisms
 from frontend.kafka.sign_in.sasl import SignIn
@@ -117,6 +118,7 @@ class KafkaConnection(asyncio.Protocol):
         self._sign_in: SignIn | None = None
         """Sign-in under way; None after it, until the client signs in again."""
         self._session: KafkaSession | None = None
+        self._failed_batches = FailedBatches()
         self._sign_in_requests = 0
         self._worker: asyncio.Task[None] | None = None
         self._waits = False
@@ -288,7 +290,8 @@ class KafkaConnection(asyncio.Protocol):
             await self._answer_sign_in(request, session)
             return
         caller = await session.check(self._context.services.clock())
-        call = KafkaCall(caller, (request.client_id or "")[:CLIENT_ID_LENGTH_MAX], self._address, request.version)
+        client_id = (request.client_id or "")[:CLIENT_ID_LENGTH_MAX]
+        call = KafkaCall(caller, client_id, self._address, request.version, failed_batches=self._failed_batches)
         answer = self._begun = _Answer(len(frame))
         self._answers.append(answer)
         self._outstanding_bytes += answer.request_bytes

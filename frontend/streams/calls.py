@@ -47,6 +47,12 @@ class GroupAbsent(BackendError):
     """There is no such consumer group."""
 
 
+class EarlierFailed(Unavailable):
+    """An earlier batch for the partition has failed, without which this one would be refused."""
+
+    has_effect = False
+
+
 class UnknownPartition(BackendError):
     """The topic was deleted, or created again, since the client or the cache has seen it."""
 
@@ -71,7 +77,8 @@ class StreamCalls:
     async def append(self, stream: Stream, number: int, command: Callable[[Target], AppendBatch]) -> Appended:
         """Append to a partition, as :meth:`partition` calls it.  Appends take effect in the order of these calls.
 
-        They are under way together, except while it is not known that the partition is open.
+        They are under way together, except while it is not known that the partition is open.  Batches of idempotent
+        producers that wait behind one that fails are given up (:class:`EarlierFailed`).
         """
         partition = stream.partition_ids[number]
         deadline = asyncio.get_running_loop().time() + TURN_SECONDS
@@ -89,6 +96,7 @@ class StreamCalls:
                 raise
             except BaseException:
                 self._opened.discard(partition)
+                turn.fail_later()
                 raise
             if len(self._opened) >= OPENED_MAX:
                 self._opened.clear()
@@ -107,10 +115,11 @@ class StreamCalls:
         Raises :class:`UnknownPartition`, other errors of the backend, and the metadata's.
         """
         try:
-            return await self._backend.call(command(target_of_partition(stream, number)))
+            return await self._backend.call(_call_after(turn, command(target_of_partition(stream, number))))
         except _STALE:
             if turn is not None:
                 await turn.hold()
+                _call_after(turn, command(target_of_partition(stream, number)))
         for _ in range(TRIES - 1):
             found = await self._catalog.reread(stream.account, stream.name)
             if found is None or found.stream_id != stream.stream_id:
@@ -155,6 +164,13 @@ class StreamCalls:
             account=account,
             name=name,
         )
+
+
+def _call_after(turn: Turn | None, command: PartitionCommand[Answer]) -> PartitionCommand[Answer]:
+    """Return the command, unless an earlier one has failed that it needs.  Raises :class:`EarlierFailed`."""
+    if turn is not None and turn.is_after_failure and command.needs_earlier:
+        raise EarlierFailed("an earlier batch for the partition has failed")
+    return command
 
 
 # --- errors ------------------------------------------------------------------------------------------------

@@ -121,6 +121,15 @@ async def test_a_call_may_fail_or_give_up(calls: _Calls) -> None:
     assert not calls.order.is_busy(1)
 
 
+async def test_a_failure_is_reported_to_later_calls_only() -> None:
+    order = CallOrder()
+    with order.turn(1) as first, order.turn(1) as second, order.turn(1) as third, order.turn(2) as other:
+        second.fail_later()
+        assert [one.is_after_failure for one in (first, second, third, other)] == [False, False, True, False]
+        with order.turn(1) as fourth:
+            assert not fourth.is_after_failure, "its caller can know"
+
+
 async def test_the_first_one_holds_its_turn_without_a_wait(calls: _Calls) -> None:
     with calls.order.turn(1) as turn:
         await turn.hold(deadline=0.0)

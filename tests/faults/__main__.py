@@ -66,6 +66,8 @@ def of_forms(rows: list[FaultResults], seed: int, seconds: float) -> str:
         "",
         whole.table(rows),
         "",
+        whole.stream_table(rows),
+        "",
     ]
     return "\n".join(lines)
 
@@ -75,6 +77,7 @@ def run_forms(names: list[str], seed: int, only: str) -> list[FaultResults]:
 
     def show(row: FaultResults) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
+        print(f"         {whole.stream_table([row]).splitlines()[-1]}", flush=True)
         for one in row.broken:
             print(one, file=sys.stderr, flush=True)
 
@@ -92,6 +95,7 @@ def run_forms(names: list[str], seed: int, only: str) -> list[FaultResults]:
 def summary(rows: list[FaultResults], seconds: float) -> str:
     """Summarize the faults on whole clusters in a few lines."""
     stalls = sorted(rows, key=lambda row: row.stall_seconds)[-3:]
+    gaps = sorted((row.streams.gap_seconds, row.fault) for row in rows if row.streams is not None)
     broken = [row for row in rows if row.broken]
     return "\n".join(
         [
@@ -99,6 +103,8 @@ def summary(rows: list[FaultResults], seconds: float) -> str:
             f"{sum(row.lost for row in rows)} messages lost, {len(broken)} faults after which a promise was broken:",
             *(f"  BROKEN {row.form}: {row.fault}: {row.broken[0][:200]}" for row in broken),
             "longest stalls: " + "; ".join(f"{row.stall_seconds:.1f} s, {row.fault}" for row in reversed(stalls)),
+            "longest gaps of the group: "
+            + "; ".join(f"{seconds:.1f} s, {fault}" for seconds, fault in gaps[-3:][::-1]),
         ]
     )
 

@@ -10,6 +10,7 @@ import enum
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,9 @@ class Proxy(ServerContext):
     """
 
     def __init__(
-        self, upstream: tuple[str, int], listen: tuple[str, int] = ("127.0.0.1", 0), lost_share: float | None = None
+        self, *upstreams: tuple[str, int], listen: tuple[str, int] = ("127.0.0.1", 0), lost_share: float | None = None
     ) -> None:
-        """Set up the proxy.
+        """Set up the proxy.  Of several ``upstreams``, each connection gets the next one that accepts it.
 
         ``lost_share``: it reads each HTTP answer whole, and drops this share of them together with the connection.
         """
@@ -82,13 +83,13 @@ class Proxy(ServerContext):
         self.lost = 0
         """Number of dropped answers."""
         self._random = Random(1)
-        self._upstream = upstream
+        self._upstreams = deque(upstreams)
         self._weather = _FAIR
         self._changed = asyncio.Event()
         self._connections: set[_Connection] = set()
         self._loop = asyncio.new_event_loop()
         self._listening: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name=f"proxy of {upstream[1]}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"proxy of {upstreams[0][1]}", daemon=True)
 
     @property
     def address(self) -> str:
@@ -171,7 +172,7 @@ class Proxy(ServerContext):
                 return
             # A connection is established when its first packets pass, in both directions.
             await self._passes(connection, Direction.BOTH)
-            answers, connection.server = await asyncio.open_connection(*self._upstream)
+            answers, connection.server = await self._connect()
             up = asyncio.create_task(self._carry(connection, reader, connection.server, Direction.TO_SERVER))
             try:
                 await self._carry(connection, answers, writer, Direction.TO_CLIENT)
@@ -182,6 +183,16 @@ class Proxy(ServerContext):
         finally:
             self._connections.discard(connection)
             connection.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        for left in reversed(range(len(self._upstreams))):
+            self._upstreams.rotate()
+            try:
+                return await asyncio.open_connection(*self._upstreams[0])
+            except OSError:
+                if not left:
+                    raise
+        raise AssertionError("the proxy has no upstream")
 
     async def _carry(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction

@@ -126,7 +126,13 @@ class StreamHandlers:
                 pass
         with self._order.turn(partition) as turn:
             await turn.hold()
-            return await self._writer.with_space(self._append, command)
+            if turn.is_after_failure and command.needs_earlier:
+                raise StorageFull("an earlier batch for the partition was refused for lack of space")
+            try:
+                return await self._writer.with_space(self._append, command)
+            except StorageFull:
+                turn.fail_later()
+                raise
 
     def _append(self, command: AppendBatch) -> tuple[OpenStream, Appended]:
         """Append the batch; return its partition and the answer.  Raises :class:`SpaceNeeded`."""

@@ -1,7 +1,8 @@
 """Produce: batches are checked, encrypted, and appended in the order in which they arrive.
 
 A handler returns when its appends have been started; the answer follows when they are durable.  So the next request of
-the connection is appended meanwhile, and never before.
+the connection is appended meanwhile, and never before.  Behind a batch that has failed, later ones of its producer are
+refused until it is repeated (:class:`~frontend.kafka.request.failed_batches.FailedBatches`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from frontend.kafka.protocol.generated.produce import (
 from frontend.kafka.request.context import KafkaCall, KafkaContext
 from frontend.sqs.protocol.errors import SqsError
 from frontend.streams.appends import check_batch, new_batch
-from frontend.streams.batches import BatchRefused
+from frontend.streams.batches import BatchHeader, BatchRefused, produced_header
 from frontend.streams.calls import append_error
+from frontend.streams.compression import Buffer
 from frontend.streams.errors import ErrorCode
 from frontend.streams.rights import WRITE
 from frontend.streams.usage import PRODUCE
@@ -133,12 +135,14 @@ async def _start(
     level: AckLevel | None,
 ) -> asyncio.Task[ProduceResponsePartition] | ProduceResponsePartition:
     number, found = sent.index, to_topic.found
+    data = sent.records
+    assert not isinstance(data, list), "decoded records are in one buffer"
     if isinstance(found, ErrorCode):
+        if found.retriable:
+            _expect_again(call, to_topic.name, number, data)
         return _refused(number, found)
     if not 0 <= number < found.partitions:
         return _refused(number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    data = sent.records
-    assert not isinstance(data, list), "decoded records are in one buffer"
     try:
         header = check_batch(data, call.version, options_of(found), context.services.now_ms())
     except BatchRefused as error:
@@ -148,35 +152,50 @@ async def _start(
         encrypt = await context.encryption.ready(found.account, 1)
     except (KeyringError, StoreError) as error:
         context.report(error)
+        _expect_again(call, to_topic.name, number, data)
         return _refused(number, ErrorCode.KAFKA_STORAGE_ERROR)
     batch = new_batch(header, data, encrypt)
 
     def command(target: Target) -> AppendBatch:
         return AppendBatch(target, batch, level)
 
-    records, size = header.last_offset_delta + 1, len(data)
-    return asyncio.ensure_future(_append(context, to_topic, found, number, command, records, size))
+    return asyncio.ensure_future(_append(context, call, to_topic, found, number, command, header))
+
+
+def _expect_again(call: KafkaCall, topic: str, number: int, data: Buffer | None) -> None:
+    """Expect a batch again that was refused before it was appended, if its producer is an idempotent one."""
+    try:
+        header = produced_header(data, call.version)
+    except BatchRefused:
+        return
+    if header.has_producer:
+        call.failed_batches.failed(topic, number, header)
 
 
 async def _append(
     context: KafkaContext,
+    call: KafkaCall,
     to_topic: _TopicAppends,
     stream: Stream,
     number: int,
     command: Callable[[Target], AppendBatch],
-    records: int,
-    size: int,
+    header: BatchHeader,
 ) -> ProduceResponsePartition:
+    # At the same moment the append gets its turn, so that it is behind each batch that fails later.
+    if header.has_producer and call.failed_batches.is_behind(to_topic.name, number, header):
+        return _refused(number, ErrorCode.NOT_ENOUGH_REPLICAS)
     try:
         appended: Appended = await context.calls.append(stream, number, command)
     except (BackendError, StoreError) as error:
         code = append_error(error)
         if code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR:
             context.report(error)
+        if code.retriable and header.has_producer:
+            call.failed_batches.failed(to_topic.name, number, header)
         return _refused(number, code, str(error) if not code.retriable else None)
     if not appended.duplicate:
-        to_topic.records += records
-        to_topic.size_bytes += size
+        to_topic.records += header.record_count
+        to_topic.size_bytes += header.size
     return ProduceResponsePartition(number, 0, appended.base_offset, appended.append_ms, appended.log_start)
 
 

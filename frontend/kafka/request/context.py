@@ -17,6 +17,7 @@ from backend.api import Backend, BackendError
 from backend.stream_api import GroupSettings
 from billing.metering.meter import UsageNotCounted
 from frontend.bearers import Caller
+from frontend.kafka.request.failed_batches import FailedBatches
 from frontend.kafka.request.fetch_memory import FetchMemory
 from frontend.request.error_log import ErrorLog
 from frontend.request.request import RequestIds
@@ -80,6 +81,8 @@ class KafkaCall(msgspec.Struct, eq=False, gc=False):
     version: int
     throttle_time_ms: int = 0
     """Time for which the request was held back because of a rate limit."""
+    failed_batches: FailedBatches = msgspec.field(default_factory=FailedBatches)
+    """Those of the connection."""
 
     @property
     def account(self) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from backend.api import Command, NotOwner, PartitionUnknown, Target, shard_of
+from backend.api import Command, NotOwner, PartitionUnknown, Target, Unavailable, shard_of
 from backend.rpc.address import Address
 from backend.rpc.client import RemoteBackend
 from backend.rpc.cluster_client import ClusterBackend
+from backend.rpc.connection import NotSent
 from backend.rpc.server import BackendServer, serve_backend
 from backend.serving.stream_partition import OpenStream
 from backend.stream_api import (
@@ -226,6 +227,40 @@ async def test_batches_of_a_known_owner_are_under_way_together(two: _Two) -> Non
             await asyncio.sleep(0.005)
     release.set()
     await appending
+
+
+@pytest.mark.parametrize("producer", [-1, 5])
+async def test_a_batch_behind_one_of_unknown_outcome_is_given_up_if_it_needs_that(two: _Two, producer: int) -> None:
+    await two.append([b"before"])
+    node, arrived = two.nodes["a"], asyncio.Event()
+    node.refuses_first = {b"second"}  # so it is called again behind the first one
+    append = node._append
+
+    async def hang(payload: bytes) -> Appended:
+        if payload == b"first":
+            arrived.set()
+            await asyncio.Event().wait()
+        return await append(payload)
+
+    node._append = hang  # type: ignore[method-assign]
+    batches = [NewBatch(one, 1, 9, producer_id=producer, base_sequence=producer) for one in (b"first", b"second")]
+    first, second = (asyncio.create_task(two.backend.call(AppendBatch(STREAM, one))) for one in batches)
+    async with asyncio.timeout(WAIT):
+        await arrived.wait()
+        while not two.backend._order._lines[STREAM.partition].held:
+            await asyncio.sleep(0.005)
+    for connection in list(two.servers["a"].connections):
+        connection.cut()
+    with pytest.raises(Unavailable, match="not known"):
+        await first
+    if producer < 0:
+        await second
+        assert node.appended == [b"before", b"second"]
+    else:
+        with pytest.raises(NotSent, match="an earlier call for the partition has failed"):
+            await second
+        assert node.appended == [b"before"]
+    assert (await two.append([b"after"]))[0] == len(node.appended) - 1, "later calls are not concerned"
 
 
 async def test_batches_keep_their_order_while_no_node_can_be_called() -> None:

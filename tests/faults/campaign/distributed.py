@@ -20,8 +20,9 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from tests.faults.campaign.forms import BACK_SECONDS, Form
 from tests.faults.campaign.owners import owner_of
 from tests.faults.campaign.splitting import Splitter
+from tests.faults.tools.stream_traffic import StreamEndpoint
 from tests.faults.tools.wrong import NoCompiler, Wrong, make_library
-from tests.servers.cassandra_server import QUICK_START, CassandraCluster
+from tests.servers.cassandra_server import QUICK_START, CassandraCluster, free_ports
 from tests.servers.local_cluster import HOST, LocalCluster, Process
 from tests.servers.proxy import Direction, Proxy
 from tests.servers.server import ACCOUNT, REGION
@@ -40,7 +41,7 @@ class ProxiedCassandra(CassandraCluster):
     def __init__(self) -> None:
         super().__init__(3, java_options=QUICK_START, settings=f"broadcast_rpc_address: {PROXY_HOST}")
         self.proxies = [
-            Proxy((node.host, self.port), (PROXY_HOST.format(number=number), self.port))
+            Proxy((node.host, self.port), listen=(PROXY_HOST.format(number=number), self.port))
             for number, node in enumerate(self.nodes, 1)
         ]
 
@@ -124,12 +125,24 @@ class Distributed(Form):
             process.environment["PYTHONPATH"] = f"{process.environment['PYTHONPATH']}:{path}"
         ports = [int(process.address.rpartition(":")[2]) for process in self.cluster.of("frontend")]
         self.endpoint = Doors(ports, self.cluster.key.access_key_id, self.cluster.key.secret)
+        self.streams = StreamEndpoint(self._balanced_kafka(), self.cluster.key.access_key_id, self.cluster.key.secret)
 
     def _proxied(self, process: Process) -> Proxy:
         proxy = Proxy((HOST, int(process.address.rpartition(":")[2])))
         self._stack.enter_context(proxy)
         process.environment["HOLDFAST_ADVERTISE"] = proxy.address
         return proxy
+
+    def _balanced_kafka(self) -> int:
+        """Let all frontends serve Kafka's clients, behind a load balancer; returns its port."""
+        frontends = self.cluster.of("frontend")
+        ports = free_ports([HOST], len(frontends))
+        balancer = Proxy(*((HOST, port) for port in ports))
+        self._stack.enter_context(balancer)
+        for frontend, port in zip(frontends, ports, strict=True):
+            frontend.environment["HOLDFAST_KAFKA_PORT"] = str(port)
+            frontend.environment["HOLDFAST_KAFKA_ADDRESS"] = balancer.address
+        return balancer.port
 
     @property
     def proxies(self) -> list[Proxy]:

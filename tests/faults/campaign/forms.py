@@ -10,8 +10,9 @@ from holdfast.settings import Settings, load
 from tests.faults.campaign.owners import owner_of
 from tests.faults.tools.client import Endpoint
 from tests.faults.tools.process import SETTINGS
+from tests.faults.tools.stream_traffic import StreamEndpoint
 from tests.servers import proc
-from tests.servers.server import ACCOUNT
+from tests.servers.server import ACCOUNT, free_port
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
 
@@ -25,6 +26,8 @@ class Form(ABC):
     name: str
     endpoint: Endpoint
     """Endpoint for clients."""
+    streams: StreamEndpoint
+    """Endpoint for Kafka's clients."""
     frontends: list[str]
     backends: list[str]
     folder: Path
@@ -111,9 +114,11 @@ class OneMachine(Form):
         more = {"BACKENDS": str(backends)} if backends > 1 else {}
         self.name = f"--frontends 2 --backends {backends}"
         self.folder = folder
-        self.server = Several(folder, {**SETTINGS, **more})
+        kafka_port = free_port()
+        self.server = Several(folder, {**SETTINGS, **more, "KAFKA_PORT": str(kafka_port)})
         self.server.settings.update(self.environment())
         self.endpoint = self.server
+        self.streams = StreamEndpoint(kafka_port, self.server.access_key_id, self.server.secret_access_key)
         self.frontends = ["frontend-1", "frontend-2"]
         self.backends = [f"backend-{number}" for number in range(1, backends + 1)] if backends > 1 else ["backend"]
 

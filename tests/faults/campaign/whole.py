@@ -1,8 +1,9 @@
 """Faults on whole clusters under load, one after the other, and the verdict on each.
 
 After each fault, calls have to be answered again, and the queues are emptied.  Then the history of all calls so far is
-judged (:mod:`tests.histories`).  A fault that breaks a promise, takes too long, or cannot be injected is recorded as
-that, and the campaign continues with another cluster.
+judged (:mod:`tests.histories`).  Beside the queues' clients those of a topic run, whose history is judged too; at the
+end all of its records are read once more.  A fault that breaks a promise, takes too long, or cannot be injected is
+recorded as that, and the campaign continues with another cluster.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from tests.faults.campaign.forms import Form
+from tests.faults.tools.stream_traffic import StreamTraffic
 from tests.faults.tools.traffic import Traffic
 
 SomeForm = TypeVar("SomeForm", bound=Form)
@@ -23,6 +25,9 @@ FAULT_SECONDS = 300.0
 """Timeout of a fault, from the calls before it to the empty queues."""
 STARTS_MAX = 8
 """Maximum number of clusters of one form; remaining faults are then reported as not run."""
+RECORDS_BEFORE = 10
+RECORDS_AFTER = 20
+"""Records of each partition of the topic that are committed before a fault, and after it."""
 OPEN_MAX = 300
 """Limit of undeleted messages: few, so that the queues are soon empty."""
 QUARANTINED = "is quarantined"
@@ -42,6 +47,25 @@ class Fault(Generic[SomeForm]):
 
 
 @dataclass
+class StreamResults:
+    """Effects of a fault on the clients of the topic."""
+
+    stored: int
+    """Records acknowledged."""
+    read: int
+    """Records read by the group."""
+    stall_seconds: float
+    """Longest time in which records waited and none of their partition was acknowledged."""
+    gap_seconds: float
+    """Longest time in which a partition had unread records and the group read none of it."""
+    rebalances: int
+    """Assignments that members got."""
+    lost: int
+    doubled: int
+    """Records stored twice."""
+
+
+@dataclass
 class FaultResults:
     form: str
     fault: str
@@ -52,23 +76,34 @@ class FaultResults:
     lost: int = 0
     duplicates: Counter[str] = field(default_factory=Counter)
     """Deliveries of a message after its first one, by reason."""
+    streams: StreamResults | None = None
     broken: list[str] = field(default_factory=list)
 
 
 class CampaignRun(Generic[SomeForm]):
     """A form with its clients and faults; ``amid``: called during each fault."""
 
-    def __init__(self, form: SomeForm, traffic: Traffic, amid: Callable[[SomeForm], object] | None = None) -> None:
+    def __init__(
+        self,
+        form: SomeForm,
+        traffic: Traffic,
+        streams: StreamTraffic,
+        amid: Callable[[SomeForm], object] | None = None,
+    ) -> None:
         self.form = form
         self._traffic = traffic
+        self._streams = streams
         self._amid = amid
         self._total = FaultResults(form.name, "all so far")
         self._quarantined = 0
+        self._broken_streams = 0
 
-    async def fault(self, fault: Fault[SomeForm]) -> FaultResults:
+    async def fault(self, fault: Fault[SomeForm], *, is_last: bool = False) -> FaultResults:
         """Inject one fault, and judge."""
-        traffic = self._traffic
+        traffic, streams = self._traffic, self._streams
         await traffic.answered(CALLS_BEFORE)
+        await streams.committed(RECORDS_BEFORE)
+        stored, read = streams.counts["acknowledged"], streams.counts["read"]
         started_at = time.monotonic()
         acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
         doing = [asyncio.create_task(asyncio.to_thread(act, self.form)) for act in acts]
@@ -76,10 +111,12 @@ class CampaignRun(Generic[SomeForm]):
         for each in doing:
             await each
         await traffic.answered(CALLS_AFTER)
+        await streams.committed(RECORDS_AFTER)
         ended = time.monotonic()
         if self._amid is not None:
             traffic.unseen.append((started_at, ended))  # queues have several partitions
         verdict = await traffic.verify()
+        of_topic = await streams.verify(whole=is_last)
         before = self._total
         total = self._total = FaultResults(
             self.form.name,
@@ -89,7 +126,7 @@ class CampaignRun(Generic[SomeForm]):
             traffic.recorder.longest_stall_seconds(started_at, ended),
             len(verdict.total.lost),
             Counter(verdict.total.duplicates),
-            [*verdict.broken, *traffic.failures],
+            broken=[*verdict.broken, *traffic.failures],
         )
         row = replace(
             total,
@@ -98,6 +135,19 @@ class CampaignRun(Generic[SomeForm]):
             lost=total.lost - before.lost,
             duplicates=total.duplicates - before.duplicates,
             broken=list(total.broken) if len(total.broken) > len(before.broken) else [],
+        )
+        broken_streams = [*of_topic.broken, *streams.failures]
+        if len(broken_streams) > self._broken_streams:
+            row.broken += broken_streams
+        self._broken_streams = len(broken_streams)
+        row.streams = StreamResults(
+            streams.counts["acknowledged"] - stored,
+            streams.counts["read"] - read,
+            streams.history.longest_stall_seconds(started_at, ended),
+            streams.history.longest_gap_seconds(started_at, ended),
+            streams.history.rebalances(started_at, ended),
+            len(of_topic.lost),
+            len(of_topic.doubled),
         )
         before_it, self._quarantined = self._quarantined, self.form.log_text().count(QUARANTINED)
         if self._quarantined > before_it and not fault.damages:
@@ -121,12 +171,13 @@ async def run(
         traffic = Traffic(
             form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_max=OPEN_MAX
         )
-        async with traffic.running():
-            running = CampaignRun(form, traffic, amid)
+        streams = StreamTraffic(form.streams, form.folder / "clients")
+        async with traffic.running(), streams.running():
+            running = CampaignRun(form, traffic, streams, amid)
             for fault in faults:
                 try:
                     async with asyncio.timeout(FAULT_SECONDS):
-                        row = await running.fault(fault)
+                        row = await running.fault(fault, is_last=fault is faults[-1])
                 except Exception as error:
                     row = FaultResults(form.name, fault.name, broken=[f"{error!r}\n{form.log_tail()}"])
                 rows.append(row)
@@ -188,4 +239,20 @@ def table(rows: Iterable[FaultResults]) -> str:
             f"| {row.form} | {row.fault}{broken} | {row.calls} | {errors} | {row.stall_seconds:.1f} s | {row.lost} | "
             f"{duplicates} |"
         )
+    return "\n".join(lines)
+
+
+def stream_table(rows: Iterable[FaultResults]) -> str:
+    """Format the effects on the clients of the topic."""
+    lines = [
+        "| form | fault | records stored | read | longest stall of a partition | longest gap of the group | rebalances "
+        "| lost | stored twice |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row.form} | {row.fault} | {found.stored} | {found.read} | {found.stall_seconds:.1f} s | "
+        f"{found.gap_seconds:.1f} s | {found.rebalances} | {found.lost} | {found.doubled} |"
+        for row in rows
+        if (found := row.streams) is not None
+    ]
     return "\n".join(lines)

@@ -335,6 +335,35 @@ async def test_a_short_batch_does_not_overtake_one_that_waits_for_space(
     assert [payload for _, payload in await node.fetch_all(target)] == [bytes(BIG), b"short", b"next"]
 
 
+async def test_behind_a_batch_without_space_those_that_need_it_are_refused_too(
+    node: StreamNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, writer, full = await node.stream(7), node.incarnation.writer, asyncio.Event()
+    write = writer.write
+
+    def write_short(stream: Any, record: Any, now: int, payload: bytes = b"", **named: Any) -> None:
+        if len(payload) >= BIG:
+            raise StorageFull("no space")
+        write(stream, record, now, payload, **named)
+
+    async def still_full(*_: Any) -> None:
+        await full.wait()
+        raise StorageFull("no space")
+
+    monkeypatch.setattr(writer, "write", write_short)
+    monkeypatch.setattr(node.incarnation.log, "wait_for_space", still_full)
+    sent = [(bytes(BIG), (1, 0, 0)), (b"needs it", (1, 0, 1)), (b"plain", (-1, -1, -1))]
+    appends = [asyncio.create_task(node.append(target, payload, producer=one)) for payload, one in sent]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    full.set()
+    big, needs_it, plain = await asyncio.gather(*appends, return_exceptions=True)
+    assert isinstance(big, StorageFull)
+    assert isinstance(needs_it, StorageFull)
+    assert not isinstance(plain, BaseException)
+    assert await node.fetch_all(target) == [(0, b"plain")]
+
+
 async def test_the_memory_of_streams_counts(node: StreamNode) -> None:
     await node.incarnation.memory.refresh()
     before = node.incarnation.memory.used_bytes

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from auth.limits import Rate, TenantLimits
-from backend.api import AccountBytes, AckLevel, StorageFull
+from backend.api import AccountBytes, AckLevel, StorageFull, Unavailable
 from backend.stream_commands import AppendBatch, FetchBatches
 from frontend.kafka.handlers.groups import GROUPS_MAX
 from frontend.kafka.handlers.membership import DEPARTURES_MAX
@@ -185,6 +185,65 @@ async def test_idempotent_producers(service: KafkaService, client: CodecClient) 
     assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     refused = await client.call("InitProducerId", 4, InitProducerIdRequest("a transaction"))
     assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_behind_a_failed_batch_later_ones_are_refused_until_it_is_repeated(
+    service: KafkaService, client: CodecClient
+) -> None:
+    """Otherwise they would be out of order, and a producer that begins a new epoch then may store a batch twice."""
+    made = await client.call("InitProducerId", 4, InitProducerIdRequest(None))
+
+    def batch(sequence: int, epoch: int = 0, **more: Any) -> ProduceRequest:
+        ids = {"producer_id": made.producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+        return request_of(batch_of(b"%d" % sequence, **ids), **more)
+
+    async def fail(command: Any) -> None:
+        if isinstance(command, AppendBatch) and command.batch.base_sequence in failing:
+            raise Unavailable("lost")
+
+    failing = {1, 2}
+    service.streams.before = fail
+    for sequence in range(4):  # all are under way together
+        client.send("Produce", 9, batch(sequence))
+    codes = [(await client.answer()).responses[0].partition_responses[0].error_code for _ in range(4)]
+    assert codes[:2] == [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+    assert codes[2] in (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    failing.clear()
+    late = [await produced(client, batch(4)), await produced(client, batch(1 << 30))]
+    assert [one.error_code for one in late] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+    other = await service.signed_in()
+    assert (await produced(other, batch(0))).error_code == ErrorCode.NONE, "another connection, and a repeat"
+    repeated = [await produced(client, batch(sequence)) for sequence in range(1, 5)]
+    assert [(one.error_code, one.base_offset) for one in repeated] == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+async def test_after_a_failed_batch_other_producers_partitions_and_epochs_go_on(
+    service: KafkaService, client: CodecClient
+) -> None:
+    await service.topic("more", 2)
+
+    def batch(producer: int, sequence: int, epoch: int = 0, partition: int = 0) -> ProduceRequest:
+        ids = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+        return request_of(batch_of(b"x", **ids), topic="more", partition=partition)
+
+    async def fail(command: Any) -> None:
+        if isinstance(command, AppendBatch):
+            raise Unavailable("lost")
+
+    service.streams.before = fail
+    assert (await produced(client, batch(5, 0))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    service.streams.before = None
+    assert (await produced(client, batch(5, 1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    service.catalog.fails_with = StoreError("away")
+    assert (await produced(client, batch(7, 0))).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    service.catalog.fails_with = None
+    assert (await produced(client, batch(7, 1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    for sequence in range(2):
+        assert (await produced(client, batch(7, sequence))).error_code == ErrorCode.NONE
+    for request in (batch(6, 1), batch(5, 1, partition=1), batch(5, 0, epoch=1), batch(5, 1, epoch=1)):
+        assert (await produced(client, request)).error_code == ErrorCode.NONE
+    plain = request_of(batch_of(b"x"), topic="more")
+    assert (await produced(client, plain)).error_code == ErrorCode.NONE
 
 
 async def test_a_fetch_waits_for_batches_of_any_partition(service: KafkaService, client: CodecClient) -> None:

@@ -1,0 +1,1 @@
+"""Histories of a topic and of a consumer group, and checkers that decide if a service may have answered so."""
