@@ -1,0 +1,1 @@
+"""Filter policies of subscriptions: compiled once, and evaluated against each message."""
