@@ -29,7 +29,7 @@ def _build(program: Path) -> None:
     print("building Kafka's clients for Go, once (a minute or two)", file=sys.stderr, flush=True)
     # readonly: what go.mod and go.sum do not name is an error
     environment = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
-    command = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "."]
+    command: list[str | Path] = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "."]
     run_compiler(command, SOURCES, os.environ | environment)
 
 
