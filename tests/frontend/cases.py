@@ -364,7 +364,8 @@ class FrontendCaseRun:
             content = urlencode({"Action": action[4:], "Version": sts.VERSION, **body}).encode()
         elif " " in action:
             method, path = action.split(" ", 1)
-            path, headers = f"/v1{path}", {"Content-Type": self._resolve(step.get("type", "application/json"))}
+            path = f"/v1{path}".replace("+", "%2B")  # receipt handles may have one, which would be a space
+            headers = {"Content-Type": self._resolve(step.get("type", "application/json"))}
             if body is None:
                 content, headers = b"", {}
             elif "type" in step:

@@ -91,7 +91,7 @@ def read_name(message: Message) -> str:
     return name
 
 
-class StreamClient:
+class TrafficClient:
     """A client with its events and commands."""
 
     def __init__(self, given: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ class StreamClient:
 # --- the producer -------------------------------------------------------------------------------------------
 
 
-def produce(client: StreamClient) -> None:
+def produce(client: TrafficClient) -> None:
     producer = Producer({"enable.idempotence": True, "acks": "all", "message.timeout.ms": 0, **client.settings})
     under_way = [0] * client.partitions
     number = 0
@@ -171,10 +171,10 @@ def produce(client: StreamClient) -> None:
 # --- a member of a group ------------------------------------------------------------------------------------
 
 
-class Member:
+class TrafficConsumer:
     """A member of the group, which commits what it has read."""
 
-    def __init__(self, client: StreamClient) -> None:
+    def __init__(self, client: TrafficClient) -> None:
         self._client = client
         self._number = 0
         """Number of the rebalance."""
@@ -261,7 +261,7 @@ class Member:
         self._positions.clear()
 
 
-def committed_offsets(client: StreamClient, consumer: Consumer, partitions: list[int]) -> dict[int, int | None]:
+def committed_offsets(client: TrafficClient, consumer: Consumer, partitions: list[int]) -> dict[int, int | None]:
     """Return the group's committed offsets, as of a moment after the call; the question is repeated."""
     places = [TopicPartition(client.topic, partition) for partition in partitions]
     while True:
@@ -279,7 +279,7 @@ def committed_offsets(client: StreamClient, consumer: Consumer, partitions: list
 # --- a reader without a group -------------------------------------------------------------------------------
 
 
-def read_all(client: StreamClient) -> None:
+def read_all(client: TrafficClient) -> None:
     """Read from the given offsets to the end, and the group's committed offsets."""
     settings = {"group.id": client.given["group"], "enable.auto.commit": False, "auto.offset.reset": "error"}
     consumer = Consumer({**settings, **client.settings})
@@ -300,7 +300,7 @@ def read_all(client: StreamClient) -> None:
     consumer.close()
 
 
-def end_of(client: StreamClient, consumer: Consumer, partition: int) -> tuple[int, int]:
+def end_of(client: TrafficClient, consumer: Consumer, partition: int) -> tuple[int, int]:
     """Return first and next offset of a partition; the question is repeated."""
     while True:
         try:
@@ -313,13 +313,13 @@ def end_of(client: StreamClient, consumer: Consumer, partition: int) -> tuple[in
 
 def main() -> None:
     given = json.loads(sys.stdin.readline())
-    client = StreamClient(given)
+    client = TrafficClient(given)
     try:
         match given["role"]:
             case "producer":
                 produce(client)
             case "member":
-                Member(client).run()
+                TrafficConsumer(client).run()
             case "reader":
                 read_all(client)
     finally:

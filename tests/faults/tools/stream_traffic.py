@@ -28,7 +28,7 @@ from tests.histories.history import Outcome
 from tests.histories.streams.history import (
     Assignment,
     AssignmentStart,
-    OffsetCommit,
+    ObservedCommit,
     RecordRead,
     SentRecord,
     TopicHistory,
@@ -310,7 +310,7 @@ class StreamTraffic:
         for key, offset in offsets.items():
             partition = int(key)
             assignment = Assignment(client, number, partition)
-            self.history.commits.append(OffsetCommit(assignment, offset, called, answered, Outcome(outcome)))
+            self.history.commits.append(ObservedCommit(assignment, offset, called, answered, Outcome(outcome)))
             if outcome == "done":
                 self._committed[partition] = offset
         self.counts[f"commits {outcome}"] += 1

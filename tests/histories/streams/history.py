@@ -62,7 +62,7 @@ class RecordRead(NamedTuple):
     at: float
 
 
-class OffsetCommit(NamedTuple):
+class ObservedCommit(NamedTuple):
     assignment: Assignment
     offset: int
     """Offset of the next record to read."""
@@ -90,7 +90,7 @@ class TopicHistory:
     """By partition: the group's committed offset at the end."""
     starts: list[AssignmentStart] = field(default_factory=list)
     reads: list[RecordRead] = field(default_factory=list)
-    commits: list[OffsetCommit] = field(default_factory=list)
+    commits: list[ObservedCommit] = field(default_factory=list)
 
     def store(self, partition: int, offset: int, name: str) -> None:
         """Note a record that a reader outside the group found."""

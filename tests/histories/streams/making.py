@@ -22,7 +22,7 @@ from tests.histories.history import Outcome
 from tests.histories.streams.history import (
     Assignment,
     AssignmentStart,
-    OffsetCommit,
+    ObservedCommit,
     RecordRead,
     SentRecord,
     TopicHistory,
@@ -76,7 +76,7 @@ def _add_of_group(history: TopicHistory, kind: str, assignment: Assignment, word
         outcome = Outcome.REFUSED if kind == "refused" else Outcome.DONE
         if math.isinf(answered):
             outcome = Outcome.UNKNOWN
-        history.commits.append(OffsetCommit(assignment, int(place), called, answered, outcome))
+        history.commits.append(ObservedCommit(assignment, int(place), called, answered, outcome))
 
 
 def _times(text: str) -> tuple[float, float]:

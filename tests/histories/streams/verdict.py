@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tests.histories.history import Outcome
-from tests.histories.streams.history import Assignment, AssignmentStart, OffsetCommit, SentRecord, TopicHistory
+from tests.histories.streams.history import Assignment, AssignmentStart, ObservedCommit, SentRecord, TopicHistory
 
 
 @dataclass
@@ -130,7 +130,7 @@ def _reads(history: TopicHistory) -> list[str]:
 
 
 def _commits(history: TopicHistory) -> list[str]:
-    commits: defaultdict[int, list[OffsetCommit]] = defaultdict(list)
+    commits: defaultdict[int, list[ObservedCommit]] = defaultdict(list)
     for commit in history.commits:
         if commit.outcome is not Outcome.REFUSED:
             commits[commit.assignment.partition].append(commit)
@@ -145,7 +145,7 @@ def _commits(history: TopicHistory) -> list[str]:
     return broken
 
 
-def _wrong_starts(starts: list[AssignmentStart], commits: list[OffsetCommit]) -> list[str]:
+def _wrong_starts(starts: list[AssignmentStart], commits: list[ObservedCommit]) -> list[str]:
     attempted = {one.offset for one in commits}
     done = sorted((one for one in commits if one.outcome is Outcome.DONE), key=lambda one: one.answered)
     answered = [one.answered for one in done]
@@ -163,13 +163,13 @@ def _wrong_starts(starts: list[AssignmentStart], commits: list[OffsetCommit]) ->
     return broken
 
 
-def _late_commits(commits: list[OffsetCommit]) -> list[str]:
+def _late_commits(commits: list[ObservedCommit]) -> list[str]:
     """Return commits of assignments after another one of the partition had committed in between."""
     broken = []
     answers = sorted(commits, key=lambda one: one.answered)
     started: dict[Assignment, float] = {}
     """Answer of each assignment's first commit."""
-    superseded: dict[Assignment, OffsetCommit] = {}
+    superseded: dict[Assignment, ObservedCommit] = {}
     at = 0
     for commit in sorted(commits, key=lambda one: one.called):
         while at < len(answers) and answers[at].answered < commit.called:
