@@ -23,6 +23,7 @@ from tests.servers.waiting import wait_until
 
 READY_SECONDS = 120
 _FORMAT_SECONDS = 110
+_NEVER_MS = str(24 * 3_600_000)
 _CLUSTER_ID = "bm90LWEtcmVhbC1jbHVzdA"
 """16 bytes in base64, as the broker's storage has to be formatted with."""
 
@@ -82,6 +83,8 @@ class KafkaBroker(KeptProcess, ServerContext):
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
+            # Batches of tests may have times of years ago: deletion by retention would begin after 30 s.
+            "log.initial.task.delay.ms": _NEVER_MS,
             **self._settings,
         }
         file.write_text("".join(f"{name}={value}\n" for name, value in entries.items()))
