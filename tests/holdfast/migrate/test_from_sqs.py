@@ -169,12 +169,17 @@ def killed(target: Server, source: OtherSqs | Server, name: str, progress: Path,
     """
     process = started(target, "import", "sqs", *where(source, name), *drain(progress), environment=keys(source))
 
+    notes = progress / f"{name}.jsonl"
+
     def is_enough() -> bool:
         """Stop the process, so that it sends nothing more meanwhile, and count; it stays stopped at the end."""
         process.send_signal(signal.SIGSTOP)
         if _here(target, name) >= when or process.poll() is not None:
             return True
+        noted = notes.stat().st_size
         process.send_signal(signal.SIGCONT)
+        # However slow the counting is beside it, the process makes a step between two stops.
+        wait_until(lambda: notes.stat().st_size > noted or process.poll() is not None, "the import has made a step")
         return False
 
     try:
@@ -182,7 +187,7 @@ def killed(target: Server, source: OtherSqs | Server, name: str, progress: Path,
         wait_until(is_enough, "some messages are here")
         os.kill(target.pid, signal.SIGSTOP)
         process.send_signal(signal.SIGCONT)
-        wait_until(lambda: _is_sending(progress / f"{name}.jsonl"), "messages are being sent")
+        wait_until(lambda: _is_sending(notes), "messages are being sent")
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     finally:
