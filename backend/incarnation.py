@@ -29,6 +29,7 @@ from backend.serving.streams.binder import Binder
 from backend.serving.streams.deleted_topics import DeletedTopics
 from backend.serving.streams.extent_reader import ExtentReader
 from backend.serving.streams.group_handlers import GroupHandlers
+from backend.serving.streams.remote_ends import RemoteEnds
 from backend.serving.streams.stream_handlers import StreamHandlers
 from backend.serving.token_import import TokenImport
 from backend.serving.transfers import TransferWorker
@@ -72,6 +73,7 @@ class Incarnation:
         reader = BatchReader(log, ExtentReader(extents))
         self.streams = StreamHandlers(log, shards, self.writer, self.wakeups, self.memory, reader, self.binder)
         self.groups = GroupHandlers(log, shards, self.writer, self.wakeups, tasks)
+        self.remote_ends = RemoteEnds(shards, self.peers)
         self.deleted_topics = None if streams is None else DeletedTopics(shards, self, streams)
         self.commands = CommandHandlers(
             log,
@@ -94,6 +96,8 @@ class Incarnation:
         self.opened(list(self.partitions.values()), list(self.shards.streams.values()))
         self.tasks.start(self.binder.run(), "the binder")
         self.tasks.start(self.groups.expire(), "the expiry of groups")
+        if self.peers.remote is not None:
+            self.tasks.start(self.remote_ends.run(), "the offsets for the lag of groups")
         if self.memory.limit_bytes:
             self.tasks.start(self.memory.watch(), "the memory limit")
 

@@ -26,6 +26,7 @@ from backend.recovery.startup import start
 from backend.serving.background import Tasks
 from backend.serving.partition import OpenPartition
 from backend.serving.stream_partition import StreamPartition
+from backend.stream_commands import PartitionEnds
 from metadata_service.store import MemberStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -256,6 +257,11 @@ class Node:
     def streams(self) -> Mapping[int, StreamPartition]:
         """Served partitions of topics, and groups, by id."""
         return {} if self._incarnation is None else self._incarnation.shards.streams
+
+    @property
+    def remote_ends(self) -> Mapping[tuple[bytes, int], PartitionEnds]:
+        """Offsets of partitions on other nodes in which groups of this node have positions, as of a moment ago."""
+        return {} if self._incarnation is None else self._incarnation.remote_ends.by_partition
 
     @property
     def memory_share(self) -> float:

@@ -203,6 +203,26 @@ class FindEpochEnd(PartitionCommand[FoundOffset]):
     """Epoch that the client believes to be the current one."""
 
 
+class PartitionEnds(msgspec.Struct, array_like=True, gc=False):
+    """The offsets of a topic's partition."""
+
+    topic_id: bytes
+    number: int
+    """Number of the partition in its topic."""
+    log_start: int
+    next_offset: int
+
+
+class ReadTopicEnds(AccountCommand[list[PartitionEnds]]):
+    """Return the offsets of all partitions of these topics, which may belong to any account."""
+
+    KIND: ClassVar[int] = 72
+    topic_ids: Sequence[bytes]
+
+    def merge(self, answers: Sequence[list[PartitionEnds]]) -> list[PartitionEnds]:
+        return [ends for answer in answers for ends in answer]
+
+
 class DeleteRecords(PartitionCommand[int]):
     """Delete all records below an offset (-1: below the durable end); return the first offset that is left.
 

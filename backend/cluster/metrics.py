@@ -39,7 +39,9 @@ class Sums:
         """Bytes of batches in the log; of one partition, at most."""
         self.groups: Counter[GroupPhase] = Counter()
         self.lag = self.lag_max = 0
-        """Records behind the committed offsets of groups, of partitions on this node; of one group, at most."""
+        """Records behind the committed offsets of groups; of one group, at most."""
+        self.lag_unknown = 0
+        """Committed offsets whose partition could not be asked."""
         self._node = node
         self._clock = clock
         self._checked_at = -REFRESH_SECONDS
@@ -90,19 +92,23 @@ class Sums:
         await self._refresh_lag(groups, folds)
 
     async def _refresh_lag(self, groups: Sequence[OpenGroup], folds: Mapping[tuple[bytes, int], StreamFold]) -> None:
-        total = largest = count = 0
+        total = largest = unknown = count = 0
+        remote = self._node.remote_ends
         for group in groups:
             lag = 0
             for topic_id, _, number, committed in list(group.fold.offsets()):
-                fold = folds.get((topic_id, number))
-                if fold is not None:
-                    lag += max(0, fold.next_offset - max(committed.offset, fold.log_start))
+                place = topic_id, number
+                ends = folds[place] if place in folds else remote.get(place)
+                if ends is None:
+                    unknown += 1
+                else:
+                    lag += max(0, ends.next_offset - max(committed.offset, ends.log_start))
                 count += 1
                 if not count % AT_ONCE:
                     await asyncio.sleep(0)
             total += lag
             largest = max(largest, lag)
-        self.lag, self.lag_max = total, largest
+        self.lag, self.lag_max, self.lag_unknown = total, largest, unknown
 
 
 def register(
@@ -181,13 +187,18 @@ def _register_streams(registry: Registry, sums: Sums) -> None:
     )
     registry.declare(
         "holdfast_consumer_lag_records",
-        "Records behind the committed offsets of this node's consumer groups, in topic partitions that it serves too.",
+        "Records behind the committed offsets of this node's consumer groups.",
         lambda: sums.lag,
     )
     registry.declare(
         "holdfast_consumer_lag_records_max",
         "The same, of the consumer group with the most.",
         lambda: sums.lag_max,
+    )
+    registry.declare(
+        "holdfast_consumer_lag_unknown",
+        "Committed offsets of this node's consumer groups that no lag counts: their partitions could not be asked.",
+        lambda: sums.lag_unknown,
     )
     registry.declare(
         "holdfast_batch_bytes", "Bytes of the topics' batches stored on this node.", lambda: sums.batch_bytes

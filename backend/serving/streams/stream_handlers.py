@@ -19,6 +19,7 @@ from backend.api import (
 )
 from backend.call_order import CallOrder
 from backend.journal.interface import Log
+from backend.serving.background import Slices
 from backend.serving.memory_limit import Memory
 from backend.serving.shards import Shards
 from backend.serving.stream_partition import OpenStream
@@ -35,7 +36,9 @@ from backend.stream_commands import (
     FetchBatches,
     Fetched,
     FindEpochEnd,
+    PartitionEnds,
     ReadStreamEnds,
+    ReadTopicEnds,
     SearchTimestamp,
     StreamEnds,
     TimestampFound,
@@ -82,6 +85,7 @@ class StreamHandlers:
             AppendBatch: self.append,
             FetchBatches: self.fetch,
             ReadStreamEnds: self.read_ends,
+            ReadTopicEnds: self.read_topic_ends,
             SearchTimestamp: self.search,
             FindEpochEnd: self.find_epoch_end,
             DeleteRecords: self.delete_records,
@@ -229,6 +233,19 @@ class StreamHandlers:
             await self._writer.durable()
         until = self._until(stream)
         return StreamEnds(stream.commands.earliest(), stream.commands.latest(until), stream.fold.stored_bytes)
+
+    async def read_topic_ends(self, command: ReadTopicEnds) -> list[PartitionEnds]:
+        wanted = frozenset(command.topic_ids)
+        slices = Slices()
+        found = []
+        for stream in [stream for stream in self._shards.streams.values() if isinstance(stream, OpenStream)]:
+            fold = stream.fold
+            if fold.settings is not None and fold.settings.topic_id in wanted and not fold.dropped:
+                ends = PartitionEnds(fold.settings.topic_id, fold.settings.number, fold.log_start, fold.next_offset)
+                found.append(ends)
+            await slices.step()
+        await self._writer.durable()
+        return found
 
     async def search(self, command: SearchTimestamp) -> TimestampFound | None:
         stream = self._find(command.target)

@@ -8,6 +8,7 @@ import pytest
 from backend.api import SHARDS, Target
 from backend.cluster import metrics
 from backend.recovery import checkpointer
+from backend.serving.peers import Peers
 from backend.stream_api import OffsetCommit, StreamError, StreamSettings
 from backend.stream_commands import CommitOffsets, ConfigureStream, DeleteRecords
 from telemetry.metrics import Registry
@@ -126,4 +127,40 @@ async def test_it_exports_streams_and_groups(tmp_path: Path, monkeypatch: pytest
     await node.node.call(DeleteRecords(first, 5))
     found = await metric_values(registry)
     assert found["holdfast_consumer_lag_records"] == 0, "what was removed cannot be read any more"
+    await node.stop()
+
+
+async def test_lag_counts_partitions_of_other_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REFRESH_SECONDS", -1)
+    node, other = (StreamNode(folder) for folder in (tmp_path / "node", tmp_path / "other"))
+    for each in (node, other):
+        each.folder.mkdir()
+        await each.start()
+    registry = Registry()
+    metrics.register(registry, node.node)
+    target = await other.stream(1)
+    await other.append(target, b"abc", count=5)
+    group = await node.group(9)
+    offsets = [OffsetCommit("topic-1", TOPIC_ID, 0, 1)]
+    assert await node.node.call(CommitOffsets(group, "", -1, None, offsets)) == [StreamError.NONE]
+
+    async def lag() -> tuple[float, float, float]:
+        """Return the lag, that of the group with the most, and the number of positions without one."""
+        found = await metric_values(registry)
+        names = ("records", "records_max", "unknown")
+        return tuple(found[f"holdfast_consumer_lag_{name}"] for name in names)  # type: ignore[return-value]
+
+    assert await lag() == (0, 0, 1)
+    ends = node.incarnation.remote_ends
+    await ends.refresh()
+    assert await lag() == (0, 0, 1), "this node has no access to others"
+    ends._peers = Peers(node.incarnation.shards, node.incarnation, other.node)
+    await ends.refresh()
+    assert await lag() == (4, 4, 0)
+    await other.append(target, b"d", count=1)
+    await ends.refresh()
+    assert await lag() == (5, 5, 0)
+    await other.kill()
+    await ends.refresh()
+    assert await lag() == (5, 5, 0), "the last offsets count until the node is back"
     await node.stop()
