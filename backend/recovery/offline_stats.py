@@ -1,4 +1,4 @@
-"""Statistics of the stored messages while no node runs, read with the same code as a start's recovery."""
+"""Statistics of the stored messages and batches while no node runs, read with the same code as a start's recovery."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Final, NamedTuple
 from backend.api import Counters
 from backend.engine.blocks import DEAD
 from backend.engine.fold import Fold
+from backend.extent_ids import ExtentId, extent_name
 from backend.journal.interface import Journal
 from backend.journal.rows import RecordView
 from backend.journal.types import DamagedRecord
 from backend.recovery.damage import Survey, examine
+from backend.streams.extents import scan
+from backend.streams.group import GroupFold
 from backend.streams.stream import StreamFold
 from metadata_service.store import EntryStore
 
@@ -19,23 +22,37 @@ _TOGETHER: Final = 256
 """Messages that are read in one batch."""
 
 
+class TopicCounters(NamedTuple):
+    """Counts of a partition of a topic."""
+
+    records: int
+    """Number of offsets."""
+    stored_bytes: int
+
+
 class OfflineStats(NamedTuple):
-    """Counts of stored messages, with all damage."""
+    """Counts of what is stored, with all damage."""
 
     survey: Survey
     """Damage that keeps shards or partitions from being served."""
     counters: dict[int, Counters]
     """Counts of each queue partition that would be served."""
+    topics: dict[int, TopicCounters]
+    """Counts of each partition of a topic that would be served."""
+    groups: int
+    """Number of consumer groups."""
     damaged: list[str]
-    """Stored messages, and batches of streams that are still in the log, that cannot be read."""
+    """Stored messages, and batches of topics, that cannot be read."""
 
 
 ReadMany = Callable[[Sequence[int]], Awaitable[Sequence[RecordView | DamagedRecord]]]
 """Reads the records at these positions."""
+ReadExtent = Callable[[ExtentId, int, int], Awaitable[bytes]]
+"""Reads a range of an extent, as :meth:`backend.journal.extents.ExtentStore.read` does."""
 
 
-async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> OfflineStats:
-    """Fold everything as a start would, and read each message by ``read_many`` of this journal; change nothing.
+async def count(journal: Journal, entries: EntryStore, read_many: ReadMany, read_extent: ReadExtent) -> OfflineStats:
+    """Fold everything as a start would, and read each message and batch of this journal; change nothing.
 
     Raises the errors of :func:`~backend.recovery.damage.survey`.
     """
@@ -49,12 +66,26 @@ async def count(journal: Journal, entries: EntryStore, read_many: ReadMany) -> O
         for positions in _positions(fold):
             records = await read_many(positions)
             damaged += [f"partition {number}: {one}" for one in records if isinstance(one, DamagedRecord)]
+    topics: dict[int, TopicCounters] = {}
     for number, stream in replay.streams.items():
-        if isinstance(stream, StreamFold):
-            for positions in _tail_positions(stream):
-                records = await read_many(positions)
-                damaged += [f"partition {number}: {one}" for one in records if isinstance(one, DamagedRecord)]
-    return OfflineStats(survey, counters, damaged)
+        if not isinstance(stream, StreamFold):
+            continue
+        topics[number] = TopicCounters(stream.next_offset - stream.log_start, stream.stored_bytes)
+        for positions in _tail_positions(stream):
+            records = await read_many(positions)
+            damaged += [f"partition {number}: {one}" for one in records if isinstance(one, DamagedRecord)]
+        for index in range(len(stream.extents)):
+            damaged += await _damage_of_extent(stream, index, read_extent)
+    groups = sum(isinstance(stream, GroupFold) and not stream.dropped for stream in replay.streams.values())
+    return OfflineStats(survey, counters, topics, groups, damaged)
+
+
+async def _damage_of_extent(stream: StreamFold, index: int, read_extent: ReadExtent) -> list[str]:
+    line = stream.extent_line(index)
+    extent = ExtentId(stream.partition, line.epoch, line.number)
+    stored = await read_extent(extent, line.length, 0)
+    where = f"partition {stream.partition}: extent {extent_name(extent)}"
+    return [f"{where} at {one.position}: {one.what}" for one in scan(stored, extent, line.length).damage]
 
 
 def _positions(fold: Fold) -> Iterator[list[int]]:

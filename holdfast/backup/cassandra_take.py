@@ -127,6 +127,7 @@ async def take(
             moment_ms=moment_ms,
             ended_ms=now_ms(),
             queues=len(copy.queues()),
+            topics=len(copy.streams()),
             master_keys=tuple(copy.master_ids()),
             folders=(),
             files=tuple(files),

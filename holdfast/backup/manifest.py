@@ -22,7 +22,8 @@ FOLDER: Final = "backups"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}\Z")
 _CHECK = re.compile(r"[0-9a-f]{64}\Z")
 _FILES_OF_FOLDER = re.compile(
-    r"metadata\.sqlite|journal/[^/\x00-\x1f]{1,255}/(?:[0-9]{1,20}\.log|ckpt-[0-9]{1,20}\.bin)"
+    r"metadata\.sqlite|journal/extents/[0-9a-f-]{1,64}\.ext"
+    r"|journal/[^/\x00-\x1f]{1,255}/(?:[0-9]{1,20}\.log|ckpt-[0-9]{1,20}\.bin)"
 )
 _FOLDERS_OF_FOLDER = re.compile(r"journal(?:/[^/\x00-\x1f]{1,255})?")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
@@ -63,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Moment of the backup's state, by the clock of the machine that made it, as the other times."""
     ended_ms: int
     queues: int
+    topics: int = 0
+    """Topics of Kafka's protocol."""
     master_keys: tuple[str, ...]
     """Ids of the master keys needed to read it; they are not in it."""
     folders: tuple[str, ...]

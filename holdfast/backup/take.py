@@ -85,7 +85,8 @@ def take(
         pin = BackupPin(name, 0, ())
         stack.callback(quietly, lambda: metadata.unpin(lambda one: one.name == name))
         moment, pin = _moment(data / "journal", metadata, pin, report)
-        masters, queues = metadata.master_ids(), len(metadata.queues())
+        masters = metadata.master_ids()
+        queues, topics = len(metadata.queues()), len(metadata.streams())
         copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=data)))
         copy = copies / "metadata.sqlite"
         metadata.copy_to(copy)
@@ -110,6 +111,7 @@ def take(
             moment_ms=moment.moment_ms,
             ended_ms=now_ms(),
             queues=queues,
+            topics=topics,
             master_keys=tuple(masters),
             folders=tuple(moment.folders),
             files=tuple(files),

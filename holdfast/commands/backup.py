@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -77,7 +77,7 @@ def _take(parsed: argparse.Namespace, settings: Settings, progress: Progress) ->
 def _taken(document: dict[str, Any], target: str) -> str:
     keys = document["master_keys"]
     lines = [
-        f"Backup {document['backup']}: {_count(document['queues'], 'queue')}, {_mib(document['size_bytes'])}, "
+        f"Backup {document['backup']}: {_counted(document)}, {_mib(document['size_bytes'])}, "
         f"of which {_mib(document['written_bytes'])} were new to the target.",
         f"It contains everything that was acknowledged before {document['started']}.",
     ]
@@ -100,10 +100,9 @@ def _list(parsed: argparse.Namespace) -> int:
 
     target = open_target(parsed.target)
     found = [_document(read_manifest(target, name)) for name in names_in(target)]
-    rows = [(one["backup"], one["moment"], one["queues"], _mib(one["size_bytes"])) for one in found]
-    print_result(
-        parsed, found, lambda: table(("BACKUP", "MOMENT", "QUEUES", "SIZE"), rows, nothing="There are no backups.")
-    )
+    rows = [(one["backup"], one["moment"], one["queues"], one["topics"], _mib(one["size_bytes"])) for one in found]
+    heads = ("BACKUP", "MOMENT", "QUEUES", "TOPICS", "SIZE")
+    print_result(parsed, found, lambda: table(heads, rows, nothing="There are no backups."))
     return 0
 
 
@@ -166,7 +165,7 @@ def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Prog
     from holdfast.backup.kept import read_manifest
     from holdfast.backup.manifest import BackupUnusable
     from holdfast.backup.target import open_target
-    from holdfast.backup.verify import verify
+    from holdfast.backup.verify import VerifiedState, verify
     from holdfast.commandline.text_tables import table
     from holdfast.runtime.keyring import local_master_keys
 
@@ -186,13 +185,15 @@ def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Prog
         logging.disable(logging.NOTSET)
     progress.done()
     found = msgspec.structs.replace(found, wrong=[*wrong, *found.wrong])
-    queues = found.queues or []
+    state = found.state or VerifiedState([], [], 0)
     document = {
         **_document(manifest),
         "whole": not found.wrong,
         "wrong": found.wrong,
         "keys_checked": found.keys_checked,
-        "messages": found.messages,
+        "messages": state.messages,
+        "records": state.records,
+        "groups": state.groups,
         "counts": [
             {
                 "account": one.account,
@@ -202,17 +203,35 @@ def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Prog
                 "delayed": one.delayed,
                 "stored_bytes": one.stored_bytes,
             }
-            for one in queues
+            for one in state.queues
+        ],
+        "topic_counts": [
+            {
+                "account": one.account,
+                "topic": one.name,
+                "partitions": one.partitions,
+                "records": one.records,
+                "stored_bytes": one.stored_bytes,
+            }
+            for one in state.topics
         ],
     }
 
     def text() -> str:
-        rows = [(one.account, one.name, one.visible, one.in_flight, one.delayed) for one in queues]
+        rows = [(one.account, one.name, one.visible, one.in_flight, one.delayed) for one in state.queues]
         heads = ("ACCOUNT", "QUEUE", "VISIBLE", "IN FLIGHT", "DELAYED")
-        lines = [] if found.queues is None else [table(heads, rows, nothing="There are no queues."), ""]
+        lines = [] if found.state is None else [table(heads, rows, nothing="There are no queues."), ""]
+        if state.topics:
+            topics = [(one.account, one.name, one.partitions, one.records) for one in state.topics]
+            lines += [table(("ACCOUNT", "TOPIC", "PARTITIONS", "RECORDS"), topics, nothing=""), ""]
         lines += [f"WRONG: {one}" for one in found.wrong]
         if not found.wrong:
-            counted = f"{_count(len(queues), 'queue')} and {_count(found.messages, 'message')}"
+            counted = f"{_count(len(state.queues), 'queue')} and {_count(state.messages, 'message')}"
+            if state.topics:
+                counted = (
+                    f"{counted}, {_count(len(state.topics), 'topic')} and {_count(state.records, 'record')}, "
+                    f"{_count(state.groups, 'consumer group')}"
+                )
             lines.append(
                 f"Backup {manifest.name} of {document['moment']} is complete: {counted}, all of them readable."
             )
@@ -276,10 +295,16 @@ def _document(manifest: Any) -> dict[str, Any]:
         "moment": _time(manifest.moment_ms),
         "version": manifest.version,
         "queues": manifest.queues,
+        "topics": manifest.topics,
         "size_bytes": manifest.size_bytes,
         "files": len(manifest.files),
         "master_keys": list(manifest.master_keys),
     }
+
+
+def _counted(document: Mapping[str, Any]) -> str:
+    queues = _count(document["queues"], "queue")
+    return f"{queues}, {_count(document['topics'], 'topic')}" if document["topics"] else queues
 
 
 def _time(ms: int) -> str:

@@ -26,11 +26,15 @@ from typing import Final
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import KeyringError, LocalMasterKeys
 from backend.api import BackendError
+from backend.extent_ids import ExtentId
 from backend.journal.local.disk import RealDisk
+from backend.journal.local.extents import extent_path
 from backend.journal.local.journal import LocalJournal, folder_of
 from backend.journal.local.log import LogSettings
 from backend.journal.types import LogInUse
 from backend.recovery.damage import Survey, examine
+from backend.recovery.replay import Replay
+from backend.streams.stream import StreamFold
 from holdfast.backup.take import SCRATCH
 from holdfast.doctor import shared_redis
 from holdfast.doctor.findings import Finding, Mend, certificate, disk, note, secret_file, warning, wrong
@@ -243,6 +247,7 @@ async def _opened(settings: Settings, copy: Path, *, running: bool) -> list[Find
                     "check the disk; the service has logged the file and offset of each",
                 )
             )
+        found += _extents(settings, replay)
         ahead = replay.time_ms - time.time() * 1000
         if ahead > AHEAD_MS:
             found.append(
@@ -282,6 +287,26 @@ def _damage(settings: Settings, survey: Survey) -> Iterator[Finding]:
         yield wrong(f"the service does not start because the journal is damaged: {log}", todo)
     for damage in survey.shard_damage:
         yield wrong(f"this cannot be served because the journal is damaged: {damage}", todo)
+
+
+def _extents(settings: Settings, replay: Replay) -> Iterator[Finding]:
+    """Findings about the files with the older batches of topics: their presence and length, not their contents."""
+    for stream in replay.streams.values():
+        if not isinstance(stream, StreamFold) or stream.settings is None:
+            continue
+        for line in (stream.extent_line(index) for index in range(len(stream.extents))):
+            path = extent_path(settings.journal_folder, ExtentId(stream.partition, line.epoch, line.number))
+            try:
+                size_bytes = path.stat().st_size
+            except FileNotFoundError:
+                size_bytes = 0
+            if size_bytes < line.length:
+                yield wrong(
+                    f"{path} has {size_bytes} of {line.length} bytes: the records from offset {line.base_offset} to "
+                    f"{line.end_offset - 1} of partition {stream.settings.number} of the topic {stream.settings.topic} "
+                    f"(account {stream.settings.account}) are lost, or some of them",
+                    "restore the file from a backup; without it the service serves the other records",
+                )
 
 
 def _running(settings: Settings, process: int) -> Iterator[Finding]:

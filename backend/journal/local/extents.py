@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
 from typing import Final
 
 from backend.api import StorageFull, Unavailable, shard_of
@@ -16,6 +17,11 @@ SUFFIX: Final = ".ext"
 SYNC_BYTES: Final = 1 << 20
 """Step size in which an append is synced, so that no commit has to wait behind one large flush."""
 PAGE_BYTES: Final = 4096
+
+
+def extent_path(root: Path, extent: ExtentId) -> Path:
+    """Return the file of an extent in a journal's folder."""
+    return root / FOLDER / f"{extent_name(extent)}{SUFFIX}"
 
 
 class LocalExtents:

@@ -382,7 +382,8 @@ async def test_acknowledged_messages_are_there_after_all_was_destroyed(
         assert any(file.path.startswith(f"clusters/{cluster}/journal/") for file in taken.manifest.files)
     found = await verify(target, manifest, tmp_path, masters)
     assert found.wrong == []
-    counts = {one.name: one.messages for one in found.queues or ()}
+    assert found.state is not None
+    counts = {one.name: one.messages for one in found.state.queues}
     other = await verify(target, manifest, tmp_path, LocalMasterKeys([new_master_key()]))
     assert masters.primary in str(other.wrong)
 
@@ -561,7 +562,10 @@ async def test_topics_are_restored_with_their_extents(
         result, _ = await cassandra_take.take(settings, target)
     (extent,) = [file for file in result.manifest.files if "/extents/" in file.path]
     assert extent.path == "clusters/local/extents/0000000000000007-00000001-00000001.ext"
-    assert (await verify(target, result.manifest, None, None)).wrong == []
+    found = await verify(target, result.manifest, None, None)
+    assert found.wrong == []
+    assert found.state is not None
+    assert [(one.name, one.records) for one in found.state.topics] == []
     again = msgspec.structs.replace(settings, cassandra_keyspace=f"{settings.cassandra_keyspace}_again")
     await drop(again)
     await cassandra_restore.restore(target, result.manifest, again)
@@ -587,7 +591,9 @@ async def test_a_damaged_backup_is_found_out_and_half_a_restore_is_no_service(
         await process.node.checkpoint()
         await cassandra_take.take(settings, target)
     manifest = read_manifest(target)
-    assert (await verify(target, manifest, tmp_path, None)).messages == 20
+    found = await verify(target, manifest, tmp_path, None)
+    assert found.state is not None
+    assert found.state.messages == 20
     kinds = {file.path.rpartition(".")[0].rstrip("0123456789"): file for file in manifest.files}
     assert len(kinds) == 4
     for file in kinds.values():

@@ -14,6 +14,7 @@ import pytest
 from backend.api import PartitionDamaged, Unavailable
 from backend.cluster import metrics
 from backend.journal.cassandra.table_interface import Unanswered
+from backend.journal.local.extents import LocalExtents
 from backend.journal.local.journal import LocalJournal
 from backend.journal.rows import RECORD_HEADER_BYTES, place_of
 from backend.recovery.damage import survey
@@ -192,15 +193,16 @@ async def test_a_census_that_cannot_read_calls_nothing_rotten(tmp_path: Path) ->
     await cluster.stop()
     store = SQLiteStore(tmp_path / "metadata.db")
     journal = LocalJournal(cluster.faults, str(tmp_path / "journal"))
+    extents = LocalExtents(cluster.faults, str(tmp_path / "journal"))
 
     async def read_many(positions: list[int]) -> object:
         cluster.faults.error = errno.EMFILE
         return await journal.segments.read_many(positions)
 
     with pytest.raises(Unavailable):
-        await count(journal, store.entries, read_many)  # type: ignore[arg-type]
+        await count(journal, store.entries, read_many, extents.read)  # type: ignore[arg-type]
     cluster.faults.error = None
-    assert not (await count(journal, store.entries, journal.segments.read_many)).damaged
+    assert not (await count(journal, store.entries, journal.segments.read_many, extents.read)).damaged
     await store.close()
 
 

@@ -21,9 +21,10 @@ from backend.api import (
     StorageFull,
     Target,
 )
+from backend.journal.local.extents import LocalExtents
 from backend.journal.local.journal import LocalJournal
 from backend.recovery.damage import accept, survey
-from backend.recovery.offline_stats import count
+from backend.recovery.offline_stats import TopicCounters, count
 from backend.stream_api import Appended, FoundOffset, StreamError, StreamRefused
 from backend.stream_commands import (
     LARGEST_TIMESTAMP,
@@ -376,15 +377,15 @@ async def test_the_memory_of_streams_counts(node: StreamNode) -> None:
 # --- damage ---------------------------------------------------------------------------------------------
 
 
-def flip(folder: Path, wanted: bytes, back: int = 0) -> None:
-    """Change one byte of the log, ``back`` bytes before the place of ``wanted``."""
-    for path in (folder / "journal").glob("*/*.log"):
+def flip(folder: Path, wanted: bytes, back: int = 0, *, files: str = "*/*.log") -> None:
+    """Change one byte of the log, or of other files, ``back`` bytes before the place of ``wanted``."""
+    for path in (folder / "journal").glob(files):
         data = bytearray(path.read_bytes())
         if wanted in data:
             data[data.index(wanted) - back] ^= 0xFF
             path.write_bytes(data)
             return
-    raise AssertionError("it is in no log")
+    raise AssertionError("it is in none of them")
 
 
 @pytest.mark.parametrize("is_bound", [False, True], ids=["in the log", "in an extent"])
@@ -452,17 +453,26 @@ async def test_a_damaged_stream_can_be_dropped(node: StreamNode) -> None:
         await node.fetch(target)
 
 
-async def test_damage_of_batches_in_the_log_is_found_while_no_node_runs(node: StreamNode) -> None:
+@pytest.mark.parametrize("bound", [False, True], ids=["in the log", "in an extent"])
+async def test_damage_of_batches_is_found_while_no_node_runs(node: StreamNode, bound: bool) -> None:
     target = await node.stream(7)
-    await node.append(target, b"the first")
+    await node.append(target, b"the first", count=3)
     await node.append(target, b"the second")
+    await node.group(8)
+    if bound:
+        await node.bind(target)
     await node.kill()
-    flip(node.folder, b"the second")
+    flip(node.folder, b"the second", files="extents/*.ext" if bound else "*/*.log")
     node.store = type(node.store)(node.folder / "metadata.db")
-    journal = LocalJournal(node.disk, str(node.folder / "journal"))
-
-    stats = await count(journal, node.store.entries, journal.segments.read_many)
-    assert len(stats.damaged) == 1
-    assert stats.damaged[0].startswith("partition 7: damaged body")
+    root = str(node.folder / "journal")
+    journal, extents = LocalJournal(node.disk, root), LocalExtents(node.disk, root)
+    stats = await count(journal, node.store.entries, journal.segments.read_many, extents.read)
+    (damage,) = stats.damaged
+    if bound:
+        assert damage.startswith("partition 7: extent ")
+        assert damage.endswith("the payload of a batch is corrupt")
+    else:
+        assert damage.startswith("partition 7: damaged body")
+    assert (stats.topics, stats.groups) == ({7: TopicCounters(4, 19)}, 1)
     await node.store.close()
     await node.start()
