@@ -4,16 +4,21 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaTimeoutError
 
 from tests.faults.tools.bodies import body_of, key_of
 from tests.faults.tools.client import CallRefused, Client, url_of
 from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.stream_traffic import StreamEndpoint
 from tests.runner.long import all_but
+from tests.servers.server import free_port
 
 DISK_BYTES = 96 << 20
 BODY_BYTES = 200_000
@@ -191,3 +196,42 @@ async def test_no_new_segment_can_be_made(server: FaultyServer, tmp_path: Path, 
         assert await queue.receive_and_delete()
         flag.unlink()
         await queue.send_when_there_is_room()
+
+
+@pytest.mark.long
+def test_full_of_the_batches_of_a_topic(tmp_path: Path, small_disk: Path) -> None:
+    server = FaultyServer(tmp_path, {"KAFKA_PORT": str(free_port())}, data=small_disk / "data")
+    try:
+        _fill_a_topic(server)
+    finally:
+        server.kill()
+
+
+def _fill_a_topic(server: FaultyServer) -> None:
+    """Produce until the disk is full, delete the records, and produce again: before and after a kill."""
+    server.start()
+    kafka = StreamEndpoint(int(server.settings["HOLDFAST_KAFKA_PORT"]), server.access_key_id, server.secret_access_key)
+    kafka.create("full")
+    for is_killed in (False, True):
+        with closing(KafkaProducer(**kafka.sign_in, delivery_timeout_ms=5_000, request_timeout_ms=4_000)) as producer:
+            assert _produced_until_refused(producer) > 50
+        if is_killed:
+            server.kill()
+            server.start()
+        (end,) = kafka.last_offsets("full", 1)
+        with closing(KafkaAdminClient(**kafka.sign_in)) as admin:
+            admin.delete_records({TopicPartition("full", 0): end})
+        with closing(KafkaProducer(**kafka.sign_in)) as producer:  # it sends again until there is space
+            assert producer.send("full", os.urandom(BODY_BYTES)).get(60).offset == end
+    assert "has space again" in server.log_text()
+
+
+def _produced_until_refused(producer: KafkaProducer) -> int:
+    """Produce until the producer gives up; return the number of stored records."""
+    stored = 0
+    while True:
+        try:
+            producer.send("full", os.urandom(BODY_BYTES)).get(60)
+        except KafkaTimeoutError:
+            return stored
+        stored += 1
