@@ -94,7 +94,7 @@ class Server(ServerContext):
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
         return [sys.executable, "-m", "holdfast", "serve", *where, *self.arguments]
 
-    def start(self, timeout_seconds: float = 60.0) -> Self:
+    def start(self, timeout_seconds: float = 120.0) -> Self:
         """Start the process and wait until it says that it is ready; its output is appended to ``self.log``."""
         self.begin()
         try:
@@ -148,7 +148,7 @@ class Server(ServerContext):
         self.process.wait()
         self.process = None
 
-    def stop(self, timeout_seconds: float = 60.0) -> int:
+    def stop(self, timeout_seconds: float = 120.0) -> int:
         """Ask the process to drain (SIGTERM), wait for its end and return its exit code."""
         process = self.running()
         process.send_signal(signal.SIGTERM)
@@ -157,7 +157,7 @@ class Server(ServerContext):
         finally:
             self.kill()
 
-    def restart(self, timeout_seconds: float = 60.0) -> None:
+    def restart(self, timeout_seconds: float = 120.0) -> None:
         """Drain and start again, on the same port and data."""
         self.stop(timeout_seconds)
         self.start(timeout_seconds)

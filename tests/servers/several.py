@@ -33,7 +33,7 @@ class Several(Server):
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def wait_again(self, name: str, killed: int, timeout_seconds: float = 60.0) -> None:
+    def wait_again(self, name: str, killed: int, timeout_seconds: float = 120.0) -> None:
         """Wait until a replacement of the killed process serves."""
 
         def back() -> bool:
@@ -78,6 +78,6 @@ def files_of(pid: int) -> set[str]:
     return found
 
 
-def gone(pids: Sequence[int], timeout_seconds: float = 60.0) -> None:
+def gone(pids: Sequence[int], timeout_seconds: float = 120.0) -> None:
     """Wait until none of these processes runs."""
     wait_until(lambda: not any(proc.is_running(pid) for pid in pids), f"processes {pids} are gone", timeout_seconds)

@@ -9,10 +9,15 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.02
+TIMEOUT_SECONDS = 120.0
+"""Long, because a busy machine is not an error."""
 
 
 def wait_until(
-    condition: Callable[[], Answer | None], what: str, timeout_seconds: float = 60.0, poll_seconds: float = POLL_SECONDS
+    condition: Callable[[], Answer | None],
+    what: str,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    poll_seconds: float = POLL_SECONDS,
 ) -> Answer:
     """Call ``condition`` until its result is true, and return that result.
 
@@ -28,7 +33,9 @@ def wait_until(
         time.sleep(poll_seconds)
 
 
-async def until(condition: Callable[[], object], timeout_seconds: float = 60.0, poll_seconds: float = 0.005) -> None:
+async def until(
+    condition: Callable[[], object], timeout_seconds: float = TIMEOUT_SECONDS, poll_seconds: float = 0.005
+) -> None:
     """Wait on the loop until the result of ``condition``, which may be a coroutine function, is true."""
     async with asyncio.timeout(timeout_seconds):
         while True:

@@ -73,7 +73,6 @@ def run_of(lake: Lake, name: str, day: date) -> str:
     return found.run
 
 
-@pytest.mark.timeout(240)  # fifty queries
 def test_the_tables_are_those_of_days_that_are_made_alone(small: SparkSession, both: tuple[Lake, Lake]) -> None:
     alone, together = both
 

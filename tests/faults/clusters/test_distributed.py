@@ -13,6 +13,7 @@ from tests.servers.cassandra_server import CassandraCluster
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 async def test_an_owner_is_killed_and_stands_still_past_its_takeover(
     tmp_path: Path, cassandra: CassandraCluster, keyspace: str
 ) -> None:

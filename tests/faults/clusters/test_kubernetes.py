@@ -33,7 +33,6 @@ def refusals(frontends: list[Process]) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)  # six processes start, slowly on a busy machine
 async def test_no_call_fails_when_pods_are_replaced(cassandra: CassandraCluster, keyspace: str, tmp_path: Path) -> None:
     chart, before_upgrade = read_chart("--set", f"frontend.preStopSeconds={PRE_STOP_SECONDS}")
     assert set(chart) == {"frontend", "backend", "metadata"}

@@ -92,14 +92,12 @@ def roll_back(code: Path, data: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_the_release_before_to_this_one_and_back(installed: Installed, tmp_path: Path) -> None:
     before = (releases.before(tmp_path / "before"), __version__)  # before a release, it has the same number
     await there_and_back(installed, before, (REPOSITORY, __version__))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)  # four processes are replaced twice
 async def test_from_this_release_to_the_one_after_and_back(installed: Installed, tmp_path: Path) -> None:
     """The next release uses a newer protocol between its processes, and has a migration that this one does not know."""
     after = releases.after(tmp_path / "after")

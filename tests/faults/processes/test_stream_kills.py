@@ -14,7 +14,7 @@ RECORDS = 15
 SHORT_SESSION_MS = 6_000
 """Session timeout of members in the test of their ends: the group waits so long for a killed one."""
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
