@@ -52,7 +52,7 @@ from cassandra.protocol import RequestExecutionException as ExecutionMessage
 from cassandra.protocol import ServerError
 from cassandra.query import PreparedStatement, SimpleStatement, tuple_factory
 
-from metadata_service.cassandra.driver.errors import describe
+from metadata_service.cassandra.driver.errors import describe, is_too_slow
 from metadata_service.opening import CannotOpen
 
 SPECULATIVE_SECONDS: Final = 0.1
@@ -61,6 +61,9 @@ SPECULATIVE_COPIES: Final = 2
 CONTROL_SECONDS: Final = 5.0
 """Timeout of the driver's control connection.  With the driver's default of 2 s, a busy node (during a garbage
 collection, for example) counted as unreachable."""
+OPEN_SECONDS: Final = 30.0
+"""Time for which opening is tried again while nodes accept connections but do not answer in time."""
+_OPEN_AGAIN_SECONDS: Final = 0.5
 _VISIBLE_SECONDS = 5.0
 """Time for which a statement on a table that a node does not serve yet is prepared again."""
 _DDL_SECONDS: Final = 60.0
@@ -199,11 +202,27 @@ class CassandraConnection:
     async def open(cls, settings: CassandraSettings) -> CassandraConnection:
         """Connect, and check how the nodes sync their commit logs.
 
-        Raises :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
+        Nodes that stand still (during a long garbage collection, for example) are waited for.  Raises
+        :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
         """
         # The driver logs a line per connection attempt; important events are logged here, once.
         for name in _DRIVER_LOGS:
             logging.getLogger(name).setLevel(logging.ERROR)
+        end, is_waiting = time.monotonic() + OPEN_SECONDS, False
+        while True:
+            try:
+                return await cls._open(settings)
+            except CannotOpen as failed:
+                if failed.__cause__ is None or not is_too_slow(failed.__cause__) or time.monotonic() > end:
+                    raise
+                if not is_waiting:
+                    log.warning("%s; trying again for %.0f s", failed, OPEN_SECONDS)
+                is_waiting = True
+            await asyncio.sleep(_OPEN_AGAIN_SECONDS)
+
+    @classmethod
+    async def _open(cls, settings: CassandraSettings) -> CassandraConnection:
+        """Connect once."""
         cluster = _cluster(settings)
         try:
             session = await asyncio.to_thread(cluster.connect)

@@ -44,6 +44,22 @@ def describe(error: BaseException) -> str:
     return f"Cassandra failed: {text if len(text) <= TEXT_MAX else f'{text[: TEXT_MAX - 1]}…'}"
 
 
+def is_too_slow(error: BaseException) -> bool:
+    """Return whether a node that accepts connections did not answer in time.
+
+    False if none accepts connections, or one refuses this client: then it is no use to wait.
+    """
+    errors = _errors_of(error) if isinstance(error, NoHostAvailable) else [error]
+    if any(_refusal(one) for one in errors):
+        return False
+    slow = (OperationTimedOut, Timeout, Unavailable, ConnectionBusy, TimeoutError)
+    return any(isinstance(one, slow) or _has_missed_heartbeats(one) for one in errors)
+
+
+def _has_missed_heartbeats(error: object) -> bool:
+    return isinstance(error, ConnectionException) and "heartbeat" in str(error)
+
+
 def _refusal(error: object) -> str:
     """Reason why a reachable node refuses the connection, without its address; empty for any other cause."""
     if isinstance(error, AuthenticationFailed):

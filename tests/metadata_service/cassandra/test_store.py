@@ -237,6 +237,19 @@ async def test_settings_that_cannot_be_say_so(place: KeyspaceSettings) -> None:
         await place._replace(keyspace="x; DROP").open()
 
 
+async def test_a_node_that_stands_still_is_waited_for(
+    cassandra: CassandraCluster, place: KeyspaceSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    (node,) = cassandra.nodes
+    node.pause()
+    try:
+        opening = asyncio.create_task(CassandraConnection.open(place.settings))
+        await until(lambda: opening.done() or "did not answer in time; trying again for 30 s" in caplog.text)
+    finally:
+        node.resume()
+    await (await opening).close()
+
+
 async def test_a_commit_log_that_loses_what_was_acknowledged_is_reported_or_refused(
     place: KeyspaceSettings, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 
 from metadata_service.cassandra.driver.connection import StatementFailed
-from metadata_service.cassandra.driver.errors import TEXT_MAX, describe
+from metadata_service.cassandra.driver.errors import TEXT_MAX, describe, is_too_slow
 
 HOST = "10.0.0.1:9042"
 TOO_FEW = Unavailable(f"from {HOST}", consistency=4, required_replicas=2, alive_replicas=1)
@@ -46,3 +46,21 @@ def test_an_error_of_the_driver_is_a_clause_without_addresses(error: Exception, 
 
 def test_unknown_names_are_bounded() -> None:
     assert len(describe(ValueError("x" * 100_000))) < TEXT_MAX + 50
+
+
+@pytest.mark.parametrize(
+    ("error", "is_slow"),
+    [
+        (OperationTimedOut({HOST: "timeout"}, HOST), True),
+        (NoHostAvailable("Unable", {HOST: OperationTimedOut()}), True),
+        (NoHostAvailable("Unable", {HOST: ConnectionRefusedError(111, "refused"), "other": TOO_FEW}), True),
+        (NoHostAvailable("Unable", {HOST: ConnectionShutdown("Connection heartbeat timeout after 1 seconds")}), True),
+        (NoHostAvailable("Unable", {HOST: ConnectionShutdown(HOST)}), False),
+        (NoHostAvailable("Unable", {HOST: ConnectionRefusedError(111, "refused")}), False),
+        (NoHostAvailable("Unable", {HOST: AuthenticationFailed("Bad"), "other": OperationTimedOut()}), False),
+        (NoHostAvailable("Unable", {}), False),
+        (ValueError("odd"), False),
+    ],
+)
+def test_a_node_that_stands_still_is_waited_for(error: Exception, is_slow: bool) -> None:
+    assert is_too_slow(error) is is_slow
