@@ -16,9 +16,10 @@ from holdfast.runtime.schema_cassandra import all_kept
 from holdfast.runtime.stores import cluster_keyspace, replication_of, view_of
 from holdfast.settings import Settings, is_distributed, load
 from spark_analytics import __main__ as jobs
-from spark_analytics import analytics, batch, quality, rating, streaming
+from spark_analytics import analytics, batch, quality, rating
 from spark_analytics.period import period_of
 from spark_analytics.pod import MAIN
+from spark_analytics.streaming import job as streaming_job
 from tests.helm.chart import (
     CHART,
     FILES,
@@ -230,7 +231,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
         parsed.append(options)
         return 0
 
-    for job in (batch, rating, analytics, quality, streaming):
+    for job in (batch, rating, analytics, quality, streaming_job):
         monkeypatch.setattr(job, "run", run)
         if hasattr(job, "input_bytes"):
             monkeypatch.setattr(job, "input_bytes", lambda options, lake: 0)
@@ -275,7 +276,9 @@ def test_the_jobs_get_options_that_they_understand(
     (stream,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "stream")
     secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]
     assert secrets == ["given-lake", "given-webhook"]
-    assert streaming.webhook_of(parsed[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
+    assert (
+        streaming_job.webhook_of(parsed[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
+    )
 
 
 def test_the_stream_of_the_operator_gets_options_that_it_understands(parsed: list[argparse.Namespace]) -> None:
