@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from backend.rpc.address import Address
+from billing.lake.lake import Lake
 from holdfast.commands import main, schema
 from holdfast.process.metadata import _own_member
 from holdfast.runtime.peer_tls import advertised, listening
@@ -20,6 +21,7 @@ from spark_analytics import analytics, batch, quality, rating
 from spark_analytics.period import period_of
 from spark_analytics.pod import MAIN
 from spark_analytics.streaming import job as streaming_job
+from spark_analytics.streaming.sources import UsageTopic
 from tests.helm.chart import (
     CHART,
     FILES,
@@ -249,7 +251,7 @@ def start_jobs(arguments: list[str], pod: Pod, number: int = 0) -> int:
 
 
 def test_the_jobs_get_options_that_they_understand(
-    parsed: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
+    parsed: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lakes: list[str] = []
     monkeypatch.setattr(jobs, "Lake", lakes.append)
@@ -273,6 +275,9 @@ def test_the_jobs_get_options_that_they_understand(
     assert months[0].next == months[1]
     assert all(options.plan and options.accounts for options in parsed if options.job != "check")
     assert (parsed[-1].every, parsed[-1].once, parsed[-1].budgets.name) == (60, False, "budgets.yaml")
+    source = streaming_job.source_of(parsed[-1], Lake(str(tmp_path)), {})
+    assert isinstance(source, UsageTopic)
+    assert (source.servers, source.topic) == ("queues:9092", "holdfast-usage")
     (stream,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "stream")
     secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]
     assert secrets == ["given-lake", "given-webhook"]
