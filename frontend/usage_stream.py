@@ -105,7 +105,11 @@ class UsageStream:
     async def _run(self) -> None:
         while True:
             self._awake.clear()
-            published = await self.publish()
+            try:
+                published = await self.publish()
+            except Exception:
+                logger.exception("usage records cannot be published; the next attempt is in %.0f s", RETRY_SECONDS)
+                published = False
             try:
                 async with asyncio.timeout(None if published else RETRY_SECONDS):
                     await self._awake.wait()

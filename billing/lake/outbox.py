@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -67,13 +68,14 @@ class Outbox:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         dropped = 0
         with self._locked():
+            waiting = deque(self._waiting())
             for part in _parts(values):
                 data = b"".join(part)
-                dropped += self._make_room(len(data))
+                dropped += self._make_room(waiting, len(data))
                 if len(data) > self.bytes_max:
                     dropped += len(part)
                 else:
-                    self._write(minute_s, len(part), data)
+                    waiting.append(self._write(minute_s, len(part), data))
             if dropped:
                 self._count_dropped(dropped)
         return dropped
@@ -117,26 +119,27 @@ class Outbox:
             return []
         return sorted(found)
 
-    def _make_room(self, size_bytes: int) -> int:
-        """Drop the oldest files until there is room for another one; returns their number of records."""
-        found = self._waiting()
-        total, left, dropped = sum(one.size_bytes for one in found), len(found), 0
-        for one in found:
-            if total + size_bytes <= self.bytes_max and left < FILES_MAX:
-                break
-            one.path.unlink(missing_ok=True)
-            total, left, dropped = total - one.size_bytes, left - 1, dropped + one.records
+    def _make_room(self, waiting: deque[_WaitingFile], size_bytes: int) -> int:
+        """Drop the first of the waiting files until there is room for another; returns their number of records."""
+        total, dropped = sum(one.size_bytes for one in waiting), 0
+        while waiting and (total + size_bytes > self.bytes_max or len(waiting) >= FILES_MAX):
+            oldest = waiting.popleft()
+            total -= oldest.size_bytes
+            with suppress(FileNotFoundError):  # published meanwhile
+                oldest.path.unlink()
+                dropped += oldest.records
         return dropped
 
-    def _write(self, minute_s: int, records: int, data: bytes) -> None:
+    def _write(self, minute_s: int, records: int, data: bytes) -> _WaitingFile:
         aside = self.folder / _UNFINISHED
         with open(aside, "wb", opener=_private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        digest = sha256(data).hexdigest()[:32]
-        aside.rename(self.folder / f"{minute_s:012d}-{digest}-{records}{SUFFIX}")
+        path = self.folder / f"{minute_s:012d}-{sha256(data).hexdigest()[:32]}-{records}{SUFFIX}"
+        aside.rename(path)
         sync_folder(self.folder)
+        return _WaitingFile(path, records, len(data))
 
     def _dropped(self) -> int:
         try:

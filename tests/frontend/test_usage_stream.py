@@ -258,3 +258,17 @@ async def test_an_outbox_that_cannot_be_read_is_logged(
     with caplog.at_level(logging.ERROR):
         assert not await publisher(service, outbox).publish()
     assert "Input/output error" in caplog.text
+
+
+async def test_an_unexpected_error_is_logged_and_does_not_end_the_publication(
+    service: FrontendService, outbox: Outbox, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    outbox.add(MINUTE, calls([1]))
+    service.backend.fail_with = ZeroDivisionError("a bug")
+    stream = publisher(service, outbox)
+    stream.start()
+    await until(lambda: "usage records cannot be published" in caplog.text)
+    service.backend.fail_with = None
+    await until(lambda: outbox.backlog().files == 0)
+    await stream.close()
