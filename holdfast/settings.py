@@ -258,7 +258,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     usage_stream_outbox_bytes: Annotated[
         int,
         Meta(
-            ge=1 << 20,
+            ge=4 << 20,
             description="maximum bytes of records that wait on the disk for their publication to `usage_stream`; "
             "beyond it the oldest are dropped from the stream",
         ),

@@ -71,11 +71,11 @@ class Outbox:
             waiting = deque(self._waiting())
             for part in _parts(values):
                 data = b"".join(part)
-                dropped += self._make_room(waiting, len(data))
                 if len(data) > self.bytes_max:
                     dropped += len(part)
-                else:
-                    waiting.append(self._write(minute_s, len(part), data))
+                    continue
+                dropped += self._make_room(waiting, len(data))
+                waiting.append(self._write(minute_s, len(part), data))
             if dropped:
                 self._count_dropped(dropped)
         return dropped

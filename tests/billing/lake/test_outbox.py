@@ -182,8 +182,8 @@ def test_without_room_the_oldest_are_dropped_and_counted(tmp_path: Path) -> None
     assert outbox.backlog() == (5, 10, 100, 0)
     assert outbox.add(HOUR + 600, [b"y" * 29]) == 4
     assert [value[:1] for value in values_in(outbox)] == [b"2", b"x", b"3", b"x", b"4", b"x", b"y"]
-    assert outbox.add(HOUR + 660, [b"z" * 100]) == 6 + 1 + 1, "what does not fit at all is dropped too"
-    assert Outbox(tmp_path / "outbox", 100).backlog() == (0, 0, 0, 12)
+    assert outbox.add(HOUR + 660, [b"z" * 100]) == 1, "what does not fit at all is dropped itself"
+    assert Outbox(tmp_path / "outbox", 100).backlog() == (4, 7, 90, 5)
 
 
 def test_the_number_of_files_is_bounded_too(outbox: Outbox) -> None:

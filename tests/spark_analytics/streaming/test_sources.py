@@ -18,7 +18,9 @@ from spark_analytics.session import frame_of, read_files
 from spark_analytics.streaming import sources as module
 from spark_analytics.streaming.job import arguments, source_of
 from spark_analytics.streaming.sources import CONNECTOR, LakeFiles, UsageTopic, parse_properties, records_of
+from tests.servers.java import spark_connector
 from tests.servers.java.spark_connector import POM
+from tests.servers.server import free_port
 
 MINUTE = 1_800_000_000 // 60 * 60
 ARRIVED = datetime(2027, 1, 15, 9, 1, 2, 345_000, tzinfo=UTC)
@@ -176,3 +178,22 @@ def test_what_spark_lacks_for_a_topic_is_fetched(tmp_path: Path, monkeypatch: py
     assert topic.missing_packages() != ()
     (own / connector.name).touch()
     assert topic.missing_packages() == ()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_topic_that_cannot_be_read_ends_the_job_with_an_error_without_secrets(
+    lake: Lake, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spark_connector.jars()
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '  username="me" password="my-secret-word";\n'
+        "default.api.timeout.ms=1000\nrequest.timeout.ms=500\n"
+    )
+    topic = "--from", f"kafka://127.0.0.1:{free_port()}/holdfast-usage"
+    assert main(["stream", "--lake", lake.url, "--once", *topic, "--kafka-settings", str(settings)]) == 1
+    printed = "".join(capfd.readouterr())
+    assert "TimeoutException" in printed
+    assert "my-secret-word" not in printed
