@@ -32,7 +32,7 @@ from tests.frontend.kafka.kafka_access import KafkaAccess
 from tests.servers.java import spark_connector
 from tests.servers.server import ACCOUNT, Server, free_port
 from tests.servers.waiting import wait_until
-from tests.system.metered_calls import MeteredCaller, calls_of, usage_in
+from tests.system.usage.metered_calls import MeteredCaller, calls_of, usage_in
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900, func_only=True)]
 
