@@ -1,4 +1,4 @@
-"""Usage that a real service publishes to its topic, in each form on one machine; all processes are killed in between."""
+"""Usage that a real service publishes to its topic, in each form on one machine, also when it is killed in between."""
 
 import json
 import os
