@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from frontend.kafka.protocol.generated.topics import (
     CreatePartitionsRequest,
+    CreatePartitionsRequestAssignment,
     CreatePartitionsRequestTopic,
     CreatePartitionsResponse,
     CreatePartitionsResponseTopic,
     CreateTopicsRequest,
+    CreateTopicsRequestAssignment,
     CreateTopicsRequestTopic,
     CreateTopicsResponse,
     CreateTopicsResponseConfig,
@@ -21,7 +23,7 @@ from frontend.kafka.protocol.generated.topics import (
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
 )
-from frontend.kafka.request.context import KafkaCall, KafkaContext
+from frontend.kafka.request.context import BROKER_ID, KafkaCall, KafkaContext
 from frontend.streams.catalog import CatalogRefusal
 from frontend.streams.errors import ErrorCode
 from frontend.streams.rights import MANAGE, is_stream_name, permits, stream_arn
@@ -112,14 +114,30 @@ def _partitions(context: KafkaContext, topic: CreateTopicsRequestTopic) -> int:
     if topic.assignments:
         if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
             raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "counts and assignments cannot be given together")
-        raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        count = _checked(len(topic.assignments))
+        _check_replicas(topic.assignments)
+        if sorted(assignment.partition_index for assignment in topic.assignments) != list(range(count)):
+            raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0, each once")
+        return count
     if topic.replication_factor != _DEFAULT and topic.replication_factor < 1:
         raise CatalogRefusal(ErrorCode.INVALID_REPLICATION_FACTOR)
     if topic.num_partitions == _DEFAULT:
         return context.settings.partitions_default
-    if not 1 <= topic.num_partitions <= PARTITIONS_MAX:
+    return _checked(topic.num_partitions)
+
+
+def _checked(partitions: int) -> int:
+    if not 1 <= partitions <= PARTITIONS_MAX:
         raise CatalogRefusal(ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions")
-    return topic.num_partitions
+    return partitions
+
+
+def _check_replicas(
+    assignments: Sequence[CreateTopicsRequestAssignment] | Sequence[CreatePartitionsRequestAssignment],
+) -> None:
+    """Raise :class:`CatalogRefusal` unless each partition has its one replica on the one broker."""
+    if any(assignment.broker_ids != [BROKER_ID] for assignment in assignments):
+        raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
 
 # --- DeleteTopics ------------------------------------------------------------------------------------------
@@ -199,13 +217,15 @@ async def _add_partitions(
     context: KafkaContext, call: KafkaCall, topic: CreatePartitionsRequestTopic, *, validate_only: bool
 ) -> None:
     stream = await find_to_change(context, call, topic.name)
-    if topic.assignments is not None:
-        raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     if not stream.partitions < topic.count <= PARTITIONS_MAX:
         raise CatalogRefusal(
             ErrorCode.INVALID_PARTITIONS,
             f"the topic has {stream.partitions} partitions; it can get more, up to {PARTITIONS_MAX}",
         )
+    if topic.assignments is not None:
+        _check_replicas(topic.assignments)
+        if len(topic.assignments) != topic.count - stream.partitions:
+            raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "each new partition needs one assignment")
     if validate_only:
         return
 
