@@ -1,4 +1,4 @@
-"""kafka-python's own integration tests pass, but for those of a table."""
+"""kafka-python's own integration tests pass, but for those of a table; cases of ours with aiokafka pass."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.holdfast.pairs import make_pair
 from tests.servers.server import REPOSITORY, clean_environment
 
 TABLE: Final = Path(__file__).parent / "table.yaml"
+CASES: Final = Path(__file__).parent / "aiokafka_cases.py"
 PAGE: Final = REPOSITORY / "docs" / "kafka-coverage.md"
 KAFKA_VERSION: Final = "3.9"
 """Version of Kafka whose behaviour the service has.  The suite skips the tests of later ones."""
@@ -59,13 +60,13 @@ def table() -> SuiteTable:
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """A pytest run of the suite with sign-ins."""
+    """Runs of pytest in the environment of Kafka's clients, with sign-ins."""
 
     sign_ins: Sequence[ClientSignIn]
     report: Path
     """File that each run writes anew."""
 
-    def run(self, tests: Sequence[str] = ("test/integration",)) -> tuple[dict[str, str], str]:
+    def run(self, folder: Path, options: Sequence[str], tests: Sequence[str]) -> tuple[dict[str, str], str]:
         """Return the outcome of each test (``passed``, ``failed`` or ``skipped``), and pytest's output."""
         environment = {
             **clean_environment(),
@@ -77,11 +78,11 @@ class SuiteRun:
         python = installed(CLIENTS / "kafka" / "bin" / "python")
         self.report.unlink(missing_ok=True)
         # with an empty configuration: pytest would find this repository's
-        alone = ["-c", os.devnull, f"--rootdir={suite()}", "-p", "no:cacheprovider", "-q"]
-        options = ["-p", "tests.compat.kafka.suites.shim", f"--timeout={TEST_SECONDS}", f"--junitxml={self.report}"]
+        alone = ["-c", os.devnull, f"--rootdir={folder}", "-p", "no:cacheprovider", "-q"]
+        limits = [f"--timeout={TEST_SECONDS}", f"--junitxml={self.report}"]
         done = subprocess.run(
-            [python, "-m", "pytest", *alone, *options, *tests],
-            cwd=suite(),
+            [python, "-m", "pytest", *alone, *limits, *options, *tests],
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -92,6 +93,10 @@ class SuiteRun:
         )
         assert self.report.exists(), done.stdout[-8000:]
         return outcomes(self.report), done.stdout
+
+    def own_tests(self, tests: Sequence[str] = ("test/integration",)) -> tuple[dict[str, str], str]:
+        """Run kafka-python's own tests."""
+        return self.run(suite(), ["-p", "tests.compat.kafka.suites.shim"], tests)
 
 
 def outcomes(report: Path) -> dict[str, str]:
@@ -140,12 +145,26 @@ def test_the_page_has_the_reasons() -> None:
 def test_all_pass_but_those_of_the_table(tmp_path: Path) -> None:
     with StreamServer(tmp_path / "plain", SETTINGS) as server, tls_sign_in(tmp_path / "tls") as plain:
         run = SuiteRun([server.sign_in(), server.sign_in("SCRAM-SHA-512"), plain], tmp_path / "report.xml")
-        found, output = run.run()
+        found, output = run.own_tests()
         late = [test for test in sorted(table().timed) if found.get(test) == "failed"]
         if late:
-            again, more = run.run([f"test/integration/{test.replace('::', '.py::', 1)}" for test in late])
+            again, more = run.own_tests([f"test/integration/{test.replace('::', '.py::', 1)}" for test in late])
             found, output = found | again, output + more
     wrong = {test: outcome for test, outcome in found.items() if outcome != table().outcomes.get(test, "passed")}
     assert not wrong, f"{wrong}\n{output[-20_000:]}"
     assert table().outcomes.keys() | table().timed <= found.keys()
     assert page_rows()["all"] == len(found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SUITE_SECONDS + 120)
+def test_cases_of_aiokafka(tmp_path: Path) -> None:
+    with StreamServer(tmp_path, SETTINGS) as server:
+        run = SuiteRun([server.sign_in()], tmp_path / "report.xml")
+        found, output = run.run(
+            REPOSITORY,
+            ["--noconftest", "-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"],
+            [str(CASES)],
+        )
+    assert found
+    assert set(found.values()) == {"passed"}, output[-20_000:]
