@@ -205,6 +205,9 @@ async def offset_delete(context: KafkaContext, call: KafkaCall, request: OffsetD
     if not permits(call.principal, (MANAGE,), name):
         response.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return response
+    if not name:
+        response.error_code = ErrorCode.INVALID_GROUP_ID
+        return response
     wanted: list[tuple[str, bytes, int]] = []
     waiting: list[OffsetDeleteResponsePartition] = []
     made: list[OffsetDeleteResponseTopic] = []

@@ -61,9 +61,10 @@ async def create_topic(
 async def create_topics(context: KafkaContext, call: KafkaCall, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics, or check that they could be."""
     response = CreateTopicsResponse(call.throttle_time_ms)
-    names = Counter(topic.name for topic in request.topics)
-    topics = {topic.name: topic for topic in request.topics}  # one that is named twice has one answer
-    for topic in list(topics.values())[:TOPICS_MAX]:
+    answered = request.topics[:TOPICS_MAX]
+    names = Counter(topic.name for topic in answered)
+    topics = {topic.name: topic for topic in answered}  # one that is named twice has one answer
+    for topic in topics.values():
         try:
             if len(topics) > TOPICS_MAX or names[topic.name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
@@ -147,11 +148,14 @@ async def delete_topics(context: KafkaContext, call: KafkaCall, request: DeleteT
     """Delete topics, by name or by id."""
     response = DeleteTopicsResponse(call.throttle_time_ms)
     wanted = request.topics or [DeleteTopicsRequestTopic(name) for name in request.topic_names]
-    for topic in wanted[:TOPICS_MAX]:
+    answered = wanted[:TOPICS_MAX]
+    counts = Counter((topic.name, topic.topic_id) for topic in answered)
+    topics = {(topic.name, topic.topic_id): topic for topic in answered}  # one that is named twice has one answer
+    for key, topic in topics.items():
         made = DeleteTopicsResponseTopic(topic.name, topic.topic_id)
         try:
-            if len(wanted) > TOPICS_MAX:
-                raise CatalogRefusal(ErrorCode.INVALID_REQUEST, f"at most {TOPICS_MAX} topics can be deleted at once")
+            if len(wanted) > TOPICS_MAX or counts[key] > 1:
+                raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
             made.name = await _delete(context, call, topic)
         except CatalogRefusal as refusal:
             made.error_code, made.error_message = refusal.code, refusal.text
@@ -197,11 +201,12 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Give topics more partitions."""
     response = CreatePartitionsResponse(call.throttle_time_ms)
-    names = [topic.name for topic in request.topics]
-    for topic in request.topics[:TOPICS_MAX]:
+    names = Counter(topic.name for topic in request.topics)
+    topics = {topic.name: topic for topic in request.topics}  # one that is named twice has one answer
+    for topic in list(topics.values())[:TOPICS_MAX]:
         made = CreatePartitionsResponseTopic(topic.name)
         try:
-            if len(names) > TOPICS_MAX or names.count(topic.name) > 1:
+            if len(request.topics) > TOPICS_MAX or names[topic.name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
             await _add_partitions(context, call, topic, validate_only=request.validate_only)
         except CatalogRefusal as refusal:
