@@ -46,7 +46,7 @@ NOT_COMPARED = {
 CONFIGS_COMPARED = ("name", "value", "read_only", "is_sensitive", "config_type")
 _BY_NAME = {api.name: api for api in APIS}
 _OLDEST = {api.name: api.version_min for api in BY_KEY.values()} | {"Produce": 3, "Metadata": 1}
-"""First versions that are served.  Of Produce, earlier ones are announced; Metadata 0 lists Kafka's topic of offsets."""
+"""First versions that are served.  Of Produce, earlier ones are announced; Metadata 0 lists a topic of Kafka's own."""
 _PARTITION_EPOCH = slice(12, 16)
 """Place of the leader's epoch in a batch."""
 
