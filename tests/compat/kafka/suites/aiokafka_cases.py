@@ -1,4 +1,4 @@
-"""What an asyncio client asks of a broker, beyond the scenarios that all clients perform.
+"""Cases of aiokafka beyond the scenarios that all clients perform.
 
 Runs in the environment of Kafka's clients (:mod:`tests.compat.kafka.suites.test_suite` starts it): aiokafka's own tests
 are not part of its distributions.
