@@ -53,6 +53,7 @@ test test-all: $(VENV)/.dev
 	@$(BIN)/python -m tests.servers.java.spark_connector
 	@$(BIN)/python -m tests.compat.kafka.java
 	@$(BIN)/python -m tests.compat.kafka.go
+	@$(BIN)/python -m tests.compat.kafka.suites.source
 	$(BIN)/python -m tests.runner $(if $(filter test-all,$@),--all $(if $(RECORD),--record)) -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(VENV)/.dev

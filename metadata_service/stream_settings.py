@@ -137,6 +137,11 @@ def changed(stored: Mapping[str, str], changes: Iterable[ConfigChange]) -> dict[
     return result
 
 
+def known(name: str) -> bool:
+    """Tell whether there is a setting of this name."""
+    return name in _SETTINGS
+
+
 def described(stored: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
     """All entries, or those with these names, ordered by name; unknown names are left out."""
     return [

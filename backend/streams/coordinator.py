@@ -139,7 +139,7 @@ class GroupCoordinator:
                 member.client_id,
                 member.client_host,
                 member.metadata(protocol) if protocol is not None else b"",
-                member.assignment if protocol is not None else b"",
+                member.assignment,  # the last one, also while the group rebalances
             )
             for member in self.members.members.values()
             if phase is not GroupPhase.DEAD

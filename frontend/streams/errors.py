@@ -69,7 +69,7 @@ class ErrorCode(IntEnum):
     TOPIC_ALREADY_EXISTS = 36, False, "There is a topic of this name."
     INVALID_PARTITIONS = 37, False, "The number of partitions is invalid."
     INVALID_REPLICATION_FACTOR = 38, False, "The replication factor is invalid."
-    INVALID_REPLICA_ASSIGNMENT = 39, False, "Replicas cannot be assigned by hand."
+    INVALID_REPLICA_ASSIGNMENT = 39, False, "A partition has one replica, on broker 1."
     INVALID_CONFIG = 40, False, "The configuration is invalid."
     NOT_CONTROLLER = 41, True, "This is not the controller."
     INVALID_REQUEST = 42, False, "The request is invalid."

@@ -37,6 +37,7 @@ from metadata_service.stream_settings import (
     InvalidSetting,
     changed,
     described,
+    known,
     validated,
 )
 
@@ -60,7 +61,7 @@ async def describe_configs(
         if len(request.resources) > RESOURCES_MAX:
             made.error_code = ErrorCode.INVALID_REQUEST
         elif resource.resource_type == TOPIC:
-            found = await context.find_permitted(call, resource.resource_name, *ANY)
+            found = await context.find_described(call, resource.resource_name, *ANY)
             if isinstance(found, ErrorCode):
                 made.error_code, made.error_message = found, found.text
             else:
@@ -84,8 +85,8 @@ async def describe_configs(
 
 
 def _names(resource: DescribeConfigsRequestResource) -> set[str] | None:
-    """Names of the entries that are asked for; None: all."""
-    return None if resource.configuration_keys is None else set(resource.configuration_keys)
+    """Names of the entries that are asked for; None: all, as an empty list means too."""
+    return set(resource.configuration_keys) if resource.configuration_keys else None
 
 
 def _described(entry: ConfigEntry, request: DescribeConfigsRequest, source: int) -> DescribeConfigsResponseConfig:
@@ -198,7 +199,9 @@ async def _alter(
 
 
 def _with_changes(settings: Mapping[str, str], resource: IncrementalAlterConfigsRequestResource) -> dict[str, str]:
-    return changed(settings, map(_change, resource.configs))
+    changes = map(_change, resource.configs)
+    # as in Kafka, an entry that does not exist can be deleted
+    return changed(settings, [one for one in changes if one.operation is not ConfigOperation.DELETE or known(one.name)])
 
 
 def _change(config: IncrementalAlterConfigsRequestConfig) -> ConfigChange:
@@ -206,6 +209,8 @@ def _change(config: IncrementalAlterConfigsRequestConfig) -> ConfigChange:
         operation = ConfigOperation(config.config_operation)
     except ValueError:
         raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "there is no such operation") from None
+    if config.value is None and operation is not ConfigOperation.DELETE:
+        raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "an entry has no value")
     return ConfigChange(config.name, operation, config.value)
 
 

@@ -34,6 +34,8 @@ from metadata_service.streams import Stream
 
 _GROUPS_VERSION: Final = 8
 """First version of OffsetFetch that names several groups."""
+_ABSENT_GROUP_VERSION: Final = 9
+"""First version of OffsetCommit with an error for a group that does not exist, if a generation is named."""
 _GROUP_ERROR_VERSION: Final = 2
 """First version of OffsetFetch whose response has an error for the group."""
 
@@ -89,7 +91,8 @@ async def _commit(
     try:
         return await context.calls.group(call.account, request.group_id, command, creates=generation < 0)
     except GroupAbsent:
-        return [ErrorCode.ILLEGAL_GENERATION] * len(commits)
+        knows_error = call.version >= _ABSENT_GROUP_VERSION
+        return [ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION] * len(commits)
     except (BackendError, StoreError) as error:
         return [group_failure(context, error)] * len(commits)
 
@@ -204,6 +207,9 @@ async def offset_delete(context: KafkaContext, call: KafkaCall, request: OffsetD
     name = request.group_id
     if not permits(call.principal, (MANAGE,), name):
         response.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return response
+    if not name:
+        response.error_code = ErrorCode.INVALID_GROUP_ID
         return response
     wanted: list[tuple[str, bytes, int]] = []
     waiting: list[OffsetDeleteResponsePartition] = []

@@ -104,7 +104,7 @@ def _operations(call: KafkaCall, name: str) -> int:
 async def delete_groups(context: KafkaContext, call: KafkaCall, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members."""
     response = DeleteGroupsResponse(call.throttle_time_ms)
-    for name in request.groups_names[:GROUPS_MAX]:
+    for name in dict.fromkeys(request.groups_names[:GROUPS_MAX]):  # each once, as in Kafka
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         if len(request.groups_names) > GROUPS_MAX:
             code = ErrorCode.INVALID_REQUEST

@@ -30,6 +30,7 @@ _TOPIC_OPERATIONS: Final = {READ: (3,), WRITE: (4,), MANAGE: (5, 6, 7, 10, 11)}
 """Kafka's numbers of what each scope permits: read; write; create, delete, alter, describe and alter settings."""
 _DESCRIBE: Final = 8
 _BROKERS_ENDPOINT: Final = 1
+_CONTROLLERS_ENDPOINT: Final = 2
 _ALL_TOPICS_VERSION_MAX: Final = 0
 """Version in which no topics mean all of them; later null does."""
 
@@ -44,10 +45,13 @@ async def describe_cluster(
 ) -> DescribeClusterResponse:
     """Describe the service."""
     settings = context.settings
-    response = DescribeClusterResponse(call.throttle_time_ms, cluster_id=settings.cluster_id, controller_id=BROKER_ID)
+    response = DescribeClusterResponse(call.throttle_time_ms, cluster_id=settings.cluster_id)
     if request.endpoint_type != _BROKERS_ENDPOINT:
-        response.error_code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        is_known = request.endpoint_type == _CONTROLLERS_ENDPOINT
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        response.error_code = code
         return response
+    response.controller_id = BROKER_ID
     response.brokers = [DescribeClusterResponseBroker(BROKER_ID, settings.host, settings.port)]
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = _operations(call, "")
@@ -87,7 +91,7 @@ async def _topic(
 ) -> MetadataResponseTopic:
     if wanted.name is None:
         return await _topic_by_id(context, call, wanted.topic_id)
-    found = await context.find_permitted(call, wanted.name, *ANY)
+    found = await context.find_described(call, wanted.name, *ANY)
     may_create = creates and context.settings.auto_create_topics and permits(call.principal, (MANAGE,), wanted.name)
     if found is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and may_create:
         found = await _auto_created(context, call, wanted.name)

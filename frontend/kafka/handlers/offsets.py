@@ -45,6 +45,9 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+_VERSION_MIN: Final = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""First version of ListOffsets that has each of these in place of a time."""
 TOGETHER: Final = 16
 
 W = TypeVar("W")
@@ -82,7 +85,7 @@ async def _list_offset(
     if isinstance(found, ErrorCode):
         return ListOffsetsResponsePartition(number, found)
     try:
-        offset = await _offset(context, found, wanted)
+        offset = await _offset(context, call, found, wanted)
     except (BackendError, StoreError) as error:
         code = partition_error(error)
         if code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -99,9 +102,13 @@ async def _list_offset(
 
 
 async def _offset(
-    context: KafkaContext, stream: Stream, wanted: ListOffsetsRequestPartition
+    context: KafkaContext, call: KafkaCall, stream: Stream, wanted: ListOffsetsRequestPartition
 ) -> FoundOffset | ErrorCode:
     number, timestamp = wanted.partition_index, wanted.timestamp
+    if timestamp < 0 and call.version < _VERSION_MIN.get(timestamp, call.version + 1):
+        return ErrorCode.UNSUPPORTED_VERSION
+    if timestamp == LATEST_TIERED:
+        return FoundOffset(-1)  # nothing is in tiered storage
     if timestamp >= 0 or timestamp == MAX_TIMESTAMP:
         searched = LARGEST_TIMESTAMP if timestamp == MAX_TIMESTAMP else timestamp
         return await search_time(
@@ -112,8 +119,6 @@ async def _offset(
             searched,
             context.settings.decompressed_bytes_max,
         )
-    if timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL):
-        return ErrorCode.UNSUPPORTED_VERSION
     ends = await context.calls.partition(stream, number, ReadStreamEnds)
     return ends.durable_end if timestamp == LATEST else ends.log_start
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from frontend.kafka.protocol.generated.topics import (
     CreatePartitionsRequest,
+    CreatePartitionsRequestAssignment,
     CreatePartitionsRequestTopic,
     CreatePartitionsResponse,
     CreatePartitionsResponseTopic,
     CreateTopicsRequest,
+    CreateTopicsRequestAssignment,
     CreateTopicsRequestTopic,
     CreateTopicsResponse,
     CreateTopicsResponseConfig,
@@ -21,7 +23,7 @@ from frontend.kafka.protocol.generated.topics import (
     DeleteTopicsResponse,
     DeleteTopicsResponseTopic,
 )
-from frontend.kafka.request.context import KafkaCall, KafkaContext
+from frontend.kafka.request.context import BROKER_ID, KafkaCall, KafkaContext
 from frontend.streams.catalog import CatalogRefusal
 from frontend.streams.errors import ErrorCode
 from frontend.streams.rights import MANAGE, is_stream_name, permits, stream_arn
@@ -59,9 +61,10 @@ async def create_topic(
 async def create_topics(context: KafkaContext, call: KafkaCall, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics, or check that they could be."""
     response = CreateTopicsResponse(call.throttle_time_ms)
-    names = Counter(topic.name for topic in request.topics)
-    topics = {topic.name: topic for topic in request.topics}  # one that is named twice has one answer
-    for topic in list(topics.values())[:TOPICS_MAX]:
+    answered = request.topics[:TOPICS_MAX]
+    names = Counter(topic.name for topic in answered)
+    topics = {topic.name: topic for topic in answered}  # one that is named twice has one answer
+    for topic in topics.values():
         try:
             if len(topics) > TOPICS_MAX or names[topic.name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
@@ -112,14 +115,30 @@ def _partitions(context: KafkaContext, topic: CreateTopicsRequestTopic) -> int:
     if topic.assignments:
         if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
             raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "counts and assignments cannot be given together")
-        raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        count = _checked(len(topic.assignments))
+        _check_replicas(topic.assignments)
+        if sorted(assignment.partition_index for assignment in topic.assignments) != list(range(count)):
+            raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0, each once")
+        return count
     if topic.replication_factor != _DEFAULT and topic.replication_factor < 1:
         raise CatalogRefusal(ErrorCode.INVALID_REPLICATION_FACTOR)
     if topic.num_partitions == _DEFAULT:
         return context.settings.partitions_default
-    if not 1 <= topic.num_partitions <= PARTITIONS_MAX:
+    return _checked(topic.num_partitions)
+
+
+def _checked(partitions: int) -> int:
+    if not 1 <= partitions <= PARTITIONS_MAX:
         raise CatalogRefusal(ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions")
-    return topic.num_partitions
+    return partitions
+
+
+def _check_replicas(
+    assignments: Sequence[CreateTopicsRequestAssignment] | Sequence[CreatePartitionsRequestAssignment],
+) -> None:
+    """Raise :class:`CatalogRefusal` unless each partition has its one replica on the one broker."""
+    if any(assignment.broker_ids != [BROKER_ID] for assignment in assignments):
+        raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
 
 # --- DeleteTopics ------------------------------------------------------------------------------------------
@@ -129,11 +148,14 @@ async def delete_topics(context: KafkaContext, call: KafkaCall, request: DeleteT
     """Delete topics, by name or by id."""
     response = DeleteTopicsResponse(call.throttle_time_ms)
     wanted = request.topics or [DeleteTopicsRequestTopic(name) for name in request.topic_names]
-    for topic in wanted[:TOPICS_MAX]:
+    answered = wanted[:TOPICS_MAX]
+    counts = Counter((topic.name, topic.topic_id) for topic in answered)
+    topics = {(topic.name, topic.topic_id): topic for topic in answered}  # one that is named twice has one answer
+    for key, topic in topics.items():
         made = DeleteTopicsResponseTopic(topic.name, topic.topic_id)
         try:
-            if len(wanted) > TOPICS_MAX:
-                raise CatalogRefusal(ErrorCode.INVALID_REQUEST, f"at most {TOPICS_MAX} topics can be deleted at once")
+            if len(wanted) > TOPICS_MAX or counts[key] > 1:
+                raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
             made.name = await _delete(context, call, topic)
         except CatalogRefusal as refusal:
             made.error_code, made.error_message = refusal.code, refusal.text
@@ -179,11 +201,12 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Give topics more partitions."""
     response = CreatePartitionsResponse(call.throttle_time_ms)
-    names = [topic.name for topic in request.topics]
-    for topic in request.topics[:TOPICS_MAX]:
+    names = Counter(topic.name for topic in request.topics)
+    topics = {topic.name: topic for topic in request.topics}  # one that is named twice has one answer
+    for topic in list(topics.values())[:TOPICS_MAX]:
         made = CreatePartitionsResponseTopic(topic.name)
         try:
-            if len(names) > TOPICS_MAX or names.count(topic.name) > 1:
+            if len(request.topics) > TOPICS_MAX or names[topic.name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
             await _add_partitions(context, call, topic, validate_only=request.validate_only)
         except CatalogRefusal as refusal:
@@ -199,13 +222,15 @@ async def _add_partitions(
     context: KafkaContext, call: KafkaCall, topic: CreatePartitionsRequestTopic, *, validate_only: bool
 ) -> None:
     stream = await find_to_change(context, call, topic.name)
-    if topic.assignments is not None:
-        raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
     if not stream.partitions < topic.count <= PARTITIONS_MAX:
         raise CatalogRefusal(
             ErrorCode.INVALID_PARTITIONS,
             f"the topic has {stream.partitions} partitions; it can get more, up to {PARTITIONS_MAX}",
         )
+    if topic.assignments is not None:
+        _check_replicas(topic.assignments)
+        if len(topic.assignments) != topic.count - stream.partitions:
+            raise CatalogRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "each new partition needs one assignment")
     if validate_only:
         return
 

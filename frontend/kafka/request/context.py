@@ -151,12 +151,19 @@ class KafkaContext:
         if not permits(call.principal, scopes, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not is_stream_name(name):
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             return await self.find(call, name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         except StoreError as error:
             self.report(error)
             return ErrorCode.LEADER_NOT_AVAILABLE
+
+    async def find_described(self, call: KafkaCall, name: str, *scopes: Scope) -> Stream | ErrorCode:
+        """Find a topic to describe, as :meth:`find_permitted` does, which has no error for names that none can have."""
+        found = await self.find_permitted(call, name, *scopes)
+        if found is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not is_stream_name(name):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        return found
 
     async def find_partition(self, call: KafkaCall, name: str, number: int, *scopes: Scope) -> Stream | ErrorCode:
         """Find a topic that has this partition, as :meth:`find_permitted` does."""

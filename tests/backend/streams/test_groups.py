@@ -56,6 +56,15 @@ def test_a_group_forms() -> None:
     ]
 
 
+def test_in_a_rebalance_the_last_assignments_are_described() -> None:
+    machine = GroupMachine()
+    machine.form("a", "b")
+    machine.begin_join("a", protocols=(("range", b"new"),))
+    assert machine.phase == "PreparingRebalance"
+    members = machine.coordinator.describe().members
+    assert [(one.member_id, one.metadata, one.assignment) for one in members] == [("a", b"", b"a"), ("b", b"", b"b")]
+
+
 def test_the_first_rebalance_waits_for_more_members() -> None:
     machine = GroupMachine()
     tokens = [machine.begin_join(requires_known_member_id=False)]

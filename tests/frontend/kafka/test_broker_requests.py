@@ -8,6 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from msgspec import Struct
 
+from frontend.kafka.protocol.versions import BY_KEY
 from tests.frontend.kafka.listener.kafka_service import CodecClient, connected
 from tests.frontend.kafka.listener.sign_ins import scram
 from tests.frontend.kafka.messages import APIS, class_of
@@ -44,8 +45,32 @@ NOT_COMPARED = {
 """Fields that differ between two services, or between two starts of one."""
 CONFIGS_COMPARED = ("name", "value", "read_only", "is_sensitive", "config_type")
 _BY_NAME = {api.name: api for api in APIS}
+_OLDEST = {api.name: api.version_min for api in BY_KEY.values()} | {"Produce": 3, "Metadata": 1}
+"""First versions that are served.  Of Produce, earlier ones are announced; Metadata 0 lists a topic of Kafka's own."""
 _PARTITION_EPOCH = slice(12, 16)
 """Place of the leader's epoch in a batch."""
+
+
+# --- cases in old versions ---------------------------------------------------------------------------------
+
+
+def in_oldest_version(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the case in the first version that is served, which names one group where later ones name several."""
+    api = case["api"].split()[0]
+    request = dict(case["request"])
+    if api == "OffsetFetch":
+        (group,) = request["groups"]
+        request = {"group_id": group["group_id"], "topics": group["topics"] or []}
+    elif api == "FindCoordinator":
+        (request["key"],) = request.pop("coordinator_keys")
+    elif api == "LeaveGroup":
+        (member,) = request.pop("members")
+        request["member_id"] = member["member_id"]
+    return {**case, "name": f"{case['name']}, oldest", "api": f"{api} {_OLDEST[api]}", "request": request}
+
+
+ALL_CASES = CASES + [in_oldest_version(case) for case in CASES if "differs" not in case]
+"""The latter find the state that the former leave: there are no topics and no groups."""
 
 
 # --- requests and answers ----------------------------------------------------------------------------------
@@ -105,7 +130,7 @@ async def perform(client: CodecClient, expected: Mapping[str, Any]) -> dict[str,
     """Send all requests, in order; return the answers by name.  ``expected``: answers, if they are known."""
     answers: dict[str, Any] = {}
     member = ""
-    for case in CASES:
+    for case in ALL_CASES:
         api, version = case["api"].split()
         request = made(class_of(_BY_NAME[api].request), case["request"], member)
         wanted = expected.get(case["name"]) if api in READS and "differs" not in case else None
@@ -170,7 +195,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, An
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case["name"])
 def test_the_broker_answers_the_same(answers: dict[str, tuple[Any, Any]], case: dict[str, Any]) -> None:
     theirs, ours = answers[case["name"]]
     if "differs" in case:

@@ -50,7 +50,11 @@ from frontend.kafka.protocol.generated.offsets import (
 from frontend.kafka.protocol.generated.produce import ProduceRequest, ProduceRequestPartition, ProduceRequestTopic
 from frontend.kafka.protocol.generated.producers import InitProducerIdRequest
 from frontend.kafka.protocol.generated.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestAssignment,
+    CreatePartitionsRequestTopic,
     CreateTopicsRequest,
+    CreateTopicsRequestAssignment,
     CreateTopicsRequestConfig,
     CreateTopicsRequestTopic,
     DeleteTopicsRequest,
@@ -133,7 +137,7 @@ def _changed(batch: bytes, at: int, code: str, value: int) -> bytes:
         (request_of(batch_of(b"x"), partition=1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (request_of(batch_of(b"x"), partition=-1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (request_of(batch_of(b"x"), topic="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (request_of(batch_of(b"x"), topic="a b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (request_of(batch_of(b"x"), topic="a b"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (request_of(batch_of(b"x"), acks=2), ErrorCode.INVALID_REQUIRED_ACKS),
         (request_of(batch_of(b"x", timestamp=T0 - 10_000_000_000)), ErrorCode.INVALID_TIMESTAMP),
         (request_of(batch_of(b"x", timestamp=T0 * 2)), ErrorCode.INVALID_TIMESTAMP),
@@ -462,7 +466,7 @@ async def test_storage_of_groups_is_bounded(
 async def test_answers_have_a_bound(client: CodecClient) -> None:
     described = await client.call("DescribeGroups", 5, DescribeGroupsRequest(["g"] * (GROUPS_MAX + 1)))
     assert [group.error_code for group in described.groups] == [ErrorCode.INVALID_REQUEST] * GROUPS_MAX
-    topics = DeleteTopicsRequest(topic_names=["t"] * (TOPICS_MAX + 1))
+    topics = DeleteTopicsRequest(topic_names=[f"t{number}" for number in range(TOPICS_MAX + 1)])
     deleted = await client.call("DeleteTopics", 5, topics)
     assert [topic.error_code for topic in deleted.responses] == [ErrorCode.INVALID_REQUEST] * TOPICS_MAX
     leaving = LeaveGroupRequest("g", members=[LeaveGroupRequestMember("m")] * (DEPARTURES_MAX + 1))
@@ -472,6 +476,12 @@ async def test_answers_have_a_bound(client: CodecClient) -> None:
 
 
 # --- topics ------------------------------------------------------------------------------------------------
+
+
+def assigned(replicas: dict[int, list[int]], count: int = -1) -> CreateTopicsRequestTopic:
+    """Return a topic with the replicas of each partition."""
+    assignments = [CreateTopicsRequestAssignment(partition, brokers) for partition, brokers in replicas.items()]
+    return CreateTopicsRequestTopic("new", count, -1, assignments)
 
 
 @pytest.mark.parametrize(
@@ -487,6 +497,12 @@ async def test_answers_have_a_bound(client: CodecClient) -> None:
             CreateTopicsRequestTopic("new", 1, 1, configs=[CreateTopicsRequestConfig("nonsense", "1")]),
             ErrorCode.INVALID_CONFIG,
         ),
+        (assigned({0: [1], 2: [1], 1: [1]}), ErrorCode.NONE),
+        (assigned({0: [1]}, count=1), ErrorCode.INVALID_REQUEST),
+        (assigned({0: [1], 1: [2]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned({0: [1], 1: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned({1: [1]}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (assigned({partition: [1] for partition in range(1001)}), ErrorCode.INVALID_PARTITIONS),
     ],
 )
 @pytest.mark.parametrize("validate_only", [True, False])
@@ -499,8 +515,32 @@ async def test_topics_are_created(
     assert (made is not None) is (code == 0 and not validate_only)
     if made is not None:
         assert answer.topics[0].topic_id == made.topic_id
-        assert made.partitions == max(1, topic.num_partitions)
+        assert made.partitions == max(1, topic.num_partitions, len(topic.assignments))
         assert answer.topics[0].num_partitions == made.partitions
+
+
+@pytest.mark.parametrize(
+    ("count", "replicas", "code"),
+    [
+        (3, None, ErrorCode.NONE),
+        (3, [[1]] * 2, ErrorCode.NONE),
+        (1, [[1]], ErrorCode.INVALID_PARTITIONS),
+        (3, [[1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[1], [0]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, [[1], [1, 1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+async def test_partitions_are_added(
+    service: KafkaService, client: CodecClient, count: int, replicas: list[list[int]] | None, code: int
+) -> None:
+    await service.topic("small")
+    before = service.catalog.streams[KEY.account, "small"].partitions
+    assignments = None if replicas is None else [CreatePartitionsRequestAssignment(brokers) for brokers in replicas]
+    request = CreatePartitionsRequest([CreatePartitionsRequestTopic("small", count, assignments)])
+    answer = await client.call("CreatePartitions", 3, request)
+    assert answer.results[0].error_code == code
+    assert service.catalog.streams[KEY.account, "small"].partitions == (before if code else count)
 
 
 async def test_administration_is_audited(service: KafkaService, client: CodecClient) -> None:
