@@ -32,8 +32,8 @@ TURN = 100
 
 DELIVERIES = Counter(
     "holdfast_topic_deliveries_total",
-    "Deliveries of publications that were decided, by outcome: queued, or, for what could not be delivered, dead_letter "
-    "(to the subscription's dead-letter queue) or dropped.",
+    "Deliveries of publications that were decided, by outcome: queued; or, for what could not be delivered, "
+    "dead_letter (to the subscription's dead-letter queue) or dropped.",
     labels=("outcome",),
     series_max=4,
 )

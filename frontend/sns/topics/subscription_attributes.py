@@ -76,9 +76,9 @@ def is_same(stored: Mapping[str, str], values: Mapping[str, str]) -> bool:
     for name, value in values.items():
         current = stored.get(name, _DEFAULTS.get(name, ""))
         given = value or _DEFAULTS.get(name, "")
-        if current != given and not (
-            name == "FilterPolicy" and current and given and _parsed(current) == _parsed(given)
-        ):
+        if current == given:
+            continue
+        if name != "FilterPolicy" or not current or not given or orjson.loads(current) != orjson.loads(given):
             return False
     return True
 
@@ -137,7 +137,3 @@ def _redrive_policy(text: str) -> str:
     if not isinstance(target, str) or arn.parse(target) is None:
         raise invalid_attribute(name, "deadLetterTargetArn is an invalid arn")
     return orjson.dumps({"deadLetterTargetArn": target}).decode()
-
-
-def _parsed(text: str) -> object:
-    return orjson.loads(text)
