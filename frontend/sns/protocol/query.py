@@ -10,7 +10,6 @@ from frontend.sns.protocol.errors import (
     MALFORMED_INPUT,
     MISSING_ACTION,
     REQUEST_TOO_LARGE,
-    as_sns_error,
     invalid_parameter,
     invalid_value,
     missing_parameter,
@@ -69,7 +68,6 @@ def write_result(name: str, result: Members | None, request_id: str) -> bytes:
 
 
 def write_sns_error(error: SqsError, request_id: str) -> bytes:
-    """Encode an error, with its kind in SNS's terms."""
-    error = as_sns_error(error)
+    """Encode an error, whose kind is in SNS's terms."""
     fault = "Sender" if error.kind.sender_fault else "Receiver"
     return writing.write_error(SNS_NAMESPACE, fault, error.kind.query_code, error.message, "", request_id)

@@ -17,6 +17,7 @@ import msgspec
 from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
+from frontend.request.request import Call
 from frontend.services import Services
 from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
@@ -77,12 +78,13 @@ class PublicationSender(Protocol):
     """Stores publications, and carries them to their queues."""
 
     async def publish(
-        self, topic: TopicView, publications: Sequence[PreparedPublication]
+        self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
     ) -> Sequence[PublicationOutcome | Exception]:
         """Store publications to one topic durably; each is then delivered exactly once to each of its queues.
 
-        Outcomes are in the order of the publications; an exception is the one of a publication that was not stored.
-        Raises the backend's errors if none was.
+        A call with a token (:attr:`Call.retry`) takes effect once, however often it arrives.  Outcomes are in the
+        order of the publications; an exception, an :class:`SqsError` or one of the backend's, is that of a publication
+        that was not stored.  Raises such an error if none was.
         """
 
     async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:

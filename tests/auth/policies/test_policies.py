@@ -64,8 +64,8 @@ def test_a_service_is_one_that_is_named_or_among_all() -> None:
 
 def test_actions_are_those_of_the_service() -> None:
     policy = compile_policy(document(statement(Action="SNS:Pub*")), ("Publish", "Subscribe"), "sns")
-    assert policy.decide(BEN, "Publish", QUEUE, {}.get) is ALLOWED
-    assert policy.decide(BEN, "Subscribe", QUEUE, {}.get) is SILENT
+    assert policy.decide(BEN, "Publish", QUEUE, lambda key: None) is ALLOWED
+    assert policy.decide(BEN, "Subscribe", QUEUE, lambda key: None) is SILENT
     with pytest.raises(PolicyError, match="out of service scope"):
         compile_policy(document(statement(Action="sqs:*")), ("Publish",), "sns")
     with pytest.raises(PolicyError, match="governed by SNS:Publish"):

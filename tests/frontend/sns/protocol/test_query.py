@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from frontend.query.parameters import Parameters, read_parameters
 from frontend.sns.protocol import errors, query
+from frontend.sns.protocol.limits import PARAMETERS_BYTES_MAX
 from frontend.sns.protocol.model import SNS_ACTIONS
 from frontend.sqs.protocol.errors import REGISTRY, SqsError
 from tests.tables import table
@@ -40,7 +41,7 @@ def test_refused(form: str, code: str, text: str) -> None:
 
 @pytest.mark.parametrize(("action", "code"), table(__file__, "too much content").items())
 def test_more_content_than_any_valid_request_has(action: str, code: str) -> None:
-    length = query.PARAMETERS_BYTES_MAX
+    length = PARAMETERS_BYTES_MAX
     with pytest.raises(SqsError) as caught:
         query.read_members(action, parameters_of("Message=" + "x" * (length + 1)))
     assert caught.value.kind.query_code == code
