@@ -299,9 +299,9 @@ async def test_a_page_of_names_reads_no_more_than_it_gives(store: CassandraStore
     def fill(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
         return {"account": "{}"} | {f"{kind}/{name}": "{}" for name in names for kind in ("queue", "held")}, None
 
-    await store.records.transact(cassandra_queues._names(ACCOUNT), ["account"], fill)
+    await store.records.transact(cassandra_queues.names_space(ACCOUNT), ["account"], fill)
     assert await store.queues.list_queues(ACCOUNT, prefix="q", after="q040", limit=3) == ["q041", "q042", "q043"]
-    bound = store.records._keys.bind((cassandra_queues._names(ACCOUNT), "queue/q041", "queue/~", 3))
+    bound = store.records._keys.bind((cassandra_queues.names_space(ACCOUNT), "queue/q041", "queue/~", 3))
     trace = store.keyspace.connection.session.execute(bound, timeout=60, trace=True).get_query_trace(60)
     assert "Read 3 live rows" in " ".join(event.description for event in trace.events)
 
@@ -655,7 +655,7 @@ async def test_held_names_are_released_when_unused(store: CassandraStore) -> Non
         queue = await create(store, name)
         await store.queues.delete_queue(queue.queue_id, now_ms=NOW_MS - ago_ms)
     assert await asyncio.gather(*(store.queues.collect(now_ms=NOW_MS) for _ in range(2))) in ([1, 0], [0, 1])
-    held = [key for key, _ in await store.records.all(cassandra_queues._names(ACCOUNT), "held/")]
+    held = [key for key, _ in await store.records.all(cassandra_queues.names_space(ACCOUNT), "held/")]
     assert held == ["held/new"]
 
 
