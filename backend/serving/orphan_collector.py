@@ -126,5 +126,5 @@ class OrphanCollector:
 
     async def _forget(self, partition: OpenPartition, gone: int) -> None:
         fold = partition.fold
-        if gone in fold.incoming or (gone in fold.outgoing and not fold.outgoing[gone].pending):
+        if gone in fold.incoming or (gone in fold.outgoing and not fold.outgoing[gone].is_pending):
             await self._writer.write_all(partition, lambda _: [Forgotten([gone])])
