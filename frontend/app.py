@@ -18,6 +18,7 @@ from frontend.rest.endpoint import PREFIX, RestEndpoint
 from frontend.rest.resources.routers import create_routers
 from frontend.services import Services
 from frontend.sns.endpoint import CERTIFICATE_PREFIX, Sns
+from frontend.sns.publishing import QueuePublisher, render
 from frontend.sns.topics.deliveries import PublicationSender
 from frontend.sqs.actions.queues import auto_create_queue
 from frontend.sqs.endpoint import QueryService, SqsEndpoint
@@ -31,14 +32,14 @@ DRAIN_SECONDS = 10.0
 class FrontendApp:
     """ASGI callable created by :func:`create_app`, with draining."""
 
-    def __init__(self, services: Services, sender_of: SenderOf | None = None) -> None:
-        """``sender_of``: makes the sender of publications; None, or services without topics: SNS is not served."""
+    def __init__(self, services: Services, sender_of: SenderOf) -> None:
+        """``sender_of``: makes the sender of publications.  Without topics in the services, SNS is not served."""
         self.services = services
-        self.context = Context(services)
+        self.context = Context(services, render)
         self.pipeline = Pipeline(self.context, OPERATIONS, auto_create_queue)
         others: list[QueryService] = [sts.Sts(self.pipeline)]
         self.sns: Sns | None = None
-        if sender_of is not None and services.topics is not None:
+        if services.topics is not None:
             self.sns = Sns(self.pipeline, services.topics, sender_of(self.context))
             others.append(self.sns)
         self.sqs = SqsEndpoint(self.pipeline, *others)
@@ -67,6 +68,6 @@ class FrontendApp:
         await self.context.unacknowledged.drain(DRAIN_SECONDS)
 
 
-def create_app(services: Services, sender_of: SenderOf | None = None) -> FrontendApp:
-    """Create the application over these services, with SNS if there is a sender of publications."""
+def create_app(services: Services, sender_of: SenderOf = QueuePublisher) -> FrontendApp:
+    """Create the application over these services, with this sender of publications."""
     return FrontendApp(services, sender_of)

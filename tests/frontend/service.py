@@ -29,6 +29,7 @@ from billing.metering.meter import Meter
 from frontend.app import FrontendApp, SenderOf, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
+from frontend.sns.publishing import QueuePublisher
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
 from metadata_service.nodes.cached_topics import TopicClient
@@ -252,10 +253,9 @@ async def running(
     settings: FrontendSettings | None = None,
     meter: Meter | None = None,
     trusted: tuple[OidcIssuer, OidcSettings | None] | None = None,
-    sender_of: SenderOf | None = None,
+    sender_of: SenderOf = QueuePublisher,
 ) -> AsyncIterator[FrontendService]:
-    """A service with one tenant, which has one key; it trusts an issuer whose settings are given, and serves SNS if it
-    has a sender of publications."""
+    """A service with one tenant, which has one key; it trusts an issuer whose settings are given."""
     store = SQLiteStore(folder / "metadata.sqlite")
     settings = settings or FrontendSettings()
     clock = Clock(1_800_000_000.0)
