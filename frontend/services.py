@@ -42,6 +42,15 @@ class AlarmEvaluator(Protocol):
     async def close(self) -> None: ...
 
 
+class UsagePublisher(Protocol):
+    """Publishes usage records to a topic (:class:`frontend.usage_stream.UsageStream`)."""
+
+    def start(self) -> None:
+        """Start, once the backend can be called."""
+
+    async def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Services:
     """All dependencies of operations; created once by the code that composes the process."""
@@ -76,6 +85,8 @@ class Services:
     """Meters answered calls; None: not metered."""
     uploader: UsageUploader | None = None
     """Uploads usage to the lake; None: another process does."""
+    publisher: UsagePublisher | None = None
+    """Publishes uploaded usage as a stream too; None: it is not published, or by another process."""
     lake: Reader | None = None
     """Reader of summed usage; None: there is none."""
     documents: Documents | None = None
@@ -100,6 +111,7 @@ class Services:
 
     async def close(self) -> None:
         """Write pending data and release everything except the backend and the metadata."""
+        await self.stop_publishing()
         if self.documents is not None:
             await self.documents.close()
         if self.keeper is not None:
@@ -118,6 +130,11 @@ class Services:
             await self.meter.close()
         if self.tracing is not None:
             await self.tracing.close()
+
+    async def stop_publishing(self) -> None:
+        """Publish no more usage: the backend is about to be closed."""
+        if self.publisher is not None:
+            await self.publisher.close()
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)

@@ -23,9 +23,11 @@ from auth.credentials import check_access_key, check_account
 from auth.encryption.master_keys import MasterKeysUnusable, keys_of_setting
 from auth.limits import parse_limits
 from backend.rpc.address import Address
+from billing.metering.spool import OUTBOX_BYTES
 from holdfast.networks import parse_networks
 from metadata_service.nodes.ring import parse_members
 from metadata_service.nodes.signing import SECRET_BYTES_MIN
+from metadata_service.streams import check_stream_name
 from ratelimit.address import check_redis, check_url
 
 if TYPE_CHECKING:
@@ -240,6 +242,27 @@ class Settings(Struct, frozen=True, kw_only=True):
     usage_upload_seconds: Annotated[
         int, Meta(ge=1, le=86_400, description="approximate interval of uploads of usage records to the lake")
     ] = 300
+    usage_stream: Annotated[
+        str | None,
+        Meta(
+            description="topic of the service itself to which usage records are published too, once they are in the "
+            "lake; it is created if it does not exist; default: none"
+        ),
+        Check(check_stream_name),
+    ] = None
+    usage_stream_account: Annotated[
+        str | None,
+        Meta(description="account that owns `usage_stream`, 12 digits; default: `account`"),
+        Check(check_account),
+    ] = None
+    usage_stream_outbox_bytes: Annotated[
+        int,
+        Meta(
+            ge=4 << 20,
+            description="maximum bytes of records that wait on the disk for their publication to `usage_stream`; "
+            "beyond it the oldest are dropped from the stream",
+        ),
+    ] = OUTBOX_BYTES
     oidc_issuer: Annotated[
         str | None, Meta(description="OIDC issuer whose tokens are trusted, such as `https://login.example.com`")
     ] = None
@@ -564,6 +587,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def usage_folder(self) -> Path:
         return self.data / "usage"
+
+    @property
+    def usage_outbox_folder(self) -> Path:
+        return self.data / "usage-stream"
 
     @property
     def lake(self) -> str:

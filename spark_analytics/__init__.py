@@ -8,7 +8,8 @@ cluster.  See :mod:`spark_analytics.__main__` for what a job is.
 * :mod:`spark_analytics.records`: the records of a period, one for each id.
 * :mod:`spark_analytics.batch`: makes the tables of :mod:`billing.lake.tables`, which :mod:`spark_analytics.usage`
 defines.
-* :mod:`spark_analytics.streaming`: folds records, as they arrive, into the tables of :mod:`billing.lake.live`.
+* :mod:`spark_analytics.streaming`: folds records, as they arrive in the lake or in a topic, into the tables of
+:mod:`billing.lake.live`.
 * :mod:`spark_analytics.analytics`: makes the months of :mod:`billing.reports.analysis`.
 * :mod:`spark_analytics.quality`: compares what a month comes to at each stage.
 * :mod:`spark_analytics.generator`: a month of records that is made up, for measuring.

@@ -29,7 +29,7 @@ except ModuleNotFoundError as missing:
 
 JOBS: Final = {
     "batch": "spark_analytics.batch",
-    "stream": "spark_analytics.streaming",
+    "stream": "spark_analytics.streaming.job",
     "analyse": "spark_analytics.analytics",
     "check": "spark_analytics.quality",
     "generate": "spark_analytics.generator",

@@ -62,13 +62,15 @@ def session(
     memory: str | None = None,
     partitions: int | None = None,
     input_bytes: int | None = None,
+    packages: Sequence[str] = (),
 ) -> SparkSession:
     """Return this process's Spark session, which can read and write the lake; start it if necessary.
 
     ``master`` and ``memory`` (of the driver, such as ``4g``) default to those of ``spark-submit`` if it started this
     process, else to the cores of this machine and Spark's own default.  ``partitions``: maximum of a shuffle; Spark
     joins small ones.  ``input_bytes``: compressed size of the input, which determines other settings
-    (:mod:`spark_analytics.input_size`); None: not known.  Raises :class:`JobFailed` if Spark does not start.
+    (:mod:`spark_analytics.input_size`); None: not known.  ``packages``: Maven coordinates of what Spark fetches at its
+    start, unless ``spark-submit`` has started it.  Raises :class:`JobFailed` if Spark does not start.
     """
     settings: dict[str, bool | float | int | str | None] = {**_ALWAYS, **settings_for(input_bytes)}
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -85,8 +87,10 @@ def session(
         settings["spark.driver.memory"] = memory
     if partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
-    if lake is not None and lake.url.startswith("s3://") and not submitted and not s3_jars.are_installed():
-        settings |= {"spark.jars.packages": s3_jars.package(), "spark.jars.ivy": s3_jars.cache()}
+    if lake is not None and lake.url.startswith("s3://") and not s3_jars.are_installed():
+        packages = [*packages, s3_jars.package()]
+    if packages and not submitted:
+        settings |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": s3_jars.cache()}
     try:
         previous = os.umask(0o077)  # Spark's process inherits it for the local folders that it creates
         try:

@@ -142,13 +142,13 @@ def fold(lake: Lake, stream: str, batch: int, more: BillingFold, at: datetime) -
         if batch:
             raise WrongCheckpoint(
                 f"the stream continues with batch {batch}, but {NOW} in the lake lacks the batches before it: "
-                "remove the checkpoint, and the stream starts over with all files in the lake"
+                "remove the checkpoint, and the stream starts over with all that its source has"
             )
         before = LiveSnapshot(stream, -1, at, {})
     elif batch != before.batch + 1:
         raise WrongCheckpoint(
             f"the stream continues with batch {batch}, but {NOW} in the lake is that of batch {before.batch}: "
-            "remove the checkpoint, and the stream starts over with all files in the lake"
+            "remove the checkpoint, and the stream starts over with all that its source has"
         )
     now = _folded(lake, before, batch, more, at)
     snapshot.publish(now, over)

@@ -1,8 +1,11 @@
-"""``python -m billing.lake.upload SPOOL [LAKE]``: upload finished spool files to the lake.
+"""``python -m billing.lake.upload [--outbox FOLDER] SPOOL [LAKE]``: upload finished spool files to the lake.
 
 Reads the finished call buffers and storage files below the folder ``SPOOL``, writes their records as Parquet files to
 ``LAKE``, and removes a file when all of its records are uploaded.  A run that was killed is repeated: the same records
 with the same ids.  While the lake is unavailable the files wait.
+
+With ``--outbox`` the records are also put there (:mod:`billing.lake.outbox`), after they are in the lake.  If that
+fails, it is logged, and the upload goes on: the lake has them.
 
 It runs as a process of its own, started from time to time, so that the Parquet library takes neither memory nor time
 from serving processes.  If ``LAKE`` is left out, ``HOLDFAST_USAGE_LAKE`` names it.  Exit codes: 0 done, 1 the lake or
@@ -11,6 +14,7 @@ the spool is unavailable (try again), 2 wrong arguments.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 from collections import defaultdict
@@ -23,8 +27,10 @@ from typing import Final, NamedTuple
 from billing.lake import storage_table
 from billing.lake.command import run_on_lake
 from billing.lake.lake import Lake, hour_of, table_of
+from billing.lake.outbox import DROPPED, Outbox
 from billing.metering.buffers import BufferDamaged, Finished, clear, finished
-from billing.metering.spool import LOST
+from billing.metering.json_records import encode_calls, encode_storage
+from billing.metering.spool import LOST, OUTBOX_BYTES
 from billing.metering.storage import StorageRecord
 from billing.metering.storage_file import FinishedStorage, finished_storage
 from billing.metering.usage import UsageRecord
@@ -54,17 +60,58 @@ class UploadResult(NamedTuple):
         return UploadResult(*(one + other for one, other in zip(self, more, strict=True)))
 
 
-def upload(spool: Path, lake: Lake) -> UploadResult:
-    """Upload all finished files below ``spool``.
+class _StreamedRecords:
+    """Records on their way to the outbox, if there is one.  Its failures are logged at the end, and end nothing."""
+
+    def __init__(self, outbox: Outbox | None) -> None:
+        self._outbox = outbox
+        self._dropped = self._failed = 0
+        self._why: OSError | None = None
+
+    def add_calls(self, records: list[UsageRecord]) -> None:
+        if self._outbox is not None:
+            self._add(self._outbox, records[0].minute_s, [encode_calls(record) for record in records])
+
+    def add_storage(self, records: list[StorageRecord]) -> None:
+        if self._outbox is not None:
+            self._add(self._outbox, records[0].minute_s, [encode_storage(record) for record in records])
+
+    def _add(self, outbox: Outbox, minute_s: int, values: list[bytes]) -> None:
+        try:
+            self._dropped += outbox.add(minute_s, values)
+        except OSError as error:
+            self._failed, self._why = self._failed + len(values), error
+
+    def log(self) -> None:
+        """Log what the outbox did not take, or dropped."""
+        if self._outbox is None:
+            return
+        if self._dropped:
+            logger.error(
+                "%s: %d records were dropped from %s, which may have %d bytes; the lake has them",
+                *(DROPPED, self._dropped, self._outbox.folder, self._outbox.bytes_max),
+            )
+        if self._failed:
+            logger.error(
+                "%s: %d records could not be written to %s (%s); the lake has them",
+                *(DROPPED, self._failed, self._outbox.folder, self._why),
+            )
+
+
+def upload(spool: Path, lake: Lake, outbox: Outbox | None = None) -> UploadResult:
+    """Upload all finished files below ``spool``, and put their records into the outbox too, if there is one.
 
     Raises :class:`LakeUnavailable` and :class:`OSError`; remaining files wait for the next run.
     """
     clear(spool)
-    return upload_calls(spool, lake).and_(upload_storage(spool, lake))
+    streamed = _StreamedRecords(outbox)
+    try:
+        return _upload_calls(spool, lake, streamed).and_(_upload_storage(spool, lake, streamed))
+    finally:
+        streamed.log()
 
 
-def upload_calls(spool: Path, lake: Lake) -> UploadResult:
-    """Upload only the call buffers, as :func:`upload` does."""
+def _upload_calls(spool: Path, lake: Lake, streamed: _StreamedRecords) -> UploadResult:
     buffers = records = files = damaged = 0
     found = finished(spool)
     while True:
@@ -90,6 +137,8 @@ def upload_calls(spool: Path, lake: Lake) -> UploadResult:
             for hour, of_hour in sorted(by_hour.items()):
                 lake.write(hour, _name(of_hour), table_of(of_hour))
                 files += 1
+            for _, of_hour in sorted(by_hour.items()):  # now that no write of the group can fail, and be repeated
+                streamed.add_calls(of_hour)
             for buffer in whole:
                 buffer.remove()
                 buffers += 1
@@ -109,18 +158,17 @@ def _group(found: Iterator[Finished], stack: ExitStack) -> list[Finished]:
     return group
 
 
-def upload_storage(spool: Path, lake: Lake) -> UploadResult:
-    """Upload only the storage files, as :func:`upload` does."""
+def _upload_storage(spool: Path, lake: Lake, streamed: _StreamedRecords) -> UploadResult:
     done = UploadResult(0, 0, 0, 0)
     for file in finished_storage(spool):
         try:
-            done = done.and_(_upload_storage_file(file, lake))
+            done = done.and_(_upload_storage_file(file, lake, streamed))
         finally:
             file.close()
     return done
 
 
-def _upload_storage_file(file: FinishedStorage, lake: Lake) -> UploadResult:
+def _upload_storage_file(file: FinishedStorage, lake: Lake, streamed: _StreamedRecords) -> UploadResult:
     records = files = 0
     by_hour: defaultdict[str, list[StorageRecord]] = defaultdict(list)
 
@@ -128,6 +176,7 @@ def _upload_storage_file(file: FinishedStorage, lake: Lake) -> UploadResult:
         nonlocal records, files
         of_hour = by_hour.pop(hour)
         lake.write(hour, storage_table.name_of(of_hour), storage_table.table_of(of_hour), folder=storage_table.TABLE)
+        streamed.add_storage(of_hour)
         records, files = records + len(of_hour), files + 1
 
     try:
@@ -161,11 +210,17 @@ def _name(records: list[UsageRecord]) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--outbox", type=Path)
+    parser.add_argument("--outbox-bytes", type=int, default=OUTBOX_BYTES)
+    options, left = parser.parse_known_args(arguments)
+    outbox = None if options.outbox is None else Outbox(options.outbox, options.outbox_bytes)
+
     def work(lake: Lake) -> str:
-        done = upload(Path(arguments[0]), lake)
+        done = upload(Path(left[0]), lake, outbox)
         return f"{done.records} records of {done.buffers} files of the spool in {done.files} files"
 
-    return run_on_lake(arguments, "billing.lake.upload SPOOL LAKE", work)
+    return run_on_lake(left, "billing.lake.upload SPOOL LAKE", work)
 
 
 if __name__ == "__main__":

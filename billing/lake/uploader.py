@@ -10,10 +10,11 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from billing.lake.outbox import DROPPED, Outbox
 from billing.metering.lake_variable import environment_of
 from billing.metering.spool import LOST, waiting
 
@@ -35,15 +36,27 @@ TIMEOUT_SECONDS: Final = 600.0
 class UsageUploader:
     """Uploads the usage records of a spool folder to the lake at an interval."""
 
-    def __init__(self, spool: Path, lake: str, seconds: float, python: Sequence[str] = (sys.executable,)) -> None:
+    def __init__(
+        self,
+        spool: Path,
+        lake: str,
+        seconds: float,
+        python: Sequence[str] = (sys.executable,),
+        *,
+        outbox: Outbox | None = None,
+        on_uploaded: Callable[[], None] = lambda: None,
+    ) -> None:
         """Set up the uploads.
 
-        ``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``.
+        ``lake``: its URL, or a folder.  ``python``: the command that runs a module with ``-m``.  ``outbox``: gets the
+        records too.  ``on_uploaded`` is called after each upload.
         """
         self._spool = spool
         self._lake = lake
         self._seconds = seconds
         self._python = python
+        self._outbox = outbox
+        self._on_uploaded = on_uploaded
         self._running: asyncio.Task[None] | None = None
         self._failing = False
 
@@ -58,10 +71,13 @@ class UsageUploader:
 
     async def upload(self) -> bool:
         """Upload once, now.  Returns True if everything that was finished is in the lake."""
-        code, lines = await self._run_module("billing.lake.upload", os.fspath(self._spool))
+        outbox = self._outbox
+        also = () if outbox is None else ("--outbox", os.fspath(outbox.folder), "--outbox-bytes", str(outbox.bytes_max))
+        code, lines = await self._run_module("billing.lake.upload", *also, os.fspath(self._spool))
         for line in lines:
-            if code == 0 or line.startswith(LOST):  # after success, only lines about lost usage matter
+            if code == 0 or line.startswith((LOST, DROPPED)):  # after success, only lines about lost usage matter
                 logger.error("%s", line)
+        self._on_uploaded()
         if code == 0:
             if self._failing:
                 logger.warning("usage is uploaded again")

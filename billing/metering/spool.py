@@ -18,6 +18,9 @@ STORAGE_SUFFIX: Final = ".storage"
 """Suffix of storage files (:mod:`billing.metering.storage_file`)."""
 SUFFIXES: Final = (CALLS_SUFFIX, STORAGE_SUFFIX)
 
+OUTBOX_BYTES: Final = 256 << 20
+"""Default of the maximum size of the usage stream's outbox (:mod:`billing.lake.outbox`)."""
+
 LOST: Final = "usage is lost"
 """Start of a log line about unreadable usage, by which the uploader recognizes it among other output."""
 

@@ -28,7 +28,7 @@ from holdfast.process.parent_death import die_with_parent
 from spark_analytics import __main__ as jobs
 from spark_analytics.pod import MAIN
 from tests.helm.chart import CHART, FILES
-from tests.spark_analytics.test_streaming import arrive, recorded
+from tests.spark_analytics.streaming.test_streaming import arrive, recorded
 
 VALUES: Final = (
     *("--values", str(FILES["many"]), "--set", "usage.enabled=true,usage.lake=s3://bucket/usage"),

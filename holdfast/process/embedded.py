@@ -34,6 +34,7 @@ from frontend.document_jobs import Documents
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
 from frontend.settings import FrontendSettings
+from frontend.usage_stream import UsageStream
 from holdfast import __version__
 from holdfast.http.certificate import Certificate
 from holdfast.kafka.listener import KafkaClients
@@ -45,7 +46,7 @@ from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret
 from holdfast.runtime.python import python
 from holdfast.runtime.tracing import start_tracing
-from holdfast.runtime.usage_upload import start_uploader
+from holdfast.runtime.usage_upload import outbox_of, start_uploader
 from holdfast.settings import Settings
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.nodes.cached_client import MetadataClient
@@ -95,6 +96,7 @@ class Embedded:
     async def close(self) -> None:
         await self.kafka.close()
         await self.app.drain()
+        await self.app.services.stop_publishing()
         if self._storage is not None:
             await self._storage.close()
         await self._node.close()
@@ -143,6 +145,8 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         raise
     if services.keeper is not None:
         services.keeper.start()
+    if services.publisher is not None:
+        services.publisher.start()
     return Embedded(settings, create_app(services), node, storage, store.streams)
 
 
@@ -195,6 +199,8 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
     Raises :class:`CannotStart`.
     """
     if settings.usage == "off":
+        if settings.usage_stream is not None:
+            raise CannotStart('usage_stream needs usage records: set usage = "on", or remove usage_stream')
         if uploads:
             _log_what_waits(settings)
         return
@@ -205,8 +211,15 @@ def count_usage(services: Services, settings: Settings, store: DocumentStore, *,
     services.meter.run()
     services.lake = Reader(settings.lake, python())
     services.documents = Documents(store, services.lake, services.clock)
-    if uploads:
+    if not uploads:
+        return
+    if settings.usage_stream is None:
         services.uploader = start_uploader(settings)
+    else:
+        account, outbox = settings.usage_stream_account or settings.account, outbox_of(settings)
+        published = UsageStream(services, outbox, account, settings.usage_stream, settings.kafka_partitions)
+        services.publisher = published
+        services.uploader = start_uploader(settings, outbox, published.wake)
 
 
 def _log_what_waits(settings: Settings) -> None:

@@ -203,6 +203,8 @@ class Frontend:
         await self._changes.start()
         if self._services.keeper is not None:
             self._services.keeper.start()
+        if self._services.publisher is not None:
+            self._services.publisher.start()
         if first:
             await finish_deletions(self._services)
             await self._declare(settings)
@@ -232,6 +234,7 @@ class Frontend:
     async def close(self) -> None:
         await self.kafka.close()
         await self.app.drain()
+        await self._services.stop_publishing()
         await self._changes.close()
         if self._services.fleet is not None:
             await self._services.fleet.close()

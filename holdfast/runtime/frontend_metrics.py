@@ -9,7 +9,8 @@ from backend import instruments as backend_instruments
 from frontend.kafka.metering import instruments as kafka_instruments
 from frontend.request import instruments as frontend_instruments
 from frontend.services import Services
-from holdfast.runtime.usage_upload import register_usage_metrics
+from frontend.usage_stream import PUBLISHED
+from holdfast.runtime.usage_upload import register_outbox_metrics, register_usage_metrics
 from holdfast.settings import Settings
 from telemetry import caches
 from telemetry.metrics import Readings, Registry
@@ -31,6 +32,9 @@ def register_frontend_metrics(
     )
     if services.uploader is not None:
         register_usage_metrics(registry, settings)
+    if services.publisher is not None:
+        registry.add(PUBLISHED)
+        register_outbox_metrics(registry, settings)
 
 
 def _signing_keys() -> Readings:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from backend.rpc.address import Address
+from billing.lake.lake import Lake
 from holdfast.commands import main, schema
 from holdfast.process.metadata import _own_member
 from holdfast.runtime.peer_tls import advertised, listening
@@ -16,9 +17,11 @@ from holdfast.runtime.schema_cassandra import all_kept
 from holdfast.runtime.stores import cluster_keyspace, replication_of, view_of
 from holdfast.settings import Settings, is_distributed, load
 from spark_analytics import __main__ as jobs
-from spark_analytics import analytics, batch, quality, rating, streaming
+from spark_analytics import analytics, batch, quality, rating
 from spark_analytics.period import period_of
 from spark_analytics.pod import MAIN
+from spark_analytics.streaming import job as streaming_job
+from spark_analytics.streaming.sources import UsageTopic
 from tests.helm.chart import (
     CHART,
     FILES,
@@ -230,7 +233,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
         parsed.append(options)
         return 0
 
-    for job in (batch, rating, analytics, quality, streaming):
+    for job in (batch, rating, analytics, quality, streaming_job):
         monkeypatch.setattr(job, "run", run)
         if hasattr(job, "input_bytes"):
             monkeypatch.setattr(job, "input_bytes", lambda options, lake: 0)
@@ -248,7 +251,7 @@ def start_jobs(arguments: list[str], pod: Pod, number: int = 0) -> int:
 
 
 def test_the_jobs_get_options_that_they_understand(
-    parsed: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
+    parsed: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lakes: list[str] = []
     monkeypatch.setattr(jobs, "Lake", lakes.append)
@@ -272,10 +275,15 @@ def test_the_jobs_get_options_that_they_understand(
     assert months[0].next == months[1]
     assert all(options.plan and options.accounts for options in parsed if options.job != "check")
     assert (parsed[-1].every, parsed[-1].once, parsed[-1].budgets.name) == (60, False, "budgets.yaml")
+    source = streaming_job.source_of(parsed[-1], Lake(str(tmp_path)), {})
+    assert isinstance(source, UsageTopic)
+    assert (source.servers, source.topic) == ("queues:9092", "holdfast-usage")
     (stream,) = (pod for pod in pods(rendered("many-everything")) if pod.component == "stream")
     secrets = [source["secretRef"]["name"] for source in stream.containers[0]["envFrom"]]
     assert secrets == ["given-lake", "given-webhook"]
-    assert streaming.webhook_of(parsed[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
+    assert (
+        streaming_job.webhook_of(parsed[-1], {"HOLDFAST_ALERT_WEBHOOK": "https://a.example/"}) == "https://a.example/"
+    )
 
 
 def test_the_stream_of_the_operator_gets_options_that_it_understands(parsed: list[argparse.Namespace]) -> None:

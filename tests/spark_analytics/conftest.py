@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A marker of the test's own keeps its seconds; the one that is added here would hide it.
     """
     for item in items:
-        if item.path.parent == HERE:
+        if HERE in item.path.parents:
             own = item.get_closest_marker("timeout")
             seconds = () if own is None else own.args
             item.add_marker(pytest.mark.timeout(*seconds, func_only=True))

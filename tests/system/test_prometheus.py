@@ -101,7 +101,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     ports = free_port(), free_port()
     cert, key = folder / "cert.pem", folder / "key.pem"
     make_pair().write(cert, key)
-    small = {"SEGMENT_BYTES": str(1 << 21), "USAGE": "on"}
+    small = {"SEGMENT_BYTES": str(1 << 21), "USAGE": "on", "USAGE_STREAM": "holdfast-usage"}
     several = Several(
         folder / "several",
         {**small, "HEALTH_LISTEN": f"127.0.0.1:{ports[0]}", "BACKENDS": "2", "KAFKA_PORT": str(free_port())},

@@ -12,6 +12,7 @@ import pytest
 
 from billing.lake import uploader as module
 from billing.lake.lake import Lake, table_of
+from billing.lake.outbox import Outbox
 from billing.lake.uploader import UsageUploader
 from billing.metering.buffers import Buffer, BufferHeader
 from billing.metering.spool import waiting
@@ -123,3 +124,26 @@ async def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest
     hangs.chmod(0o700)
     with pytest.raises(TimeoutError):
         await UsageUploader(tmp_path, str(tmp_path / "lake"), 60, (str(hangs),)).upload()
+
+
+async def test_records_go_to_the_outbox_too_and_its_publisher_is_woken(tmp_path: Path) -> None:
+    outbox, woken = Outbox(tmp_path / "outbox", 1 << 20), 0
+
+    def wake() -> None:
+        nonlocal woken
+        woken += 1
+
+    count(tmp_path / "spool", 1, keys=2)
+    uploader = UsageUploader(tmp_path / "spool", str(tmp_path / "lake"), 60, outbox=outbox, on_uploaded=wake)
+    assert await uploader.upload()
+    assert (outbox.backlog().records, woken) == (2, 1)
+
+
+async def test_records_that_are_not_in_the_stream_are_logged_and_the_upload_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    count(tmp_path / "spool", 1, keys=2)
+    outbox = Outbox(tmp_path / "outbox", 1)
+    assert await UsageUploader(tmp_path / "spool", str(tmp_path / "lake"), 60, outbox=outbox).upload()
+    assert "usage is not in the usage stream: 2 records were dropped" in caplog.text
+    assert len(Lake(str(tmp_path / "lake")).paths("usage")) == 1

@@ -13,7 +13,9 @@ import pytest
 
 from auth.limits import Rate, TenantLimits
 from backend.api import Configure, NewMessage, Send
-from billing.metering.usage import UsageKey
+from billing.lake.outbox import Outbox
+from billing.metering.json_records import encode_calls
+from billing.metering.usage import COUNTS, UsageKey, UsageRecord
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.settings import FrontendSettings
@@ -26,6 +28,7 @@ from holdfast.settings import DeclaredQueue, Settings, SettingsError, load
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import QueueNotFound
 from tests.closing import closing
+from tests.servers.waiting import until
 from tests.tables import table
 
 ACCOUNT = "000000000000"
@@ -237,3 +240,19 @@ async def test_waiting_usage_files_are_logged_if_usage_is_off(
         meter.open("ListQueues", UsageKey(ACCOUNT, "", 0, "", "ListQueues"))
     async with start():
         assert f"1 usage files in {tmp_path / 'usage'} are not uploaded" in caplog.text
+
+
+async def test_what_waits_for_the_usage_stream_is_published_after_the_start(start: Start, tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "usage-stream", 1 << 20)
+    key = UsageKey(ACCOUNT, "q", 7, "standard", "SendMessage")
+    outbox.add(0, [encode_calls(UsageRecord("host", "00" * 8, 1, 0, 0, key, (1,) * len(COUNTS)))])
+    async with start(usage="on", usage_stream="usage", kafka_partitions=3) as (service, store):
+        assert service.app.services.publisher is not None
+        await until(lambda: outbox.backlog().files == 0)
+        assert (await store.streams.get_stream(ACCOUNT, "usage")).partitions == 3
+
+
+async def test_a_usage_stream_needs_usage(start: Start) -> None:
+    with pytest.raises(CannotStart, match="usage_stream needs usage records"):
+        async with start(usage_stream="usage"):
+            pass

@@ -36,7 +36,7 @@ from spark_analytics.session import session
 from tests.faults.campaign.forms import STARTUP
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
-from tests.system.metered_calls import Calls, MeteredCaller, calls_of, usage_in
+from tests.system.usage.metered_calls import Calls, MeteredCaller, calls_of, usage_in
 
 pytestmark = pytest.mark.long
 

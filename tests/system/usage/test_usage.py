@@ -13,7 +13,7 @@ from billing.lake.upload import main as seal
 from billing.metering.buffers import finished
 from tests.servers.server import ACCOUNT, Server
 from tests.servers.waiting import wait_until
-from tests.system.metered_calls import MeteredCaller, calls_of, usage_in
+from tests.system.usage.metered_calls import MeteredCaller, calls_of, usage_in
 
 CLIENTS = 4
 CALLS_BETWEEN = 150

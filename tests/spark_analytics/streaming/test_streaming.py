@@ -29,7 +29,10 @@ from billing.pricing.estimate import Prices
 from billing.pricing.plans import Customers
 from spark_analytics.__main__ import main
 from spark_analytics.batch import batch
-from spark_analytics.streaming import BatchFolder, start, used
+from spark_analytics.streaming.budget_watch import used
+from spark_analytics.streaming.fold import BatchFolder
+from spark_analytics.streaming.job import start
+from spark_analytics.streaming.sources import LakeFiles
 from tests.billing.books import book
 from tests.spark_analytics import lakes
 
@@ -76,7 +79,7 @@ def run(spark: SparkSession, lake: Lake, folder: BatchFolder | None = None, file
     """The stream, over all that has arrived."""
     folder = folder or BatchFolder(spark, lake, LATE_AFTER, lambda: NOON)
     checkpoint = f"{lake.root}/checkpoint"
-    query = start(spark, lake, checkpoint, folder, LATE_AFTER, None, files_max=files_max, partitions=2)
+    query = start(spark, LakeFiles(lake, files_max), checkpoint, folder, LATE_AFTER, None, partitions=2)
     try:
         query.awaitTermination()
     finally:
