@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from auth.lookup import not_active
-from backend.api import BackendError
 from frontend.request.access import in_prefixes
 from frontend.request.request import Call, Members
 from frontend.sns.actions import paging
@@ -20,10 +19,11 @@ from frontend.sns.protocol.errors import (
     topic_does_not_exist,
 )
 from frontend.sns.topics import attributes, policies
+from frontend.sns.topics.deletion import delete_topic_of
 from frontend.sns.topics.view import TopicUpdate, TopicView
 from frontend.sqs.protocol.errors import OPT_IN_REQUIRED, SERVICE_UNAVAILABLE, SqsError
 from metadata_service.clusters.policy import NoCluster
-from metadata_service.store import QueueNotFound, TooManyTopics, TopicExists, TopicNotFound
+from metadata_service.store import TooManyTopics, TopicExists, TopicNotFound
 from metadata_service.topics import NewTopic, Topic, hidden_queue_name
 
 
@@ -109,18 +109,8 @@ async def delete_topic(context: SnsContext, call: Call, members: Members) -> Non
         if error.kind is NOT_FOUND:
             return  # as SNS does: deletion is idempotent
         raise
-    topic = view.topic
-    with suppress(QueueNotFound, TopicNotFound):
-        hidden = await context.services.metadata.get(topic.account, hidden_queue_name(topic.name))
-        await context.topics.client.delete(topic)
-        context.services.metadata.invalidate(hidden.account, hidden.name)
-        try:
-            await context.base.queues.drop(context.base.queues.view(hidden))
-        except BackendError:
-            # It is deleted once the metadata says so; the backend drops the rest when it next starts.
-            context.base.log.warning(
-                "%s the publications of deleted topic %r are still stored", call.request_id, topic.name
-            )
+    with suppress(TopicNotFound):  # another call has deleted it
+        await delete_topic_of(context.services, context.topics.client, context.base.queues, view.topic)
 
 
 async def list_topics(context: SnsContext, call: Call, members: Members) -> Members:

@@ -161,6 +161,21 @@ class SnsCaseRun:
             if problems:
                 raise CaseFailed(f"{self._case.name} step {number}: " + "\n".join(problems))
 
+    async def outcome(self, action: str, params: dict[str, Any], topic: str, queue: str) -> str:
+        """Code of the answer to a call on a topic and a queue that are made for it: "ok", or that of the error; after
+        "entry" that of the only entry of a batch."""
+        names = self._variables
+        names["fresh"] = f"fresh-{topic}"
+        names["t"] = (await self._made("CreateTopic", {"Name": topic}))["TopicArn"]
+        names["q"] = f"arn:aws:sqs:{names['region']}:{KEY.account}:{queue}"
+        members = {"TopicArn": names["t"], "Protocol": "sqs", "Endpoint": names["q"]}
+        names["t_q"] = (await self._made("Subscribe", members))["SubscriptionArn"]
+        status, answer = await self._call(action, self._resolve(params), KEY)
+        if status != 200:
+            assert status < 500, answer
+            return str(answer["Error"]["Code"])
+        return f"entry {answer['Failed'][0]['Code']}" if answer.get("Failed") else "ok"
+
     async def _set_up(self) -> None:
         await add_callers(self._service)
         names, case, given = self._variables, self._case, self._resolve
