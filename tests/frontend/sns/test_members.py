@@ -55,7 +55,7 @@ def changed(params: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def variants(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """What is changed, the params, and the expectation."""
+    """Variants of a call: a description, the params, and the expectation."""
     yield "nothing", row["params"], row.get("refused", "ok")
     for path, about in row["members"].items():
         yield f"{path} is missing", changed(row["params"], path, None), about["missing"]
