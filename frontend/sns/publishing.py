@@ -7,17 +7,14 @@ SNS's JSON, or the message as it was published.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from typing import Any
-
 from backend.api import Delivery, NewMessage, Publication, Publish, Send, SendResult
 from frontend.queues import payload
 from frontend.queues.encryption import DeliveredMessage, with_account
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
-from frontend.request.request import Call
+from frontend.request.request import Call, Members, Retry
 from frontend.sns.messages import rendering
 from frontend.sns.messages.arn import SubscriptionArn, topic_arn
 from frontend.sns.messages.publication import decode_publication, encode_publication
@@ -37,20 +34,21 @@ class QueuePublisher:
         self._context = context
         self._queues = context.queues
 
+    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
+        view = await self._hidden_queue(topic)
+        return self._context.retries.of(dict(call.scope["headers"]), call.principal, view, members)
+
     async def publish(
         self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
     ) -> Sequence[PublicationOutcome | Exception]:
         view = await self._hidden_queue(topic)
-        retry = self._context.retries.of(
-            dict(call.scope["headers"]), call.principal, view, {"": [_identity(one) for one in publications]}
-        )
+        retry = call.retry
         encrypt = await self._context.encryption.ready_for(topic.topic.account, topic.key_name, len(publications))
         stored = [
             Publication(
                 with_account(topic.topic.account, encrypt(encode_publication(one.content))),
                 None,
                 one.group,
-                message_id=uuid.UUID(one.content.message_id).bytes,
                 deliveries=[self._delivery(delivery, one) for delivery in one.deliveries],
             )
             for one in publications
@@ -63,7 +61,7 @@ class QueuePublisher:
             if retry is not None:
                 message.retry = retry.of(place)
         results = await self._context.retries.store(retry, view, Publish(view.target, stored))
-        return [_outcome(result, topic) for result in results]
+        return [_outcome(one, result, topic) for one, result in zip(publications, results, strict=True)]
 
     async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
         encoded = body.encode()
@@ -93,14 +91,8 @@ class QueuePublisher:
         return Delivery(target, planned.subscription_id, planned.raw, token, also)
 
 
-def _identity(publication: PreparedPublication) -> list[Any]:
-    """Return the members of a publication by which a repeated call is told from another one."""
-    content = publication.content
-    return [content.message, content.subject, content.attributes, publication.group, publication.deduplication_id]
-
-
-def _outcome(result: SendResult, topic: TopicView) -> PublicationOutcome:
-    return PublicationOutcome(result.message_id, f"{result.number:020d}" if topic.fifo else None)
+def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicView) -> PublicationOutcome:
+    return PublicationOutcome(publication.content.message_id, f"{result.number:020d}" if topic.fifo else None)
 
 
 def render(delivered: DeliveredMessage) -> Payload:

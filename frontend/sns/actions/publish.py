@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 from backend.api import BackendError
 from frontend.request.request import Call, Members
@@ -33,8 +33,9 @@ async def publish(context: SnsContext, call: Call, members: Members) -> Members:
     view = await _topic(context, call, _target(members))
     message = publication.read_publication(members, view.rules)
     publication.check_size(message.size)
+    call.retry = await context.sender.retry_of(call, view, members)
     subscriptions = await context.topics.subscriptions(view)
-    prepared = await _prepared(context, call, view, subscriptions, message)
+    prepared = await _prepared(context, call, view, subscriptions, message, 0)
     (outcome,) = await context.sender.publish(call, view, [prepared])
     if isinstance(outcome, Exception):
         raise outcome
@@ -59,8 +60,12 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
             failed.append(_failure(entry["Id"], error))
     if sum(message.size for message in messages.values()) > limits.MESSAGE_BYTES_MAX:
         raise SqsError(BATCH_REQUEST_TOO_LONG)
+    call.retry = await context.sender.retry_of(call, view, members)
     subscriptions = await context.topics.subscriptions(view)
-    prepared = [await _prepared(context, call, view, subscriptions, message) for message in messages.values()]
+    prepared = [
+        await _prepared(context, call, view, subscriptions, message, place)
+        for place, message in enumerate(messages.values())
+    ]
     outcomes = await context.sender.publish(call, view, prepared) if prepared else ()
     successful: list[Members] = []
     for entry_id, outcome in zip(messages, outcomes, strict=True):
@@ -113,7 +118,9 @@ async def _prepared(
     view: TopicView,
     subscriptions: Sequence[SubscriptionView],
     message: PublishedMessage,
+    place: int,
 ) -> PreparedPublication:
+    """``place``: that of the publication among those of the call that are stored."""
     deliveries = await context.planner.plan(view, subscriptions, message)
     deduplication = ""
     if view.fifo:
@@ -121,7 +128,7 @@ async def _prepared(
     content = PublicationContent(
         PUBLICATION_FORMAT,
         str(view.arn),
-        str(uuid.uuid4()),
+        _message_id(call, place),
         context.services.now_ms(),
         message.message,
         message.subject,
@@ -135,6 +142,13 @@ async def _prepared(
         content.certificate = signer.certificate
         content.signature = await signer.sign(rendering.signed_notification(content), view.signature_version)
     return PreparedPublication(content, deliveries, message.group, deduplication, message.size)
+
+
+def _message_id(call: Call, place: int) -> str:
+    """The id of a publication: random, or for a call with a token that of each of its repetitions."""
+    if call.retry is None:
+        return str(uuid.uuid4())
+    return str(uuid.UUID(bytes=blake2b(call.retry.of(place), digest_size=16).digest(), version=4))
 
 
 def _wants_envelope(deliveries: Sequence[PlannedDelivery]) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
-from frontend.request.request import Call
+from frontend.request.request import Call, Members, Retry
 from frontend.services import Services
 from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
@@ -69,13 +69,16 @@ class PublicationOutcome(NamedTuple):
     """Outcome of storing a publication."""
 
     message_id: str
-    """Id of the publication; of a repeated one that of the first."""
+    """Id of the publication, also of one that was not stored because its deduplication id was seen."""
     sequence_number: str | None
     """20 digits, for FIFO topics."""
 
 
 class PublicationSender(Protocol):
     """Stores publications, and carries them to their queues."""
+
+    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
+        """The token of a call that publishes; None: it has none.  Raises InvalidParameterValue."""
 
     async def publish(
         self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]

@@ -44,7 +44,7 @@ import yaml
 from auth.credentials import AccessKey
 from backend.api import Unavailable
 from frontend.queues.view import QueueView
-from frontend.request.request import Call
+from frontend.request.request import Call, Members, Retry
 from frontend.sns.topics.deliveries import PreparedPublication, PublicationOutcome
 from frontend.sns.topics.view import TopicView
 from tests.behaviour.cases import resolve
@@ -83,6 +83,9 @@ class RecordingSender:
         self.confirmations: list[dict[str, Any]] = []
         self.fails: Exception | None = None
         self._count = 0
+
+    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
+        return None
 
     async def publish(
         self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
