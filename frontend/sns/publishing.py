@@ -8,6 +8,7 @@ SNS's JSON, or the message as it was published.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from backend.api import Delivery, NewMessage, Publication, Publish, Send, SendResult
 from frontend.queues import payload
 from frontend.queues.encryption import DeliveredMessage, with_account

@@ -62,13 +62,6 @@ async def test_calls_of_sqs_are_as_they_were(sns: FrontendService) -> None:
     assert (await post(sns, {"Action": "ListQueues", "Version": "2012-11-05"}, "sqs")).status == 200
 
 
-async def test_without_a_sender_nothing_belongs_to_sns(service: FrontendService) -> None:
-    answer = await post(service, {"Action": "ListTopics", **SNS_VERSION})
-    assert (answer.status, answer.code) == (403, "SignatureDoesNotMatch")
-    assert (await post(service, {"Action": "ListTopics", **SNS_VERSION}, "sqs")).code == "NoSuchVersion"
-    assert b"UnknownOperation" in (await service.unsigned("GET", "/SimpleNotificationService-x.pem", b"", {})).content
-
-
 @pytest.mark.parametrize("action", ["Unsubscribe&SubscriptionArn=x", "ConfirmSubscription&TopicArn=t&Token=x"])
 async def test_links_in_messages_work_without_a_version_and_a_signature(sns: FrontendService, action: str) -> None:
     answer = await get(sns, f"Action={action}")
