@@ -137,7 +137,7 @@ class CommandHandlers:
             Drop: self.drop,
             Purge: self.purge,
             Send: self.send,
-            Publish: self.publish,
+            Publish: self.send,
             Receive: self.receive,
             Watch: self.watch,
             Release: self.release,
@@ -189,13 +189,6 @@ class CommandHandlers:
             await (barrier if traces.current.get() is None else timed(barrier))
         return answers
 
-    async def publish(self, command: Publish) -> list[SendResult]:
-        partition = self._find(command.target)
-        try:
-            return await self.send(command)
-        finally:  # what was stored is delivered, also if the caller has left
-            self._wake_fanout(partition)
-
     def _store(self, command: Send | Publish) -> tuple[OpenPartition, list[SendResult]]:
         """Append the messages; return their partition and the answers.
 
@@ -204,9 +197,10 @@ class CommandHandlers:
         partition = self._find(command.target)
         now = partition.clock()
         queue = partition.queue
-        written, answers = (
-            queue.send(command.messages, now) if type(command) is Send else queue.publish(command.messages, now)  # type: ignore[arg-type]
-        )
+        if type(command) is Send:
+            written, answers = queue.send(command.messages, now)
+        else:
+            written, answers = queue.publish(command.messages, now)  # type: ignore[arg-type]
         stored = stored_bytes = 0
         if written:  # a repeat of a stored message is answered even without memory or replicas
             if self._memory.full:
@@ -224,6 +218,8 @@ class CommandHandlers:
             except StorageFull as full:
                 raise SpaceNeeded(full, _size_of(written)) from None
             self._payload_cache.keep(partition, written)
+            if partition.fold.publications:
+                self._wake_fanout(partition)  # deliveries on this node share the row, if the disk is busy
             if stored:
                 partition.sent += stored
                 partition.sent_bytes += stored_bytes

@@ -359,6 +359,19 @@ def test_lost_answers_deliver_nothing_twice(fleet: Fleet) -> None:
     assert in_queues(fleet, targets) == [[b"%d" % n for n in range(9)]] * 4
 
 
+def test_a_publication_leaves_only_durably(fleet: Fleet) -> None:
+    route, topic, targets = two_nodes(fleet)
+    fleet.processes["one"].latency_seconds = (10.0, 10.0)
+    before = route.calls
+    publishing = fleet.loop.create_task(fleet.nodes["one"].call(api.Publish(topic, [publication(b"news", *targets)])))
+    fleet.loop.run_for(5)
+    assert not publishing.done()
+    assert route.calls == before
+    fleet.processes["one"].latency_seconds = (0.0001, 0.0002)
+    fleet.loop.until(lambda: publishing.done() and delivered(fleet), 60)
+    assert in_queues(fleet, targets) == [[b"news"]] * 4
+
+
 def test_a_topic_moves_to_another_node_between_the_steps(fleet: Fleet) -> None:
     route, topic, targets = two_nodes(fleet)
     route.lose_answers = 1_000
