@@ -87,7 +87,9 @@ class QueuePublisher:
 
     def _delivery(self, planned: PlannedDelivery, publication: PreparedPublication) -> Delivery:
         view = planned.queue
-        token, also = view.tokens(publication.group, publication.deduplication_id) if view.fifo else (None, None)
+        token, also = None, None
+        if view.fifo and not planned.dead_letter:  # a dead-letter queue gets each of them
+            token, also = view.tokens(publication.group, publication.deduplication_id)
         target = self._queues.target_of_send(view, publication.group)
         return Delivery(target, planned.subscription_id, planned.raw, token, also)
 
