@@ -241,6 +241,31 @@ class NewMessage(msgspec.Struct, array_like=True):
     """
 
 
+class Delivery(msgspec.Struct, frozen=True, array_like=True):
+    """A delivery of a publication to one subscription."""
+
+    target: Target
+    """The partition of the destination, chosen as for a send.  If it drains before the message is there, the delivery
+    goes to another partition of the queue.
+    """
+    subscription: bytes
+    """16 bytes: the subscription's id."""
+    raw: bool = False
+    token: bytes | None = None
+    """16 bytes: the deduplication id in a FIFO destination.  A delivery whose token was seen there is not stored."""
+    also: bytes | None = None
+    """Another token to look up there, but not to store."""
+
+
+class Publication(NewMessage, array_like=True):
+    """One message to be delivered to several queues; its delay is ignored.
+
+    Its message id is not that of the delivered messages: each gets an id of its own.
+    """
+
+    deliveries: list[Delivery] = []
+
+
 class SendResult(msgspec.Struct, array_like=True):
     """The answer to one :class:`NewMessage`, also to a repeated one."""
 
@@ -284,6 +309,9 @@ class ReceivedMessage(msgspec.Struct, array_like=True):
     group: str | None = None
     origin: str | None = None
     """ARN of the source queue, if this message is a dead letter."""
+    subscription: bytes | None = None
+    """The subscription's id, if the message was delivered to one; its payload is the publication's."""
+    raw: bool = False
 
 
 class HandleOutcome(enum.IntEnum):
@@ -332,6 +360,9 @@ class Peeked(msgspec.Struct, array_like=True):
     group: str | None = None
     origin: str | None = None
     """ARN of the source queue, if this message is a dead letter."""
+    subscription: bytes | None = None
+    """The subscription's id, if the message was delivered to one; its payload is the publication's."""
+    raw: bool = False
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -382,6 +413,12 @@ class Measures(msgspec.Struct, array_like=True):
     """Standard queues with groups: groups that are served last because they exceed their share."""
     visible_quiet: int | None = None
     """Visible messages that belong to no such group."""
+    pending_deliveries: int = 0
+    """Deliveries of publications that are still to be made."""
+    dropped_deliveries: int = 0
+    """Deliveries given up since the partition exists: their publication was older than the retention, or unreadable.
+    Those to deleted queues do not count.
+    """
 
 
 class MoveTask(msgspec.Struct, array_like=True):
@@ -446,6 +483,14 @@ class Transfer(msgspec.Struct, array_like=True):
     receives: int = 0
     """Receives of a dead letter so far; ``first_received_ms`` is the time of the first."""
     first_received_ms: int = 0
+    subscription: bytes | None = None
+    """The subscription's id, of a delivery of a publication, and of a message that was one."""
+    raw: bool = False
+    published: bool = False
+    """True for a delivery of a publication: the destination's delay applies, and in a FIFO queue its tokens."""
+    token: bytes | None = None
+    also: bytes | None = None
+    """Tokens as in :class:`Delivery`."""
 
 
 # --- commands ----------------------------------------------------------------------------------------
@@ -585,6 +630,18 @@ class Send(MessageCommand[list[SendResult]]):
 
     KIND: ClassVar[int] = 35
     messages: Sequence[NewMessage]
+
+
+class Publish(MessageCommand[list[SendResult]]):
+    """Store publications, which are delivered in the background; if refused, none is stored.
+
+    Like :class:`Send` in all else: tokens, errors, durability and the choice of the partition.  The messages are not
+    received from this queue.  Each delivery is made exactly once, unless the destination is deleted or the publication
+    is older than the retention of this queue; in a FIFO queue those of a group in order, for each destination.
+    """
+
+    KIND: ClassVar[int] = 55
+    messages: Sequence[Publication]
 
 
 class Receive(MessageCommand[list[ReceivedMessage]]):

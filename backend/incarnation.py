@@ -22,6 +22,7 @@ from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peers import Peers
+from backend.serving.publications.fanout import Fanout
 from backend.serving.shards import Shard, Shards
 from backend.serving.stream_partition import OpenGroup, StreamPartition
 from backend.serving.streams.batch_reader import BatchReader
@@ -67,6 +68,9 @@ class Incarnation:
         self.transfers = TransferWorker(
             shards, self.writer, self.wakeups, self.payload_cache, self.peers, resolver, tasks
         )
+        self.fanout = Fanout(
+            shards, self.writer, self.wakeups, self.payload_cache, self.memory, self.peers, resolver, tasks
+        )
         self.token_import = TokenImport(self.writer, self.peers, resolver, tasks)
         self.orphan_collector = OrphanCollector(shards, self.writer, self, resolver, tasks)
         self.binder = Binder(log, shards, self.writer, extents)
@@ -83,6 +87,7 @@ class Incarnation:
             self.payload_cache,
             self.memory,
             self.transfers,
+            self.fanout.wake,
             self.token_import,
             self.orphan_collector,
             {**self.streams.handlers, **self.groups.handlers},
@@ -105,6 +110,7 @@ class Incarnation:
         """Start serving these partitions: resume everything that was in progress in them."""
         for partition in partitions:
             self.transfers.wake(partition)
+            self.fanout.wake(partition)
             self.token_import.wake(partition)
             self.wakeups.changed(partition)
         for stream in streams:
@@ -133,7 +139,12 @@ class Incarnation:
                 stream.cancel_timer()
         for partition in partitions:
             partition.fold.advance(now)  # storage usage is metered until now
-            for task in (partition.transfer_task, partition.move_worker, partition.token_import_task):
+            for task in (
+                partition.transfer_task,
+                partition.fanout_task,
+                partition.move_worker,
+                partition.token_import_task,
+            ):
                 if task is not None:
                     task.cancel()
             end_waits(partition, gone)

@@ -6,7 +6,7 @@ rest is a FastAPI application, whose part under ``/v1/`` has its own entry.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from frontend import sts
@@ -17,10 +17,14 @@ from frontend.rest import app
 from frontend.rest.endpoint import PREFIX, RestEndpoint
 from frontend.rest.resources.routers import create_routers
 from frontend.services import Services
+from frontend.sns.endpoint import CERTIFICATE_PREFIX, Sns
+from frontend.sns.publishing import QueuePublisher, render
+from frontend.sns.topics.deliveries import PublicationSender
 from frontend.sqs.actions.queues import auto_create_queue
-from frontend.sqs.endpoint import SqsEndpoint
+from frontend.sqs.endpoint import QueryService, SqsEndpoint
 from frontend.sqs.operations import OPERATIONS
 
+SenderOf = Callable[[Context], PublicationSender]
 DRAIN_SECONDS = 10.0
 """Time limit for sends that were answered before the backend has answered."""
 
@@ -28,11 +32,17 @@ DRAIN_SECONDS = 10.0
 class FrontendApp:
     """ASGI callable created by :func:`create_app`, with draining."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, sender_of: SenderOf) -> None:
+        """``sender_of``: makes the sender of publications.  Without topics in the services, SNS is not served."""
         self.services = services
-        self.context = Context(services)
+        self.context = Context(services, render)
         self.pipeline = Pipeline(self.context, OPERATIONS, auto_create_queue)
-        self.sqs = SqsEndpoint(self.pipeline, sts.Sts(self.pipeline))
+        others: list[QueryService] = [sts.Sts(self.pipeline)]
+        self.sns: Sns | None = None
+        if services.topics is not None:
+            self.sns = Sns(self.pipeline, services.topics, sender_of(self.context))
+            others.append(self.sns)
+        self.sqs = SqsEndpoint(self.pipeline, *others)
         self.rest = app.create_rest(services, create_routers(self.context))
         self.v1 = RestEndpoint(self.pipeline, self.rest)
 
@@ -45,6 +55,8 @@ class FrontendApp:
             return self.v1(scope, receive, send)
         if path in app.PATHS and scope["method"] in ("GET", "HEAD"):
             return self.rest(scope, receive, send)
+        if self.sns is not None and path.startswith(CERTIFICATE_PREFIX) and scope["method"] in ("GET", "HEAD"):
+            return self.sns.send_certificate(scope, receive, send)
         return self.sqs(scope, receive, send)
 
     def start_drain(self) -> None:
@@ -56,6 +68,6 @@ class FrontendApp:
         await self.context.unacknowledged.drain(DRAIN_SECONDS)
 
 
-def create_app(services: Services) -> FrontendApp:
-    """Create the application over these services."""
-    return FrontendApp(services)
+def create_app(services: Services, sender_of: SenderOf = QueuePublisher) -> FrontendApp:
+    """Create the application over these services, with this sender of publications."""
+    return FrontendApp(services, sender_of)

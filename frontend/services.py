@@ -24,6 +24,7 @@ from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.models import ClusterReport
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
+from metadata_service.nodes.cached_topics import TopicClient
 from ratelimit.limiter import BaseLimiter, Limiter
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class Services:
     clock: Callable[[], float] = time.time
     """Seconds since the epoch: for signatures, and for the times of queues."""
     streams: StreamClient | None = None
-    """Streams (topics); None: there are none."""
+    """Streams (Kafka's topics); None: there are none."""
+    topics: TopicClient | None = None
+    """Topics of SNS's protocol; None: there are none."""
     polls: LongPolls = field(default_factory=LongPolls)
     serving: Callable[[], bool] = lambda: True
     """Function that returns True while the backend takes calls."""

@@ -30,7 +30,7 @@ from auth.tokens.sessions import SECONDS_MAX, SECONDS_MIN, Session
 from frontend.bearers import Caller, Outside
 from frontend.query.parameters import Parameters
 from frontend.request.pipeline import Pipeline
-from frontend.request.request import Call, ClientRequest
+from frontend.request.request import Call, ClientRequest, Format
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, REQUEST_TOO_LARGE, ErrorKind, SqsError
 from telemetry.texts import shown
 
@@ -62,11 +62,15 @@ T = TypeVar("T")
 class Sts:
     """Answers the calls of version 2011-06-15."""
 
-    version = VERSION
+    format = Format.STS
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._services = pipeline.services
+
+    def serves(self, request: ClientRequest, parameters: Parameters) -> bool:
+        """True for a call of STS's version."""
+        return parameters.get("Version") == VERSION
 
     async def answer(self, request: ClientRequest, parameters: Parameters, body: bytes) -> bytes:
         """Answer a call in XML; a started session is in the audit log by then.
@@ -86,6 +90,10 @@ class Sts:
             f'<{action}Response xmlns="{NAMESPACE}"><{action}Result>{result}</{action}Result>'
             f"<ResponseMetadata><RequestId>{call.request_id}</RequestId></ResponseMetadata></{action}Response>"
         ).encode()
+
+    def in_own_terms(self, error: SqsError) -> SqsError:
+        """The error itself: those that STS words otherwise are raised so."""
+        return error
 
     def write_error(self, error: SqsError, request_id: str) -> bytes:
         """Encode an error in STS's format."""

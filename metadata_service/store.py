@@ -28,6 +28,14 @@ from metadata_service.models import (
     ShardEntry,
 )
 from metadata_service.streams import NewStream, Stream
+from metadata_service.topics import (
+    NewSubscription,
+    NewTopic,
+    Subscription,
+    SubscriptionChange,
+    SubscriptionPage,
+    Topic,
+)
 
 
 class StoreError(Exception):
@@ -80,6 +88,42 @@ class StreamExists(StoreError):
 
 class TooManyStreams(StoreError):
     """The account has reached its maximum number of streams, or of partitions in them."""
+
+
+class TopicNotFound(StoreError):
+    """The topic does not exist."""
+
+
+class TopicExists(StoreError):
+    """The account has a topic of this name: ``topic``."""
+
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(f"topic {topic.name!r} exists")
+        self.topic = topic
+
+
+class TooManyTopics(StoreError):
+    """The account has reached its maximum number of topics."""
+
+
+class SubscriptionNotFound(StoreError):
+    """The subscription does not exist."""
+
+
+class SubscriptionExists(StoreError):
+    """The endpoint has a subscription to the topic: ``subscription``."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(f"subscription {subscription.subscription_id.hex()} exists")
+        self.subscription = subscription
+
+
+class TooManySubscriptions(StoreError):
+    """The topic has reached its maximum number of subscriptions."""
+
+
+class TooManyFilterPolicies(StoreError):
+    """The topic has reached its maximum number of subscriptions with a filter policy."""
 
 
 class ConditionFailed(StoreError, Conflict):
@@ -210,6 +254,85 @@ class StreamStore(Protocol):
         """
 
 
+class TopicStore(Protocol):
+    """Topics of SNS's protocol with their subscriptions.  Names are unique in an account, apart from those of queues
+    and streams."""
+
+    async def create_topic(self, new: NewTopic) -> Topic:
+        """Create a topic, together with its hidden queue.
+
+        Raises :class:`TopicExists`, and :class:`TooManyTopics` if the account has ``new.topics_max`` already.
+        """
+
+    async def get_topic(self, account: str, name: str) -> Topic:
+        """Read a topic.  Raises :class:`TopicNotFound`."""
+
+    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
+        """At most ``limit`` topics whose names are greater than ``after``, in code point order of the names.
+
+        The cost depends only on ``limit``.
+        """
+
+    async def update_topic(
+        self,
+        topic_id: int,
+        version: int,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Topic:
+        """Replace all attributes, all tags; None leaves them unchanged.
+
+        Raises :class:`TopicNotFound`, and :class:`ConditionFailed` unless the topic still has ``version``.
+        """
+
+    async def delete_topic(self, topic_id: int) -> Topic:
+        """Delete a topic with its subscriptions and its hidden queue, and return its last state.
+
+        Its name is free at once.  Raises :class:`TopicNotFound`.
+        """
+
+    async def create_subscription(self, new: NewSubscription) -> Subscription:
+        """Create a subscription with a new id.
+
+        Raises :class:`TopicNotFound`, :class:`SubscriptionExists` if the endpoint has one to the topic,
+        :class:`TooManySubscriptions` and :class:`TooManyFilterPolicies`.
+        """
+
+    async def get_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
+        """Read a subscription.  Raises :class:`SubscriptionNotFound`."""
+
+    async def topic_subscriptions(self, topic_id: int, *, after: bytes = b"", limit: int) -> list[Subscription]:
+        """At most ``limit`` subscriptions to a topic whose ids are greater than ``after``, ordered by id.
+
+        Empty if the topic does not exist.  The cost depends only on ``limit``.
+        """
+
+    async def owner_subscriptions(self, owner: str, *, after: str = "", limit: int) -> SubscriptionPage:
+        """At most ``limit`` subscriptions of an account, to topics of all accounts, in an order of the store's.
+
+        ``after``: position from the page before.  A page may have fewer than ``limit`` although others follow.
+        """
+
+    async def update_subscription(
+        self,
+        topic_id: int,
+        subscription_id: bytes,
+        version: int,
+        change: SubscriptionChange,
+        *,
+        filter_policies_max: int | None = None,
+    ) -> Subscription:
+        """Change a subscription.
+
+        Raises :class:`SubscriptionNotFound`, :class:`ConditionFailed` unless it still has ``version``, and
+        :class:`TooManyFilterPolicies` if it gets a filter policy and the topic has ``filter_policies_max`` of them.
+        """
+
+    async def delete_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
+        """Delete a subscription and return its last state.  Raises :class:`SubscriptionNotFound`."""
+
+
 class QueueChanges(NamedTuple):
     """Changes of queues and streams since an earlier poll."""
 
@@ -223,7 +346,7 @@ class ChangeStore(Protocol):
     """Change feed of a store that several processes have open."""
 
     async def queue_changes(self, after: int | None) -> QueueChanges:
-        """Queues and streams changed or deleted after the change ``after``; None: only the starting point.
+        """Queues, streams and topics changed or deleted after the change ``after``; None: only the starting point.
 
         It is not said which of them a name is: an account may have one of each.
         """
@@ -392,6 +515,9 @@ class MetadataStore(Protocol):
 
     @property
     def streams(self) -> StreamStore: ...
+
+    @property
+    def topics(self) -> TopicStore: ...
 
     @property
     def changes(self) -> ChangeStore: ...

@@ -1,4 +1,4 @@
-"""Policies of queues: documents in IAM's policy language, compiled once and then evaluated in microseconds.
+"""Policies of queues and topics: documents in IAM's policy language, compiled once and then evaluated in microseconds.
 
 A policy's result is :attr:`Decision.DENIED` when a matching statement denies, whatever others allow;
 :attr:`Decision.ALLOWED` when one allows; otherwise :attr:`Decision.SILENT`.  The caller of :meth:`Policy.decide`
@@ -6,14 +6,14 @@ handles SILENT.
 
 Every accepted policy can be evaluated; others are refused when the policy is set (:class:`PolicyError`):
 unknown elements and operators, unknown kinds of principals, malformed ARNs of principals, actions of another
-service, policy variables.  Two elements are accepted although they never match a request here, because many
-policies contain them: principals of AWS's services (``{"Service": …}``), and condition keys that a request does
-not have.
+service, policy variables.  Two elements are accepted although they match no request here, because many policies
+contain them: principals of AWS's services (``{"Service": …}``) other than those that the caller of
+:meth:`Policy.decide` names as :class:`ServicePrincipal`, and condition keys that a request does not have.
 
 Choices that the language leaves open:
 
 * An account, by its number or its ``root`` ARN, stands for every principal of the account.  A role stands for
-  all its sessions.  ``*`` stands for all callers, including unsigned requests.
+  all its sessions.  ``*`` stands for all callers, including unsigned requests and services.
 * ``NotPrincipal`` excludes exactly those that it names.
 * Batch calls are governed by their single action: ``SendMessage`` also allows ``SendMessageBatch``.  A
   statement with only batch actions would never match, and is refused.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from auth.policies.conditions import (
     Condition,
@@ -41,7 +41,7 @@ from auth.policies.conditions import (
 )
 from auth.principal import Principal
 
-__all__ = ["Decision", "Facts", "Policy", "PolicyError", "compile_policy"]
+__all__ = ["Decision", "Facts", "Policy", "PolicyCaller", "PolicyError", "ServicePrincipal", "compile_policy"]
 
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 _ROOT = re.compile(r"arn:aws:iam::([0-9]{12}):root\Z")
@@ -77,16 +77,28 @@ class Decision(Enum):
     SILENT = "silent"
 
 
+class ServicePrincipal(NamedTuple):
+    """A service that acts for a resource of its own, such as a topic that delivers messages."""
+
+    name: str
+    """Name in policies, such as ``sns.amazonaws.com``."""
+
+
+PolicyCaller = Principal | ServicePrincipal | None
+"""Caller of a request; None: it is not signed."""
+
+
 class _Principals:
     """The principals of a statement."""
 
-    __slots__ = ("_accounts", "_everybody", "_names", "_others", "count")
+    __slots__ = ("_accounts", "_everybody", "_names", "_others", "_services", "count")
 
     def __init__(self, given: object, *, others: bool) -> None:
         self._others = others
         self._everybody = False
         self._accounts: set[str] = set()
         self._names: set[str] = set()
+        self._services: set[str] = set()
         self.count = 0
         if given == "*":
             self._everybody = True
@@ -98,7 +110,7 @@ class _Principals:
                 self.count += 1
                 self._add(kind, value)
 
-    def __contains__(self, who: Principal | None) -> bool:
+    def __contains__(self, who: PolicyCaller) -> bool:
         return self._named(who) is not self._others
 
     @property
@@ -106,17 +118,20 @@ class _Principals:
         """True if unsigned callers are among them."""
         return self._everybody is not self._others
 
-    def _named(self, who: Principal | None) -> bool:
+    def _named(self, who: PolicyCaller) -> bool:
         if self._everybody:
             return True
         if who is None:
             return False
+        if isinstance(who, ServicePrincipal):
+            return who.name in self._services
         return who.account in self._accounts or who.arn in self._names or role_arn(who.arn) in self._names
 
     def _add(self, kind: str, value: str) -> None:
         if kind == "Service":
             if not _SERVICE.match(value):
                 raise PolicyError(f"{shown(value)} is not the name of a service.")
+            self._services.add(value)
         elif kind != "AWS":
             raise PolicyError(f"Principals of the kind {shown(kind)} are not known to this service.")
         elif value == "*":
@@ -137,7 +152,7 @@ class _Principals:
 class _Statement:
     __slots__ = ("actions", "conditions", "denies", "principals", "resources", "resources_others")
 
-    def __init__(self, given: dict[str, Any], actions: Iterable[str]) -> None:
+    def __init__(self, given: dict[str, Any], actions: frozenset[str], service: str) -> None:
         _only(given, _OF_STATEMENT, "statement")
         if given.get("Effect") not in ("Allow", "Deny"):
             raise PolicyError("A statement needs an Effect, Allow or Deny.")
@@ -145,7 +160,7 @@ class _Statement:
         name, others = _one_of(given, "Principal", "NotPrincipal")
         self.principals = _Principals(given[name], others=others)
         name, others = _one_of(given, "Action", "NotAction")
-        self.actions = _actions(_strings(given[name], name), frozenset(actions), others=others)
+        self.actions = _actions(_strings(given[name], name), actions, service, others=others)
         self.resources: list[Matcher] | None = None
         self.resources_others = False
         if "Resource" in given or "NotResource" in given:
@@ -153,7 +168,7 @@ class _Statement:
             self.resources = [_resource(text) for text in _strings(given[name], name)]
         self.conditions = _conditions(given.get("Condition", {}))
 
-    def fits(self, who: Principal | None, action: str, resource: str, facts: Facts) -> bool:
+    def fits(self, who: PolicyCaller, action: str, resource: str, facts: Facts) -> bool:
         if action not in self.actions or who not in self.principals:
             return False
         if self.resources is not None and any(match(resource) for match in self.resources) is self.resources_others:
@@ -175,7 +190,7 @@ class Policy:
         self.statements = len(statements)
         self.principals_max = max((statement.principals.count for statement in statements), default=0)
 
-    def decide(self, who: Principal | None, action: str, resource: str, facts: Facts) -> Decision:
+    def decide(self, who: PolicyCaller, action: str, resource: str, facts: Facts) -> Decision:
         """Evaluate a request.  ``who`` is None for an unsigned one; ``action`` is the plain name of a governed
         action.
 
@@ -198,8 +213,8 @@ NO_STATEMENTS = Policy([])
 """A policy without any statement."""
 
 
-def compile_policy(document: object, actions: Iterable[str]) -> Policy:
-    """Compile the policy of a JSON document.  ``actions`` are the plain names of all governed actions.
+def compile_policy(document: object, actions: Iterable[str], service: str = "sqs") -> Policy:
+    """Compile the policy of a JSON document.  ``actions`` are the plain names of all governed actions of the service.
 
     Raises PolicyError.
     """
@@ -227,7 +242,7 @@ def compile_policy(document: object, actions: Iterable[str]) -> Policy:
         seen.add(sid)
         if document.get("Version") == _VERSIONS[1]:
             _refuse_variables(statement)
-        statements.append(_Statement(statement, known))
+        statements.append(_Statement(statement, known, service))
     return Policy(statements)
 
 
@@ -237,21 +252,21 @@ def role_arn(arn: str) -> str:
     return f"arn:aws:iam::{session[1]}:role/{session[2]}" if session else arn
 
 
-def _actions(patterns: list[str], known: frozenset[str], *, others: bool) -> frozenset[str]:
-    """The ``known`` actions that the statement applies to."""
+def _actions(patterns: list[str], known: frozenset[str], wanted: str, *, others: bool) -> frozenset[str]:
+    """The ``known`` actions of the service ``wanted`` that the statement applies to."""
     named: set[str] = set()
     for pattern in patterns:
         if pattern == "*":
             named |= known
             continue
         service, colon, name = pattern.partition(":")
-        if not colon or service.lower() != "sqs":
+        if not colon or service.lower() != wanted:
             raise PolicyError(f"Policy statement action out of service scope: {shown(pattern)}.")
         glob = Glob(name, ignore_case=True)
         found = {action for action in known if glob(action)}
         if not found:
             single = name.removesuffix("Batch")
-            hint = f" A batch is governed by SQS:{single}." if single in known else ""
+            hint = f" A batch is governed by {wanted.upper()}:{single}." if single in known else ""
             raise PolicyError(f"{shown(pattern)} is not an action that a policy governs.{hint}")
         named |= found
     return known - named if others else frozenset(named)

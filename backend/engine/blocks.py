@@ -27,6 +27,8 @@ DELAYED = 3
 IN_FLIGHT = 4
 MOVING = 5
 """In transfer to another queue; hidden, and counted as in flight."""
+PUBLISHED = 6
+"""A publication, until its last delivery is done; hidden, and counted as in flight."""
 
 
 class Block:

@@ -22,7 +22,7 @@ from typing import Any
 
 from backend.api import MoveTask, PartitionSettings
 from backend.engine import records
-from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block
+from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, PUBLISHED, WAITING, Block
 from backend.engine.ids import COUNTER_BITS, first_number
 from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane
@@ -150,6 +150,50 @@ class Fold(State):
         block = self.blocks[record.number >> BLOCK_BITS]
         block.carry(record.number - block.base, record.receives, record.first_received_ms)
 
+    def _published(self, record: records.MessagePublished, now: int, position: int, size: int) -> None:
+        number = record.number
+        assert number >= self.next_number, "message numbers rise"
+        self.next_number = number + 1
+        if record.token is not None:
+            self.tokens.expire(now)
+            self.tokens.remember(record.token, number, now + self.token_window_ms)
+            self._sooner(self.tokens.next_expiry + 1000)
+        if record.retry is not None:
+            self._remember_retry(record.retry, number, now)
+        if not record.partitions:
+            return  # nothing is stored of it
+        key = number >> BLOCK_BITS
+        block = self.blocks.get(key)
+        if block is None:
+            block = self.blocks[key] = Block(number)
+        elif number - block.base != len(block.states):
+            block.skip_to(number - block.base)
+        sent, oldest = record.sent_ms, block.oldest
+        block.append(position, size, sent, PUBLISHED, 0)
+        if sent < oldest:
+            self._age(sent, key)
+        self.default_lane.live += 1
+        self.stored_bytes += size
+        self.byte_moments += size * now
+        segment = position >> SEGMENT_SHIFT
+        self.segments[segment] = self.segments.get(segment, 0) + 1
+        self.moving += 1
+        outgoing = self.outgoing
+        partitions, queues = array("Q", record.partitions), array("Q", record.queues)
+        for index, destination in enumerate(partitions):
+            out = outgoing.get(destination)
+            if out is None:
+                out = outgoing[destination] = Outgoing(queues[index])
+            out.add_delivery(number, index)
+        self.publications[number] = len(partitions)
+        self.pending_deliveries += len(partitions)
+
+    def _duplicate_in(self, record: records.DuplicateIn, now: int, position: int, size: int) -> None:
+        incoming = self.incoming.get(record.source)
+        if incoming is None:
+            incoming = self.incoming[record.source] = IncomingTransfers()
+        incoming.accept(record.transfer, record.acked_below)
+
     def _answered(self, record: records.RetryAnswered, now: int, position: int, size: int) -> None:
         if not record.partition:
             self._remember_retry(record.retry, record.number, now)
@@ -274,6 +318,7 @@ class Fold(State):
             if found is not None:
                 self._kill(number, *found, now)
                 self.quarantined += 1
+        self._drop_dead_deliveries()
 
     def _kill(self, number: int, block: Block, index: int, now: int) -> None:
         """Remove the message, whatever its state was."""
@@ -295,6 +340,11 @@ class Fold(State):
             self.delayed -= 1
         elif was == MOVING:
             self.moving -= 1
+        elif was == PUBLISHED:
+            self.moving -= 1
+            given_up = self.publications.pop(number)
+            self.pending_deliveries -= given_up
+            self.dropped_deliveries += given_up
         else:
             self.visible -= 1
         self.order.died(number, lane, was, now)
@@ -408,7 +458,11 @@ class Fold(State):
         return (sent + self.retention_ms + (1 << step) - 1) >> step << step
 
     def _expire(self, now: int) -> None:
-        """Remove messages beyond their retention, in flight or not, except those in transfer."""
+        """Remove messages beyond their retention, in flight or not, except those in transfer.
+
+        A publication is removed with the deliveries that were not made in time.
+        """
+        given_up = self.dropped_deliveries
         while self._ages and self._expires(self._ages[0][0]) <= now:
             _, key = heappop(self._ages)
             block = self.blocks.get(key)
@@ -429,6 +483,14 @@ class Fold(State):
             block.oldest = oldest
             if block.live:
                 heappush(self._ages, (oldest, key))
+        if self.dropped_deliveries != given_up:
+            self._drop_dead_deliveries()
+
+    def _drop_dead_deliveries(self) -> None:
+        """Forget the deliveries of publications that were removed; those behind others wait until these are done."""
+        for out in self.outgoing.values():
+            if out.deliveries:
+                out.deliveries.drop_first(self.publications)
 
     # --- the queue as a whole -----------------------------------------------------------------------------
 
@@ -525,8 +587,13 @@ class Fold(State):
 
     def _clear(self, keep_moving: bool) -> None:
         """Forget all messages except those whose transfer has to finish first.  Retry tokens stay."""
-        moving = []
+        moving: list[tuple[int, int, int, int, str | None, tuple[int, int], int]] = []
         if keep_moving:
+            for number in self.publications:
+                block, index = self._located(number)
+                moving.append(
+                    (number, block.positions[index], block.sizes[index], block.sent[index], None, (0, 0), PUBLISHED)
+                )
             for outgoing in self.outgoing.values():
                 for number, _ in outgoing.pending.values():
                     found = self.locate(number)
@@ -535,8 +602,13 @@ class Fold(State):
                         name = self._lane(block, index).name
                         count = (block.receives_of(index) + block.carried_of(index), block.first_received_of(index))
                         moving.append(
-                            (number, block.positions[index], block.sizes[index], block.sent[index], name, count)
+                            (number, block.positions[index], block.sizes[index], block.sent[index], name, count, MOVING)
                         )
+        else:
+            self.publications.clear()
+            self.pending_deliveries = 0
+            for outgoing in self.outgoing.values():
+                outgoing.deliveries = None
         self.blocks.clear()
         self.in_flight.clear()
         self.timers.clear()
@@ -558,11 +630,11 @@ class Fold(State):
             self.order = StandardOrder(self.links, self.default_lane)
         self.byte_moments -= self.stored_bytes * self.now
         self.visible = self.delayed = self.moving = self.stored_bytes = 0
-        for number, place, size, sent, group, count in sorted(moving):
+        for number, place, size, sent, group, count, state in sorted(moving):
             lane = self.default_lane if group is None else self.lane_names.get(group) or self.new_lane(group)
             block = self.blocks.setdefault(number >> BLOCK_BITS, Block(number))
             block.skip_to(number - block.base)
-            block.carry(block.append(place, size, sent, MOVING, lane.index), *count)
+            block.carry(block.append(place, size, sent, state, lane.index), *count)
             lane.live += 1
             self.moving += 1
             self.stored_bytes += size
@@ -597,6 +669,9 @@ class Fold(State):
     def _transfer_done(self, record: records.TransferDone, now: int, position: int, size: int) -> None:
         outgoing = self.outgoing[record.destination]
         for transfer in record.transfers:
+            if outgoing.deliveries and (delivery := outgoing.deliveries.pop(transfer)) is not None:
+                self._delivered(delivery.number, now)
+                continue
             number, redrive = outgoing.pending.pop(transfer, (0, False))
             found = self.locate(number)
             if found is None:
@@ -605,6 +680,31 @@ class Fold(State):
             task = self.running_task
             if redrive and task is not None:
                 task.moved += 1
+
+    def _delivered(self, number: int, now: int) -> None:
+        """Count a delivery of a publication as done; the last one removes it."""
+        left = self.publications.get(number)
+        if left is None:
+            return
+        self.publications[number] = left - 1
+        self.pending_deliveries -= 1
+        if left == 1:
+            self._kill(number, *self._located(number), now)
+
+    def _rerouted(self, record: records.Rerouted, now: int, position: int, size: int) -> None:
+        before = self.outgoing[record.destination].deliveries
+        out = self.outgoing.get(record.new_destination)
+        if out is None:
+            out = self.outgoing[record.new_destination] = Outgoing(record.destination_queue)
+        for transfer in record.transfers:
+            delivery = before.pop(transfer) if before is not None else None
+            if delivery is not None and delivery.number in self.publications:
+                out.add_delivery(delivery.number, delivery.place)
+
+    def _located(self, number: int) -> tuple[Block, int]:
+        """Return block and index of a message that is known to be live."""
+        block = self.blocks[number >> BLOCK_BITS]
+        return block, number - block.base
 
     def _transfer_back(self, record: records.TransferBack, now: int, position: int, size: int) -> None:
         outgoing = self.outgoing[record.destination]
@@ -633,7 +733,7 @@ class Fold(State):
     def _forgotten(self, record: records.Forgotten, now: int, position: int, size: int) -> None:
         for partition in record.partitions:
             outgoing = self.outgoing.get(partition)
-            if outgoing is not None and not outgoing.pending:
+            if outgoing is not None and not outgoing.is_pending:
                 del self.outgoing[partition]
             self.incoming.pop(partition, None)
 
@@ -671,4 +771,9 @@ _APPLIERS: dict[type, Callable[[Fold, Any, int, int, int], None]] = {
     records.TokensImported: Fold._tokens_imported,
     records.HandedOver: Fold._handed_over,
     records.Emptied: Fold._emptied,
+    records.Delivered: Fold._transfer_in,
+    records.MessagePublished: Fold._published,
+    records.PublicationCopied: Fold._copied,
+    records.DuplicateIn: Fold._duplicate_in,
+    records.Rerouted: Fold._rerouted,
 }

@@ -16,6 +16,7 @@ import msgspec
 from backend.api import (
     HANDOVER_PARTS,
     AttemptExpired,
+    Delivery,
     HandleOutcome,
     Handover,
     MapStale,
@@ -26,6 +27,7 @@ from backend.api import (
     PartitionOpening,
     PartitionSettings,
     PartitionState,
+    Publication,
     QueueFull,
     ReceiveOptions,
     SendResult,
@@ -42,11 +44,15 @@ from backend.engine.receipt_handles import Handles
 from backend.engine.timers import NEVER
 from backend.engine.token_slots import is_slot_of_token
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES
+from backend.engine.transfers import PendingDelivery
 
 MAX_VISIBILITY_MS = 43_200_000
 """A claim lasts at most 12 hours from its receive (developer guide, "Amazon SQS visibility timeout")."""
 TOKENS_PER_RECORD = 1024
 """Maximum number of tokens in one record."""
+SUBSCRIPTION_BYTES = 16
+NO_TOKEN = bytes(TOKEN_BYTES)
+"""Place of a delivery without a token in a column of tokens."""
 LEAVING_MAX = 100
 """Maximum number of dead letters that one receive transfers; the next receive continues."""
 
@@ -63,6 +69,31 @@ class Claimed(msgspec.Struct, gc=False):
     received_ms: int
     carried: int = 0
     """Receives in earlier queues, if this is a dead letter."""
+
+
+def _published(record: records.Message, deliveries: Sequence[Delivery]) -> records.MessagePublished:
+    """Return the record of a publication, from that of a sent message."""
+    published = records.MessagePublished(
+        record.number, record.sent_ms, 0, record.group, record.token, record.message_id
+    )
+    published.retry = record.retry
+    published.partitions = array("Q", (one.target.partition for one in deliveries)).tobytes()
+    published.queues = array("Q", (one.target.queue_id for one in deliveries)).tobytes()
+    published.subscriptions = b"".join(one.subscription for one in deliveries)
+    published.raw = bytes(one.raw for one in deliveries)
+    published.tokens = _tokens([one.token for one in deliveries])
+    published.also = _tokens([one.also for one in deliveries])
+    return published
+
+
+def _tokens(tokens: Sequence[bytes | None]) -> bytes:
+    """Return a column of tokens; empty if there are none."""
+    return b"".join(one or NO_TOKEN for one in tokens) if any(tokens) else b""
+
+
+def _token_of(column: bytes) -> bytes | None:
+    """Return the token of a delivery from its part of the column."""
+    return None if not column or column == NO_TOKEN else column
 
 
 class QueueCommands:
@@ -151,6 +182,27 @@ class QueueCommands:
             number += 1
         if fold.limited:
             self._check_length(written, settings)
+        return written, answers
+
+    def publish(
+        self, messages: Sequence[Publication], now: int
+    ) -> tuple[list[tuple[records.Message | records.RetryAnswered, bytes]], list[SendResult]]:
+        """Return records and answers like :meth:`send`, for publications.
+
+        One without deliveries has no body: nothing is stored but its tokens, and its number is used.
+        """
+        sent, answers = self.send(messages, now)
+        fresh = {
+            answer.number: message for message, answer in zip(messages, answers, strict=True) if not answer.duplicate
+        }
+        written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
+        for record, payload in sent:
+            if isinstance(record, records.Message):
+                deliveries = fresh[record.number].deliveries
+                published = _published(record, deliveries)
+                written.append((published, payload if deliveries else b""))
+            else:
+                written.append((record, payload))
         return written, answers
 
     def _check_tokens_imported(self, messages: Sequence[NewMessage]) -> None:
@@ -495,6 +547,7 @@ class QueueCommands:
         assert fold.settings is not None
         number, redrive = fold.outgoing[destination].pending[transfer]
         moved = Transfer(transfer, payload, leaving.sent_ms, leaving.group)
+        moved.subscription, moved.raw = records.subscription_of(leaving)
         if not redrive:
             moved.message_id = leaving.message_id or pack_id(message_id(fold.partition, number, self.id_salt))
             moved.origin = fold.settings.arn
@@ -504,8 +557,25 @@ class QueueCommands:
                 moved.first_received_ms = block.first_received_of(index)
         return moved
 
-    def transfer_in(self, source: int, acked_below: int, moved: Transfer, now: int) -> records.Message | None:
-        """Return the record that accepts a message from another partition; None if its transfer was decided before."""
+    def delivery(self, delivery: PendingDelivery, published: records.MessagePublished, payload: bytes) -> Transfer:
+        """Return a delivery of a publication in the form in which its destination gets it."""
+        at = delivery.place
+        token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
+        moved = Transfer(delivery.transfer, payload, published.sent_ms, published.group)
+        moved.subscription = published.subscriptions[at * SUBSCRIPTION_BYTES : (at + 1) * SUBSCRIPTION_BYTES]
+        moved.raw = bool(published.raw[at])
+        moved.published = True
+        moved.token = _token_of(published.tokens[token])
+        moved.also = _token_of(published.also[token])
+        return moved
+
+    def transfer_in(
+        self, source: int, acked_below: int, moved: Transfer, now: int
+    ) -> records.Message | records.DuplicateIn | None:
+        """Return the record that accepts a message from another partition; None if its transfer was decided before.
+
+        Raises :class:`PartitionOpening` and :class:`MapStale` for a delivery to a FIFO queue.
+        """
         fold = self.fold
         fold.advance(now)
         now = fold.now
@@ -513,8 +583,14 @@ class QueueCommands:
         incoming = fold.incoming.get(source)
         if incoming is not None and incoming.has(moved.number):
             return None
+        if moved.published:
+            return self._delivered(source, acked_below, moved)
         message: records.Message
-        if moved.receives:
+        if moved.subscription is not None:
+            message = records.Delivered(fold.next_number, now, group=moved.group)
+            message.subscription, message.raw = moved.subscription, moved.raw
+            message.receives, message.first_received_ms = moved.receives, moved.first_received_ms
+        elif moved.receives:
             message = records.TransferIn(fold.next_number, now, group=moved.group)
             message.receives, message.first_received_ms = moved.receives, moved.first_received_ms
         else:
@@ -525,6 +601,39 @@ class QueueCommands:
             if not fold.settings.fifo:
                 message.sent_ms = moved.sent_ms
         return message
+
+    def _delivered(self, source: int, acked_below: int, moved: Transfer) -> records.Delivered | records.DuplicateIn:
+        """Return the record that accepts a delivery of a publication; the fold is at now."""
+        fold = self.fold
+        settings, now, token = fold.settings, fold.now, moved.token
+        assert settings is not None
+        assert moved.subscription is not None
+        if settings.fifo:
+            if settings.state:
+                # Later messages of the group may already be at the successor.
+                raise MapStale(f"partition {fold.partition} accepts no deliveries any more")
+            if token is not None:
+                if fold.pending_token_sources:
+                    raise PartitionOpening(
+                        f"partition {fold.partition} waits for the tokens of {fold.pending_token_sources}"
+                    )
+                if self._is_known(token, now) or (moved.also is not None and self._is_known(moved.also, now)):
+                    return records.DuplicateIn(source, moved.number, acked_below)
+        message = records.Delivered(fold.next_number, now, group=moved.group)
+        if settings.fifo:
+            message.token = token
+        elif settings.delay_seconds:
+            message.deliver_ms = now + settings.delay_seconds * 1000
+        message.source, message.transfer, message.acked_below = source, moved.number, acked_below
+        message.subscription, message.raw = moved.subscription, moved.raw
+        return message
+
+    def _is_known(self, token: bytes, now: int) -> bool:
+        """Return whether a message with this deduplication id was stored within the window."""
+        imported = self.fold.imported_tokens
+        if self.fold.tokens.get(token, now) is not None:
+            return True
+        return imported is not None and imported.message(token, now) is not None
 
     def reject_transfers(self, source: int, acked_below: int, transfers: Sequence[int]) -> list[records.Record]:
         """Return the record that rejects the transfers not accepted yet, for good."""

@@ -47,10 +47,66 @@ class TransferIn(Message, array_like=True, gc=False):
     first_received_ms: int = 0
 
 
+class Delivered(TransferIn, array_like=True, gc=False):
+    """A message of a subscription was accepted: a delivery of a publication, or later a dead letter of it."""
+
+    KIND: ClassVar[int] = 22
+    subscription: bytes = b""
+    raw: bool = False
+
+
+class MessagePublished(Message, array_like=True, gc=False):
+    """A publication was stored: a message that is not received here but delivered to other queues.
+
+    Its deliveries are columns: index i of each belongs to the same delivery.  The fold numbers their transfers.  The
+    body is the payload; a publication without deliveries has none.
+    """
+
+    KIND: ClassVar[int] = 23
+    partitions: bytes = b""
+    """Destinations, 8 bytes each, little-endian, like the next column."""
+    queues: bytes = b""
+    subscriptions: bytes = b""
+    """16 bytes each."""
+    raw: bytes = b""
+    """1 byte each."""
+    tokens: bytes = b""
+    """16 bytes each, deduplication ids in the destinations; empty: none.  The next column: other ids to look up."""
+    also: bytes = b""
+
+
+class PublicationCopied(MessagePublished, array_like=True, gc=False):
+    """Compaction wrote a publication again."""
+
+    KIND: ClassVar[int] = 24
+
+
+class DuplicateIn(msgspec.Struct, array_like=True, gc=False):
+    """A delivery was accepted, and not stored: its deduplication id belongs to an earlier message."""
+
+    KIND: ClassVar[int] = 25
+    source: int
+    transfer: int
+    acked_below: int
+
+
+class Rerouted(msgspec.Struct, array_like=True, gc=False):
+    """Deliveries that a destination rejected go to another partition of its queue, as new transfers."""
+
+    KIND: ClassVar[int] = 26
+    destination: int
+    transfers: list[int]
+    new_destination: int
+    destination_queue: int
+
+
 class Copied(Message, array_like=True, gc=False):
     """Compaction wrote a live message again, so that its old segment can be deleted."""
 
     KIND: ClassVar[int] = 2
+    subscription: bytes = b""
+    """As in :class:`Delivered`; empty: the message is not of a subscription."""
+    raw: bool = False
 
 
 class MessagesReceived(msgspec.Struct, array_like=True, gc=False):
@@ -224,6 +280,8 @@ Record = (
     | TokensImported
     | HandedOver
     | Emptied
+    | DuplicateIn
+    | Rerouted
 )
 _KINDS: tuple[type[Any], ...] = (
     Message,
@@ -247,16 +305,30 @@ _KINDS: tuple[type[Any], ...] = (
     TokensImported,
     HandedOver,
     Emptied,
+    Delivered,
+    MessagePublished,
+    PublicationCopied,
+    DuplicateIn,
+    Rerouted,
 )
 _DECODERS: dict[int, Callable[[bytes], Any]] = {kind.KIND: msgspec.msgpack.Decoder(kind).decode for kind in _KINDS}
 encode_head: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 
-MESSAGE_KINDS = frozenset((Message.KIND, Copied.KIND, TransferIn.KIND))
+MESSAGE_KINDS = frozenset(
+    (Message.KIND, Copied.KIND, TransferIn.KIND, Delivered.KIND, MessagePublished.KIND, PublicationCopied.KIND)
+)
 """Kinds whose body is a payload."""
 
 
 class UnknownRecord(ValueError):
     """The head is unreadable for this version: written by a later version, or damaged despite a correct checksum."""
+
+
+def subscription_of(message: Message) -> tuple[bytes | None, bool]:
+    """Return the subscription of a message and whether its delivery is raw; (None, False): it has none."""
+    if isinstance(message, Delivered | Copied) and message.subscription:
+        return message.subscription, message.raw
+    return None, False
 
 
 def decode_head(kind: int, head: bytes) -> Record:

@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backend.api import MoveTask, PartitionSettings
-from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, WAITING, Block, Ref
+from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, PUBLISHED, WAITING, Block, Ref
 from backend.engine.fold import SEGMENT_SHIFT, Fold
 from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
 from backend.engine.state import Attempt, Claim
 from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, Tokens
-from backend.engine.transfers import IncomingTransfers, Outgoing
+from backend.engine.transfers import DeliveryChunk, IncomingTransfers, Outgoing, PendingDeliveries
 
 Add: TypeAlias = Callable[[bytes], Ref]
 """Adds a chunk to the checkpoint being written and returns its reference."""
@@ -33,6 +33,9 @@ Fetch: TypeAlias = Callable[[list[Ref]], AsyncGenerator[bytes, None]]
 """Yields chunks one by one, in the order of these references."""
 
 FORMAT = 1
+
+Holder: TypeAlias = Block | Chunk | DeliveryChunk
+"""A part of the state that is a chunk of its own in a checkpoint."""
 
 
 class _EncodedBlock(msgspec.Struct, array_like=True):
@@ -84,15 +87,37 @@ class _EncodedPartition(msgspec.Struct, array_like=True):
     complete: list[tuple[int, int]] = []
     """(source, map version) of each completed handover"""
     emptied_ms: int = 0
+    deliveries: list[tuple[int, list[Ref]]] = []
+    """(destination, chunks), of deliveries of publications that are pending"""
+    dropped_deliveries: int = 0
+
+
+class _EncodedDeliveryChunk(msgspec.Struct, array_like=True):
+    transfers: bytes
+    numbers: bytes
+    indexes: bytes
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_block = msgspec.msgpack.Decoder(_EncodedBlock).decode
 _decode_chunk = msgspec.msgpack.Decoder(_EncodedTokenChunk).decode
+_decode_deliveries = msgspec.msgpack.Decoder(_EncodedDeliveryChunk).decode
 _decode_partition = msgspec.msgpack.Decoder(_EncodedPartition).decode
 
 
-def capture_ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> Iterator[None]:
+def holders(fold: Fold) -> Iterator[Holder]:
+    """Yield the blocks, the chunks of the partition's own tokens, and those of deliveries."""
+    yield from fold.blocks.values()
+    yield from fold.tokens.chunks()
+    yield from fold.retries.chunks()
+    yield from _delivery_chunks(fold)
+
+
+def _delivery_chunks(fold: Fold) -> list[DeliveryChunk]:
+    return [chunk for out in fold.outgoing.values() if out.deliveries for chunk in out.deliveries.chunks()]
+
+
+def capture_ahead(fold: Fold, add: Add, fresh: list[tuple[Holder, Ref]]) -> Iterator[None]:
     """Write changed chunks one by one, before :func:`capture`: the fold may change between two steps.
 
     A block or chunk of tokens that changes after it was written drops its reference.  ``fresh`` gets each holder of a
@@ -109,9 +134,15 @@ def capture_ahead(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) 
             chunk.ref = add(_encode(_encoded_token_chunk(chunk)))
             fresh.append((chunk, chunk.ref))
             yield
+    if fold.publications:
+        for deliveries in _delivery_chunks(fold):
+            if deliveries.ref is None:
+                deliveries.ref = add(_encode(_EncodedDeliveryChunk(*deliveries.columns())))
+                fresh.append((deliveries, deliveries.ref))
+                yield
 
 
-def capture(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tuple[Ref, list[Ref]]:
+def capture(fold: Fold, add: Add, fresh: list[tuple[Holder, Ref]]) -> tuple[Ref, list[Ref]]:
     """Write the state to a checkpoint; return the reference of its chunk, and the references in that chunk.
 
     Unchanged blocks and chunks of tokens are only referenced.  ``fresh`` gets each one that is referenced for the first
@@ -132,6 +163,7 @@ def capture(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tup
         for retry, by_origin in ((True, fold.imported_tokens.retries), (False, fold.imported_tokens.tokens)):
             imported += [(origin, retry, _encode_tokens(window, add, fresh)) for origin, window in by_origin.items()]
         complete = list(fold.imported_tokens.complete.items())
+    pending = _encode_deliveries(fold, add, fresh)
     encoded = _EncodedPartition(
         FORMAT,
         fold.partition,
@@ -155,11 +187,27 @@ def capture(fold: Fold, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> tup
         imported,
         complete,
         fold.emptied_ms,
+        pending,
+        fold.dropped_deliveries,
     )
-    return add(_encode(encoded)), block_refs + chunk_refs + retry_refs + [ref for *_, refs in imported for ref in refs]
+    return add(_encode(encoded)), _referenced(encoded)
 
 
-def _encode_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Block | Chunk, Ref]]) -> list[Ref]:
+def _encode_deliveries(fold: Fold, add: Add, fresh: list[tuple[Holder, Ref]]) -> list[tuple[int, list[Ref]]]:
+    encoded: list[tuple[int, list[Ref]]] = []
+    for destination, out in fold.outgoing.items() if fold.publications else ():
+        refs: list[Ref] = []
+        for chunk in out.deliveries.chunks() if out.deliveries else ():
+            if chunk.ref is None:
+                chunk.ref = add(_encode(_EncodedDeliveryChunk(*chunk.columns())))
+                fresh.append((chunk, chunk.ref))
+            refs.append(chunk.ref)
+        if refs:
+            encoded.append((destination, refs))
+    return encoded
+
+
+def _encode_tokens(tokens: Tokens, add: Add, fresh: list[tuple[Holder, Ref]]) -> list[Ref]:
     refs: list[Ref] = []
     for chunk in tokens.chunks():
         if chunk.ref is None:
@@ -221,6 +269,7 @@ def _referenced(encoded: _EncodedPartition) -> list[Ref]:
         + encoded.chunks
         + encoded.retries
         + [ref for *_, refs in encoded.imported_tokens for ref in refs]
+        + [ref for _, refs in encoded.deliveries for ref in refs]
     )
 
 
@@ -264,11 +313,34 @@ async def read(chunk: bytes, fetch: Fetch) -> tuple[Fold, list[Ref]]:
                 tokens.restore(
                     held.keys, _column("Q", held.numbers), _column("Q", held.expires), held.digests, chunk_ref
                 )  # fmt: skip
+    for destination, refs in encoded.deliveries:
+        deliveries = fold.outgoing[destination].deliveries = PendingDeliveries()
+        async with aclosing(fetch(refs)) as found:
+            for ref in refs:
+                part = _decode_deliveries(await anext(found))
+                deliveries.restore(
+                    _column("Q", part.transfers), _column("Q", part.numbers), _column("I", part.indexes), ref
+                )
+    if encoded.deliveries:
+        _count_deliveries(fold)
+    fold.dropped_deliveries = encoded.dropped_deliveries
     async with aclosing(fetch(encoded.blocks)) as found:
         for block_ref in encoded.blocks:
             _restore_block(fold, _decode_block(await anext(found)), block_ref)
+    if encoded.deliveries:
+        for number in [number for number in fold.publications if fold.locate(number) is None]:
+            del fold.publications[number]
     fold.restored()
     return fold, _referenced(encoded)
+
+
+def _count_deliveries(fold: Fold) -> None:
+    """Count the pending deliveries of each publication, also of removed ones."""
+    pending: Counter[int] = Counter()
+    for chunk in _delivery_chunks(fold):
+        pending.update(chunk.numbers)
+    del pending[0]
+    fold.publications.update(pending)
 
 
 def _column(code: str, data: bytes) -> array[int]:
@@ -357,6 +429,9 @@ def _restore_block(fold: Fold, encoded: _EncodedBlock, ref: Ref) -> None:
             fold.timers.add(block.deliver_of(index), number)
         elif state == MOVING:
             fold.moving += 1
+        elif state == PUBLISHED:
+            fold.moving += 1
+            fold.pending_deliveries += fold.publications[number]
         fold.order.restore(number, lane, block, state)
         if state == IN_FLIGHT:
             claim = fold.in_flight[number] = claims[number]
@@ -410,8 +485,10 @@ def describe(fold: Fold) -> dict[str, Any]:
         "emptied_ms": fold.emptied_ms,
         "attempts": {key: (a.expires, a.numbers, a.receives, a.valid) for key, a in fold.attempts.items()},
         "outgoing": {
-            destination: (out.queue_id, out.next, dict(out.pending)) for destination, out in fold.outgoing.items()
+            destination: (out.queue_id, out.next, dict(out.pending), list(out.deliveries or ()))
+            for destination, out in fold.outgoing.items()
         },
+        "publications": (dict(fold.publications), fold.pending_deliveries, fold.dropped_deliveries),
         "incoming": {
             source: (incoming.acked_below, sorted(incoming.above), sorted(incoming.refused))
             for source, incoming in fold.incoming.items()

@@ -16,7 +16,7 @@ from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.timers import NEVER, Timers
 from backend.engine.tokens import TOKEN_MEMORY_BYTES, Tokens
-from backend.engine.transfers import IncomingTransfers, Outgoing
+from backend.engine.transfers import DELIVERY_BYTES, OUTGOING_BYTES, IncomingTransfers, Outgoing
 
 FOLD_BYTES = 5_000
 MESSAGE_BYTES = 41
@@ -64,6 +64,7 @@ class State:
         "default_lane",
         "delayed",
         "dropped",
+        "dropped_deliveries",
         "due",
         "emptied_ms",
         "fifo",
@@ -80,7 +81,9 @@ class State:
         "order",
         "outgoing",
         "partition",
+        "pending_deliveries",
         "pending_token_sources",
+        "publications",
         "purge_id",
         "purged_below",
         "quarantined",
@@ -147,6 +150,12 @@ class State:
         """A heap by expiry."""
         self.outgoing: dict[int, Outgoing] = {}
         self.incoming: dict[int, IncomingTransfers] = {}
+        self.publications: dict[int, int] = {}
+        """By number of each stored publication: its deliveries that are not done."""
+        self.pending_deliveries = 0
+        """Their sum."""
+        self.dropped_deliveries = 0
+        """Deliveries that were given up, because their publication was older than the retention, or unreadable."""
         self.tasks: list[MoveTask] = []
         self.segments: dict[int, int] = {}
         """Number of live messages in each segment of the journal."""
@@ -194,7 +203,10 @@ class State:
         tokens = (
             len(self.tokens) + len(self.retries) + (0 if self.imported_tokens is None else len(self.imported_tokens))
         )
-        return FOLD_BYTES + places * MESSAGE_BYTES + claims * CLAIM_BYTES + tokens * TOKEN_MEMORY_BYTES
+        used = FOLD_BYTES + places * MESSAGE_BYTES + claims * CLAIM_BYTES + tokens * TOKEN_MEMORY_BYTES
+        if self.publications:
+            used += self.pending_deliveries * DELIVERY_BYTES + len(self.outgoing) * OUTGOING_BYTES
+        return used
 
     def counters(self) -> Counters:
         delayed = self._fifo_delayed() if isinstance(self.order, FifoOrder) else self.delayed

@@ -6,28 +6,214 @@ numbered; the destination remembers accepted transfers not by time but by a mark
 above it.  To take a message back, a source lets the destination journal that it rejects the transfer
 (``TransfersRejected``): the first of the two records that the destination journals decides, and both calls get that
 answer.
+
+The deliveries of publications are transfers of the same kind, numbered together with the others of their pair.  They
+are packed columns, because one publication may have thousands, and its destinations a backlog: about 22 bytes each.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Container, Iterator
+from heapq import nsmallest
+from itertools import islice
+from typing import NamedTuple
+
+from backend.engine.blocks import Ref
+
+DELIVERY_BYTES = 24
+"""Approximate memory of a pending delivery."""
+OUTGOING_BYTES = 900
+"""Approximate memory of a destination of deliveries, beside its pending ones."""
+CHUNK_DELIVERIES = 256
+
+
+class PendingDelivery(NamedTuple):
+    """One delivery that is still to be made."""
+
+    transfer: int
+    number: int
+    """The publication's message number."""
+    place: int
+    """Index of the delivery in its publication."""
+
+
+class DeliveryChunk:
+    """Consecutive pending deliveries of one pair, as columns.  A checkpoint writes a full chunk once."""
+
+    __slots__ = ("indexes", "numbers", "ref", "start", "transfers")
+
+    def __init__(self) -> None:
+        self.transfers: array[int] = array("Q")
+        self.numbers: array[int] = array("Q")
+        """Publications; 0: the delivery is done."""
+        self.indexes: array[int] = array("I")
+        self.start = 0
+        """Deliveries before this place in the columns are done."""
+        self.ref: Ref | None = None
+        """Reference to this chunk in the last checkpoint; None if it has changed since."""
+
+    def columns(self) -> tuple[bytes, bytes, bytes]:
+        """Return transfers, publications and indexes of what is not done at its front."""
+        start = self.start
+        return self.transfers[start:].tobytes(), self.numbers[start:].tobytes(), self.indexes[start:].tobytes()
+
+
+class PendingDeliveries:
+    """Deliveries of publications to one destination that are still to be made, in order of transfer number."""
+
+    __slots__ = ("_chunks", "_count", "_highest", "_in_order")
+
+    def __init__(self) -> None:
+        self._chunks: deque[DeliveryChunk] = deque()
+        self._count = 0
+        self._highest = 0
+        self._in_order = True
+        """True if the publications are in order, too; deliveries that were sent to another partition before may not be.
+        """
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[PendingDelivery]:
+        for chunk in self._chunks:
+            for place in range(chunk.start, len(chunk.numbers)):
+                if chunk.numbers[place]:
+                    yield PendingDelivery(chunk.transfers[place], chunk.numbers[place], chunk.indexes[place])
+
+    @property
+    def first(self) -> int:
+        """Transfer number of the first one; there has to be one."""
+        chunk = self._chunks[0]
+        return chunk.transfers[chunk.start]
+
+    def next(self, count: int) -> list[PendingDelivery]:
+        """Return the first deliveries in order of their publications."""
+        return list(islice(self, count)) if self._in_order else nsmallest(count, self, key=_publication)
+
+    def append(self, transfer: int, number: int, index: int) -> None:
+        """Add a delivery; its transfer number is higher than all others."""
+        self._note(number)
+        chunk = self._chunks[-1] if self._chunks else None
+        if chunk is None or len(chunk.numbers) >= CHUNK_DELIVERIES:
+            chunk = DeliveryChunk()
+            self._chunks.append(chunk)
+        chunk.transfers.append(transfer)
+        chunk.numbers.append(number)
+        chunk.indexes.append(index)
+        chunk.ref = None
+        self._count += 1
+
+    def get(self, transfer: int) -> PendingDelivery | None:
+        """Return a pending delivery; None: it is done, or unknown."""
+        found = self._find(transfer)
+        if found is None:
+            return None
+        chunk, place = found
+        return PendingDelivery(transfer, chunk.numbers[place], chunk.indexes[place])
+
+    def pop(self, transfer: int) -> PendingDelivery | None:
+        """Remove a delivery and return it; None: it is done, or unknown."""
+        found = self._find(transfer)
+        if found is None:
+            return None
+        chunk, place = found
+        popped = PendingDelivery(transfer, chunk.numbers[place], chunk.indexes[place])
+        chunk.numbers[place] = 0
+        chunk.ref = None
+        self._count -= 1
+        self._trim()
+        return popped
+
+    def drop_first(self, live: Container[int]) -> None:
+        """Remove deliveries at the front whose publications are not ``live`` any more."""
+        while self._chunks:
+            chunk = self._chunks[0]
+            if chunk.numbers[chunk.start] in live:
+                return
+            chunk.numbers[chunk.start] = 0
+            chunk.ref = None
+            self._count -= 1
+            self._trim()
+
+    def chunks(self) -> list[DeliveryChunk]:
+        return list(self._chunks)
+
+    def restore(self, transfers: array[int], numbers: array[int], indexes: array[int], ref: Ref) -> None:
+        """Add a chunk of a checkpoint behind the others."""
+        chunk = DeliveryChunk()
+        chunk.transfers, chunk.numbers, chunk.indexes, chunk.ref = transfers, numbers, indexes, ref
+        self._chunks.append(chunk)
+        self._count += len(numbers) - numbers.count(0)
+        for number in numbers:
+            if number:
+                self._note(number)
+
+    def _note(self, number: int) -> None:
+        if number < self._highest:
+            self._in_order = False
+        else:
+            self._highest = number
+
+    def _find(self, transfer: int) -> tuple[DeliveryChunk, int] | None:
+        for chunk in self._chunks:
+            if chunk.transfers[-1] >= transfer:
+                place = bisect_left(chunk.transfers, transfer, chunk.start)
+                if place < len(chunk.numbers) and chunk.transfers[place] == transfer and chunk.numbers[place]:
+                    return chunk, place
+                return None
+        return None
+
+    def _trim(self) -> None:
+        """Skip what is done at the front."""
+        while self._chunks:
+            chunk = self._chunks[0]
+            numbers, place = chunk.numbers, chunk.start
+            while place < len(numbers) and not numbers[place]:
+                place += 1
+            chunk.start = place
+            if place < len(numbers):
+                return
+            self._chunks.popleft()
+        self._in_order, self._highest = True, 0
+
+
+def _publication(delivery: PendingDelivery) -> tuple[int, int]:
+    return delivery.number, delivery.transfer
 
 
 class Outgoing:
     """The source's side of one pair."""
 
-    __slots__ = ("next", "pending", "queue_id")
+    __slots__ = ("deliveries", "next", "pending", "queue_id")
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
         self.next = 1
         self.pending: OrderedDict[int, tuple[int, bool]] = OrderedDict()
         """transfer number → (message number, moved by a task), in order of number; there may be a backlog"""
+        self.deliveries: PendingDeliveries | None = None
+        """Pending deliveries of publications; None: there never were any."""
+
+    @property
+    def is_pending(self) -> bool:
+        """True while a transfer is not done."""
+        return bool(self.pending or self.deliveries)
 
     @property
     def acked_below(self) -> int:
         """The acked-below mark: all transfers below it are done."""
-        return next(iter(self.pending), self.next)
+        first = next(iter(self.pending), self.next)
+        return min(first, self.deliveries.first) if self.deliveries else first
+
+    def add_delivery(self, number: int, index: int) -> None:
+        """Number the transfer of a delivery."""
+        if self.deliveries is None:
+            self.deliveries = PendingDeliveries()
+        self.deliveries.append(self.next, number, index)
+        self.next += 1
 
 
 class IncomingTransfers:

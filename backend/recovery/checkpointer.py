@@ -21,9 +21,8 @@ import msgspec
 from backend import instruments
 from backend.api import StorageFull, Unavailable, shard_of
 from backend.engine import snapshot
-from backend.engine.blocks import Block, Ref
+from backend.engine.blocks import Ref
 from backend.engine.fold import Fold
-from backend.engine.tokens import Chunk
 from backend.extent_ids import ExtentId
 from backend.journal.checkpoints import MANIFEST_FORMAT, ChunkFile, ChunkWriter, ShardManifest, encode_manifest
 from backend.journal.interface import Journal
@@ -77,7 +76,7 @@ class _Capture:
         self.shard = shard
         self.entry = shard.entry
         self.chunks: dict[int, tuple[Ref, list[Ref]]] = {}
-        self.fresh: list[tuple[Block | Chunk, Ref]] = []
+        self.fresh: list[tuple[snapshot.Holder, Ref]] = []
         self.fresh_of_streams: list[tuple[Holder, Ref]] = []
         self.folds: list[Fold | AnyFold] = []
         self.released: list[tuple[OpenStream, list[ExtentNumber]]] = []
@@ -569,11 +568,11 @@ class Checkpointer:
                 partition, stream = shard.partitions.get(number), shard.streams.get(number)
                 if not any(ref[:2] in sparse for ref in (own, *referenced)):
                     continue
-                holders: list[Block | Chunk | Holder]
+                holders: list[snapshot.Holder | Holder]
                 if partition is not None:
                     fold = partition.fold
                     fold.changed = True
-                    holders = [*fold.blocks.values(), *fold.tokens.chunks(), *fold.retries.chunks()]
+                    holders = [*snapshot.holders(fold)]
                 elif stream is not None:
                     stream.fold.changed = True
                     holders = [*stream_snapshot.holders(stream.fold)]

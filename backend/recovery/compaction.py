@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Mapping
 
 from backend.api import NotOwner, StorageFull
-from backend.engine.records import Copied
+from backend.engine.records import Copied, Message, MessagePublished, PublicationCopied, subscription_of
 from backend.journal.rows import segment_key
 from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
@@ -95,8 +95,17 @@ class Compaction:
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:
                     continue  # deleted, or copied, meanwhile
-                copy = Copied(
-                    head.number, head.sent_ms, head.deliver_ms, head.group, head.token, head.message_id, head.origin
-                )
-                self._writer.write(partition, copy, partition.clock(), payload)
+                self._writer.write(partition, _copy_of(head), partition.clock(), payload)
             await self._writer.durable()
+
+
+def _copy_of(head: Message) -> Message:
+    """Return the record that holds a message's head again."""
+    kept = (head.number, head.sent_ms, head.deliver_ms, head.group, head.token, head.message_id, head.origin)
+    if isinstance(head, MessagePublished):
+        copied = PublicationCopied(*kept)
+        copied.partitions, copied.queues, copied.subscriptions = head.partitions, head.queues, head.subscriptions
+        copied.raw, copied.tokens, copied.also = head.raw, head.tokens, head.also
+        return copied
+    subscription, raw = subscription_of(head)
+    return Copied(*kept) if subscription is None else Copied(*kept, subscription=subscription, raw=raw)

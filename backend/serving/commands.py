@@ -44,6 +44,7 @@ from backend.api import (
     Peeked,
     PeekMessages,
     PendingTokenSources,
+    Publish,
     Purge,
     QueueMeasures,
     Receive,
@@ -69,7 +70,13 @@ from backend.engine.records import Message, RetryAnswered
 from backend.journal.interface import Log
 from backend.serving.memory_limit import Memory
 from backend.serving.orphan_collector import OrphanCollector
-from backend.serving.partition import RECORD_OVERHEAD_BYTES, Entry, OpenPartition, size_of_transfer
+from backend.serving.partition import (
+    RECORD_OVERHEAD_BYTES,
+    Entry,
+    OpenPartition,
+    columns_bytes,
+    size_of_transfer,
+)
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peek import peek
 from backend.serving.queue_stats import AccountUsage, measured, measured_of
@@ -106,11 +113,12 @@ class CommandHandlers:
         payload_cache: PayloadCache,
         memory: Memory,
         transfers: TransferWorker,
+        wake_fanout: Callable[[OpenPartition], None],
         token_import: TokenImport,
         orphan_collector: OrphanCollector,
         others: Mapping[type[Command[Any]], Callable[[Any], Coroutine[Any, Any, Any]]],
     ) -> None:
-        """``others``: handlers of further commands."""
+        """``wake_fanout`` begins deliveries of publications; ``others``: handlers of further commands."""
         self._log = log
         self._shards = shards
         self._partitions = shards.partitions
@@ -119,6 +127,7 @@ class CommandHandlers:
         self._payload_cache = payload_cache
         self._memory = memory
         self._transfers = transfers
+        self._wake_fanout = wake_fanout
         self._token_import = token_import
         self._orphan_collector = orphan_collector
         self._usage = AccountUsage(shards.partitions, shards.streams)
@@ -128,6 +137,7 @@ class CommandHandlers:
             Drop: self.drop,
             Purge: self.purge,
             Send: self.send,
+            Publish: self.send,
             Receive: self.receive,
             Watch: self.watch,
             Release: self.release,
@@ -165,7 +175,7 @@ class CommandHandlers:
 
     # --- sending ----------------------------------------------------------------------------------------
 
-    async def send(self, command: Send) -> list[SendResult]:
+    async def send(self, command: Send | Publish) -> list[SendResult]:
         try:
             partition, answers = self._store(command)
         except (SpaceNeeded, PartitionOpening):
@@ -179,14 +189,18 @@ class CommandHandlers:
             await (barrier if traces.current.get() is None else timed(barrier))
         return answers
 
-    def _store(self, command: Send) -> tuple[OpenPartition, list[SendResult]]:
+    def _store(self, command: Send | Publish) -> tuple[OpenPartition, list[SendResult]]:
         """Append the messages; return their partition and the answers.
 
         Raises :class:`SpaceNeeded` and :class:`PartitionOpening`.
         """
         partition = self._find(command.target)
         now = partition.clock()
-        written, answers = partition.queue.send(command.messages, now)
+        queue = partition.queue
+        if type(command) is Send:
+            written, answers = queue.send(command.messages, now)
+        else:
+            written, answers = queue.publish(command.messages, now)  # type: ignore[arg-type]
         stored = stored_bytes = 0
         if written:  # a repeat of a stored message is answered even without memory or replicas
             if self._memory.full:
@@ -204,6 +218,8 @@ class CommandHandlers:
             except StorageFull as full:
                 raise SpaceNeeded(full, _size_of(written)) from None
             self._payload_cache.keep(partition, written)
+            if partition.fold.publications:
+                self._wake_fanout(partition)  # deliveries on this node share the row, if the disk is busy
             if stored:
                 partition.sent += stored
                 partition.sent_bytes += stored_bytes
@@ -212,7 +228,7 @@ class CommandHandlers:
         partition.deduplicated += len(answers) - stored
         return partition, answers
 
-    async def _store_later(self, command: Send) -> tuple[OpenPartition, list[SendResult]]:
+    async def _store_later(self, command: Send | Publish) -> tuple[OpenPartition, list[SendResult]]:
         """Store like :meth:`_store`, but wait for space in the log and for the import of the partition's tokens."""
         while True:
             try:
@@ -331,7 +347,7 @@ class CommandHandlers:
             record, payload = entry
             number = claim.number
             answer.append(
-                ReceivedMessage(
+                received := ReceivedMessage(
                     message_id(partition.id, number, salt)
                     if record.message_id is None
                     else unpack_id(record.message_id),
@@ -345,6 +361,8 @@ class CommandHandlers:
                     record.origin,
                 )
             )
+            if type(record) is not Message:
+                received.subscription, received.raw = records.subscription_of(record)
         if barrier is not None:
             if at_most_once:
                 await _in_any_case(barrier)
@@ -544,7 +562,7 @@ class CommandHandlers:
             now = partition.clock()
             arrived = partition.queue.transfer_in(source, command.acked_below, moved, now)
             if arrived is not None:
-                self._writer.write(partition, arrived, now, moved.payload)
+                self._writer.write(partition, arrived, now, moved.payload if isinstance(arrived, Message) else b"")
             return partition
 
         source, partition = command.source, self._find(command.target)
@@ -630,6 +648,9 @@ async def _in_any_case(barrier: asyncio.Future[None]) -> None:
 def _size_of(written: Sequence[tuple[Message | RetryAnswered, bytes]]) -> int:
     """Return an upper bound on the bytes of these messages."""
     return sum(
-        len(payload) + RECORD_OVERHEAD_BYTES + (4 * len(record.group or "") if isinstance(record, Message) else 0)
+        len(payload)
+        + RECORD_OVERHEAD_BYTES
+        + (4 * len(record.group or "") if isinstance(record, Message) else 0)
+        + (columns_bytes(record) if isinstance(record, records.MessagePublished) else 0)
         for record, payload in written
     )

@@ -94,11 +94,23 @@ class OrphanCollector:
                 await self._node.call(Forget(target))
             if target.partition not in self._partitions:
                 return
-            # In a shard that this node owns, a partition that is neither open nor damaged was dropped.
-            fold = partition.fold
-            for peer in (*fold.outgoing, *fold.incoming):
-                if self._shards.owns(peer) and peer not in self._partitions and self._shards.damage_of(peer) is None:
+            for peer in {**partition.fold.outgoing, **partition.fold.incoming}:
+                if await self._was_dropped(peer, partition):
                     self.forget(peer, [target.partition])
+
+    async def _was_dropped(self, peer: int, partition: OpenPartition) -> bool:
+        """Return whether a partition of this node that exchanged messages with this one was dropped.
+
+        In a shard that this node owns, one that is neither open nor damaged was dropped, or never opened: transfers to
+        it are journaled before it is.  Forgotten, their numbers would begin anew, and it would not accept them again.
+        """
+        if not self._shards.owns(peer) or peer in self._partitions or self._shards.damage_of(peer) is not None:
+            return False
+        outgoing = partition.fold.outgoing.get(peer)
+        if outgoing is None:
+            return True
+        settings = await self._resolver.settings(Target(peer, outgoing.queue_id))
+        return settings is None or settings.state == PartitionState.RETIRED
 
     def forget(self, gone: int, peers: Iterable[int]) -> None:
         """Remove a dropped partition from the transfer state of the partitions that exchanged messages with it, when
@@ -126,5 +138,5 @@ class OrphanCollector:
 
     async def _forget(self, partition: OpenPartition, gone: int) -> None:
         fold = partition.fold
-        if gone in fold.incoming or (gone in fold.outgoing and not fold.outgoing[gone].pending):
+        if gone in fold.incoming or (gone in fold.outgoing and not fold.outgoing[gone].is_pending):
             await self._writer.write_all(partition, lambda _: [Forgotten([gone])])

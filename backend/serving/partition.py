@@ -21,7 +21,7 @@ from backend.engine.fold import Fold
 from backend.engine.ids import salt_of
 from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
-from backend.engine.records import Message
+from backend.engine.records import Message, MessagePublished
 from backend.engine.timers import NEVER
 
 Entry: TypeAlias = tuple[Message, bytes]
@@ -43,6 +43,7 @@ class OpenPartition:
         "deleted",
         "empty_receives",
         "epoch",
+        "fanout_task",
         "fold",
         "id",
         "is_first_owner",
@@ -103,6 +104,7 @@ class OpenPartition:
         """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for
         it.
         """
+        self.fanout_task: asyncio.Task[None] | None = None
         self.move_worker: asyncio.Task[None] | None = None
         self.token_import_task: asyncio.Task[None] | None = None
 
@@ -153,6 +155,12 @@ class OpenPartition:
         # 0: the caller is another partition, which knows only the number.
         if 0 < known < settings.map_version:
             raise MapStale(f"the queue of partition {self.id} has a map of version {settings.map_version}")
+
+
+def columns_bytes(published: MessagePublished) -> int:
+    """Return an upper bound on the bytes of a publication's deliveries in its record."""
+    columns = (published.partitions, published.queues, published.subscriptions, published.raw)
+    return sum(map(len, columns)) + len(published.tokens) + len(published.also) + 64
 
 
 def size_of_transfer(moved: Transfer) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from backend.api import Unavailable
 from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
@@ -73,7 +73,8 @@ class PayloadCache:
 
     def trim(self, partition: OpenPartition) -> None:
         """Remove entries of messages that expired."""
-        if len(partition.cached) > partition.fold.visible + partition.fold.delayed:
+        fold = partition.fold
+        if len(partition.cached) > fold.visible + fold.delayed + len(fold.publications):
             self.take(partition, [number for number in partition.cached if partition.fold.locate(number) is None])
 
     def clear(self, partition: OpenPartition) -> None:
@@ -96,6 +97,14 @@ class PayloadCache:
             _, idle = used.popitem(last=False)
             self.clear(idle)
         return self.bytes_left > 0
+
+    def keep_loaded(self, partition: OpenPartition, loaded: Mapping[int, Entry]) -> None:
+        """Cache publications that were read, for their other deliveries."""
+        if not partition.closed and self._has_room(partition):
+            for number, entry in loaded.items():
+                if number not in partition.cached and number in partition.fold.publications:
+                    self.bytes_left -= len(entry[1]) + ENTRY_BYTES
+                    partition.cached[number] = entry
 
     # --- reads from the journal -----------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from backend.api import PEEK_BYTES_MAX, Peeked, PeekState
-from backend.engine.blocks import BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, Block
+from backend.engine.blocks import BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, PUBLISHED, Block
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
 from backend.engine.order import FifoOrder
-from backend.engine.records import Message, decode_head
+from backend.engine.records import Message, decode_head, subscription_of
 from backend.journal.interface import Log
 from backend.journal.rows import RecordView
 from backend.serving.partition import OpenPartition
@@ -70,7 +70,7 @@ def _first(fold: Fold, max_messages: int, after: int) -> list[_Seen]:
             continue
         for index in range(max(0, after + 1 - block.base), len(block.states)):
             state = block.states[index]
-            if state == DEAD:
+            if state in (DEAD, PUBLISHED):
                 continue
             if len(seen) == max_messages or left <= 0:
                 return seen
@@ -114,6 +114,7 @@ async def _read(log: Log, partition: OpenPartition, numbers: list[int]) -> dict[
 def _peeked(partition: OpenPartition, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
     record, payload = entry if entry is not None else (None, None)
     packed = record.message_id if record is not None else None
+    subscription, raw = (None, False) if record is None else subscription_of(record)
     return Peeked(
         message_id(partition.id, seen.number, partition.queue.id_salt) if packed is None else unpack_id(packed),
         payload,
@@ -125,4 +126,6 @@ def _peeked(partition: OpenPartition, seen: _Seen, entry: tuple[Message, bytes] 
         seen.sent_ms,
         record.group if record is not None else None,
         record.origin if record is not None else None,
+        subscription,
+        raw,
     )

@@ -51,6 +51,8 @@ def measured(partition: OpenPartition) -> Measures:
         in_flight,
         noisy,
         None if noisy is None else max(0, counters.visible - noisy_waiting),
+        fold.pending_deliveries,
+        fold.dropped_deliveries,
     )
 
 

@@ -180,7 +180,7 @@ class TransferWorker:
             await self._carry(source, target, settings, leaving)
             return
         try:
-            if not any(one.fold.dropped or one.closed for one in (source, here)):
+            if not any(one.fold.dropped or one.closed for one in (source, here)) and not here.retired:
                 self._hand_over(source, here, leaving)
         finally:  # if there was space for only some of them, those have arrived
             self._wakeups.changed(here)
@@ -224,7 +224,7 @@ class TransferWorker:
             now = target.clock()
             arrived = target.queue.transfer_in(source.id, outgoing.acked_below, moved, now)
             if arrived is not None:
-                self._writer.write(target, arrived, now, payload)
+                self._writer.write(target, arrived, now, payload if isinstance(arrived, Message) else b"")
             elif target.queue.refused(source.id, [transfer]):
                 self._writer.write(source, records.TransferBack(target.id, [transfer]), source.clock())
                 continue

@@ -3,6 +3,9 @@
 Messages are encrypted for the tenant that owns the queue, whoever sends them: under the named data key of the
 queue's KmsMasterKeyId, or else under the tenant's own.  They only move between queues of the same tenant, and
 stay encrypted under the key with which they were sent.
+
+What a topic delivers stays encrypted for the tenant that owns the topic, whose account its payload names: it is stored
+once, whatever the queues that get it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from auth.encryption.data_keys import FORMAT, DataKeyMissing, DecryptionFailed
 from auth.encryption.keyring import Keyring
 from auth.encryption.master_keys import KeyringError
 from auth.encryption.named_keys import DataKeyDestroyed
-from backend.api import ReceivedMessage
+from backend.api import Peeked, ReceivedMessage
 from frontend.queues import payload
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
@@ -27,6 +30,31 @@ log = logging.getLogger("holdfast.encryption")
 
 Encrypt = Callable[[bytes], bytes]
 _ENCRYPTED = bytes([FORMAT])
+PUBLISHED = b"\xc1"
+"""First byte of the payload of a publication, which no other one has; the account of its key follows, 12 digits."""
+_ACCOUNT_END = 13
+
+
+class DeliveredMessage(NamedTuple):
+    """A message that a topic delivered, decrypted."""
+
+    publication: bytes
+    """Encoded publication."""
+    subscription_id: bytes
+    raw: bool
+    number: int
+    """Number of the message in its queue's partition."""
+    base_url: str
+    """Beginning of the service's URLs, as the receiver knows them."""
+
+
+Render = Callable[[DeliveredMessage], Payload]
+"""Makes a message of a delivered publication.  Raises :class:`msgspec.DecodeError`."""
+
+
+def with_account(account: str, encrypted: bytes) -> bytes:
+    """Return the payload of a publication, which is delivered to queues of other tenants too."""
+    return PUBLISHED + account.encode() + encrypted
 
 
 class Opened(NamedTuple):
@@ -41,8 +69,11 @@ class Opened(NamedTuple):
 class MessageEncryption:
     """Encrypts and decrypts; ``keyring`` None: messages are stored in clear, and encrypted ones cannot be read."""
 
-    def __init__(self, keyring: Keyring | None) -> None:
+    def __init__(self, keyring: Keyring | None, render: Render, *, encrypts: bool) -> None:
+        """``encrypts``: publications of topics are encrypted, as messages of queues are by their views."""
         self._keyring = keyring
+        self._encrypts = encrypts
+        self._render = render
 
     def cached(self, view: QueueView, messages: int = 1) -> Encrypt | None:
         """Function that encrypts ``messages`` messages until the caller's next await; None: ask :meth:`ready`."""
@@ -67,17 +98,42 @@ class MessageEncryption:
             return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).encrypt
         return (await self._keyring.ready(view.queue.account, messages)).encrypt
 
+    async def ready_for(self, account: str, key: str, messages: int) -> Encrypt:
+        """Function that encrypts messages for an account, under one of its named keys if ``key`` is not empty.
+
+        It is for the caller's use until its next await.  Raises as :meth:`ready` does.
+        """
+        if self._keyring is None or not self._encrypts:
+            return _as_it_is
+        if key:
+            return (await self._keyring.named.ready(account, key, messages)).encrypt
+        return (await self._keyring.ready(account, messages)).encrypt
+
     async def decrypt(self, account: str, stored: bytes, *, deleted: bool = False) -> Payload:
         """Decrypt and decode a stored payload, encrypted or not; ``deleted``: it cannot be read again later.
 
         Raises :class:`DecryptionFailed`, :class:`DataKeyMissing`,
         :class:`~auth.encryption.named_keys.DataKeyDestroyed`, :class:`msgspec.DecodeError`, and the store's errors.
         """
-        if stored[:1] == _ENCRYPTED:
-            if self._keyring is None:
-                raise DecryptionFailed("it is encrypted, and there is no keyring here")
-            stored = await self._keyring.decrypt(account, stored, stale=deleted)
-        return payload.decode(stored)
+        return payload.decode(await self._decrypt(account, stored, deleted))
+
+    async def _decrypt(self, account: str, stored: bytes, deleted: bool) -> bytes:
+        if stored[:1] != _ENCRYPTED:
+            return stored
+        if self._keyring is None:
+            raise DecryptionFailed("it is encrypted, and there is no keyring here")
+        return await self._keyring.decrypt(account, stored, stale=deleted)
+
+    async def _delivered(
+        self, message: ReceivedMessage | Peeked, stored: bytes, base_url: str, deleted: bool
+    ) -> Payload:
+        """Decrypt a message that a topic delivered.  Raises as :meth:`decrypt`."""
+        assert message.subscription is not None
+        if stored[:1] != PUBLISHED:  # the confirmation of a subscription was sent as it is
+            raise DecryptionFailed("it is no publication")
+        account, encrypted = stored[1:_ACCOUNT_END].decode("ascii", "replace"), stored[_ACCOUNT_END:]
+        publication = await self._decrypt(account, encrypted, deleted)
+        return self._render(DeliveredMessage(publication, message.subscription, message.raw, message.number, base_url))
 
     async def before_receiving(self, view: QueueView) -> None:
         """Check that the queue's named key was not destroyed, and load the keys for a receive that deletes.
@@ -92,8 +148,8 @@ class MessageEncryption:
         if view.settings.at_most_once and not self._keyring.knows(view.queue.account):
             await self._keyring.ready(view.queue.account)
 
-    async def decrypted(self, view: QueueView, received: Sequence[ReceivedMessage]) -> Opened:
-        """Decrypt received messages.
+    async def decrypted(self, view: QueueView, received: Sequence[ReceivedMessage], base_url: str) -> Opened:
+        """Decrypt received messages.  ``base_url``: beginning of URLs in what topics delivered.
 
         Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
         in flight for a while, and end up in the dead-letter queue.  If a key cannot be loaded, the whole
@@ -104,7 +160,7 @@ class MessageEncryption:
         deleted = view.settings.at_most_once
         for message in received:
             try:
-                stored = await self._opened(view, message.message_id, message.payload, deleted=deleted)
+                stored = await self._opened(view, message, message.payload, base_url, deleted=deleted)
             except DataKeyDestroyed as error:
                 destroyed = error
                 if deleted:
@@ -121,24 +177,34 @@ class MessageEncryption:
                 messages.append((message, stored))
         return Opened(messages, destroyed)
 
-    async def inspect(self, view: QueueView, message_id: str, stored: bytes) -> Payload | None:
-        """Decrypt the payload of one message.
+    async def inspect(self, view: QueueView, message: Peeked, base_url: str) -> Payload | None:
+        """Decrypt the payload of one message.  ``base_url``: as for :meth:`decrypted`.
 
-        None: it cannot be decrypted, which is logged unless its key was destroyed.
+        None: it is lost, or cannot be decrypted, which is logged unless its key was destroyed.
         """
+        if message.payload is None:
+            return None
         try:
-            return await self._opened(view, message_id, stored)
+            return await self._opened(view, message, message.payload, base_url)
         except DataKeyDestroyed:
             return None
 
     async def _opened(
-        self, view: QueueView, message_id: str, stored: bytes, *, deleted: bool = False
+        self,
+        view: QueueView,
+        message: ReceivedMessage | Peeked,
+        stored: bytes,
+        base_url: str,
+        *,
+        deleted: bool = False,
     ) -> Payload | None:
         """Decrypt the payload of one message.  Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`."""
         try:
+            if message.subscription is not None:
+                return await self._delivered(message, stored, base_url, deleted)
             return await self.decrypt(view.queue.account, stored, deleted=deleted)
         except (DecryptionFailed, DataKeyMissing, msgspec.DecodeError) as error:
-            log.error("message %s of %s cannot be decrypted: %s", message_id, view.arn, error)
+            log.error("message %s of %s cannot be decrypted: %s", message.message_id, view.arn, error)
             return None
 
 

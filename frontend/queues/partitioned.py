@@ -35,12 +35,14 @@ from backend.api import (
     MoveTask,
     MoveTaskRefused,
     MoveTaskUnknown,
+    NewMessage,
     OverLimit,
     PartitionCommand,
     PartitionGone,
     PartitionUnknown,
     Peeked,
     PeekMessages,
+    Publish,
     Purge,
     QueueMeasures,
     Receive,
@@ -95,6 +97,7 @@ class PartitionedCalls:
         self._arrivals = Arrivals(backend)
         self._methods: Mapping[type[PartitionCommand[Any]], Callable[[QueueView, Any], Coroutine[Any, Any, Any]]] = {
             Send: self.send,
+            Publish: self.send,
             Receive: self.receive,
             Delete: self.delete,
             ChangeVisibility: self.change_visibility,
@@ -115,6 +118,14 @@ class PartitionedCalls:
         """The partition for a message group of a FIFO queue."""
         return _at_slot(view.open_parts, slot_of_name(group, [part.slot for part in view.open_parts]))
 
+    def for_send(self, view: QueueView, group: str | None) -> PartitionView:
+        """The partition that a message without a token is sent to."""
+        if view.fifo:
+            assert group is not None
+            return self.of_group(view, group)
+        place = self._sent = self._sent + 1
+        return view.open_parts[place % len(view.open_parts)]
+
     # --- one partition ----------------------------------------------------------------------------------------
 
     async def _at(
@@ -134,8 +145,8 @@ class PartitionedCalls:
                 await self._queues.configure_part(part)
         raise SqsError(SERVICE_UNAVAILABLE)
 
-    async def send(self, view: QueueView, command: Send) -> list[SendResult]:
-        messages = command.messages
+    async def send(self, view: QueueView, command: Send | Publish) -> list[SendResult]:
+        messages: Sequence[NewMessage] = command.messages
         if not view.fifo:
             retry = messages[0].retry
             if retry is None:
@@ -148,7 +159,11 @@ class PartitionedCalls:
             by_slot.setdefault(self.of_group(view, message.group).slot, []).append(place)
         slots = list(by_slot)
         answers = await _all(
-            self._at(view, _slot_picker(slot), Send(view.target, [messages[place] for place in by_slot[slot]]))
+            self._at(
+                view,
+                _slot_picker(slot),
+                msgspec.structs.replace(command, messages=[messages[place] for place in by_slot[slot]]),
+            )
             for slot in slots
         )
         return _in_order(len(messages), ((by_slot[slot], part) for slot, part in zip(slots, answers, strict=True)))

@@ -26,6 +26,7 @@ from backend.api import (
     Peeked,
     PeekMessages,
     SettingsStale,
+    Target,
 )
 from backend.engine.receipt_handles import Handles, partition_of
 from backend.partition_settings import partition_settings, target_for_message, target_of
@@ -122,6 +123,10 @@ class Queues:
             except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
                 continue
         raise SqsError(SERVICE_UNAVAILABLE)
+
+    def target_of_send(self, view: QueueView, group: str | None) -> Target:
+        """The partition that a message is sent to, which another caller sends; ``group`` decides for FIFO queues."""
+        return self._partitioned.for_send(view, group).target if view.is_partitioned else view.target
 
     async def delete(self, view: QueueView, handles: Sequence[str]) -> Sequence[HandleOutcome]:
         """Delete messages by receipt handle.

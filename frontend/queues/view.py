@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 
 from auth.policies.policies import Policy
@@ -52,6 +54,14 @@ class QueueView(msgspec.Struct, frozen=True):
     """Partitions that accept sends."""
     receive_parts: tuple[PartitionView, ...]
     """Partitions from which messages are received."""
+
+    def tokens(self, group: str | None, deduplication_id: str) -> tuple[bytes, bytes]:
+        """The deduplication token of a message in a FIFO queue, and that of the other deduplication scope."""
+        by_queue, by_group = self._token("q", deduplication_id), self._token(f"g{group}", deduplication_id)
+        return (by_group, by_queue) if self.scope_is_group else (by_queue, by_group)
+
+    def _token(self, scope: str, deduplication_id: str) -> bytes:
+        return blake2b(f"{scope}\0{deduplication_id}".encode(), digest_size=16, key=self.token_key).digest()
 
     def part(self, partition: int) -> PartitionView | None:
         """The partition with this id."""

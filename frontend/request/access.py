@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from auth.credentials import Tenant
-from auth.policies.policies import Decision, Policy, role_arn
+from auth.policies.policies import Decision, Facts, Policy, role_arn
 from auth.principal import SCOPES, Principal, Scope
 from frontend.http.asgi import client_address
 from frontend.queues.policies import GOVERNED_BY, SHAREABLE_ACTIONS
@@ -119,8 +119,8 @@ class Access:
     async def seen_queue(self, call: Call, account: str, name: str) -> QueueView:
         """Find a queue of the caller's own account if the caller may see its use: with permission to read its
         attributes, or with the scope ``monitor``.  Raises AccessDenied and QueueDoesNotExist."""
-        _check_scopes(call.principal, "the metrics of a queue", _SEEN)
-        _check_name(call.principal, name)
+        check_scopes(call.principal, "the metrics of a queue", _SEEN)
+        check_name(call.principal, name)
         view = await self._queues.find(account, name)
         if view.policy is not None and view.policy.denies:
             self._check_own(call, "GetQueueAttributes", view, view.policy)
@@ -181,22 +181,7 @@ class Access:
 
     def _decide(self, call: Call, action: str, view: QueueView, policy: Policy) -> Decision:
         who = None if call.principal.anonymous else call.principal
-
-        def facts(key: str) -> str | None:
-            fact = FACTS.get(key)
-            if fact is not None:
-                return fact(call)
-            match key:
-                case "aws:currenttime":
-                    return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                case "aws:epochtime":
-                    return str(int(self._clock()))
-                case "aws:requestedregion":
-                    return self._region
-                case "aws:resourceaccount":
-                    return view.queue.account
-            return None
-
+        facts = facts_of(call, self._clock, self._region, view.queue.account)
         return policy.decide(who, GOVERNED_BY[action], view.arn, facts)
 
 
@@ -205,12 +190,13 @@ class Access:
 
 def check_credential(principal: Principal, action: str, name: str | None = None) -> None:
     """Check that the credential permits this action, on a queue of this name.  Raises AccessDenied."""
-    _check_scopes(principal, action, SCOPES_OF[action])
+    check_scopes(principal, action, SCOPES_OF[action])
     if name is not None:
-        _check_name(principal, name)
+        check_name(principal, name)
 
 
-def _check_scopes(principal: Principal, what: str, wanted: frozenset[Scope]) -> None:
+def check_scopes(principal: Principal, what: str, wanted: frozenset[Scope]) -> None:
+    """Check that the credential has one of these scopes.  Raises AccessDenied."""
     if wanted.isdisjoint(principal.scopes):
         raise SqsError(
             ACCESS_DENIED,
@@ -219,11 +205,12 @@ def _check_scopes(principal: Principal, what: str, wanted: frozenset[Scope]) -> 
         )
 
 
-def _check_name(principal: Principal, name: str) -> None:
+def check_name(principal: Principal, name: str, kind: str = "queues") -> None:
+    """Check that the credential may be used for a queue, or a topic, of this name.  Raises AccessDenied."""
     if principal.prefixes and not name.startswith(principal.prefixes):
         raise SqsError(
             ACCESS_DENIED,
-            "Access to the resource is denied: the credential is for queues whose names begin with "
+            f"Access to the resource is denied: the credential is for {kind} whose names begin with "
             f"{' or '.join(principal.prefixes)}.",
         )
 
@@ -300,4 +287,25 @@ FACTS: Mapping[str, Callable[[Call], str | None]] = {
     "aws:username": _of_signer(_user_name),
     "aws:viaawsservice": lambda call: "false",
 }
-"""Condition keys by name in lower case.  Keys that are neither here nor in ``Access._decide`` are absent."""
+"""Condition keys by name in lower case.  Keys that are neither here nor in :func:`facts_of` are absent."""
+
+
+def facts_of(call: Call, clock: Callable[[], float], region: str, account: str) -> Facts:
+    """Facts of a call on a resource of this account, for the conditions of its policy."""
+
+    def facts(key: str) -> str | None:
+        fact = FACTS.get(key)
+        if fact is not None:
+            return fact(call)
+        match key:
+            case "aws:currenttime":
+                return datetime.fromtimestamp(clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            case "aws:epochtime":
+                return str(int(clock()))
+            case "aws:requestedregion":
+                return region
+            case "aws:resourceaccount":
+                return account
+        return None
+
+    return facts

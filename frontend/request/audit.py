@@ -23,15 +23,17 @@ class RequestAudit:
         self._log = log
         self._region = region
 
-    async def carry_out(self, call: Call, action: str, target: str, act: Callable[[], Awaitable[T]]) -> T:
+    async def carry_out(
+        self, call: Call, action: str, target: str, act: Callable[[], Awaitable[T]], service: str = "sqs"
+    ) -> T:
         """Result or error of ``act``, after its audit entry is on disk."""
         try:
             result = await act()
         except Exception as error:
             kind = as_sqs_error(error).kind
-            await self.failed(call, f"sqs:{action}", target, kind.status, kind.query_code)
+            await self.failed(call, f"{service}:{action}", target, kind.status, kind.query_code)
             raise
-        await self.done(call, f"sqs:{action}", target)
+        await self.done(call, f"{service}:{action}", target)
         return result
 
     async def done(self, call: Call, action: str, target: str, made: str = "") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from frontend.queues.encryption import MessageEncryption
+from frontend.queues.encryption import MessageEncryption, Render
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.access import Access
@@ -34,13 +34,14 @@ class Context:
         "unacknowledged",
     )
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, render: Render) -> None:
+        """``render``: makes messages of what topics delivered."""
         self.services = services
         self.metadata: MetadataClient = services.metadata
         self.queues = Queues(services)
         self.retries = Retries(self.queues, services.settings.send_retry_window_seconds)
         self.unacknowledged = UnacknowledgedSends(self.retries)
-        self.encryption = MessageEncryption(services.keyring)
+        self.encryption = MessageEncryption(services.keyring, render, encrypts=services.settings.encryption)
         self.access = Access(services, self.queues)
         self.throttle = Throttle(services)
         self.log = logging.getLogger("holdfast.sqs")

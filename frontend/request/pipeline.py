@@ -1,6 +1,6 @@
 """The pipeline of every request: authenticate, limit, authorize, act, audit, meter, log.
 
-The endpoints of SQS, STS and REST are its doors: they parse their protocols, and write the answers.  A door begins
+The endpoints of SQS, STS, SNS and REST are its doors: they parse their protocols, and write the answers.  A door begins
 each request, and ends it; in between, it reports the answer, or the error, before it sends it.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar
 from auth.credentials import Tenant
 from auth.errors import AuthError, MissingAuthenticationToken
 from auth.guessing import Guesses
-from auth.principal import anonymous
+from auth.principal import Principal, anonymous
 from backend.api import PartitionDamaged
 from billing.metering.meter import UsageNotCounted
 from frontend.bearers import Caller
@@ -42,7 +42,7 @@ from telemetry.texts import shown
 
 LINES_OF_CLIENTS = 10
 """Number of lines logged per caller and client error; further ones are counted."""
-Service = Literal["sqs", "sts"]
+Service = Literal["sqs", "sts", "sns"]
 """A service for which requests are signed."""
 _NO_TENANT = Tenant("", "nobody")
 
@@ -82,7 +82,11 @@ class Pipeline:
         self._create_queue = create_queue
         self._throttle = context.throttle
         self._authenticated = Authenticator(services, "sqs")
-        self._authenticators = {"sqs": self._authenticated, "sts": Authenticator(services, "sts")}
+        self._authenticators: dict[Service, Authenticator] = {
+            "sqs": self._authenticated,
+            "sts": Authenticator(services, "sts"),
+            "sns": Authenticator(services, "sns"),
+        }
         self._usage = None if services.meter is None else Usage(services.meter)
         self._tracing = services.tracing
         self._fills = services.settings.trace_messages
@@ -158,6 +162,10 @@ class Pipeline:
         return Call(
             request.request_id, caller.principal, self._base_url(request), request.receive, caller.tenant, request.scope
         )
+
+    def call_of_unsigned(self, request: ClientRequest, principal: Principal, tenant: Tenant) -> Call:
+        """The call of a caller that has not signed."""
+        return Call(request.request_id, principal, self._base_url(request), request.receive, tenant, request.scope)
 
     def _base_url(self, request: ClientRequest) -> str:
         base_url = self.services.settings.external_url
@@ -280,7 +288,7 @@ class Pipeline:
         name, run = action.name, action.run
         address = client_address(request.scope)
         principal = anonymous("anonymous" if address is None else address)
-        call = Call(request.request_id, principal, self._base_url(request), request.receive, _NO_TENANT, request.scope)
+        call = self.call_of_unsigned(request, principal, _NO_TENANT)
         with self.unauthenticated_callers.admit(address or "") as attempt:
             try:
                 url = reader.queue_url(content) or request.queue_path

@@ -30,6 +30,7 @@ class Format(Enum):
     QUERY_JSON = "SQS's Query protocol, with answers in JSON"
     JSON = "SQS's JSON"
     STS = "STS's XML"
+    SNS = "SNS's XML"
     REST = "plain JSON"
 
 

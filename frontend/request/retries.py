@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 
 from auth.principal import Principal
-from backend.api import NewMessage, Send, SendResult, TokenReused
+from backend.api import NewMessage, Publish, Send, SendResult, TokenReused
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
@@ -96,18 +96,22 @@ class Retries:
     ) -> Coroutine[Any, Any, list[SendResult]]:
         """Store messages, with the call's token if it has one.  Raises the backend's errors, and
         IdempotentParameterMismatch."""
-        retry = call.retry
-        if retry is None:
-            return self._queues.call(view, Send(view.target, messages))
-        return self._send_once(retry.base, view, messages)
+        return self.store(call.retry, view, Send(view.target, messages))
 
-    async def _send_once(self, token: bytes, view: QueueView, messages: Sequence[NewMessage]) -> list[SendResult]:
+    def store(
+        self, retry: Retry | None, view: QueueView, command: Send | Publish
+    ) -> Coroutine[Any, Any, list[SendResult]]:
+        """Store messages or publications, which have the tokens of ``retry``, if there is one.  Raises as
+        :meth:`send`."""
+        return self._queues.call(view, command) if retry is None else self._store_once(retry.base, view, command)
+
+    async def _store_once(self, token: bytes, view: QueueView, command: Send | Publish) -> list[SendResult]:
         under_way = self._under_way
         while token in under_way:
             await self._end_of(token)
         under_way[token] = None
         try:
-            return await self._queues.call(view, Send(view.target, messages))
+            return await self._queues.call(view, command)
         except TokenReused:
             raise SqsError(IDEMPOTENT_PARAMETER_MISMATCH) from None
         finally:

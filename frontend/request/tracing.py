@@ -32,7 +32,7 @@ def end_span(span: Span, request: ClientRequest) -> None:
         about: dict[str, str | int] = {"http.request.method": request.method}
         name = f"REST.{request.route}" if request.route else "REST"
     else:
-        name = "STS" if request.format is Format.STS else "SQS"
+        name = request.format.name if request.format in (Format.STS, Format.SNS) else "SQS"
         about = {"rpc.system": "aws-api", "rpc.service": name}
         if request.action:
             about["rpc.method"] = request.action

@@ -117,6 +117,8 @@ _MESSAGES: dict[str, Callable[[Members | None], int]] = {
     "SendMessageBatch": _successful,
     "DeleteMessageBatch": _successful,
     "ChangeMessageVisibilityBatch": _successful,
+    "sns:Publish": _one,
+    "sns:PublishBatch": _successful,
 }
 
 
@@ -126,6 +128,10 @@ def _payload_bytes(action: str, members: Members | None, result: Members | None)
         return sum(_size(message, "Body") for message in (result or {}).get("Messages", ()))
     if action == "SendMessageBatch":
         return sum(_size(entry, "MessageBody") for entry in (members or {}).get("Entries", ()))
+    if action == "sns:PublishBatch":
+        return sum(_size(entry, "Message") for entry in (members or {}).get("PublishBatchRequestEntries", ()))
+    if action == "sns:Publish":
+        return _size(members, "Message") if members else 0
     return _size(members, "MessageBody") if action == "SendMessage" and members else 0
 
 

@@ -1,14 +1,14 @@
 """Deletion of a tenant, in steps that can be repeated after an interruption.
 
-First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues, topics
-and data keys are deleted; then its state becomes ``deleted``.  Its record with its times remains, for the last
+First its state becomes ``deleting``, which refuses all its credentials; then its keys, roles, alarms, queues, streams,
+topics and data keys are deleted; then its state becomes ``deleted``.  Its record with its times remains, for the last
 invoice, and the account number is not reused.  A tenant found in state ``deleting`` at a start is finished
 then.
 
-A call accepted before may create a queue or a topic meanwhile.  After creating one, calls therefore check the tenant's
-state, and delete it again unless the tenant still exists (:func:`frontend.sqs.actions.queues.ensure_queue`): either it
-exists when all are listed here, or the call sees the new state.  Only if that process ends in between does a queue or
-topic remain, until the next start.
+A call accepted before may create a queue, a stream or a topic meanwhile.  After creating one, calls therefore check the
+tenant's state, and delete it again unless the tenant still exists
+(:func:`frontend.sqs.actions.queues.ensure_queue`): either it exists when all are listed here, or the call sees the new
+state.  Only if that process ends in between does one remain, until the next start.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError
 from frontend.queues.queues import Queues
 from frontend.services import Services
+from frontend.sns.topics.deletion import delete_topic_of
 from frontend.streams.deletion import delete_stream
-from metadata_service.store import ConditionFailed, QueueNotFound, StoreError, StreamNotFound
+from metadata_service.store import ConditionFailed, QueueNotFound, StoreError, StreamNotFound, TopicNotFound
 
 _PAGE = 100
 _TRIES = 4
@@ -52,6 +53,7 @@ async def delete_tenant(services: Services, tenant: Tenant) -> Tenant:
         await services.documents.store.delete_document_jobs(account)
     await _delete_queues(services, account)
     await _delete_streams(services, account)
+    await _delete_topics(services, account)
     if services.keyring is not None:
         await services.keyring.destroy_tenant_keys(account)
     return await _become(services, account, "deleted")
@@ -69,6 +71,7 @@ async def finish_deletions(services: Services) -> None:
                 elif tenant.state == "deleted":
                     await _delete_queues(services, tenant.account)
                     await _delete_streams(services, tenant.account)
+                    await _delete_topics(services, tenant.account)
             except (StoreError, BackendError, KeyringError) as error:
                 log.error("the deletion of account %s cannot be finished yet: %s", tenant.account, error)
         after = tenants[-1].account
@@ -100,6 +103,26 @@ async def _delete_streams(services: Services, account: str) -> None:
         for stream in streams:
             with suppress(StreamNotFound):  # another process has deleted it
                 await delete_stream(services, stream)
+
+
+async def _delete_topics(services: Services, account: str) -> None:
+    """Delete the account's topics, and its subscriptions to those of others."""
+    client = services.topics
+    if client is None:
+        return
+    queues = Queues(services)
+    while topics := await client.list_topics(account, limit=_PAGE):
+        for topic in topics:
+            with suppress(TopicNotFound):  # another process has deleted it
+                await delete_topic_of(services, client, queues, topic)
+    after = ""
+    while True:
+        page = await client.owner_subscriptions(account, after=after, limit=_PAGE)
+        for subscription in page.subscriptions:
+            await client.delete_subscription(subscription)
+        after = page.after
+        if not after:
+            return
 
 
 async def _become(services: Services, account: str, state: str) -> Tenant:

@@ -23,12 +23,20 @@ _FORM = b"application/x-www-form-urlencoded"
 
 
 class QueryService(Protocol):
-    """Another service at the same endpoint, whose calls in the Query protocol name its version."""
+    """Another service at the same endpoint, in the Query protocol."""
 
-    version: str
+    @property
+    def format(self) -> Format:
+        """Format of its answers."""
+
+    def serves(self, request: ClientRequest, parameters: Parameters) -> bool:
+        """True for a call of this service, which most often names its version."""
 
     async def answer(self, request: ClientRequest, parameters: Parameters, body: bytes) -> bytes:
         """Answer a call in XML."""
+
+    def in_own_terms(self, error: SqsError) -> SqsError:
+        """The error with this service's code and status."""
 
     def write_error(self, error: SqsError, request_id: str) -> bytes: ...
 
@@ -41,11 +49,11 @@ class _Answer(NamedTuple):
 
 
 class SqsEndpoint:
-    """An ASGI callable for SQS requests, and for those of another service."""
+    """An ASGI callable for SQS requests, and for those of other services."""
 
-    def __init__(self, pipeline: Pipeline, sts: QueryService) -> None:
+    def __init__(self, pipeline: Pipeline, *others: QueryService) -> None:
         self._pipeline = pipeline
-        self._sts = sts
+        self._others = {other.format: other for other in others}
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         pipeline = self._pipeline
@@ -97,9 +105,11 @@ class SqsEndpoint:
             request.format = Format.QUERY_JSON
         is_form = content_type == b"" or content_type.startswith(_FORM)
         parameters = query_protocol.read_parameters(request.query, body if is_form else b"")
-        if parameters.get("Version") == self._sts.version:
-            request.format = Format.STS
-            return query_protocol.XML, await self._sts.answer(request, parameters, body)
+        if parameters.get("Version") != query_protocol.VERSION:
+            for other in self._others.values():
+                if other.serves(request, parameters):
+                    request.format = other.format
+                    return query_protocol.XML, await other.answer(request, parameters, body)
         if not parameters.get("Action") and request.method == "GET" and request.queue_path:
             raise _UnknownOperation
         result = await pipeline.answer(request, body, _QUERY, parameters)
@@ -111,6 +121,9 @@ class SqsEndpoint:
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
 
     def _error(self, request: ClientRequest, error: SqsError) -> _Answer:
+        other = self._others.get(request.format)
+        if other is not None:
+            error = other.in_own_terms(error)
         headers = error.retry_headers()
         if not request.body_read:
             headers.append((b"connection", b"close"))
@@ -120,11 +133,11 @@ class SqsEndpoint:
                 content_type = json.CONTENT_TYPE
                 body, query_error = json.write_error(error)
                 headers.append((b"x-amzn-query-error", query_error))
-            case Format.STS:
-                body = self._sts.write_error(error, request.request_id)
             case Format.QUERY_JSON:
                 content_type = query_protocol.JSON
                 body = query_protocol.write_error_as_json(error, request.request_id)
+            case _ if other is not None:
+                body = other.write_error(error, request.request_id)
             case _:
                 body = query_protocol.write_error(error, request.request_id)
         return _Answer(error.kind.status, content_type, body, headers)

@@ -29,6 +29,7 @@ from holdfast.settings import Settings, cluster_secret
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
+from metadata_service.nodes.cached_topics import TopicClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.nodes.invalidation import InvalidationChannel
 from metadata_service.store import MetadataStore
@@ -64,8 +65,11 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         addresses = FleetAddresses(fleet)
         backend = ClusterRouter(addresses.of, addresses.numbers, secret=secret, name=name, tls=tls.client)
         cache, streams = MetadataClient(metadata.queues), StreamClient(metadata.streams)
-        changes = _following(settings, metadata, cache, streams)
-        service = await Frontend.over(settings, metadata, keyring, cache, streams, changes, backend, fleet=fleet)
+        topics = TopicClient(metadata.topics)
+        changes = _following(settings, metadata, cache, streams, topics)
+        service = await Frontend.over(
+            settings, metadata, keyring, cache, streams, topics, changes, backend, fleet=fleet
+        )
         if certificate is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
 
@@ -118,8 +122,10 @@ class _Learning:
         await self._watch.close()
 
 
-def _following(settings: Settings, store: MetadataStore, metadata: MetadataClient, streams: StreamClient) -> ChangeFeed:
+def _following(
+    settings: Settings, store: MetadataStore, metadata: MetadataClient, streams: StreamClient, topics: TopicClient
+) -> ChangeFeed:
     """Make the source of changes that other processes make to what these caches have."""
     url = settings.metadata_invalidation
     invalidation = None if url is None else InvalidationChannel(url, metadata)
-    return _Learning(ChangeWatch(store.changes, metadata, streams), invalidation)
+    return _Learning(ChangeWatch(store.changes, metadata, streams, topics), invalidation)

@@ -51,6 +51,7 @@ from holdfast.settings import Settings
 from metadata_service.models import ClusterReport, ReportedNode
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
+from metadata_service.nodes.cached_topics import TopicClient
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import AlarmStore, DocumentStore, StreamStore
 from ratelimit.address import MEMORY
@@ -122,6 +123,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         MetadataClient(store.queues),
         node,
         streams=StreamClient(store.streams),
+        topics=TopicClient(store.topics),
         serving=lambda: node.ready,
         damaged=lambda: len(node.damage),
         audit=audit,

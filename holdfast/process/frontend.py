@@ -39,6 +39,7 @@ from holdfast.settings import Settings
 from metadata_service.clusters.directory import ClusterDirectory
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
+from metadata_service.nodes.cached_topics import TopicClient
 from metadata_service.nodes.change_feed import ChangeWatch
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import MetadataStore
@@ -64,7 +65,7 @@ class RemoteBackends(Peer, Protocol):
 
 
 class ChangeFeed(Protocol):
-    """Source of changes that other processes make to queues and streams."""
+    """Source of changes that other processes make to queues, streams and topics."""
 
     async def start(self) -> None:
         """Start, before anything is cached."""
@@ -116,13 +117,15 @@ class Frontend:
             await store.close()
             raise
         metadata, streams = MetadataClient(store.queues), StreamClient(store.streams)
-        changes = ChangeWatch(store.changes, metadata, streams)
+        topics = TopicClient(store.topics)
+        changes = ChangeWatch(store.changes, metadata, streams, topics)
         return await cls.over(
             settings,
             store,
             keyring,
             metadata,
             streams,
+            topics,
             changes,
             backend,
             processes=processes,
@@ -139,6 +142,7 @@ class Frontend:
         keyring: Keyring,
         metadata: MetadataClient,
         streams: StreamClient,
+        topics: TopicClient,
         changes: ChangeFeed,
         backend: RemoteBackends,
         *,
@@ -149,8 +153,8 @@ class Frontend:
     ) -> Frontend:
         """Start a frontend over any metadata and backends; it closes them at its end, or if it cannot start.
 
-        ``changes`` update the caches ``metadata`` and ``streams`` after other processes' writes; the ``fleet``, which
-        is started, assigns new queues to clusters.
+        ``changes`` update the caches ``metadata``, ``streams`` and ``topics`` after other processes' writes; the
+        ``fleet``, which is started, assigns new queues to clusters.
         """
         try:
             credentials = Credentials(encrypted(store.credentials, keyring))
@@ -168,6 +172,7 @@ class Frontend:
             metadata,
             backend,
             streams=streams,
+            topics=topics,
             serving=lambda: backend.connected,
             audit=audit,
             keyring=keyring,

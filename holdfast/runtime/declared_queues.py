@@ -11,6 +11,7 @@ from auth.credentials import AccessKey
 from frontend.request.context import Context
 from frontend.request.request import Call
 from frontend.services import Services
+from frontend.sns.publishing import render
 from frontend.sqs.actions.queues import ensure_queue, set_queue_attributes
 from frontend.sqs.actions.tags import tag_queue
 from frontend.sqs.protocol.errors import SqsError
@@ -28,7 +29,7 @@ async def declare(services: Services, root: AccessKey, queues: Sequence[Declared
     if not queues:
         return
     settings = dataclasses.replace(services.settings, queue_name_hold_seconds=0)
-    context = Context(dataclasses.replace(services, settings=settings))
+    context = Context(dataclasses.replace(services, settings=settings), render)
     tenant = await services.credentials.store.get_tenant(root.account)
     assert tenant is not None, "its key is there"
     call = Call(request_id="start", principal=root.principal, base_url="", receive=_never, tenant=tenant, scope={})

@@ -38,12 +38,19 @@ from metadata_service.cassandra.schema.tables import METADATA, has_tables
 from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.cassandra.streams import STREAMS, mark_of_stream, recounted, streams_in
+from metadata_service.cassandra.topics import (
+    is_lone_hidden_queue,
+    mark_of_subscription,
+    recomputed_topics,
+    subscriptions_in,
+)
 from metadata_service.models import ClusterEntry, LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import RESTORING
 from metadata_service.sqlite.copy import LOST_EPOCHS, lost_ids
 from metadata_service.store import ConditionFailed, StoreUnavailable
 from metadata_service.streams import Stream
+from metadata_service.topics import Subscription
 
 SCAN_TRIES: Final = 3
 SCAN_SECONDS: Final = 30.0
@@ -88,6 +95,10 @@ class MetadataCopy(msgspec.Struct, frozen=True):
         spaces = sorted(space for space in self.spaces if space.startswith(STREAMS))
         found = [stream for space in spaces for stream in streams_in(self.spaces[space])]
         return sorted(found, key=lambda stream: (stream.account, stream.name))
+
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions to topics."""
+        return [one for space, rows in self.spaces.items() if space.startswith(NAMES) for one in subscriptions_in(rows)]
 
     def data_keys(self) -> list[DataKey]:
         return [
@@ -229,7 +240,7 @@ async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spa
     lists: dict[str, dict[str, str]] = {}
     keys = []
     for space in list(found):
-        for names, compute in ((NAMES, recomputed), (STREAMS, recounted)):
+        for names, compute in ((NAMES, _recomputed_names), (STREAMS, recounted)):
             if not space.startswith(names):
                 continue
             tenant = tenants.get(space.removeprefix(names))
@@ -251,6 +262,12 @@ async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spa
         others = {row: record for row, record in rows.items() if not row.startswith(tuple(_KEYS))}
         found[_TENANTS + account] = {**others, **lists.get(account, {})}
     return MetadataCopy(found, await store.credentials.key_uses(keys))
+
+
+def _recomputed_names(rows: Mapping[str, str]) -> dict[str, str]:
+    """Recompute the records of an account's queues and topics."""
+    topics = recomputed_topics(rows)
+    return recomputed({row: record for row, record in rows.items() if not is_lone_hidden_queue(row, topics)}) | topics
 
 
 def _is_kept(space: str) -> bool:
@@ -286,6 +303,7 @@ def metadata_filling(copy: MetadataCopy) -> Filling:
     }
     marks = [(*mark_of(queue), 1) for queue in copy.queues()]
     marks += [(*mark_of_stream(stream), 1) for stream in copy.streams()]
+    marks += [(*mark_of_subscription(one), 1) for one in copy.subscriptions()]
     for space, rows in spaces.items():
         if space.startswith(_TENANTS):
             account = space.removeprefix(_TENANTS)

@@ -32,6 +32,7 @@ from metadata_service.store import (
     StoreUnavailable,
     TooManyQueues,
 )
+from metadata_service.topics import HIDDEN_PREFIX, is_hidden
 
 HOLD_SECONDS_MIN = 3600
 """Minimum time for which a deleted queue's name is remembered, even if a creation requests a shorter hold."""
@@ -57,7 +58,7 @@ class CassandraQueues:
 
     async def create_queue(self, new: NewQueue) -> Queue:
         account, name = new.account, new.name
-        row, held = _queue(name), _held(name)
+        row, held = queue_row(name), _held(name)
 
         def check(rows: Mapping[str, VersionedRecord]) -> _Account:
             """Raise an error if the queue cannot be created."""
@@ -73,7 +74,7 @@ class CassandraQueues:
             return state
 
         while True:
-            check(await self._records.rows(_names(account), ["account", row, held]))
+            check(await self._records.rows(names_space(account), ["account", row, held]))
             queue_id = await self._records.next_id(ID_COUNTER)
             partition_ids = await partition_ids_in(self._records, new.clusters)
             queue = new.made(queue_id, partition_ids)
@@ -93,7 +94,7 @@ class CassandraQueues:
 
             await self._places.set(queue.queue_id, account, name)
             try:
-                await self._records.transact(_names(account), ["account", row, held], create)
+                await self._records.transact(names_space(account), ["account", row, held], create)
             except BelowFloor:
                 continue
             except StoreUnavailable:
@@ -107,7 +108,7 @@ class CassandraQueues:
         return await _new_partition_ids(self._records, cluster, count)
 
     async def get_queue(self, account: str, name: str) -> Queue:
-        record = await self._records.get(_names(account), _queue(name))
+        record = await self._records.get(names_space(account), queue_row(name))
         if record is None:
             raise QueueNotFound(name)
         return _decode_queue(record)
@@ -116,7 +117,7 @@ class CassandraQueues:
         place = await self._places.get(queue_id)
         if place is None:
             return None
-        record = await self._records.get(_names(place.account), _queue(place.name))
+        record = await self._records.get(names_space(place.account), queue_row(place.name))
         queue = None if record is None else _decode_queue(record)
         return queue if queue is not None and queue.queue_id == queue_id else None
 
@@ -156,7 +157,7 @@ class CassandraQueues:
         place = await self._places.get(queue_id)
         if place is None:
             raise QueueNotFound(str(queue_id))
-        row, held = _queue(place.name), _held(place.name)
+        row, held = queue_row(place.name), _held(place.name)
 
         def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, Queue]:
             queue, state = _found(rows, row, queue_id), _account(rows)
@@ -167,7 +168,7 @@ class CassandraQueues:
                 **_sources(queue.name, queue.attributes, None),
             }, queue
 
-        queue = await self._records.transact(_names(place.account), ["account", row, held], delete)
+        queue = await self._records.transact(names_space(place.account), ["account", row, held], delete)
         await self._places.forget(queue_id)
         await self._changes.record(place.account, place.name)
         return queue
@@ -192,7 +193,7 @@ class CassandraQueues:
                 if queue is None:
                     removed += await self._give_up(queue_id, place)
         for account in sorted(accounts):
-            for held, deleted_ms in await self._records.all(_names(account), _held("")):
+            for held, deleted_ms in await self._records.all(names_space(account), _held("")):
                 if int(deleted_ms) <= now_ms - hold_seconds * 1000:
                     removed += await self._free_name(account, held, deleted_ms)
         return removed
@@ -201,7 +202,7 @@ class CassandraQueues:
 
     async def _give_up(self, queue_id: int, place: IdPlace) -> bool:
         """Remove the mark of an id without a queue, after making sure that no such queue can be created."""
-        row = _queue(place.name)
+        row = queue_row(place.name)
 
         def close(rows: dict[str, VersionedRecord]) -> tuple[Writes, bool]:
             if row in rows and _decode_queue(rows[row].record).queue_id == queue_id:
@@ -211,7 +212,7 @@ class CassandraQueues:
                 return {}, True
             return {"account": text(msgspec.structs.replace(state, floor=queue_id + 1))}, True
 
-        if not await self._records.transact(_names(place.account), ["account", row], close):
+        if not await self._records.transact(names_space(place.account), ["account", row], close):
             return False
         await self._places.remove(queue_id)
         return True
@@ -222,26 +223,27 @@ class CassandraQueues:
                 return {}, False
             return {held: None}, True
 
-        return await self._records.transact(_names(account), [held], free_name)
+        return await self._records.transact(names_space(account), [held], free_name)
 
     async def _change(self, queue_id: int, change: Callable[[Queue], Queue]) -> Queue:
         place = await self._places.get(queue_id)
         if place is None:
             raise QueueNotFound(str(queue_id))
-        row = _queue(place.name)
+        row = queue_row(place.name)
 
         def store(rows: dict[str, VersionedRecord]) -> tuple[Writes, Queue]:
             queue = _found(rows, row, queue_id)
             newer = msgspec.structs.replace(change(queue), version=queue.version + 1)
             return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
 
-        queue = await self._records.transact(_names(place.account), [row], store)
+        queue = await self._records.transact(names_space(place.account), [row], store)
         await self._changes.record(place.account, place.name)
         return queue
 
     async def _page(self, account: str, kind: str, prefix: str, beyond: str, limit: int) -> list[str]:
         key_min = after(kind + beyond) if beyond >= prefix else kind + prefix
-        keys = await self._records.keys(_names(account), key_min, kind + prefix + BEYOND, limit)
+        beyond_names = kind + min(prefix + BEYOND, HIDDEN_PREFIX)
+        keys = await self._records.keys(names_space(account), key_min, beyond_names, limit)
         return [key.removeprefix(kind) for key in keys]
 
 
@@ -267,11 +269,13 @@ async def _new_partition_ids(records: Records, cluster: int, count: int) -> list
 NAMES = "queues/"
 
 
-def _names(account: str) -> str:
+def names_space(account: str) -> str:
+    """Space of an account's queues and topics."""
     return NAMES + account
 
 
-def _queue(name: str) -> str:
+def queue_row(name: str) -> str:
+    """Key of a queue's row."""
     return f"queue/{name}"
 
 
@@ -289,21 +293,28 @@ def mark_of(queue: Queue) -> tuple[str, str, str]:
 
 
 def recomputed(rows: Mapping[str, str]) -> dict[str, str]:
-    """Recompute the records of an account's space from the queues among them."""
-    queues = {row: record for row, record in rows.items() if row.startswith(_queue(""))}
+    """Recompute the records of queues in an account's space from the queues among them."""
+    queues = {row: record for row, record in rows.items() if row.startswith(queue_row(""))}
     held = {row: record for row, record in rows.items() if row.startswith(_held(""))}
     before = msgspec.json.decode(rows["account"], type=_Account) if "account" in rows else _Account()
     sources: dict[str, str] = {}
     for record in queues.values():
         queue = _decode_queue(record)
         sources.update((row, one) for row, one in _sources(queue.name, None, queue.attributes).items() if one)
-    account = text(msgspec.structs.replace(before, queues=len(queues)))
+    visible = sum(not is_hidden(row.removeprefix(queue_row(""))) for row in queues)
+    account = text(msgspec.structs.replace(before, queues=visible))
     return {"account": account, **queues, **held, **sources}
 
 
 def queues_in(rows: Mapping[str, str]) -> Iterator[Queue]:
     """The queues among the records of an account's space."""
-    return (_decode_queue(record) for row, record in rows.items() if row.startswith(_queue("")))
+    return (_decode_queue(record) for row, record in rows.items() if row.startswith(queue_row("")))
+
+
+def account_row(rows: Mapping[str, VersionedRecord]) -> tuple[str, int]:
+    """Record of the account, unchanged, and its floor: ids below it can no longer be created."""
+    state = _account(rows)
+    return text(state), state.floor
 
 
 def _account(rows: Mapping[str, VersionedRecord]) -> _Account:

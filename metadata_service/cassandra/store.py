@@ -27,6 +27,7 @@ from metadata_service.cassandra.registry import CassandraRegistry
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.versions import CassandraVersions, prepared
 from metadata_service.cassandra.streams import CassandraStreams
+from metadata_service.cassandra.topics import CassandraTopics
 from metadata_service.opening import CannotOpen
 from metadata_service.store import StoreError, StoreUnavailable
 
@@ -43,6 +44,7 @@ class CassandraStore:
         self.changes = CassandraChanges(records)
         self.queues = CassandraQueues(records, self.changes)
         self.streams = CassandraStreams(records, self.changes)
+        self.topics = CassandraTopics(records, self.changes)
         self.entries = CassandraEntries(records)
         self.clusters = CassandraRegistry(records)
         self.alarms = CassandraAlarms(records)
@@ -108,7 +110,8 @@ class CassandraStore:
         while True:
             await asyncio.sleep(random.uniform(0.5, 1.5) * seconds)  # spread the processes over time
             try:
-                removed = await self.queues.collect(now_ms=int(time.time() * 1000)) + await self.streams.collect()
+                removed = await self.topics.collect()  # before the marks of hidden queues are removed
+                removed += await self.queues.collect(now_ms=int(time.time() * 1000)) + await self.streams.collect()
             except StoreError as error:
                 log.warning("half-made objects cannot be collected now: %s", error)
                 continue

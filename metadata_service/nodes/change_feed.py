@@ -1,4 +1,4 @@
-"""Invalidation of cached queues and streams that other processes have changed.
+"""Invalidation of cached queues, streams and topics that other processes have changed.
 
 Message calls do not need it: the backend refuses callers whose queue is gone, and applies the newest settings.  But the
 frontend uses cached attributes for its own decisions (policy, message limits, visibility timeout).  So it polls the
@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast.process.metadata")
 
 
 class ChangeWatch:
-    """Keeps caches of queues and streams from having anything older than :data:`POLL_SECONDS`.
+    """Keeps caches of queues, streams and topics from having anything older than :data:`POLL_SECONDS`.
 
     While the store is unavailable nothing stays cached: each call then reads the store, and fails like without a cache.
     """
@@ -52,7 +52,7 @@ class ChangeWatch:
             await asyncio.wait([self._task])
 
     async def poll(self) -> None:
-        """Drop the queues and streams that changed since the last poll."""
+        """Drop the queues, streams and topics that changed since the last poll."""
         try:
             changes = await self._store.queue_changes(self._last)
         except StoreError as error:

@@ -19,6 +19,7 @@ from metadata_service import store as stores
 from metadata_service.models import NewQueue, Queue
 from metadata_service.store import MetadataStore, StoreError
 from metadata_service.streams import NewStream, Stream
+from metadata_service.topics import NewSubscription, NewTopic, Subscription, Topic
 
 QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_queue", "begin_purge"))
 """Calls that go to the node that owns the queue."""
@@ -27,6 +28,7 @@ REPEATABLE = frozenset(
     (
         *("get_queue", "get_queue_by_id", "list_queues", "dead_letter_sources", "queue_changes"),
         *("get_stream", "get_stream_by_id", "list_streams", "group_cluster", "allocate_producer_ids"),
+        *("get_topic", "list_topics", "get_subscription", "topic_subscriptions", "owner_subscriptions"),
         *("logs", "shards", "poll_entries", "data_keys"),
         *("get_named_key", "named_keys", "destroy_named_key"),
         *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager"),
@@ -41,6 +43,10 @@ REPEATABLE = frozenset(
 and allocations whose numbers may be lost.  Calls that depend on a condition or a count are not among them."""
 
 
+_SPREAD = (NewQueue, NewStream, NewTopic, NewSubscription)
+"""Structs whose fields are sent as the arguments of a call that has no other argument."""
+
+
 class Method(msgspec.Struct, frozen=True):
     """One call of the interface."""
 
@@ -53,8 +59,7 @@ class Method(msgspec.Struct, frozen=True):
     """Decoder of the arguments into a struct, by name.  Raises :class:`msgspec.ValidationError`."""
     answer: msgspec.json.Decoder[Any]
     has_one_struct: bool
-    """True if the only argument is a :class:`NewQueue` or :class:`NewStream`, whose fields are sent as if they were the
-    arguments."""
+    """True if the only argument is one of :data:`_SPREAD`, whose fields are sent as if they were the arguments."""
 
     def bind(self, *arguments: Any, **options: Any) -> Mapping[str, Any]:
         """Arguments as they are sent, by name.  Raises ``TypeError`` if they do not match the signature."""
@@ -85,7 +90,7 @@ def _method(part: str, name: str, function: Any) -> Method:
         (one.name, hints[one.name]) if one.default is one.empty else (one.name, hints[one.name], one.default)
         for one in parameters
     ]
-    has_one_struct = len(fields) == 1 and fields[0][1] in (NewQueue, NewStream)
+    has_one_struct = len(fields) == 1 and fields[0][1] in _SPREAD
     kind = fields[0][1] if has_one_struct else msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
     return Method(
         part,
@@ -126,6 +131,8 @@ class StoreFailure(msgspec.Struct):
 _FIELDS: dict[str, dict[str, Any]] = {
     "QueueExists": {"queue": Queue},
     "StreamExists": {"stream": Stream},
+    "TopicExists": {"topic": Topic},
+    "SubscriptionExists": {"subscription": Subscription},
     "QueueDeletedRecently": {"seconds_left": float},
     "PurgeInProgress": {"seconds_left": float},
 }

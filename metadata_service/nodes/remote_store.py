@@ -54,6 +54,7 @@ from metadata_service.store import (
     StoreError,
     StoreUnavailable,
     StreamStore,
+    TopicStore,
 )
 
 CONNECT_SECONDS = 1
@@ -145,6 +146,7 @@ class RemoteStore:
         )
         self.queues = cast(QueueStore, _RemotePart(self._call, "queues"))
         self.streams = cast(StreamStore, _RemotePart(self._call, "streams"))
+        self.topics = cast(TopicStore, _RemotePart(self._call, "topics"))
         self.changes = cast(ChangeStore, _RemotePart(self._call, "changes"))
         self.entries = cast(EntryStore, _RemotePart(self._call, "entries"))
         self.clusters = cast(ClusterRegistry, _RemotePart(self._call, "clusters"))

@@ -20,6 +20,7 @@ from metadata_service.store import (
     QueueNotFound,
     TooManyQueues,
 )
+from metadata_service.topics import HIDDEN_PREFIX
 
 _HOLD_SECONDS_MIN = 3600
 """Minimum time for which a deleted queue's name is remembered, even if a creation requests a shorter hold."""
@@ -44,24 +45,12 @@ class SQLiteQueues:
                 raise QueueExists(_decode_queue(row[0]))
             _check_hold(db, new)
             if new.queues_max is not None:
-                (count,) = db.execute("SELECT COUNT(*) FROM queues WHERE account = ?", (new.account,)).fetchone()
+                (count,) = db.execute(
+                    "SELECT COUNT(*) FROM queues WHERE account = ? AND name < ?", (new.account, HIDDEN_PREFIX)
+                ).fetchone()
                 if count >= new.queues_max:
                     raise TooManyQueues(f"account {new.account} has {count} queues of at most {new.queues_max}")
-            partition_ids = partition_ids_in(db, new.clusters)
-            queue = new.made(next_id(db, "queue"), partition_ids)
-            db.execute(
-                "INSERT INTO queues (queue_id, account, name, version, dead_letter_arn, record)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    queue.queue_id,
-                    queue.account,
-                    queue.name,
-                    queue.version,
-                    dead_letter_arn(queue.attributes),
-                    text(queue),
-                ),
-            )
-            return queue
+            return insert_queue(db, new)
 
         return await self._worker.write(create)
 
@@ -142,7 +131,7 @@ class SQLiteQueues:
 
     async def _names(self, rows: str, keys: tuple[str, ...], prefix: str, after: str, limit: int) -> list[str]:
         """Names of one page: a range of the index, independent of the number of names before and after it."""
-        beyond = prefix + "\U0010ffff"
+        beyond = min(prefix + "\U0010ffff", HIDDEN_PREFIX)
         if after >= prefix:
             where, name_min = "name > ?", after
         else:
@@ -153,6 +142,24 @@ class SQLiteQueues:
             return [name for (name,) in db.execute(query, (*keys, name_min, beyond, limit))]
 
         return await self._worker.read(page)
+
+
+def insert_queue(db: sqlite3.Connection, new: NewQueue) -> Queue:
+    """Insert a queue of a name that is free."""
+    partition_ids = partition_ids_in(db, new.clusters)
+    queue = new.made(next_id(db, "queue"), partition_ids)
+    db.execute(
+        "INSERT INTO queues (queue_id, account, name, version, dead_letter_arn, record) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            queue.queue_id,
+            queue.account,
+            queue.name,
+            queue.version,
+            dead_letter_arn(queue.attributes),
+            text(queue),
+        ),
+    )
+    return queue
 
 
 def partition_ids_in(db: sqlite3.Connection, clusters: Sequence[int]) -> list[int]:

@@ -129,6 +129,21 @@ CREATE TABLE group_clusters (account TEXT PRIMARY KEY, cluster INTEGER NOT NULL)
         back=("DROP TABLE group_clusters", "DROP TABLE streams"),
         lost=("SELECT 1 FROM streams", "SELECT 1 FROM group_clusters"),
     ),
+    Step(
+        _statements("""
+CREATE TABLE topics (
+    topic_id INTEGER PRIMARY KEY, account TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+    record TEXT NOT NULL);
+CREATE UNIQUE INDEX topics_by_name ON topics (account, name);
+CREATE TABLE subscriptions (
+    topic_id INTEGER NOT NULL, subscription_id BLOB NOT NULL, owner TEXT NOT NULL, protocol TEXT NOT NULL,
+    endpoint TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (topic_id, subscription_id)) WITHOUT ROWID;
+CREATE UNIQUE INDEX subscriptions_by_endpoint ON subscriptions (topic_id, protocol, endpoint);
+CREATE INDEX subscriptions_by_owner ON subscriptions (owner, subscription_id);
+"""),
+        back=("DROP TABLE subscriptions", "DROP TABLE topics"),
+        lost=("SELECT 1 FROM topics",),
+    ),
     first=6,
 )
 """Schema of all Holdfast versions up to this program's."""
@@ -137,6 +152,8 @@ NAMED_KEYS_SINCE = 8
 """First version with the table ``named_keys``."""
 STREAMS_SINCE = 10
 """First version with the table ``streams``."""
+TOPICS_SINCE = 11
+"""First version with the table ``topics``."""
 
 BUSY_SECONDS = 5.0
 """Time for which a connection waits for another writer."""

@@ -21,6 +21,7 @@ from metadata_service.sqlite.registry import SQLiteRegistry
 from metadata_service.sqlite.schema import open_database
 from metadata_service.sqlite.streams import SQLiteStreams
 from metadata_service.sqlite.thread import Worker
+from metadata_service.sqlite.topics import SQLiteTopics
 
 
 class SQLiteStore:
@@ -34,6 +35,7 @@ class SQLiteStore:
         self._worker = worker = Worker(open_database(path))
         self.queues = SQLiteQueues(worker)
         self.streams = SQLiteStreams(worker)
+        self.topics = SQLiteTopics(worker)
         self.changes = SQLiteChanges(worker)
         self.entries = SQLiteEntries(worker)
         self.clusters = SQLiteRegistry(worker)

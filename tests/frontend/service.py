@@ -26,11 +26,13 @@ from backend.api import Answer, Command, Peeked, PeekMessages, Send, Target
 from backend.clocks.node_clock import SteadyClock
 from backend.resolver import StoreResolver
 from billing.metering.meter import Meter
-from frontend.app import FrontendApp, create_app
+from frontend.app import FrontendApp, SenderOf, create_app
 from frontend.services import Services
 from frontend.settings import FrontendSettings
+from frontend.sns.publishing import QueuePublisher
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.nodes.cached_streams import StreamClient
+from metadata_service.nodes.cached_topics import TopicClient
 from metadata_service.sqlite.store import SQLiteStore
 from ratelimit.limiter import Limiter
 from tests.auth.clock import Clock
@@ -251,6 +253,7 @@ async def running(
     settings: FrontendSettings | None = None,
     meter: Meter | None = None,
     trusted: tuple[OidcIssuer, OidcSettings | None] | None = None,
+    sender_of: SenderOf = QueuePublisher,
 ) -> AsyncIterator[FrontendService]:
     """A service with one tenant, which has one key; it trusts an issuer whose settings are given."""
     store = SQLiteStore(folder / "metadata.sqlite")
@@ -279,7 +282,9 @@ async def running(
                 meter=meter,
                 limiter=Limiter(clock),
                 oidc=Oidc(oidc, issuer.client, clock=clock) if issuer is not None and oidc is not None else None,
-            )
+                topics=TopicClient(store.topics),
+            ),
+            sender_of,
         )
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport) as client:

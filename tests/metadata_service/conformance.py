@@ -27,10 +27,23 @@ from metadata_service.store import (
     StoreUnavailable,
     StreamExists,
     StreamNotFound,
+    SubscriptionExists,
     TooManyQueues,
     TooManyStreams,
+    TooManyTopics,
+    TopicExists,
+    TopicNotFound,
 )
 from metadata_service.streams import PARTITIONS_MAX, NewStream, Stream, stream_id_of
+from metadata_service.topics import (
+    NewSubscription,
+    NewTopic,
+    Subscription,
+    SubscriptionChange,
+    SubscriptionPage,
+    Topic,
+    with_subscription,
+)
 from tests.metadata_service import store_cases
 from tests.metadata_service.store_cases import StoreCase, load
 
@@ -57,6 +70,14 @@ async def create(
     return await store.queues.create_queue(
         models.NewQueue(account, name, attributes or {}, {}, now_ms=now_ms, hold_seconds=hold_seconds)
     )
+
+
+async def create_topic(store: MetadataStore, name: str) -> Topic:
+    return await store.topics.create_topic(NewTopic(ACCOUNT, name, {}, {}, NOW_MS, {}))
+
+
+async def subscribe(store: MetadataStore, topic: Topic, endpoint: str) -> Subscription:
+    return await store.topics.create_subscription(NewSubscription(topic.topic_id, ACCOUNT, "sqs", endpoint, {}, NOW_MS))
 
 
 async def create_stream(store: MetadataStore, name: str, partitions: int = 1) -> Stream:
@@ -324,6 +345,135 @@ class StreamConformance(Conformance):
         assert min(given) > 0
 
 
+class TopicConformance(Conformance):
+    """Topics, their hidden queues, and subscriptions."""
+
+    @pytest.mark.parametrize("case", load("topics"))
+    async def test_topic_case(self, store: MetadataStore, case: StoreCase) -> None:
+        await case.run(store)
+
+    async def test_only_one_of_concurrent_creations_of_a_topic_wins(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        creations = [create_topic(one, "race") for one in (store, other) * 4]
+        outcomes = await asyncio.gather(*creations, return_exceptions=True)
+        (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+        assert [outcome.topic for outcome in outcomes if isinstance(outcome, TopicExists)] == [winner] * 7
+        for one in (store, other):
+            assert await one.topics.get_topic(ACCOUNT, "race") == winner
+            hidden = await one.queues.get_queue_by_id(winner.topic_id)
+            assert hidden is not None
+            assert hidden.name == "~race"
+
+    async def test_an_endpoint_that_subscribes_many_times_at_once_has_one_subscription(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        topic = await create_topic(store, "news")
+        outcomes = await asyncio.gather(
+            *(subscribe(one, topic, "arn:q") for one in (store, other) * 3), return_exceptions=True
+        )
+        (winner,) = [outcome for outcome in outcomes if isinstance(outcome, Subscription)]
+        exist = [outcome.subscription for outcome in outcomes if isinstance(outcome, SubscriptionExists)]
+        assert exist == [winner] * 5
+        assert (await other.topics.get_topic(ACCOUNT, "news")).subscriptions == 1
+        assert await other.topics.topic_subscriptions(topic.topic_id, limit=10) == [winner]
+
+    async def test_limits_of_topics_and_subscriptions_hold_if_many_are_made_at_once(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        def made(number: int) -> Awaitable[Topic]:
+            new = NewTopic(ACCOUNT, f"t{number}", {}, {}, NOW_MS, {}, topics_max=2)
+            return (store, other)[number % 2].topics.create_topic(new)
+
+        outcomes = await asyncio.gather(*map(made, range(6)), return_exceptions=True)
+        topic, _ = [outcome for outcome in outcomes if isinstance(outcome, Topic)]
+        assert sum(isinstance(outcome, TooManyTopics) for outcome in outcomes) == 4
+        made_subscriptions = await asyncio.gather(
+            *(
+                (store, other)[number % 2].topics.create_subscription(
+                    NewSubscription(
+                        topic.topic_id,
+                        ACCOUNT,
+                        "sqs",
+                        f"arn:q{number}",
+                        {"FilterPolicy": "{}"} if number % 2 else {},
+                        NOW_MS,
+                        subscriptions_max=3,
+                        filter_policies_max=1,
+                    )
+                )
+                for number in range(8)
+            ),
+            return_exceptions=True,
+        )
+        found = await store.topics.topic_subscriptions(topic.topic_id, limit=10)
+        known = await store.topics.get_topic(ACCOUNT, topic.name)
+        assert len(found) == sum(isinstance(outcome, Subscription) for outcome in made_subscriptions) == 3
+        assert known.subscriptions == 3
+        assert known.filter_policies == sum(one.has_filter_policy for one in found) <= 1
+
+    async def test_a_topic_that_is_deleted_while_it_gets_subscriptions_has_none(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        topic = await create_topic(store, "news")
+        await asyncio.gather(*(subscribe(store, topic, f"arn:{number}") for number in range(5)))
+        outcomes = await asyncio.gather(
+            *(subscribe(store, topic, f"arn:more-{number}") for number in range(4)),
+            other.topics.delete_topic(topic.topic_id),
+            return_exceptions=True,
+        )
+        assert isinstance(outcomes[-1], Topic)
+        assert all(isinstance(outcome, Subscription | TopicNotFound) for outcome in outcomes[:-1])
+        assert await store.topics.topic_subscriptions(topic.topic_id, limit=10) == []
+        assert await other.topics.owner_subscriptions(ACCOUNT, limit=10) == SubscriptionPage([], "")
+        assert await other.queues.get_queue_by_id(topic.topic_id) is None
+        again = await create_topic(store, "news")
+        assert again.topic_id > topic.topic_id
+        assert await store.topics.topic_subscriptions(again.topic_id, limit=10) == []
+
+    async def test_pages_of_subscriptions_have_each_once(self, store: MetadataStore, other: MetadataStore) -> None:
+        topic = await create_topic(store, "news")
+        made = [await subscribe(store, topic, f"arn:{number}") for number in range(7)]
+        after, ids = b"", []
+        while page := await other.topics.topic_subscriptions(topic.topic_id, after=after, limit=3):
+            ids += [one.subscription_id for one in page]
+            after = ids[-1]
+        assert ids == sorted(one.subscription_id for one in made)
+        position, found = "", []
+        while True:
+            owned = await other.topics.owner_subscriptions(ACCOUNT, after=position, limit=3)
+            found += owned.subscriptions
+            position = owned.after
+            if not position:
+                break
+        assert sorted(one.subscription_id for one in found) == ids
+        assert await other.topics.owner_subscriptions("1" * 12, limit=3) == SubscriptionPage([], "")
+
+    async def test_concurrent_changes_of_a_subscription_never_overwrite_each_other_unseen(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        topic = await create_topic(store, "news")
+        made = await subscribe(store, topic, "arn:q")
+
+        async def change(by: MetadataStore, number: int) -> None:
+            while True:
+                known = await by.topics.get_subscription(topic.topic_id, made.subscription_id)
+                attributes = {**known.attributes, f"a{number}": ""}
+                try:
+                    await by.topics.update_subscription(
+                        topic.topic_id, made.subscription_id, known.version, SubscriptionChange(attributes)
+                    )
+                except ConditionFailed:
+                    continue
+                return
+
+        await asyncio.gather(*(change((store, other)[number % 2], number) for number in range(6)))
+        final = await other.topics.get_subscription(topic.topic_id, made.subscription_id)
+        assert final.attributes.keys() == {f"a{number}" for number in range(6)}
+        assert final.version == 7
+        assert (await store.topics.get_topic(ACCOUNT, "news")).version == 8
+
+
 class ChangeConformance(Conformance):
     """Feed of changed queues."""
 
@@ -566,6 +716,8 @@ class LifetimeConformance:
         async with opening() as store:
             queue = await create(store, "orders", redrive_to("arn:x"))
             stream = await create_stream(store, "orders")
+            topic = await create_topic(store, "orders")
+            subscription = await subscribe(store, topic, "arn:q")
             producer_id = await store.streams.allocate_producer_ids(10)
             log = await store.entries.new_incarnation("node")
             await store.credentials.put_tenant(Tenant(ACCOUNT, "root"))
@@ -574,6 +726,8 @@ class LifetimeConformance:
         async with opening() as again:
             assert await again.queues.get_queue(ACCOUNT, "orders") == queue
             assert await again.streams.get_stream(ACCOUNT, "orders") == stream
+            assert await again.topics.list_topics(ACCOUNT, limit=2) == [with_subscription(topic, None, subscription)]
+            assert await again.topics.topic_subscriptions(topic.topic_id, limit=2) == [subscription]
             assert await again.streams.allocate_producer_ids(1) >= producer_id + 10
             assert await again.entries.logs() == [log]
             assert await again.credentials.get_access_key(key.access_key_id) == key
@@ -592,6 +746,7 @@ class LifetimeConformance:
 class StoreConformance(
     QueueConformance,
     StreamConformance,
+    TopicConformance,
     ChangeConformance,
     EntryConformance,
     RegistryConformance,

@@ -43,6 +43,7 @@ LEFT_OUT = {
     "limit": 100,
     "attributes": {},
     "settings": {},
+    "queue_attributes": {},
     "tags": {},
 }
 

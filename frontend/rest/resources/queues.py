@@ -107,9 +107,10 @@ def create_router(context: Context) -> APIRouter:
         caller.require_scope("receive")
 
         async def read() -> Peek:
-            view = await context.access.queue(caller.call_of(owner), "ReceiveMessage", owner, name)
+            call = caller.call_of(owner)
+            view = await context.access.queue(call, "ReceiveMessage", owner, name)
             peeked = await context.queues.call(view, PeekMessages(view.target, limit))
-            return Peek(messages=await _opened(context, view, peeked))
+            return Peek(messages=await _opened(context, view, peeked, call.base_url))
 
         return await caller.limited("ReceiveMessage", read)
 
@@ -131,12 +132,14 @@ def create_router(context: Context) -> APIRouter:
         caller.require_scope("receive")
 
         async def page() -> Stored:
-            view = await context.access.queue(caller.call_of(owner), "ReceiveMessage", owner, name)
+            call = caller.call_of(owner)
+            view = await context.access.queue(call, "ReceiveMessage", owner, name)
             place = _Place.parse(after, view) if after else _Place.first(view)
             peeked = await context.queues.peek_at(view, place.partitions[0], limit, place.number)
             following = place.following(peeked)
             return Stored(
-                messages=await _opened(context, view, peeked), next=None if following is None else str(following)
+                messages=await _opened(context, view, peeked, call.base_url),
+                next=None if following is None else str(following),
             )
 
         return await caller.limited("ReceiveMessage", page)
@@ -212,15 +215,9 @@ class _Place(NamedTuple):
         return _Place(self.queue, 0, left) if left else None
 
 
-async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked]) -> list[MessagePeeked]:
+async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked], base_url: str) -> list[MessagePeeked]:
     return [
-        _peeked(
-            message,
-            None
-            if message.payload is None
-            else await context.encryption.inspect(view, message.message_id, message.payload),
-            fifo=view.fifo,
-        )
+        _peeked(message, await context.encryption.inspect(view, message, base_url), fifo=view.fifo)
         for message in peeked
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from hashlib import blake2b, sha256
+from hashlib import sha256
 
 from backend.api import (
     AttemptExpired,
@@ -122,10 +122,8 @@ def prepare(view: QueueView, call: Call, members: Members, encrypt: Encrypt) -> 
     if not view.fifo:
         return NewMessage(encrypt(payload.encode(stored)), delay, group), answer, size
     stored.deduplication_id = deduplication
-    by_queue, by_group = _token(view, "q", deduplication), _token(view, f"g{group}", deduplication)
-    if view.scope_is_group:
-        by_queue, by_group = by_group, by_queue
-    return NewMessage(encrypt(payload.encode(stored)), delay, group, by_queue, by_group), answer, size
+    token, also = view.tokens(group, deduplication)
+    return NewMessage(encrypt(payload.encode(stored)), delay, group, token, also), answer, size
 
 
 def complete(answer: Members, stored: SendResult, fifo: bool) -> None:
@@ -133,10 +131,6 @@ def complete(answer: Members, stored: SendResult, fifo: bool) -> None:
     answer["MessageId"] = stored.message_id
     if fifo:
         answer["SequenceNumber"] = f"{stored.number:020d}"
-
-
-def _token(view: QueueView, scope: str, deduplication_id: str) -> bytes:
-    return blake2b(f"{scope}\0{deduplication_id}".encode(), digest_size=16, key=view.token_key).digest()
 
 
 # --- receiving ---------------------------------------------------------------------------------------------
@@ -172,7 +166,7 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         ) from None
     if not received:
         return None
-    opened, destroyed = await context.encryption.decrypted(view, received)
+    opened, destroyed = await context.encryption.decrypted(view, received, call.base_url)
     if not opened:
         if destroyed is not None:
             raise destroyed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.policies.conditions import VALUE_LENGTH_MAX, Glob
-from auth.policies.policies import Decision, PolicyError, compile_policy
+from auth.policies.policies import Decision, PolicyCaller, PolicyError, ServicePrincipal, compile_policy
 from auth.principal import Principal
 from tests.tables import beside
 
@@ -37,7 +37,7 @@ def statement(**changes: Any) -> dict[str, Any]:
 
 def decide(
     *statements: dict[str, Any],
-    who: Principal | None = BEN,
+    who: PolicyCaller = BEN,
     action: str = "SendMessage",
     resource: str = QUEUE,
     **facts: str,
@@ -45,6 +45,31 @@ def decide(
     """``facts`` are condition keys, with ``__`` for the colon."""
     known = {name.replace("__", ":").lower(): value for name, value in facts.items()}
     return compile_policy(document(*statements), ACTIONS).decide(who, action, resource, known.get)
+
+
+def test_a_service_is_one_that_is_named_or_among_all() -> None:
+    topics = ServicePrincipal("sns.amazonaws.com")
+    for principal, expected in TABLES["services"]:
+        assert (decide(statement(Principal=principal), who=topics) is ALLOWED) is expected, principal
+    others = statement(Principal=None, NotPrincipal={"Service": "sns.amazonaws.com"})
+    assert decide(others, who=topics) is SILENT
+    assert decide(others) is ALLOWED
+    source = statement(
+        Principal={"Service": "sns.amazonaws.com"},
+        Condition={"ArnLike": {"aws:SourceArn": "arn:aws:sns:*:111111111111:t*"}},
+    )
+    assert decide(source, who=topics, aws__SourceArn="arn:aws:sns:us-east-1:111111111111:topic") is ALLOWED
+    assert decide(source, who=topics, aws__SourceArn="arn:aws:sns:us-east-1:222222222222:topic") is SILENT
+
+
+def test_actions_are_those_of_the_service() -> None:
+    policy = compile_policy(document(statement(Action="SNS:Pub*")), ("Publish", "Subscribe"), "sns")
+    assert policy.decide(BEN, "Publish", QUEUE, lambda key: None) is ALLOWED
+    assert policy.decide(BEN, "Subscribe", QUEUE, lambda key: None) is SILENT
+    with pytest.raises(PolicyError, match="out of service scope"):
+        compile_policy(document(statement(Action="sqs:*")), ("Publish",), "sns")
+    with pytest.raises(PolicyError, match="governed by SNS:Publish"):
+        compile_policy(document(statement(Action="sns:PublishBatch")), ("Publish",), "sns")
 
 
 # --- principals --------------------------------------------------------------------------------------------

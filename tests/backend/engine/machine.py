@@ -130,6 +130,7 @@ class PartitionMachine:
             below = self.fold.outgoing[other.fold.partition].acked_below
             record = other.queue.transfer_in(self.fold.partition, below, moved, other.now)
             if record is not None:
+                assert isinstance(record, Message), "no dead letter is a duplicate"
                 other.store(record, self.payloads[number])
 
     def message(self, number: int) -> Message:

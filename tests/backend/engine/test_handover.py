@@ -209,7 +209,7 @@ def test_it_retires_when_it_was_empty_for_long_enough() -> None:
     machine.pass_time(99)
     assert machine.queue.retire(machine.now, 100) == []
     arrived = machine.queue.transfer_in(9, 1, api.Transfer(1, b"a dead letter", 5), machine.now)
-    assert arrived is not None
+    assert isinstance(arrived, records.Message)
     machine.store(arrived, b"a dead letter")
     assert machine.queue.retire(machine.now, 0) == []
     machine.write([records.Deleted([arrived.number])])

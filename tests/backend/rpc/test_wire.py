@@ -27,6 +27,16 @@ SETTINGS = api.PartitionSettings(
 )
 
 MEASURES = api.Measures(1 << 40, "queue", 1, 2, 3, 1 << 40, 5, 6, 7, 1 << 41, 9, 10, 11, 12, 13, None, 15)
+PUBLICATION = api.Publication(
+    b"\x00payload\xff",
+    None,
+    "group ☃",
+    b"t" * 16,
+    deliveries=[
+        api.Delivery(TARGET, b"s" * 16, True, b"t" * 16, b"a" * 16),
+        api.Delivery(api.Target(1 << 40, (1 << 62) + 3), b"u" * 16),
+    ],
+)
 HANDOVER = api.Handover([api.TokenColumns(1 << 40, True, b"k" * 16, b"n" * 8, b"l" * 8, b"d" * 16)], 1 << 60)
 
 CALLS: list[tuple[api.Command[Any], Any]] = [
@@ -53,6 +63,7 @@ CALLS: list[tuple[api.Command[Any], Any]] = [
     (api.QueueMeasures(TARGET), [MEASURES]),
     (api.AccountMeasures("000000000000", ["one", "two"], "after", 10), [MEASURES]),
     (api.AccountBytes("000000000000"), 1 << 40),
+    (api.Publish(TARGET, [PUBLICATION, api.Publication(b"")]), [api.SendResult("id", 1 << 60)]),
     *stream_calls.CALLS,
 ]
 """Each command, with an answer."""

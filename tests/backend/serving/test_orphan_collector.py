@@ -2,9 +2,20 @@
 
 import pytest
 
-from backend.api import AcceptTransfers, DeadLetter, Drop, NewMessage, Send, Target, Transfer
+from backend.api import (
+    AcceptTransfers,
+    CountMessages,
+    DeadLetter,
+    Drop,
+    NewMessage,
+    PartitionSettings,
+    Send,
+    Target,
+    Transfer,
+)
 from backend.serving import orphan_collector
 from backend.serving.orphan_collector import OrphanCollector
+from metadata_service.store import StoreUnavailable
 from tests.backend.nodes import restart
 from tests.simulator.test_found import NOW, VirtualNode
 
@@ -116,3 +127,30 @@ def test_the_collector_retries_when_the_metadata_are_back(service: VirtualNode) 
     assert gone.partition in service.incarnation.partitions
     service.store.failing = 0.0
     service.loop.until(lambda: gone.partition not in service.incarnation.partitions, 30)
+
+
+def test_a_peer_that_was_never_open_is_not_forgotten(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first transfer to it waits, while the node restarts.  (Found by the simulator, publications of seed 28.)"""
+    source = service.queue(1)
+    dead = Target(2, 2)
+    service.store.queues[2] = PartitionSettings(2, 2, 1, "queue2", bytes(16))
+    known_settings, away = service.store.settings, True
+
+    async def settings(target: Target) -> PartitionSettings | None:
+        if away and target.partition == 2:
+            raise StoreUnavailable("away")
+        return await known_settings(target)
+
+    monkeypatch.setattr(service.store, "settings", settings)
+    service.send(source, b"first", b"second")
+    policy = DeadLetter(1, dead)
+    service.receive(source, 0)
+    service.receive(source, 0, dead_letter=policy)
+    service.call(CountMessages(source))  # answered when the transfer is durable
+    restart(service)
+    service.loop.run_for(30)
+    away = False
+    service.loop.until(service.quiet, 60)
+    service.loop.run_for(orphan_collector.FORGET_SECONDS + 1)
+    exchange(service, source, dead)
+    assert sorted(message.payload for message in service.receive(dead, 60)) == [b"body", b"first", b"second"]

@@ -23,6 +23,7 @@ from metadata_service.cassandra.credentials import text
 from metadata_service.models import NewQueue, Partition, Queue
 from metadata_service.sqlite.copy import LOST_IDS, LOST_PRODUCER_IDS
 from metadata_service.streams import NewStream
+from metadata_service.topics import NewSubscription, NewTopic
 
 ONE, TWO = "000000000001", "000000000002"
 
@@ -93,6 +94,41 @@ def test_maps_of_queues_are_compared() -> None:
     ):
         assert maps_are_unchanged(spaces_of(*before), spaces_of(*after)) is settled, (before, after)
     assert maps_are_unchanged({}, spaces_of(queue) | {"tenant/x": {"tenant": "{}"}})
+
+
+async def test_topics_are_copied_with_complete_subscriptions_only() -> None:
+    new = NewTopic(ONE, "news", {"a": "b"}, {}, 0, {})
+    queue, lone = new.hidden_queue.made(5, [7]), NewTopic(ONE, "lone", {}, {}, 0, {})
+    topic = msgspec.structs.replace(new.made(queue), subscriptions=9, filter_policies=9, version=4)
+    kept = NewSubscription(5, TWO, "sqs", "arn:q", {"FilterPolicy": "{}"}, 0).made(topic)
+    left = msgspec.structs.replace(kept, topic_id=4, subscription_id=b"x" * 16)
+    names = {
+        "account": '{"queues":77,"floor":3}',
+        "topics": "88",
+        "queue/~news": text(queue),
+        "topic/news": text(topic),
+        "topic/lone": text(lone.made(lone.hidden_queue.made(6, [8]))),  # its queue was read before it was created
+        f"subscription/{5:020d}/{kept.subscription_id.hex()}": text(kept),
+        f"subscription/{4:020d}/{left.subscription_id.hex()}": text(left),
+        f"endpoint/{4:020d}/x": "00",
+    }
+    half = NewTopic(ONE, "half", {}, {}, 0, {}).hidden_queue.made(9, [9])
+    first = {f"queues/{ONE}": {**names, "queue/~half": text(half)}, **a_tenant(ONE)}
+    copy = await copied(first, a_tenant(ONE))
+    assert [one.name for one in copy.queues()] == ["~news"]
+    assert copy.subscriptions() == [kept]
+    rows = metadata_filling(copy).spaces[f"queues/{ONE}"]
+    assert rows["account"] == '{"queues":0,"floor":3}'
+    assert rows["topics"] == "1"
+    assert rows["topic/news"] == text(msgspec.structs.replace(topic, subscriptions=1, filter_policies=1))
+    (endpoint,) = [row for row in rows if row.startswith("endpoint/")]
+    assert rows.keys() == {*("account", "topics", "queue/~news", "topic/news"), list(names)[5], endpoint}
+    assert rows[endpoint] == kept.subscription_id.hex()
+    marks = [mark for mark in metadata_filling(copy).marks if mark[0].startswith(("queue_ids/", "subscribers/"))]
+    assert marks == [
+        ("queue_ids/0", f"{5:020d}", f'["{ONE}","~news"]', 1),
+        (f"subscribers/{TWO}", f"{ONE}/{5:020d}/{kept.subscription_id.hex()}", "news", 1),
+    ]
 
 
 async def test_streams_are_copied_with_their_numbers() -> None:

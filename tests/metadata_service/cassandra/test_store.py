@@ -30,9 +30,18 @@ from metadata_service.cassandra.places import place_mark, place_space
 from metadata_service.cassandra.schema.tables import METADATA
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.cassandra.streams import STREAM_IDS
+from metadata_service.cassandra.topics import SUBSCRIBERS
 from metadata_service.models import LogEntry, NewQueue, Queue, ShardEntry, partition_id
 from metadata_service.opening import CannotOpen
-from metadata_service.store import ConditionFailed, MetadataStore, QueueNotFound, StoreUnavailable, StreamNotFound
+from metadata_service.store import (
+    ConditionFailed,
+    MetadataStore,
+    QueueNotFound,
+    StoreUnavailable,
+    StreamNotFound,
+    TopicNotFound,
+)
+from metadata_service.topics import SubscriptionPage
 from tests.closing import closing
 from tests.metadata_service.conformance import (
     ACCOUNT,
@@ -43,7 +52,9 @@ from tests.metadata_service.conformance import (
     StoreConformance,
     create,
     create_stream,
+    create_topic,
     redrive_to,
+    subscribe,
 )
 from tests.servers.cassandra_server import QUICK_START, CassandraCluster
 from tests.servers.waiting import until
@@ -299,9 +310,9 @@ async def test_a_page_of_names_reads_no_more_than_it_gives(store: CassandraStore
     def fill(rows: dict[str, VersionedRecord]) -> tuple[Writes, None]:
         return {"account": "{}"} | {f"{kind}/{name}": "{}" for name in names for kind in ("queue", "held")}, None
 
-    await store.records.transact(cassandra_queues._names(ACCOUNT), ["account"], fill)
+    await store.records.transact(cassandra_queues.names_space(ACCOUNT), ["account"], fill)
     assert await store.queues.list_queues(ACCOUNT, prefix="q", after="q040", limit=3) == ["q041", "q042", "q043"]
-    bound = store.records._keys.bind((cassandra_queues._names(ACCOUNT), "queue/q041", "queue/~", 3))
+    bound = store.records._keys.bind((cassandra_queues.names_space(ACCOUNT), "queue/q041", "queue/~", 3))
     trace = store.keyspace.connection.session.execute(bound, timeout=60, trace=True).get_query_trace(60)
     assert "Read 3 live rows" in " ".join(event.description for event in trace.events)
 
@@ -649,13 +660,65 @@ async def test_a_deletion_of_a_stream_that_ends_between_the_phases_is_one(
     assert [await other.streams.collect() for _ in range(2)] == [1, 0]
 
 
+async def test_a_creator_of_a_topic_that_ends_between_the_phases_leaves_nothing_in_the_way(
+    store: CassandraStore, other: CassandraStore, route: Route
+) -> None:
+    await ended(await held_up_creation(store, route, Gate(), create_topic))
+    left = await other.records.count("queue")
+    with pytest.raises(TopicNotFound):
+        await other.topics.update_topic(left, 1, tags={})
+    topic = await create_topic(other, "orders")
+    with pytest.raises(TopicNotFound):
+        await other.topics.delete_topic(left)
+    assert await other.topics.topic_subscriptions(left, limit=10) == []
+    assert await other.topics.collect() == 0
+    assert [await other.queues.collect(now_ms=NOW_MS) for _ in range(2)] == [1, 0]
+    assert await other.topics.get_topic(ACCOUNT, "orders") == topic
+    assert await other.queues.get_queue_by_id(topic.topic_id) is not None
+
+
+async def test_a_creation_of_a_topic_that_the_collector_has_given_up_takes_another_id(
+    store: CassandraStore, other: CassandraStore, route: Route
+) -> None:
+    gate = Gate()
+    creation = await held_up_creation(store, route, gate, create_topic)
+    given_up = await other.records.count("queue")
+    assert await other.queues.collect(now_ms=NOW_MS) == 1
+    gate.set()
+    topic = await creation
+    assert topic.topic_id > given_up
+    assert await other.topics.list_topics(ACCOUNT, limit=10) == [topic]
+    assert await other.queues.collect(now_ms=NOW_MS) == 0
+
+
+async def test_a_deletion_of_a_topic_that_ends_between_the_phases_is_one(
+    store: CassandraStore, other: CassandraStore, route: Route
+) -> None:
+    topic = await create_topic(store, "orders")
+    for number in range(3):
+        await subscribe(store, topic, f"arn:{number}")
+    ending_before(store, route, "unmark", "")
+    assert (await store.topics.delete_topic(topic.topic_id)).subscriptions == 3
+    assert await other.topics.topic_subscriptions(topic.topic_id, limit=10) == []
+    assert await other.topics.owner_subscriptions(ACCOUNT, limit=10) == SubscriptionPage([], "")
+    assert await other.queues.get_queue_by_id(topic.topic_id) is None
+    again = await create_topic(other, "orders")
+    kept = await subscribe(other, again, "arn:0")
+    assert [await other.topics.collect() for _ in range(2)] == [1, 0]
+    assert [await other.queues.collect(now_ms=NOW_MS) for _ in range(2)] == [1, 0]
+    rows = await store.records.all(cassandra_queues.names_space(ACCOUNT), "subscription/")
+    assert len(rows) == len(await store.records.all(cassandra_queues.names_space(ACCOUNT), "endpoint/")) == 1
+    assert len(await store.records.marks(SUBSCRIBERS + ACCOUNT)) == 1
+    assert await other.topics.topic_subscriptions(again.topic_id, limit=10) == [kept]
+
+
 async def test_held_names_are_released_when_unused(store: CassandraStore) -> None:
     await store.credentials.put_tenant(Tenant(ACCOUNT, "root"))
     for name, ago_ms in (("old", HOUR_MS), ("new", 0)):
         queue = await create(store, name)
         await store.queues.delete_queue(queue.queue_id, now_ms=NOW_MS - ago_ms)
     assert await asyncio.gather(*(store.queues.collect(now_ms=NOW_MS) for _ in range(2))) in ([1, 0], [0, 1])
-    held = [key for key, _ in await store.records.all(cassandra_queues._names(ACCOUNT), "held/")]
+    held = [key for key, _ in await store.records.all(cassandra_queues.names_space(ACCOUNT), "held/")]
     assert held == ["held/new"]
 
 

@@ -10,9 +10,12 @@ from metadata_service import store
 from metadata_service.models import NewQueue, Partition, Queue
 from metadata_service.nodes import codec
 from metadata_service.streams import NewStream
+from metadata_service.topics import NewSubscription, NewTopic
 
 QUEUE = Queue(7, "000000000000", "orders", 3, {"DelaySeconds": "5"}, {"a": "b"}, 1, 2, (Partition(9),), b"\x00\xff" * 8)
 STREAM = NewStream("000000000000", "logs", {"retention.ms": "5"}, {"a": "b"}, now_ms=7, clusters=(0, 3)).made(9, [4, 5])
+TOPIC = NewTopic("000000000000", "news", {"DisplayName": "n"}, {"a": "b"}, 7, {}).made(QUEUE)
+SUBSCRIPTION = NewSubscription(7, "000000000000", "sqs", "arn", {"FilterPolicy": "{}"}, 7, token="t").made(TOPIC)
 
 ERRORS: list[Exception] = [
     store.StoreError("plain"),
@@ -24,6 +27,13 @@ ERRORS: list[Exception] = [
     store.StreamNotFound("logs"),
     store.StreamExists(STREAM),
     store.TooManyStreams("too many"),
+    store.TopicNotFound("news"),
+    store.TopicExists(TOPIC),
+    store.TooManyTopics("too many"),
+    store.SubscriptionNotFound("00"),
+    store.SubscriptionExists(SUBSCRIPTION),
+    store.TooManySubscriptions("too many"),
+    store.TooManyFilterPolicies("too many"),
     store.ConditionFailed("has version 4, not 3"),
     store.StoreUnavailable("disk full"),
     Conflict("changed"),

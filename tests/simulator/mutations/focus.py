@@ -416,7 +416,7 @@ def maps_of_moves(world: ClusterWorld) -> None:
             return
         to, source = command.target, command.source
         senders = [one.name for one in world.nodes.living() if one.node is not None and source in one.node.partitions]
-        queue = world.catalog.queues[to.queue_id]
+        queue = world.catalog.last(to.queue_id)
         is_open = any(one.id == to.partition for one in open_ones(queue.partitions))
         if senders and queue.queue_id in world.mapped and is_open and not changing(queue.partitions):
             way = server.name, senders[0]

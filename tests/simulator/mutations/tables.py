@@ -1,11 +1,11 @@
 """Mutations: each takes one rule out of the code for the length of a run, and the simulator has to notice.
 
 They are tables of edits (:mod:`tests.simulator.mutations.edits`): ``one_node.yaml`` for one node, ``cluster/*.yaml``
-for whole clusters, ``streams.yaml`` for streams and groups, and ``ordinary.yaml`` for runs that nothing was chosen for.
-Where a rule is kept by Cassandra, or by the statements that it is sent, the edits are in what stands in for it here
-(:mod:`tests.simulator.world.quorum`, :mod:`tests.simulator.checks.ledger`).  What makes a mutation of a cluster show
-within few runs is its focus (``focus.yaml``): the same faults with the rule in place must have no effect.
-``docs/simulator.md`` lists all.
+for whole clusters, ``streams.yaml`` for streams and groups, ``publications.yaml`` for publications, and
+``ordinary.yaml`` for runs that nothing was chosen for.  Where a rule is kept by Cassandra, or by the statements that it
+is sent, the edits are in what stands in for it here (:mod:`tests.simulator.world.quorum`,
+:mod:`tests.simulator.checks.ledger`).  What makes a mutation of a cluster show within few runs is its focus
+(``focus.yaml``): the same faults with the rule in place must have no effect.  ``docs/simulator.md`` lists all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import yaml
 
 from tests.simulator.mutations import focus
 from tests.simulator.mutations.edits import Edit, edited
+from tests.simulator.publications.cluster import PublicationClusterWorld
+from tests.simulator.publications.world import PublicationWorld
 from tests.simulator.scenarios import Conditions, read_conditions
 from tests.simulator.streams.cluster import StreamClusterWorld
 from tests.simulator.streams.world import StreamWorld
@@ -111,6 +113,7 @@ RULES = tuple(Rule(**entry) for entry in yaml.safe_load((FOLDER / "rules.yaml").
 ONE_NODE = _read(FOLDER / "one_node.yaml")
 ORDINARY = _read(FOLDER / "ordinary.yaml")
 STREAMS = _read(FOLDER / "streams.yaml")
+PUBLICATIONS = _read(FOLDER / "publications.yaml")
 CLUSTER = _read(*sorted((FOLDER / "cluster").glob("*.yaml")))
 
 
@@ -127,6 +130,22 @@ def noticed_with_streams(name: str, seed: int) -> Exception | None:
     if mutation.local:
         return _noticed(mutation, lambda: StreamClusterWorld(seed).run(CLUSTER_SECONDS))
     return _noticed(mutation, lambda: StreamWorld(seed).run(STREAM_STEPS))
+
+
+def noticed_with_publications(name: str, seed: int, *, taken_out: bool = True) -> Exception | None:
+    """Return the error with which a run with publications ends when a rule is taken out; None: it does not notice.
+
+    ``taken_out`` False: the same faults with the rule in place, of a mutation with a focus.
+    """
+    mutation = PUBLICATIONS[name]
+    if mutation.focus is not None:
+        world = PublicationClusterWorld(
+            seed, local=False, scenario=mutation.scenario, focus=FOCUSES[mutation.focus].apply
+        )
+        return _noticed(mutation if taken_out else None, lambda: world.run(CLUSTER_SECONDS))
+    if mutation.local:
+        return _noticed(mutation, lambda: PublicationClusterWorld(seed).run(CLUSTER_SECONDS))
+    return _noticed(mutation, lambda: PublicationWorld(seed).run(STREAM_STEPS))
 
 
 def run_ordinary(seed: int, *, cluster: bool) -> Counter[str]:

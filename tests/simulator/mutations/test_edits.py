@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulator.mutations import focus
 from tests.simulator.mutations.edits import Edit, EditError, edited, edited_functions
-from tests.simulator.mutations.tables import CLUSTER, FOCUSES, ONE_NODE, ORDINARY, STREAMS
+from tests.simulator.mutations.tables import CLUSTER, FOCUSES, ONE_NODE, ORDINARY, PUBLICATIONS, STREAMS
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.world.cluster import ClusterWorld
 
@@ -25,6 +25,7 @@ ALL = {
         ("ordinary", ORDINARY),
         ("cluster", CLUSTER),
         ("streams", STREAMS),
+        ("publications", PUBLICATIONS),
     )
     for name, mutation in table.items()
 }

@@ -401,7 +401,7 @@ class ClusterWorld(RecordedRun):
             raise Violation("a partition waits for tokens for ever")
 
     def _arrived(self) -> bool:
-        return not any(one.transfer_task or one.move_worker for one in self._partitions())
+        return not any(one.transfer_task or one.fanout_task or one.move_worker for one in self._partitions())
 
     def _partitions(self, *, deleted: bool = False) -> list[OpenPartition]:
         """All that is open of queues that there are, or of others."""

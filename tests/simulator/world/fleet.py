@@ -140,21 +140,26 @@ class Fleet:
         task.result()
         return True
 
-    def starting(self, name: str, shards: Collection[int] = ()) -> Coroutine[Any, Any, Node]:
+    def starting(
+        self, name: str, shards: Collection[int] = (), peers: api.Peer | None = None
+    ) -> Coroutine[Any, Any, Node]:
+        """``peers``: access to the other nodes."""
         process = self.processes[name] = SimProcess(self.disk, self.store)
         self._kept.append(process)
         clock = SteadyClock(lambda: NOW + self.loop.now, lambda: self.loop.now, lambda: self.loop.now)
         settings = NodeSettings(name, LogSettings(segment_bytes=self.segment_bytes, low_water_bytes=0), shards=shards)
 
         async def start() -> Node:
-            node = await Node.start(process, "/journal", process.store, self.store, clock=clock, settings=settings)
+            node = await Node.start(
+                process, "/journal", process.store, self.store, clock=clock, settings=settings, peers=peers
+            )
             self._kept.append(node)
             return node
 
         return start()
 
-    def start(self, name: str, shards: Collection[int] = ()) -> Node:
-        node = self.nodes[name] = self.run(self.starting(name, shards))
+    def start(self, name: str, shards: Collection[int] = (), peers: api.Peer | None = None) -> Node:
+        node = self.nodes[name] = self.run(self.starting(name, shards, peers))
         return node
 
     def kill(self, name: str) -> None:

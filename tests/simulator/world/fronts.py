@@ -47,21 +47,21 @@ class Front(Host):
         """Drop a changed queue from the cache, as an invalidation message, which may be lost, would."""
         self._metadata.outdate(queue.account, queue.name, queue.queue_id, queue.version)
 
-    async def _view(self, arn: str) -> QueueView:
+    async def view_of(self, arn: str) -> QueueView:
         view = await self.queues.by_arn(arn, ACCOUNT)
         if view is None:
             raise QueueNotFound(arn)
         return view
 
     async def _call(self, arn: str, make: Callable[[api.Target], api.PartitionCommand[api.Answer]]) -> api.Answer:
-        view = await self._view(arn)
+        view = await self.view_of(arn)
         return await self.queues.call(view, make(view.target))
 
     async def send(self, arn: str, messages: Sequence[api.NewMessage]) -> list[api.SendResult]:
         return await self._call(arn, lambda target: api.Send(target, messages))
 
     async def receive(self, arn: str, options: api.ReceiveOptions) -> list[api.ReceivedMessage]:
-        view = await self._view(arn)
+        view = await self.view_of(arn)
         options = msgspec.structs.replace(options, dead_letter=await self.queues.dead_letter(view))
         return await self.queues.call(view, api.Receive(view.target, options))
 
@@ -75,20 +75,20 @@ class Front(Host):
         return await self._call(arn, api.CountMessages)
 
     async def purge(self, arn: str) -> None:
-        queue = await self._metadata.begin_purge((await self._view(arn)).queue, now_ms=0, interval_seconds=0)
+        queue = await self._metadata.begin_purge((await self.view_of(arn)).queue, now_ms=0, interval_seconds=0)
         view = self.queues.view(queue)
         await self.queues.call(view, api.Purge(view.target, queue.purge_id))
 
     async def delete_queue(self, arn: str) -> None:
         """As an answer says it: no partition has anything of it any more."""
-        queue = await self._metadata.delete((await self._view(arn)).queue, now_ms=0)
+        queue = await self._metadata.delete((await self.view_of(arn)).queue, now_ms=0)
         await self.queues.drop(self.queues.view(queue))
 
     async def start_move(self, arn: str) -> Any:
         return await self._call(arn, lambda target: api.StartMove(target, None, 0))
 
     async def cancel_a_move(self, arn: str) -> None:
-        view = await self._view(arn)
+        view = await self.view_of(arn)
         tasks = await self.queues.call(view, api.ListMoves(view.target))
         if tasks:
             await self.queues.call(view, api.CancelMove(view.target, tasks[0].task_id))

@@ -209,7 +209,7 @@ class SimWorld(RecordedRun):
 
     def _recovered_again(self) -> None:
         """Recovery twice gives the same state."""
-        if any(partition.transfer_task or partition.move_worker for partition in self.partitions()):
+        if any(one.transfer_task or one.fanout_task or one.move_worker for one in self.partitions()):
             return
         before = self.folds()
         self._end_process(power=self.random.random() < 0.5)
@@ -243,7 +243,7 @@ class SimWorld(RecordedRun):
             self.node.ready
             and self.incarnation.log.barrier() is None
             and not any(
-                partition.transfer_task or partition.move_worker
+                partition.transfer_task or partition.fanout_task or partition.move_worker
                 for partition in self.partitions()
                 if self.sound(partition)
             )

@@ -14,8 +14,9 @@ from backend.stream_commands import DropStream
 from frontend.rest.tenant_removal import delete_tenant, finish_deletions
 from metadata_service.store import StoreUnavailable
 from metadata_service.streams import NewStream, Stream
+from metadata_service.topics import NewSubscription, NewTopic
 from tests.frontend.cases import CALLERS, OTHER, add_callers
-from tests.frontend.service import FrontendAnswer, FrontendService, running
+from tests.frontend.service import KEY, FrontendAnswer, FrontendService, running
 
 OPERATOR, ADMIN, USER = (CALLERS[name] for name in ("operator", "admin", "user"))
 
@@ -83,6 +84,21 @@ async def test_a_deletion_that_was_cut_off_is_finished(
     assert (tenant.state, tenant.deleted_s) == ("deleted", started_at)
     assert await service.store.queues.list_queues(OTHER, limit=10) == []
     assert await service.store.streams.list_streams(OTHER, limit=10) == []
+
+
+async def test_topics_and_subscriptions_are_deleted_with_their_account(service: FrontendService) -> None:
+    store, client = service.store.topics, service.app.services.topics
+    assert client is not None
+    theirs = await client.create(NewTopic(OTHER, "t", {}, {}, 0, {}))
+    ours = await client.create(NewTopic(KEY.account, "t", {}, {}, 0, {}))
+    await client.create_subscription(ours, NewSubscription(ours.topic_id, OTHER, "sqs", "arn:q", {}, 0))
+    kept = await client.create_subscription(ours, NewSubscription(ours.topic_id, KEY.account, "sqs", "arn:r", {}, 0))
+    assert (await delete_tenant(service.app.services, await service.tenant(OTHER))).state == "deleted"
+    assert await store.list_topics(OTHER, limit=10) == []
+    assert await service.store.queues.get_queue_by_id(theirs.topic_id) is None
+    assert [command.target.queue_id for command in service.backend.calls_of(Drop)] == [theirs.topic_id]
+    assert await store.topic_subscriptions(ours.topic_id, limit=10) == [kept]
+    assert await service.store.queues.get_queue_by_id(ours.topic_id) is not None
 
 
 async def test_a_queue_that_is_created_during_the_deletion_is_not_left_behind(

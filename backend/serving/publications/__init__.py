@@ -1,0 +1,1 @@
+"""Publications: messages that are delivered to the queues of their subscriptions."""

@@ -1,0 +1,1 @@
+"""Publications: their validation, and the forms in which they are delivered."""

@@ -1,0 +1,284 @@
+"""Publications: the content that is stored of them, and its validation as SNS validates it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from frontend.query.reading import Members
+from frontend.sns.protocol import limits
+from frontend.sns.protocol.errors import invalid_message_attribute, invalid_parameter
+from frontend.sqs.protocol import limits as sqs_limits
+from frontend.sqs.protocol.md5 import Attribute
+from frontend.sqs.protocol.validation import has_invalid_characters
+from telemetry.texts import shown
+
+PUBLICATION_FORMAT = 1
+PROTOCOL = "sqs"
+"""Protocol of the endpoints that messages are delivered to: the key of a message for them, with a structure."""
+_DEFAULT = "default"
+
+_ID = re.compile(r"[!-~]{1,128}\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_TYPE = re.compile(r"(String|Number|Binary)(\..+)?\Z", re.DOTALL)
+_ARRAY = "String.Array"
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\Z")
+
+
+class PublicationContent(msgspec.Struct, array_like=True):
+    """The stored content of a publication, which is opaque to the backend.
+
+    Fields are only added at the end, with a default, so that stored publications stay readable.
+    """
+
+    format: int
+    topic_arn: str
+    message_id: str
+    timestamp_ms: int
+    message: str
+    subject: str | None = None
+    attributes: tuple[tuple[str, str, Any], ...] = ()
+    """Attributes in the form of :data:`frontend.sqs.protocol.md5.Attribute`."""
+    signature_version: str = "1"
+    signature: bytes = b""
+    """Signature of the notification; empty: it is delivered without one, as by a FIFO topic."""
+    certificate: str = ""
+    """Name of the certificate of the signature's key."""
+    sender: str = ""
+    """Principal that published it."""
+    deduplication_id: str | None = None
+    trace_header: str | None = None
+
+
+encode_publication = msgspec.msgpack.Encoder().encode
+decode_publication = msgspec.msgpack.Decoder(PublicationContent).decode
+
+
+class PublishedMessage(NamedTuple):
+    """The validated members of a publication."""
+
+    message: str
+    subject: str | None
+    attributes: tuple[Attribute, ...]
+    group: str | None
+    deduplication: str | None
+    size: int
+    """Bytes that count towards the limits: the message as it was given, and its attributes."""
+
+
+class TopicRules(NamedTuple):
+    """Demands of a topic on its publications, by its type and its attributes."""
+
+    fifo: bool
+    content_based: bool
+
+
+def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
+    """Validate the members of a publication.  Raises InvalidParameter and ParameterValueInvalid."""
+    given: str | None = members.get("Message")
+    if not given:
+        raise invalid_parameter("Empty message")
+    message = _message(given, members.get("MessageStructure"))
+    attributes = message_attributes(members.get("MessageAttributes") or {})
+    return PublishedMessage(
+        message,
+        _subject(members.get("Subject")),
+        attributes,
+        _group(members.get("MessageGroupId"), topic),
+        _deduplication(members.get("MessageDeduplicationId"), topic),
+        len(given.encode()) + _size(attributes),
+    )
+
+
+def check_size(size: int) -> None:
+    """Check the size of a publication.  Raises InvalidParameter."""
+    if size > limits.MESSAGE_BYTES_MAX:
+        raise invalid_parameter("Message too long")
+
+
+def check_ordered(members: Members, topic: TopicRules) -> None:
+    """Check the ids that a FIFO topic demands of each entry of a batch, for which the whole batch is refused."""
+    _group(members.get("MessageGroupId"), topic)
+    _deduplication(members.get("MessageDeduplicationId"), topic)
+
+
+# --- message and subject -----------------------------------------------------------------------------------
+
+
+def _message(given: str, structure: str | None) -> str:
+    """The message for queues."""
+    if not structure:
+        message = given
+    elif structure == "json":
+        message = _structured(given)
+    else:
+        raise invalid_parameter(f"MessageStructure Reason: it is json or absent, not {shown(structure)}")
+    encoded = message.encode()
+    if has_invalid_characters(encoded):
+        raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
+    return message
+
+
+def _structured(given: str) -> str:
+    """The message for queues in an object with a message for each protocol."""
+    try:
+        messages = orjson.loads(given)
+    except orjson.JSONDecodeError:
+        messages = None
+    if not isinstance(messages, dict):
+        raise invalid_parameter("Message Structure - JSON message body failed to parse")
+    if _DEFAULT not in messages:
+        raise invalid_parameter("Message Structure - No default entry in JSON message body")
+    if not isinstance(messages[_DEFAULT], str):
+        raise invalid_parameter("Message Structure - The default entry of the JSON message body is not a text")
+    message = messages.get(PROTOCOL)
+    if not isinstance(message, str):  # as SNS does: an entry that is no text is ignored
+        message = messages[_DEFAULT]
+    if not message:
+        raise invalid_parameter("Empty message")
+    return str(message)
+
+
+def _subject(given: str | None) -> str | None:
+    if not given:
+        return None
+    if len(given) > limits.SUBJECT_LENGTH_MAX:
+        raise invalid_parameter(f"Subject Reason: it has at most {limits.SUBJECT_LENGTH_MAX} characters")
+    if _CONTROL.search(given) is not None or given[0] == " ":
+        raise invalid_parameter("Subject Reason: it begins with a space, or has line breaks or control characters")
+    return given
+
+
+# --- order -------------------------------------------------------------------------------------------------
+
+
+def _group(given: str | None, topic: TopicRules) -> str | None:
+    if given is None:
+        if topic.fifo:
+            raise invalid_parameter("The MessageGroupId parameter is required for FIFO topics")
+        return None
+    _check_id(given, "MessageGroupId")
+    return given
+
+
+def _deduplication(given: str | None, topic: TopicRules) -> str | None:
+    if given is None:
+        if topic.fifo and not topic.content_based:
+            raise invalid_parameter(
+                "The topic should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
+                "explicitly"
+            )
+        return None
+    if not topic.fifo:
+        raise invalid_parameter(
+            "The request includes MessageDeduplicationId parameter that is not valid for this topic type"
+        )
+    _check_id(given, "MessageDeduplicationId")
+    return given
+
+
+def _check_id(given: str, name: str) -> None:
+    if not _ID.match(given):
+        text = f"{name} Reason: it has 1 to 128 characters, which are letters, digits and punctuation of ASCII"
+        raise invalid_parameter(text)
+
+
+# --- attributes --------------------------------------------------------------------------------------------
+
+
+def message_attributes(given: Mapping[str, Mapping[str, Any]]) -> tuple[Attribute, ...]:
+    """Validate the attributes of a message.  Raises ParameterValueInvalid."""
+    if len(given) > limits.MESSAGE_ATTRIBUTES_MAX:
+        raise invalid_message_attribute(
+            f"A message has at most {limits.MESSAGE_ATTRIBUTES_MAX} attributes, not {len(given)}."
+        )
+    return tuple(_attribute(name, value) for name, value in given.items())
+
+
+def _attribute(name: str, value: Mapping[str, Any]) -> Attribute:
+    _check_name(name)
+    type_: str = value.get("DataType") or ""
+    if not type_:
+        raise invalid_message_attribute(
+            f"The message attribute '{name}' must contain non-empty message attribute type."
+        )
+    match = _TYPE.match(type_)
+    if not match or len(type_) > sqs_limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MAX or has_invalid_characters(type_.encode()):
+        raise invalid_message_attribute(
+            f"The message attribute '{name}' has an invalid message attribute type, the set of supported type "
+            "prefixes is Binary, Number, and String."
+        )
+    wanted, other = ("BinaryValue", "StringValue") if match[1] == "Binary" else ("StringValue", "BinaryValue")
+    content: str | bytes | None = value.get(wanted)
+    if value.get(other):
+        raise invalid_message_attribute(
+            f"The message attribute '{name}' with type '{shown(type_)}' must use field '{wanted[:-5]}'."
+        )
+    if not content:
+        raise invalid_message_attribute(
+            f"The message attribute '{name}' must contain non-empty message attribute value for message attribute "
+            f"type '{shown(type_)}'."
+        )
+    if isinstance(content, str):
+        if has_invalid_characters(content.encode()):
+            raise invalid_message_attribute(
+                f"The message attribute '{name}' has characters that a message in a queue cannot have."
+            )
+        check = _CHECKS.get(type_ if type_ == _ARRAY else match[1])
+        if check is not None:
+            check(name, content)
+    return name, type_, content
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise invalid_message_attribute("The name of a message attribute must not be empty.")
+    if len(name.encode()) > sqs_limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MAX:
+        raise invalid_message_attribute(
+            f"The name of a message attribute has at most {sqs_limits.MESSAGE_ATTRIBUTE_NAME_LENGTH_MAX} bytes."
+        )
+    wrong = next((letter for letter in name if not (letter.isascii() and letter.isalnum()) and letter not in "_-."), "")
+    if wrong:
+        raise invalid_message_attribute(
+            f"Invalid non-alphanumeric character '#x{ord(wrong):X}' was found in the message attribute name. Can only "
+            "include alphanumeric characters, hyphens, underscores, or dots."
+        )
+    if name[0] == "." or name[-1] == "." or ".." in name:
+        raise invalid_message_attribute(
+            "The name of a message attribute does not begin or end with a period, nor has periods in succession."
+        )
+    if name.lower().startswith(("aws.", "amazon.")):
+        raise invalid_message_attribute("The prefixes AWS. and Amazon. of message attributes are reserved.")
+
+
+def _check_number(name: str, text: str) -> None:
+    if len(text) > sqs_limits.MESSAGE_ATTRIBUTE_TYPE_LENGTH_MAX or not _NUMBER.match(text):
+        raise invalid_message_attribute(
+            f"Could not cast message attribute '{name}' value to number for message attribute type 'Number'."
+        )
+
+
+def _check_array(name: str, text: str) -> None:
+    try:
+        elements = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        elements = None
+    if not isinstance(elements, list) or any(isinstance(element, list | dict) for element in elements):
+        raise invalid_message_attribute(
+            f"The value of the message attribute '{name}' of the type String.Array is an array in JSON whose elements "
+            "are texts, numbers, true, false and null."
+        )
+
+
+_CHECKS: dict[str, Callable[[str, str], None]] = {"Number": _check_number, _ARRAY: _check_array}
+
+
+def _size(attributes: tuple[Attribute, ...]) -> int:
+    return sum(
+        len(name.encode()) + len(type_.encode()) + (len(value) if isinstance(value, bytes) else len(value.encode()))
+        for name, type_, value in attributes
+    )

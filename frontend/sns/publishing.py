@@ -1,0 +1,123 @@
+"""Publications in the hidden queues of their topics, and the messages that queues' consumers get of them.
+
+A publication is stored once, as one message of its topic's hidden queue with the list of its deliveries.  The backend
+delivers it to each of the queues (:mod:`backend.serving.publications`).  A consumer's receive makes the message of it:
+SNS's JSON, or the message as it was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend.api import Delivery, NewMessage, Publication, Publish, Send, SendResult
+from frontend.queues import payload
+from frontend.queues.encryption import DeliveredMessage, with_account
+from frontend.queues.payload import Payload
+from frontend.queues.view import QueueView
+from frontend.request.context import Context
+from frontend.request.request import Call, Members, Retry
+from frontend.sns.messages import rendering
+from frontend.sns.messages.arn import SubscriptionArn, topic_arn
+from frontend.sns.messages.publication import decode_publication, encode_publication
+from frontend.sns.protocol.errors import topic_does_not_exist
+from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication, PublicationOutcome
+from frontend.sns.topics.policies import SERVICE_NAME
+from frontend.sns.topics.view import TopicView
+from frontend.sqs.protocol import md5
+from metadata_service.store import QueueNotFound
+from metadata_service.topics import hidden_queue_name
+
+
+class QueuePublisher:
+    """Implements :class:`frontend.sns.topics.deliveries.PublicationSender`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queues = context.queues
+
+    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
+        view = await self._hidden_queue(topic)
+        return self._context.retries.of(dict(call.scope["headers"]), call.principal, view, members)
+
+    async def publish(
+        self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
+    ) -> Sequence[PublicationOutcome | Exception]:
+        view = await self._hidden_queue(topic)
+        retry = call.retry
+        encrypt = await self._context.encryption.ready_for(topic.topic.account, topic.key_name, len(publications))
+        stored = [
+            Publication(
+                with_account(topic.topic.account, encrypt(encode_publication(one.content))),
+                None,
+                one.group,
+                deliveries=[self._delivery(delivery, one) for delivery in one.deliveries],
+            )
+            for one in publications
+        ]
+        for place, (message, one) in enumerate(zip(stored, publications, strict=True)):
+            if topic.fifo:
+                message.token, message.also = view.tokens(one.group, one.deduplication_id)
+                if topic.topic.attributes.get("FifoThroughputScope") == "MessageGroup":
+                    message.token, message.also = message.also, message.token
+            if retry is not None:
+                message.retry = retry.of(place)
+        results = await self._context.retries.store(retry, view, Publish(view.target, stored))
+        return [_outcome(one, result, topic) for one, result in zip(publications, results, strict=True)]
+
+    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+        encoded = body.encode()
+        stored = Payload(payload.FORMAT, body, md5.of_body(encoded), SERVICE_NAME)
+        encrypt = await self._context.encryption.ready(queue)
+        message = NewMessage(encrypt(payload.encode(stored)))
+        if queue.fifo:
+            message.group = str(topic.arn)
+            message.token, message.also = queue.tokens(message.group, subscription_id.hex())
+        await self._queues.call(queue, Send(queue.target, [message]))
+
+    async def _hidden_queue(self, topic: TopicView) -> QueueView:
+        """Find the queue that stores the topic's publications.  Raises NotFound."""
+        metadata, account, name = self._context.metadata, topic.topic.account, hidden_queue_name(topic.topic.name)
+        queue = metadata.cached(account, name)
+        if queue is None or queue.queue_id != topic.topic.topic_id:
+            try:
+                queue = await metadata.get(account, name)
+            except QueueNotFound:
+                raise topic_does_not_exist() from None
+        return self._queues.view(queue)
+
+    def _delivery(self, planned: PlannedDelivery, publication: PreparedPublication) -> Delivery:
+        view = planned.queue
+        token, also = None, None
+        if view.fifo and not planned.dead_letter:  # a dead-letter queue gets each of them
+            token, also = view.tokens(publication.group, publication.deduplication_id)
+        target = self._queues.target_of_send(view, publication.group)
+        return Delivery(target, planned.subscription_id, planned.raw, token, also)
+
+
+def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicView) -> PublicationOutcome:
+    return PublicationOutcome(publication.content.message_id, f"{result.number:020d}" if topic.fifo else None)
+
+
+def render(delivered: DeliveredMessage) -> Payload:
+    """Make the message of a delivered publication.  Raises :class:`msgspec.DecodeError`."""
+    publication = decode_publication(delivered.publication)
+    if delivered.raw:
+        message = rendering.render_raw(publication)
+    else:
+        subscription = SubscriptionArn(topic_arn(publication.topic_arn), delivered.subscription_id)
+        message = rendering.render_envelope(
+            publication,
+            base_url=delivered.base_url,
+            subscription_arn=str(subscription),
+            sequence_number=None if publication.deduplication_id is None else f"{delivered.number:020d}",
+        )
+    return Payload(
+        payload.FORMAT,
+        message.body,
+        md5.of_body(message.body.encode()),
+        SERVICE_NAME,
+        message.attributes,
+        md5.of_attributes(message.attributes) if message.attributes else None,
+        publication.deduplication_id,
+        publication.trace_header,
+    )

@@ -1,0 +1,460 @@
+"""Topics in Cassandra: the :class:`~metadata_service.store.TopicStore` part of the store.
+
+Topics and subscriptions are rows of the space of their account's queues, so a topic and its hidden queue are created
+and deleted in one transaction, and a subscription changes together with the counts in its topic's row.  A topic is
+found by its id through the mark of its hidden queue's id.
+
+Rows of subscriptions may be deleted, although no row is written with them that is never deleted: each transaction that
+creates one is conditional on the ``change`` of the topic's row, which never recurs.
+
+The rows of a deleted topic's subscriptions are removed after it, in several transactions; meanwhile nothing finds them.
+The mark of the hidden queue's id is removed last, so that the collector finishes a removal that was interrupted.
+
+Marks list the subscriptions of an account, whosever topics they are to: each is written before its subscription and
+removed after it, and readers skip those that lead to none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from hashlib import sha256
+
+import msgspec
+
+from metadata_service.cassandra.changes import CassandraChanges
+from metadata_service.cassandra.credentials import text
+from metadata_service.cassandra.driver.records import BEYOND, Records, VersionedRecord, Writes, after, gather
+from metadata_service.cassandra.places import ID_COUNTER, BelowFloor, IdPlace, IdPlaces
+from metadata_service.cassandra.queues import IDS, account_row, names_space, partition_ids_in, queue_row
+from metadata_service.store import (
+    ConditionFailed,
+    StoreError,
+    StoreUnavailable,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TooManyFilterPolicies,
+    TooManySubscriptions,
+    TooManyTopics,
+    TopicExists,
+    TopicNotFound,
+)
+from metadata_service.topics import (
+    HIDDEN_PREFIX,
+    NewSubscription,
+    NewTopic,
+    Subscription,
+    SubscriptionChange,
+    SubscriptionPage,
+    Topic,
+    exceeds_filter_policies,
+    hidden_queue_name,
+    is_hidden,
+    recount,
+    with_subscription,
+)
+
+SUBSCRIBERS = "subscribers/"
+"""Prefix of the spaces of marks of an account's subscriptions."""
+_TOPIC = "topic/"
+_SUBSCRIPTION = "subscription/"
+_ENDPOINT = "endpoint/"
+_COUNT = "topics"
+"""Row with the account's number of topics."""
+_REMOVED_TOGETHER = 50
+"""Number of rows that a transaction removes."""
+
+_decode_topic = msgspec.json.Decoder(Topic).decode
+_decode_subscription = msgspec.json.Decoder(Subscription).decode
+
+
+class CassandraTopics:
+    """Topic calls of the store, kept in ``records``; changes are recorded in ``changes``."""
+
+    def __init__(self, records: Records, changes: CassandraChanges) -> None:
+        self._records = records
+        self._changes = changes
+        self._places = IdPlaces(records, IDS)
+
+    # --- topics ---
+
+    async def create_topic(self, new: NewTopic) -> Topic:
+        space, row = names_space(new.account), _TOPIC + new.name
+        queue_key = queue_row(hidden_queue_name(new.name))
+        keys = ["account", _COUNT, row, queue_key]
+
+        def check(rows: Mapping[str, VersionedRecord]) -> int:
+            """Number of topics; raises an error if the topic cannot be created."""
+            if row in rows:
+                raise TopicExists(_decode_topic(rows[row].record))
+            count = int(rows[_COUNT].record) if _COUNT in rows else 0
+            if new.topics_max is not None and count >= new.topics_max:
+                raise TooManyTopics(f"account {new.account} has {count} topics of at most {new.topics_max}")
+            return count
+
+        while True:
+            check(await self._records.rows(space, keys))
+            hidden = new.hidden_queue
+            partition_ids = await partition_ids_in(self._records, hidden.clusters)
+            queue = hidden.made(await self._records.next_id(ID_COUNTER), partition_ids)
+            topic = new.made(queue)
+            written = {row: text(topic), queue_key: text(queue)}
+
+            def create(
+                rows: dict[str, VersionedRecord], topic_id: int = topic.topic_id, written: Writes = written
+            ) -> tuple[Writes, None]:
+                count = check(rows)
+                account, floor = account_row(rows)
+                if topic_id < floor:
+                    raise BelowFloor
+                return {"account": account, _COUNT: str(count + 1), **written}, None
+
+            await self._places.set(topic.topic_id, new.account, queue.name)
+            try:
+                await self._records.transact(space, keys, create)
+            except BelowFloor:
+                continue
+            except StoreUnavailable:
+                raise  # the topic may have been created: its mark stays, and the collector decides
+            except StoreError:
+                await self._places.forget(topic.topic_id)
+                raise
+            return topic
+
+    async def get_topic(self, account: str, name: str) -> Topic:
+        record = await self._records.get(names_space(account), _TOPIC + name)
+        if record is None:
+            raise TopicNotFound(name)
+        return _decode_topic(record)
+
+    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
+        rows = await self._records.page(names_space(account), _least(_TOPIC, after), _TOPIC + BEYOND, limit)
+        return [_decode_topic(record) for _, record in rows]
+
+    async def update_topic(
+        self,
+        topic_id: int,
+        version: int,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Topic:
+        account, row = await self._placed(topic_id)
+
+        def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, Topic]:
+            topic = _found(rows, row, topic_id)
+            if topic.version != version:
+                raise ConditionFailed(f"topic {topic.name!r} has version {topic.version}, not {version}")
+            topic = msgspec.structs.replace(
+                topic,
+                version=version + 1,
+                attributes=topic.attributes if attributes is None else dict(attributes),
+                tags=topic.tags if tags is None else dict(tags),
+            )
+            return {row: text(topic)}, topic
+
+        topic = await self._records.transact(names_space(account), [row], update)
+        await self._changes.record(account, topic.name)
+        return topic
+
+    async def delete_topic(self, topic_id: int) -> Topic:
+        account, row = await self._placed(topic_id)
+        hidden = queue_row(HIDDEN_PREFIX + row.removeprefix(_TOPIC))
+
+        def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, Topic]:
+            topic = _found(rows, row, topic_id)
+            count = int(rows[_COUNT].record) if _COUNT in rows else 1
+            return {"account": account_row(rows)[0], _COUNT: str(count - 1), row: None, hidden: None}, topic
+
+        topic = await self._records.transact(names_space(account), ["account", _COUNT, row, hidden], delete)
+        await self._changes.record(account, topic.name)
+        await self._changes.record(account, hidden_queue_name(topic.name))
+        try:
+            await self._remove_rows(account, topic_id)
+            await self._places.remove(topic_id)
+        except StoreUnavailable:
+            pass  # the topic is deleted, and the collector removes the rest
+        return topic
+
+    # --- subscriptions ---
+
+    async def create_subscription(self, new: NewSubscription) -> Subscription:
+        account, row = await self._placed(new.topic_id)
+        space = names_space(account)
+        endpoint = _endpoint_row(new.topic_id, new.protocol, new.endpoint)
+
+        def check(rows: Mapping[str, VersionedRecord]) -> Topic | bytes:
+            """The topic, or the id of the endpoint's subscription."""
+            topic = _found(rows, row, new.topic_id)
+            if endpoint in rows:
+                return bytes.fromhex(rows[endpoint].record)
+            if new.subscriptions_max is not None and topic.subscriptions >= new.subscriptions_max:
+                raise TooManySubscriptions(f"topic {topic.name!r} has {topic.subscriptions} subscriptions")
+            return topic
+
+        while True:
+            found = check(await self._records.rows(space, [row, endpoint]))
+            if isinstance(found, bytes):
+                existing = await self._records.get(space, _subscription_row(new.topic_id, found), serial=True)
+                if existing is None:
+                    continue  # it was deleted in between
+                raise SubscriptionExists(_decode_subscription(existing))
+            subscription = new.made(found)
+            sub_row = _subscription_row(new.topic_id, subscription.subscription_id)
+
+            def create(
+                rows: dict[str, VersionedRecord],
+                subscription: Subscription = subscription,
+                sub_row: str = sub_row,
+            ) -> tuple[Writes, bool]:
+                topic = check(rows)
+                if isinstance(topic, bytes):
+                    return {}, False
+                _check_filter_policies(topic, None, subscription, new.filter_policies_max)
+                return {
+                    row: text(with_subscription(topic, None, subscription)),
+                    endpoint: subscription.subscription_id.hex(),
+                    sub_row: text(subscription),
+                }, True
+
+            mark = mark_of_subscription(subscription)
+            await self._records.mark(*mark)
+            try:
+                created = await self._records.transact(space, [row, endpoint], create)
+            except StoreUnavailable:
+                raise  # the subscription may have been created: its mark stays
+            except StoreError:
+                await self._unmark(mark)
+                raise
+            if not created:
+                await self._unmark(mark)
+                continue
+            await self._changes.record(account, subscription.topic_name)
+            return subscription
+
+    async def get_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
+        place = await self._places.get(topic_id)
+        if place is not None:
+            rows = await self._records.some(
+                names_space(place.account), [_topic_row(place), _subscription_row(topic_id, subscription_id)]
+            )
+            found = list(_existing(place, topic_id, rows))
+            if found:
+                return found[0]
+        raise SubscriptionNotFound(subscription_id.hex())
+
+    async def topic_subscriptions(self, topic_id: int, *, after: bytes = b"", limit: int) -> list[Subscription]:
+        place = await self._places.get(topic_id)
+        if place is None:
+            return []
+        prefix, space = _subscription_prefix(topic_id), names_space(place.account)
+        rows = await self._records.page(space, _least(prefix, after.hex()), prefix + BEYOND, limit)
+        topic = await self._records.get(space, _topic_row(place))
+        return list(_existing(place, topic_id, {**dict(rows), **({_topic_row(place): topic} if topic else {})}))
+
+    async def owner_subscriptions(self, owner: str, *, after: str = "", limit: int) -> SubscriptionPage:
+        marks = await self._records.marks(SUBSCRIBERS + owner, after + "\0" if after else "", limit + 1)
+        page = marks[:limit]
+        by_topic: dict[tuple[str, int, str], list[str]] = {}
+        for key, name in page:
+            account, number, subscription_id = key.split("/")
+            by_topic.setdefault((account, int(number), name), []).append(subscription_id)
+        found = await gather(partial(self._some, *topic, ids) for topic, ids in by_topic.items())
+        subscriptions = [one for some in found for one in some if one.owner == owner]
+        return SubscriptionPage(subscriptions, page[-1][0] if len(marks) > limit else "")
+
+    async def update_subscription(
+        self,
+        topic_id: int,
+        subscription_id: bytes,
+        version: int,
+        change: SubscriptionChange,
+        *,
+        filter_policies_max: int | None = None,
+    ) -> Subscription:
+        def update(topic: Topic, before: Subscription) -> Subscription:
+            if before.version != version:
+                raise ConditionFailed(
+                    f"subscription {subscription_id.hex()} has version {before.version}, not {version}"
+                )
+            now = change.applied(before)
+            _check_filter_policies(topic, before, now, filter_policies_max)
+            return now
+
+        _, now = await self._change(topic_id, subscription_id, update)
+        assert now is not None
+        return now
+
+    async def delete_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
+        before, _ = await self._change(topic_id, subscription_id, lambda topic, before: None)
+        await self._unmark(mark_of_subscription(before))
+        return before
+
+    # --- collector ---
+
+    async def collect(self) -> int:
+        """Remove what unfinished deletions of topics have left, and return the number of these topics.
+
+        The collector of queues removes their marks afterwards.  May run at any time, in several processes at once.
+        """
+        removed = 0
+        async for places in self._places.pages():
+            for topic_id, place in places:
+                if not is_hidden(place.name):
+                    continue
+                record = await self._records.get(names_space(place.account), _topic_row(place), serial=True)
+                if record is None or _decode_topic(record).topic_id != topic_id:
+                    removed += await self._remove_rows(place.account, topic_id)
+        return removed
+
+    # --- parts of operations ---
+
+    async def _placed(self, topic_id: int) -> tuple[str, str]:
+        """Account and row of a topic that may exist.  Raises :class:`TopicNotFound`."""
+        place = await self._places.get(topic_id)
+        if place is None or not is_hidden(place.name):
+            raise TopicNotFound(str(topic_id))
+        return place.account, _topic_row(place)
+
+    async def _change(
+        self, topic_id: int, subscription_id: bytes, change: Callable[[Topic, Subscription], Subscription | None]
+    ) -> tuple[Subscription, Subscription | None]:
+        """Store the result of ``change``; None: the subscription is deleted.  Returns it before and afterwards."""
+        try:
+            account, row = await self._placed(topic_id)
+        except TopicNotFound:
+            raise SubscriptionNotFound(subscription_id.hex()) from None
+        sub_row = _subscription_row(topic_id, subscription_id)
+
+        def store(rows: dict[str, VersionedRecord]) -> tuple[Writes, tuple[Subscription, Subscription | None]]:
+            topic = _decode_topic(rows[row].record) if row in rows else None
+            if topic is None or topic.topic_id != topic_id or sub_row not in rows:
+                raise SubscriptionNotFound(subscription_id.hex())
+            before = _decode_subscription(rows[sub_row].record)
+            now = change(topic, before)
+            writes: dict[str, str | None] = {
+                row: text(with_subscription(topic, before, now)),
+                sub_row: None if now is None else text(now),
+            }
+            if now is None:
+                writes[_endpoint_row(topic_id, before.protocol, before.endpoint)] = None
+            return writes, (before, now)
+
+        before, now = await self._records.transact(names_space(account), [row, sub_row], store)
+        await self._changes.record(account, before.topic_name)
+        return before, now
+
+    async def _some(self, account: str, topic_id: int, name: str, ids: list[str]) -> list[Subscription]:
+        """Those of these subscriptions that exist, in this order."""
+        place = IdPlace(account, hidden_queue_name(name))
+        keys = [_topic_row(place), *(_subscription_prefix(topic_id) + one for one in ids)]
+        rows = await self._records.some(names_space(account), keys)
+        return list(_existing(place, topic_id, {key: rows[key] for key in keys if key in rows}))
+
+    async def _unmark(self, mark: tuple[str, str, str]) -> None:
+        try:
+            await self._records.unmark(*mark[:2])
+        except StoreUnavailable:
+            pass  # readers skip it
+
+    async def _remove_rows(self, account: str, topic_id: int) -> bool:
+        """Remove the rows of a deleted topic's subscriptions; True if there were any."""
+        space = names_space(account)
+        rows = await self._records.all(space, _subscription_prefix(topic_id))
+        endpoints = await self._records.all(space, f"{_ENDPOINT}{topic_id:020d}/")
+        await gather(
+            partial(self._records.unmark, *mark_of_subscription(_decode_subscription(record))[:2]) for _, record in rows
+        )
+        keys = [key for key, _ in (*rows, *endpoints)]
+        for first in range(0, len(keys), _REMOVED_TOGETHER):
+            some = keys[first : first + _REMOVED_TOGETHER]
+            await self._records.transact(space, some, partial(_removed, some))
+        return bool(keys)
+
+
+# --- spaces and keys --------------------------------------------------------------------------------------
+
+
+def mark_of_subscription(subscription: Subscription) -> tuple[str, str, str]:
+    """Space, key and value of the mark that lists a subscription among those of its owner."""
+    key = f"{subscription.topic_account}/{subscription.topic_id:020d}/{subscription.subscription_id.hex()}"
+    return SUBSCRIBERS + subscription.owner, key, subscription.topic_name
+
+
+def topics_in(rows: Mapping[str, str]) -> list[Topic]:
+    """The topics among the records of an account's space."""
+    return [_decode_topic(record) for row, record in rows.items() if row.startswith(_TOPIC)]
+
+
+def subscriptions_in(rows: Mapping[str, str]) -> list[Subscription]:
+    """The subscriptions among the records of an account's space."""
+    return [_decode_subscription(record) for row, record in rows.items() if row.startswith(_SUBSCRIPTION)]
+
+
+def recomputed_topics(rows: Mapping[str, str]) -> dict[str, str]:
+    """Recompute the records of topics in an account's space: those of topics and subscriptions that are complete."""
+    topics = {topic.topic_id: topic for topic in topics_in(rows) if queue_row(hidden_queue_name(topic.name)) in rows}
+    if not topics:
+        return {}
+    of_topics: dict[int, list[Subscription]] = {topic_id: [] for topic_id in topics}
+    for subscription in subscriptions_in(rows):
+        if subscription.topic_id in topics:
+            of_topics[subscription.topic_id].append(subscription)
+    found = {_COUNT: str(len(topics))}
+    for topic_id, subscriptions in of_topics.items():
+        topic = recount(topics[topic_id], subscriptions)
+        found[_TOPIC + topic.name] = text(topic)
+        for one in subscriptions:
+            found[_subscription_row(topic_id, one.subscription_id)] = text(one)
+            found[_endpoint_row(topic_id, one.protocol, one.endpoint)] = one.subscription_id.hex()
+    return found
+
+
+def is_lone_hidden_queue(row: str, topics: Mapping[str, str]) -> bool:
+    """True for the row of a hidden queue whose topic is not among these records."""
+    hidden = queue_row(HIDDEN_PREFIX)
+    return row.startswith(hidden) and _TOPIC + row.removeprefix(hidden) not in topics
+
+
+def _removed(keys: Iterable[str], rows: Mapping[str, VersionedRecord]) -> tuple[Writes, None]:
+    return {key: None for key in keys if key in rows}, None
+
+
+def _topic_row(place: IdPlace) -> str:
+    return _TOPIC + place.name.removeprefix(HIDDEN_PREFIX)
+
+
+def _subscription_prefix(topic_id: int) -> str:
+    return f"{_SUBSCRIPTION}{topic_id:020d}/"
+
+
+def _subscription_row(topic_id: int, subscription_id: bytes) -> str:
+    return _subscription_prefix(topic_id) + subscription_id.hex()
+
+
+def _endpoint_row(topic_id: int, protocol: str, endpoint: str) -> str:
+    return f"{_ENDPOINT}{topic_id:020d}/{sha256(f'{protocol} {endpoint}'.encode()).hexdigest()}"
+
+
+def _least(prefix: str, beyond: str) -> str:
+    return after(prefix + beyond) if beyond else prefix
+
+
+def _existing(place: IdPlace, topic_id: int, rows: Mapping[str, str]) -> Iterable[Subscription]:
+    """The subscriptions among these rows, if their topic exists."""
+    topic = rows.get(_topic_row(place))
+    if topic is None or _decode_topic(topic).topic_id != topic_id:
+        return ()
+    return subscriptions_in(rows)
+
+
+def _found(rows: Mapping[str, VersionedRecord], row: str, topic_id: int) -> Topic:
+    topic = _decode_topic(rows[row].record) if row in rows else None
+    if topic is None or topic.topic_id != topic_id:
+        raise TopicNotFound(str(topic_id))
+    return topic
+
+
+def _check_filter_policies(topic: Topic, before: Subscription | None, now: Subscription, count_max: int | None) -> None:
+    if exceeds_filter_policies(topic, before, now, count_max):
+        raise TooManyFilterPolicies(f"topic {topic.name!r} has {topic.filter_policies} filter policies")

@@ -1,0 +1,201 @@
+"""Topics with boto3's client for SNS: publications reach queues, also over kill -9 and in several processes."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA1, SHA256
+
+from tests.servers.server import Server
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
+
+SIGNED = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("topics")) as running:
+        yield running
+
+
+def sns_client(server: Server) -> Any:
+    return boto3.session.Session().client(
+        "sns",
+        endpoint_url=server.endpoint,
+        region_name=server.region,
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+        config=Config(retries={"max_attempts": 1, "mode": "standard"}),
+    )
+
+
+def subscribed(server: Server, topic: str, queue: str, queue_attributes: Any = None, **attributes: str) -> str:
+    """Create a queue that lets the topic in, subscribe it, and return its URL."""
+    sqs = server.client()
+    url: str = sqs.create_queue(QueueName=queue, Attributes=queue_attributes or {})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "sns.amazonaws.com"},
+        "Action": "sqs:SendMessage",
+        "Resource": arn,
+        "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    sns_client(server).subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes=attributes)
+    return url
+
+
+def received(server: Server, url: str, count: int) -> list[dict[str, Any]]:
+    """Receive and delete so many messages, and find the queue empty then."""
+    sqs = server.client()
+    found: list[dict[str, Any]] = []
+
+    def is_whole() -> bool:
+        answer = sqs.receive_message(
+            QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"], AttributeNames=["All"]
+        )
+        for message in answer.get("Messages", []):
+            found.append(message)
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return len(found) >= count
+
+    wait_until(is_whole, f"{count} messages are in {url}")
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    assert len(found) == count
+    return found
+
+
+def test_a_publication_is_delivered_raw_in_json_and_by_filter(server: Server) -> None:
+    sns = sns_client(server)
+    topic = sns.create_topic(Name="news")["TopicArn"]
+    raw = subscribed(server, topic, "raw", RawMessageDelivery="true")
+    enveloped = subscribed(server, topic, "enveloped")
+    filtered = subscribed(server, topic, "filtered", FilterPolicy=json.dumps({"kind": ["b", {"prefix": "c"}]}))
+    kinds = {name: {"kind": {"DataType": "String", "StringValue": name}} for name in ("a", "b", "cd")}
+    first = sns.publish(TopicArn=topic, Message="one", Subject="ü", MessageAttributes=kinds["a"])["MessageId"]
+    batch = sns.publish_batch(
+        TopicArn=topic,
+        PublishBatchRequestEntries=[
+            {"Id": "1", "Message": "two", "MessageAttributes": kinds["b"]},
+            {"Id": "2", "Message": "three", "MessageAttributes": kinds["cd"]},
+            {"Id": "3", "Message": "no", "Subject": "two\nlines"},
+        ],
+    )
+    assert [one["Id"] for one in batch["Successful"]] == ["1", "2"]
+    assert [one["Id"] for one in batch["Failed"]] == ["3"]
+
+    plain = {message["Body"]: message for message in received(server, raw, 3)}
+    assert plain.keys() == {"one", "two", "three"}
+    assert plain["one"]["MessageAttributes"]["kind"]["StringValue"] == "a"
+    notifications = {one["Message"]: one for one in (json.loads(m["Body"]) for m in received(server, enveloped, 3))}
+    assert notifications["one"]["MessageId"] == first
+    assert notifications["one"]["Subject"] == "ü"
+    assert notifications["two"]["MessageAttributes"] == {"kind": {"Type": "String", "Value": "b"}}
+    assert sorted(json.loads(m["Body"])["Message"] for m in received(server, filtered, 2)) == ["three", "two"]
+
+
+@pytest.mark.parametrize(("version", "algorithm"), [("1", SHA1()), ("2", SHA256())])
+def test_signatures_are_verified_with_the_certificate(server: Server, version: str, algorithm: SHA1 | SHA256) -> None:
+    sns = sns_client(server)
+    topic = sns.create_topic(Name=f"signed-{version}", Attributes={"SignatureVersion": version})["TopicArn"]
+    url = subscribed(server, topic, f"signed-{version}")
+    sns.publish(TopicArn=topic, Message="to be verified", Subject="s")
+    (message,) = received(server, url, 1)
+    notification = json.loads(message["Body"])
+    assert notification["SignatureVersion"] == version
+    certificate = x509.load_pem_x509_certificate(httpx.get(notification["SigningCertURL"]).content)
+    key = certificate.public_key()
+    assert isinstance(key, RSAPublicKey)
+    text = "".join(f"{name}\n{notification[name]}\n" for name in SIGNED)
+    key.verify(b64decode(notification["Signature"]), text.encode(), PKCS1v15(), algorithm)
+
+
+def test_a_fifo_topic_keeps_order_and_deduplicates(server: Server) -> None:
+    sns = sns_client(server)
+    attributes = {"FifoTopic": "true", "ContentBasedDeduplication": "true"}
+    topic = sns.create_topic(Name="orders.fifo", Attributes=attributes)["TopicArn"]
+    fifo = {"FifoQueue": "true"}
+    url = subscribed(server, topic, "orders.fifo", fifo, RawMessageDelivery="true")
+    standard = subscribed(server, topic, "all-orders", RawMessageDelivery="true")
+    answers = [sns.publish(TopicArn=topic, Message=str(number // 2), MessageGroupId="g") for number in range(12)]
+    assert answers[0]["SequenceNumber"] == answers[1]["SequenceNumber"]
+    assert answers[2]["SequenceNumber"] > answers[0]["SequenceNumber"]
+    assert [message["Body"] for message in received(server, url, 6)] == [str(number) for number in range(6)]
+    assert sorted(message["Body"] for message in received(server, standard, 6)) == [str(number) for number in range(6)]
+
+
+def test_a_queue_that_does_not_let_the_topic_in_gets_nothing(server: Server) -> None:
+    sns, sqs = sns_client(server), server.client()
+    topic = sns.create_topic(Name="kept-out")["TopicArn"]
+    dead = subscribed(server, topic, "kept-out-dead")
+    dead_arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sns.unsubscribe(
+        SubscriptionArn=sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"][0]["SubscriptionArn"]
+    )
+    closed = subscribed(server, topic, "closed", RedrivePolicy=json.dumps({"deadLetterTargetArn": dead_arn}))
+    sqs.set_queue_attributes(QueueUrl=closed, Attributes={"Policy": ""})
+    sns.publish(TopicArn=topic, Message="not for it")
+    assert [json.loads(message["Body"])["Message"] for message in received(server, dead, 1)] == ["not for it"]
+    assert "Messages" not in sqs.receive_message(QueueUrl=closed)
+
+
+# --- faults -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0, 3], ids=["one process", "two frontends, three backends"])
+def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    settings = {"SEGMENT_BYTES": str(1 << 22)}
+    if request.param:
+        settings["BACKENDS"] = str(request.param)
+    made = Several(tmp_path, settings) if request.param else Server(tmp_path, settings)
+    with made as running:
+        yield running
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_each_answered_publication_arrives_once_over_kill_9(killed: Server) -> None:
+    topic = sns_client(killed).create_topic(Name="t")["TopicArn"]
+    urls = [subscribed(killed, topic, f"q{number}", RawMessageDelivery="true") for number in range(5)]
+    answered: set[str] = set()
+    tried: set[str] = set()
+    for turn in range(4):
+        sns = sns_client(killed)
+        for number in range(40):
+            message = f"{turn}-{number}"
+            tried.add(message)
+            sns.publish(TopicArn=topic, Message=message)
+            answered.add(message)
+        killed.kill()
+        with pytest.raises((ClientError, BotoCoreError)):
+            sns.publish(TopicArn=topic, Message=f"{turn}-in-vain")
+        killed.start()
+    sqs = killed.client()
+    for url in urls:
+        found: Counter[str] = Counter()
+
+        def is_whole(url: str = url, found: Counter[str] = found) -> bool:
+            for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
+                found[message["Body"]] += 1
+                sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            return answered <= found.keys()
+
+        wait_until(is_whole, f"all publications are in {url}")
+        assert set(found.values()) == {1}
+        assert found.keys() == answered

@@ -1,0 +1,171 @@
+"""A simulated node with topics beside queues: the world of :mod:`tests.simulator.world.world`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from backend import api
+from tests.simulator.checks.model import Violation
+from tests.simulator.publications.clients import SimTopic, TopicClients
+from tests.simulator.publications.history import PublicationHistory, SubscribedQueue
+from tests.simulator.streams.world import patched
+from tests.simulator.world.runs import Report
+from tests.simulator.world.world import SimWorld
+
+T = TypeVar("T")
+
+FIRST_TOPIC, FIRST_QUEUE = 3001, 4001
+"""Ids of queues, which those of other queues do not reach."""
+WINDOW_SECONDS = 1_000_000
+"""Window of deduplication: longer than any run, however its clocks jump."""
+RETENTION_SECONDS = 1_209_600
+CLAIM_SECONDS = 15.0
+"""Longer than a consumer's claim."""
+
+
+def small_fanout(random: Random) -> dict[str, Any]:
+    """Draw limits at which short runs have many batches, and chunks of checkpoints."""
+    return {
+        "backend.serving.publications.fanout.BATCH": random.choice((1, 3, 100)),
+        "backend.serving.publications.fanout.BATCH_BYTES": random.choice((1, 2000, 1 << 19)),
+        "backend.serving.publications.fanout.DROPPED_AT_ONCE": random.choice((1, 1000)),
+        "backend.engine.transfers.CHUNK_DELIVERIES": random.choice((1, 4, 256)),
+    }
+
+
+class PublicationWorld(SimWorld):
+    """One node, with topics."""
+
+    def __init__(self, seed: int, trace: bool = False) -> None:
+        super().__init__(seed, trace)
+        random = Random(f"publications of {seed}")
+        log = self.settings.log._replace(segment_bytes=max(32 << 10, self.settings.log.segment_bytes))
+        self.settings = self.settings._replace(log=log)
+        self._limits = small_fanout(random)
+        self._choices = random
+        self._queues_share = random.choice((0.0, 0.1, 0.4))
+        """Share of the calls that are made to queues without subscriptions."""
+        self.publications = PublicationHistory(WINDOW_SECONDS * 1000)
+        self._known: dict[int, api.PartitionSettings] = {}
+        """Settings of the queues of topics and subscriptions that there are, by their ids."""
+        self.topics: list[SimTopic] = []
+        for number in range(random.choice((1, 2))):
+            fifo = random.random() < 0.5
+            topic = SimTopic(FIRST_TOPIC + number, f"topic{number}", fifo)
+            self._add(topic.queue_id, topic.name, fifo, 0)
+            self.topics.append(topic)
+            topic.queues += [self.add_queue_to(topic) for _ in range(random.choice((1, 3, 5)))]
+        self.topic_clients = TopicClients(self, self.topics, self.publications, Random(random.random()))
+
+    # --- queues -----------------------------------------------------------------------------------------
+
+    def _add(self, queue_id: int, name: str, fifo: bool, delay_seconds: int) -> None:
+        settings = api.PartitionSettings(
+            partition=queue_id * 7919,
+            queue_id=queue_id,
+            version=1,
+            arn=name,
+            handle_key=queue_id.to_bytes(16, "big"),
+            fifo=fifo,
+            retention_seconds=RETENTION_SECONDS,
+            delay_seconds=delay_seconds,
+            token_window_seconds=WINDOW_SECONDS,
+            retry_window_seconds=WINDOW_SECONDS,
+        )
+        self._known[queue_id] = self.store.queues[settings.partition] = settings
+
+    def add_queue_to(self, topic: SimTopic) -> SubscribedQueue:
+        number = FIRST_QUEUE + len(self._known)
+        self._add(number, f"subscribed{number}", topic.fifo, self._choices.choice((0, 0, 1)))
+        return SubscribedQueue(number, f"subscribed{number}", topic.fifo)
+
+    # --- the clients' access ----------------------------------------------------------------------------
+
+    async def _call(self, queue_id: int, make: Callable[[api.Target], api.Command[T]]) -> T:
+        """Make a call as a frontend does: open the partition if the node does not know it."""
+        settings = self._known[queue_id]
+        for _ in range(3):
+            try:
+                return await self.node.call(make(api.Target(settings.partition, queue_id, settings.version)))
+            except (api.PartitionUnknown, api.SettingsStale):
+                if settings.partition not in self.store.queues:
+                    raise api.PartitionGone("the queue was deleted") from None
+                await self.node.call(api.Configure(settings))
+        raise api.Unavailable("the partition cannot be opened")
+
+    async def target(self, queue: SubscribedQueue, group: str | None) -> api.Target | None:
+        settings = self._known[queue.queue_id]
+        if settings.partition not in self.store.queues:
+            return None
+        return api.Target(settings.partition, settings.queue_id, settings.version)
+
+    async def publish(self, topic: SimTopic, new: api.Publication) -> api.SendResult:
+        (answer,) = await self._call(topic.queue_id, lambda target: api.Publish(target, [new]))
+        return answer
+
+    async def receive(self, queue: SubscribedQueue, options: api.ReceiveOptions) -> list[api.ReceivedMessage]:
+        return await self._call(queue.queue_id, lambda target: api.Receive(target, options))
+
+    async def delete(self, queue: SubscribedQueue, handles: Sequence[str]) -> list[api.HandleOutcome]:
+        return await self._call(queue.queue_id, lambda target: api.Delete(target, handles))
+
+    async def delete_queue(self, queue: SubscribedQueue) -> None:
+        """Delete a queue in the metadata, and then in the backend, unless the process dies in between."""
+        settings = self._known[queue.queue_id]
+        self.store.queues.pop(settings.partition, None)
+        await self.node.call(api.Drop(api.Target(settings.partition, settings.queue_id)))
+
+    def begin_call(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.clients.start(work)
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._choices.random())
+
+    def step(self) -> None:
+        if self._choices.random() < self._queues_share:
+            super().step()
+        else:
+            self.topic_clients.step()
+
+    # --- checks -----------------------------------------------------------------------------------------
+
+    def verify(self) -> None:
+        super().verify()
+        pending = [one.id for one in self.partitions() if one.fold.publications]
+        if pending:
+            raise Violation(f"nothing is under way, and deliveries of partitions {pending} are pending")
+        for one in self.partitions():
+            if one.fold.dropped_deliveries:
+                raise Violation(f"partition {one.id} has dropped {one.fold.dropped_deliveries} deliveries")
+
+    async def _consume_all(self) -> None:
+        for queue in self.topic_clients.queues():
+            while await self.topic_clients.consume(queue):
+                pass
+
+    def _drain(self) -> None:
+        self.run_until_idle()
+        known = {settings.partition for settings in self._known.values()}
+        for _ in range(200):
+            self.loop.run_for(CLAIM_SECONDS)
+            self.loop.complete(self._consume_all(), 600)
+            self.check()
+            if not any(one.fold.blocks for one in self.partitions() if one.id in known):
+                break
+        else:
+            raise Violation("subscribed queues cannot be emptied")
+        self.publications.finished()
+        self.counts.update(self.publications.counts)
+        super()._drain()
+
+    def run(self, steps: int) -> Report:
+        with patched(self._limits):
+            return super().run(steps)
+
+
+def simulate_publications(seed: int, steps: int = 2000) -> Report:
+    """Run one seed.  Raises :class:`Violation`, :class:`~tests.simulator.world.loop.Stuck`, or whatever broke."""
+    return PublicationWorld(seed).run(steps)
