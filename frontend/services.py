@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from auth.tokens.oidc import Oidc
     from frontend.alarms.alarms import Alarms
     from frontend.document_jobs import Documents
+    from telemetry.metrics import Registry
     from telemetry.spans import Tracing
 
 
@@ -37,6 +38,16 @@ class AlarmEvaluator(Protocol):
     """Evaluates alarms (:class:`frontend.alarm_keeper.Keeper`)."""
 
     def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class MessagePusher(Protocol):
+    """Pushes messages of queues (:class:`frontend.push.pushers.Pushers`)."""
+
+    def start(self) -> None: ...
+
+    def register_metrics(self, registry: Registry) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -87,6 +98,8 @@ class Services:
     """Alarms of tenants on their queues; None: there are none."""
     keeper: AlarmEvaluator | None = None
     """Evaluates alarms, unless another process does."""
+    pusher: MessagePusher | None = None
+    """Pushes messages of queues; None: none are pushed."""
     sessions: Sessions = field(init=False)
     tokens: TokenIssuer = field(init=False)
 
@@ -99,6 +112,8 @@ class Services:
         """Write pending data and release everything except the backend and the metadata."""
         if self.documents is not None:
             await self.documents.close()
+        if self.pusher is not None:
+            await self.pusher.close()
         if self.keeper is not None:
             await self.keeper.close()
         if self.alarms is not None:

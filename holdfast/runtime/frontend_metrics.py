@@ -22,6 +22,8 @@ def register_frontend_metrics(
     frontend_instruments.register(registry)
     kafka_instruments.register(registry, kafka_connections)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
+    if services.pusher is not None:
+        services.pusher.register_metrics(registry)
     registry.declare(
         "holdfast_signing_key_lookups_total",
         "Cache lookups of signing keys, by result: hit, or miss (the key had to be derived).",

@@ -129,6 +129,13 @@ CREATE TABLE group_clusters (account TEXT PRIMARY KEY, cluster INTEGER NOT NULL)
         back=("DROP TABLE group_clusters", "DROP TABLE streams"),
         lost=("SELECT 1 FROM streams", "SELECT 1 FROM group_clusters"),
     ),
+    Step(
+        _statements("""
+CREATE INDEX queues_by_push ON queues (account, name) WHERE instr(record, '"HoldfastPushUrl":') > 0;
+CREATE TABLE pushers (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+"""),
+        back=("DROP TABLE pushers", "DROP INDEX queues_by_push"),
+    ),
     first=6,
 )
 """Schema of all Holdfast versions up to this program's."""
@@ -253,7 +260,7 @@ def next_id(db: sqlite3.Connection, counter: str, count: int = 1) -> int:
 
 
 def update_single(
-    db: sqlite3.Connection, table: Literal["cluster", "manager", "alarm_keeper"], entry: _Single, what: str
+    db: sqlite3.Connection, table: Literal["cluster", "manager", "alarm_keeper", "pushers"], entry: _Single, what: str
 ) -> _Single:
     """Store the only entry of a table if the stored one has ``entry.version`` (0: if there is none yet).
 

@@ -1,0 +1,222 @@
+"""Calls of endpoints, with the rules for webhooks (:mod:`frontend.alarms.webhooks`).
+
+An endpoint is called at a permitted address only, at exactly the address that was checked; redirects are not followed.
+Of an answer only the status and Retry-After are used, and at most some KiB of its body are read, and dropped.  A call
+ends at its deadline, whatever the endpoint sends.
+
+Each queue has connections of its own, because a kept connection belongs to the name in the certificate that was
+checked.  Names are resolved by threads for nothing else, of which a tenant uses few, so that a name server that does
+not answer delays only its own tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from frontend.alarms.webhooks import Address, Network, WebhookFailed, host_of, permitted_address
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_BYTES_MAX: Final = 4096
+"""Bytes of an answer's body that are read, so that the connection can be kept; one with more is closed."""
+ANSWER_SECONDS: Final = 1.0
+"""Time limit for reading an answer's body."""
+ADDRESS_SECONDS: Final = 30.0
+"""Time for which an address is used without resolving the name again."""
+KEEP_SECONDS: Final = 10.0
+"""Time for which an unused connection is kept."""
+KEPT_MAX: Final = 20
+"""Maximum number of unused connections of an endpoint."""
+RESOLVING_THREADS: Final = 32
+RESOLVING_OF_TENANT: Final = 2
+_TENANTS_KEPT: Final = 1000
+
+Failure = Literal["timeout", "unreachable"]
+
+
+class PushFailed(Exception):
+    """An endpoint gave no answer; the text says why, without the secret parts of its URL."""
+
+    def __init__(self, kind: Failure, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class PushAnswer(NamedTuple):
+    """The used parts of an answer."""
+
+    status: int
+    retry_after: str | None
+
+
+class Resolver:
+    """Resolves names in threads of its own."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVING_THREADS, thread_name_prefix="push names")
+        self._turns: OrderedDict[str, asyncio.Semaphore] = OrderedDict()
+        """Free turns of tenants, by account."""
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def resolve(self, account: str, host: str, port: int) -> list[Address]:
+        """Addresses of the host.  Raises :class:`PushFailed`."""
+        turns = self._turns.setdefault(account, asyncio.Semaphore(RESOLVING_OF_TENANT))
+        self._turns.move_to_end(account)
+        if len(self._turns) > _TENANTS_KEPT:
+            self._turns.popitem(last=False)
+        await turns.acquire()
+        try:
+            resolving = asyncio.get_running_loop().run_in_executor(self._threads, _addresses, host, port)
+        except BaseException:
+            turns.release()
+            raise
+        # The thread works on when the caller gives up, and so its turn ends with it.
+        resolving.add_done_callback(lambda done: _end_turn(turns, done))
+        try:
+            return await asyncio.shield(resolving)
+        except (OSError, UnicodeError):
+            raise PushFailed("unreachable", f"the host {host} is not known") from None
+
+
+def _end_turn(turns: asyncio.Semaphore, done: asyncio.Future[list[Address]]) -> None:
+    turns.release()
+    if not done.cancelled():
+        done.exception()  # read, because its caller may have given up
+
+
+def _addresses(host: str, port: int) -> list[Address]:
+    known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [ip_address(str(entry[4][0]).partition("%")[0]) for entry in known]
+
+
+class Endpoints:
+    """Endpoints of a process, which share the resolver and the settings of TLS."""
+
+    def __init__(self, networks: Sequence[Network] = ()) -> None:
+        """``networks``: non-public networks where endpoints are allowed, also without TLS."""
+        self.networks = tuple(networks)
+        self.resolver = Resolver()
+        self._tls: ssl.SSLContext | None = None
+
+    def close(self) -> None:
+        self.resolver.close()
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def endpoint(self, account: str, url: str) -> Endpoint:
+        """Make the endpoint at this URL for a tenant.  Raises ``ValueError`` for a URL that cannot be called."""
+        return Endpoint(self, account, url)
+
+
+class Endpoint:
+    """One endpoint, with its connections."""
+
+    def __init__(self, shared: Endpoints, account: str, url: str) -> None:
+        self.url = url
+        self.host = host_of(url)
+        self._shared = shared
+        self._account = account
+        self._http: httpx.AsyncClient | None = None
+        self._address: Address | None = None
+        self._address_until = 0.0
+
+    async def close(self) -> None:
+        """Close all connections.  The endpoint can still be called."""
+        if self._http is not None:
+            http, self._http = self._http, None
+            await http.aclose()
+
+    async def post(self, headers: Mapping[str, str], body: bytes, seconds: float) -> PushAnswer:
+        """POST the body.  Raises :class:`PushFailed`, after ``seconds`` at the latest."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._post(headers, body)
+        except TimeoutError:
+            self._address = None
+            raise PushFailed("timeout", f"the endpoint at {self.host} has not answered in time") from None
+        except PushFailed:
+            self._address = None
+            raise
+
+    async def _post(self, headers: Mapping[str, str], body: bytes) -> PushAnswer:
+        import httpx
+
+        target = httpx.URL(self.url)
+        secure = target.scheme == "https"
+        address = await self._resolve(target.port or (443 if secure else 80), secure=secure)
+        client = self._client()
+        request = client.build_request(
+            "POST",
+            target.copy_with(host=str(address)),
+            headers={**headers, "Host": target.netloc.decode("ascii"), "User-Agent": "Holdfast"},
+            content=body,
+        )
+        request.extensions["sni_hostname"] = self.host  # the certificate must match it, too
+        try:
+            answer = await client.send(request, stream=True)
+        # anyio raises AttributeError for a connection that is cut at once
+        except (httpx.HTTPError, AttributeError) as error:
+            raise PushFailed(
+                "unreachable", f"the endpoint at {self.host} cannot be reached: {type(error).__name__}"
+            ) from None
+        try:
+            with contextlib.suppress(TimeoutError, httpx.HTTPError, AttributeError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await _drop_body(answer)
+        finally:
+            await answer.aclose()
+        return PushAnswer(answer.status_code, answer.headers.get("retry-after"))
+
+    async def _resolve(self, port: int, *, secure: bool) -> Address:
+        now = asyncio.get_running_loop().time()
+        if self._address is not None and now < self._address_until:
+            return self._address
+        try:
+            found: list[Address] = [ip_address(self.host.strip("[]"))]
+        except ValueError:
+            found = await self._shared.resolver.resolve(self._account, self.host, port)
+        try:
+            self._address = permitted_address(self.host, found, self._shared.networks, secure=secure)
+        except WebhookFailed as error:
+            raise PushFailed("unreachable", str(error)) from None
+        self._address_until = now + ADDRESS_SECONDS
+        return self._address
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            import httpx
+
+            self._http = httpx.AsyncClient(
+                verify=self._shared.tls if self.url.startswith("https:") else False,
+                timeout=None,  # the whole call has a deadline
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=KEPT_MAX, keepalive_expiry=KEEP_SECONDS
+                ),
+                trust_env=False,  # a proxy would resolve the name again
+                follow_redirects=False,
+            )
+        return self._http
+
+
+async def _drop_body(answer: httpx.Response) -> None:
+    """Read a short body, as it was sent, so that the connection can be used again."""
+    read = 0
+    async for chunk in answer.aiter_raw():
+        read += len(chunk)
+        if read > ANSWER_BYTES_MAX:
+            return
