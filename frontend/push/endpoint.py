@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from frontend.alarms.webhooks import Address, Network, WebhookFailed, host_of, permitted_address
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
 
 ANSWER_BYTES_MAX: Final = 4096
 """Bytes of an answer's body that are read, so that the connection can be kept; one with more is closed."""
@@ -131,15 +131,15 @@ class Endpoint:
         self.host = host_of(url)
         self._shared = shared
         self._account = account
-        self._http: httpx.AsyncClient | None = None
+        self._connections: httpcore.AsyncConnectionPool | None = None
         self._address: Address | None = None
         self._address_until = 0.0
 
     async def close(self) -> None:
         """Close all connections.  The endpoint can still be called."""
-        if self._http is not None:
-            http, self._http = self._http, None
-            await http.aclose()
+        if self._connections is not None:
+            connections, self._connections = self._connections, None
+            await connections.aclose()
 
     async def post(self, headers: Mapping[str, str], body: bytes, seconds: float) -> PushAnswer:
         """POST the body.  Raises :class:`PushFailed`, after ``seconds`` at the latest."""
@@ -154,33 +154,40 @@ class Endpoint:
             raise
 
     async def _post(self, headers: Mapping[str, str], body: bytes) -> PushAnswer:
+        import httpcore
         import httpx
 
         target = httpx.URL(self.url)
         secure = target.scheme == "https"
-        address = await self._resolve(target.port or (443 if secure else 80), secure=secure)
-        client = self._client()
-        request = client.build_request(
+        port = target.port or (443 if secure else 80)
+        address = await self._resolve(port, secure=secure)
+        every = {
+            "Host": target.netloc.decode("ascii"),
+            "User-Agent": "Holdfast",
+            "Content-Length": str(len(body)),
+            **headers,
+        }
+        request = httpcore.Request(
             "POST",
-            target.copy_with(host=str(address)),
-            headers={**headers, "Host": target.netloc.decode("ascii"), "User-Agent": "Holdfast"},
+            httpcore.URL(scheme=target.raw_scheme, host=str(address).encode(), port=port, target=target.raw_path),
+            headers=[(name.encode(), value.encode()) for name, value in every.items()],
             content=body,
+            extensions={"sni_hostname": self.host},  # the certificate must match it, too
         )
-        request.extensions["sni_hostname"] = self.host  # the certificate must match it, too
         try:
-            answer = await client.send(request, stream=True)
+            answer = await self._pool().handle_async_request(request)
         # anyio raises AttributeError for a connection that is cut at once
-        except (httpx.HTTPError, AttributeError) as error:
+        except (*_failures(), AttributeError) as error:
             raise PushFailed(
                 "unreachable", f"the endpoint at {self.host} cannot be reached: {type(error).__name__}"
             ) from None
         try:
-            with contextlib.suppress(TimeoutError, httpx.HTTPError, AttributeError):
+            with contextlib.suppress(TimeoutError, AttributeError, *_failures()):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await _drop_body(answer)
         finally:
             await answer.aclose()
-        return PushAnswer(answer.status_code, answer.headers.get("retry-after"))
+        return PushAnswer(answer.status, _retry_after(answer.headers))
 
     async def _resolve(self, port: int, *, secure: bool) -> Address:
         now = asyncio.get_running_loop().time()
@@ -197,26 +204,37 @@ class Endpoint:
         self._address_until = now + ADDRESS_SECONDS
         return self._address
 
-    def _client(self) -> httpx.AsyncClient:
-        if self._http is None:
-            import httpx
+    def _pool(self) -> httpcore.AsyncConnectionPool:
+        if self._connections is None:
+            import httpcore
 
-            self._http = httpx.AsyncClient(
-                verify=self._shared.tls if self.url.startswith("https:") else False,
-                timeout=None,  # the whole call has a deadline
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=KEPT_MAX, keepalive_expiry=KEEP_SECONDS
-                ),
-                trust_env=False,  # a proxy would resolve the name again
-                follow_redirects=False,
+            from frontend.push.bounded_streams import BoundedBackend
+
+            self._connections = httpcore.AsyncConnectionPool(
+                ssl_context=self._shared.tls if self.url.startswith("https:") else None,
+                max_connections=None,
+                max_keepalive_connections=KEPT_MAX,
+                keepalive_expiry=KEEP_SECONDS,
+                network_backend=BoundedBackend(),
             )
-        return self._http
+        return self._connections
 
 
-async def _drop_body(answer: httpx.Response) -> None:
+def _failures() -> tuple[type[Exception], ...]:
+    """Errors of connections, and of what is no HTTP."""
+    import httpcore
+
+    return httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, ssl.SSLError
+
+
+def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+    return next((value.decode("latin-1") for name, value in headers if name.lower() == b"retry-after"), None)
+
+
+async def _drop_body(answer: httpcore.Response) -> None:
     """Read a short body, as it was sent, so that the connection can be used again."""
     read = 0
-    async for chunk in answer.aiter_raw():
+    async for chunk in answer.aiter_stream():
         read += len(chunk)
         if read > ANSWER_BYTES_MAX:
             return

@@ -193,7 +193,7 @@ class Pushers:
             return set()
         self._standing = True
         await self._election.stand()
-        live = self._live.names(self._office.entry.candidates, asyncio.get_running_loop().time())
+        live = self._live.names(self._office.entry.candidates, _now())
         if self._name not in live:
             return set()
         return {name for name in self._queues if owner_of(name, live) == self._name}
@@ -203,6 +203,10 @@ class Pushers:
         stopping = asyncio.get_running_loop().create_task(pusher.stop(seconds), name="end of a pusher")
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class _Live:

@@ -91,6 +91,7 @@ class PushEndpoint:
         while self.endless:
             writer.write(self.endless)
             await writer.drain()
+            await asyncio.sleep(0)  # drain alone does not let others run
 
 
 @asynccontextmanager
