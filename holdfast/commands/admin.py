@@ -248,6 +248,11 @@ def _peek_queue(client: RestClient, parsed: Parsed) -> None:
     )
 
 
+def _push_secret(client: RestClient, parsed: Parsed) -> None:
+    shown = client.call("GET", "queues", parsed.name, "push-secret", query={"account": parsed.account})
+    print_result(parsed, shown, lambda: shown["secret"])
+
+
 def _purge_queue(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete all messages of queue {parsed.name}?  This cannot be undone.")
     client.call("POST", "queues", parsed.name, "purge", query={"account": parsed.account})
@@ -304,6 +309,7 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     metrics = group.add("metrics", _queue_metrics, "show a queue's metrics, under CloudWatch's names", "name")
     peek = group.add("peek", _peek_queue, "show the first messages without receiving them", "name")
     peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
+    group.add("push-secret", _push_secret, "show the secret that signs pushed messages", "name")
     purge = group.add("purge", _purge_queue, "delete all messages of a queue", "name", asks=True)
     move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or to another queue", "name")
     move.add_argument("--to", metavar="NAME", help="queue of the same account; default: the source of each message")
