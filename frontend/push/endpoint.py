@@ -174,15 +174,15 @@ class Endpoint:
             content=body,
             extensions={"sni_hostname": self.host},  # the certificate must match it, too
         )
+        failures = _failures()
         try:
             answer = await self._pool().handle_async_request(request)
-        # anyio raises AttributeError for a connection that is cut at once
-        except (*_failures(), AttributeError) as error:
+        except failures as error:
             raise PushFailed(
                 "unreachable", f"the endpoint at {self.host} cannot be reached: {type(error).__name__}"
             ) from None
         try:
-            with contextlib.suppress(TimeoutError, AttributeError, *_failures()):
+            with contextlib.suppress(TimeoutError, *failures):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await _drop_body(answer)
         finally:
@@ -221,10 +221,13 @@ class Endpoint:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Errors of connections, and of what is no HTTP."""
+    """Errors of connections, and of what is no HTTP.
+
+    anyio raises AttributeError for a connection that is cut at once.
+    """
     import httpcore
 
-    return httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, ssl.SSLError
+    return httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, ssl.SSLError, AttributeError
 
 
 def _retry_after(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
