@@ -58,7 +58,7 @@ class PushAnswer(NamedTuple):
     retry_after: str | None
 
 
-class Resolver:
+class NameResolver:
     """Resolves names in threads of its own."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Endpoints:
     def __init__(self, networks: Sequence[Network] = ()) -> None:
         """``networks``: non-public networks where endpoints are allowed, also without TLS."""
         self.networks = tuple(networks)
-        self.resolver = Resolver()
+        self.resolver = NameResolver()
         self._tls: ssl.SSLContext | None = None
 
     def close(self) -> None:
@@ -118,12 +118,12 @@ class Endpoints:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    def endpoint(self, account: str, url: str) -> Endpoint:
+    def endpoint(self, account: str, url: str) -> HttpEndpoint:
         """Make the endpoint at this URL for a tenant.  Raises ``ValueError`` for a URL that cannot be called."""
-        return Endpoint(self, account, url)
+        return HttpEndpoint(self, account, url)
 
 
-class Endpoint:
+class HttpEndpoint:
     """One endpoint, with its connections."""
 
     def __init__(self, shared: Endpoints, account: str, url: str) -> None:

@@ -24,7 +24,7 @@ from backend.api import BackendError, OverLimit, Receive, ReceivedMessage, Recei
 from billing.metering.meter import UsageNotCounted
 from frontend.push import instruments
 from frontend.push.capacity import Capacity, units_of
-from frontend.push.endpoint import Endpoint, Endpoints, PushFailed
+from frontend.push.endpoint import HttpEndpoint, Endpoints, PushFailed
 from frontend.push.request import SIGNATURE, BuildRequest, queue_request, signature
 from frontend.push.target import PushTarget, pause_seconds, target_of_queue
 from frontend.push.usage import count_call
@@ -114,7 +114,7 @@ class QueuePusher:
         self._services = context.services
         self.account = account
         self.name = name
-        self._endpoint: Endpoint | None = None
+        self._endpoint: HttpEndpoint | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._ended_call = asyncio.Event()
         self._allowed = float(CALLS_FIRST)
@@ -258,7 +258,7 @@ class QueuePusher:
         self,
         view: QueueView,
         target: PushTarget,
-        endpoint: Endpoint,
+        endpoint: HttpEndpoint,
         message: ReceivedMessage,
         stored: Payload,
         units: int,
@@ -277,7 +277,7 @@ class QueuePusher:
         call.add_done_callback(ended)
 
     async def _push(
-        self, view: QueueView, target: PushTarget, endpoint: Endpoint, message: ReceivedMessage, stored: Payload
+        self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
     ) -> None:
         try:
             seconds = await self._attempt(view, target, endpoint, message, stored)
@@ -293,7 +293,7 @@ class QueuePusher:
             logger.exception("message %s of queue %s of account %s", message.message_id, self.name, self.account)
 
     async def _attempt(
-        self, view: QueueView, target: PushTarget, endpoint: Endpoint, message: ReceivedMessage, stored: Payload
+        self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
     ) -> int | None:
         """Call the endpoint.  Returns None if it has the message, else the seconds until the next attempt."""
         loop = asyncio.get_running_loop()
@@ -351,7 +351,7 @@ class QueuePusher:
             pause = min(FAILURE_PAUSE_SECONDS_MAX, FAILURE_PAUSE_SECONDS_FIRST * 2.0 ** min(more, 16))
             self._paused_until = asyncio.get_running_loop().time() + pause
 
-    async def _endpoint_at(self, url: str) -> Endpoint:
+    async def _endpoint_at(self, url: str) -> HttpEndpoint:
         """The endpoint at this URL.  After a change the calls of the former one end first."""
         if self._endpoint is None or self._endpoint.url != url:
             if self._calls:

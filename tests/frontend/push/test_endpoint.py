@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from frontend.push import endpoint as module
-from frontend.push.endpoint import Endpoint, Endpoints, PushAnswer, PushFailed
+from frontend.push.endpoint import HttpEndpoint, Endpoints, PushAnswer, PushFailed
 from tests.frontend.push.endpoints import OK, PushEndpoint, serving, status
 from tests.servers.waiting import until
 
@@ -31,17 +31,17 @@ async def shared() -> AsyncIterator[Endpoints]:
 
 
 @pytest_asyncio.fixture
-async def endpoint(shared: Endpoints, server: PushEndpoint) -> AsyncIterator[Endpoint]:
+async def endpoint(shared: Endpoints, server: PushEndpoint) -> AsyncIterator[HttpEndpoint]:
     made = shared.endpoint(ACCOUNT, server.url)
     yield made
     await made.close()
 
 
-async def post(endpoint: Endpoint, seconds: float = 20) -> PushAnswer:
+async def post(endpoint: HttpEndpoint, seconds: float = 20) -> PushAnswer:
     return await endpoint.post({"Holdfast-Message-Id": "one"}, b"body", seconds)
 
 
-async def test_connections_are_kept(endpoint: Endpoint, server: PushEndpoint) -> None:
+async def test_connections_are_kept(endpoint: HttpEndpoint, server: PushEndpoint) -> None:
     assert await post(endpoint) == PushAnswer(200, None)
     server.answers(status(503, "Retry-After: 7"))
     assert await post(endpoint) == PushAnswer(503, "7")
@@ -55,7 +55,7 @@ async def test_connections_are_kept(endpoint: Endpoint, server: PushEndpoint) ->
     assert server.connections == 2
 
 
-async def test_redirects_are_not_followed(endpoint: Endpoint, server: PushEndpoint) -> None:
+async def test_redirects_are_not_followed(endpoint: HttpEndpoint, server: PushEndpoint) -> None:
     server.answers(status(307, f"Location: {server.url}"))
     assert (await post(endpoint)).status == 307
     assert len(server.calls) == 1
@@ -72,7 +72,7 @@ async def test_redirects_are_not_followed(endpoint: Endpoint, server: PushEndpoi
     ],
 )
 async def test_bodies_of_answers_do_not_matter(
-    endpoint: Endpoint, server: PushEndpoint, answer: bytes, endless: bytes, monkeypatch: pytest.MonkeyPatch
+    endpoint: HttpEndpoint, server: PushEndpoint, answer: bytes, endless: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.1)
     server.answers(answer)
@@ -93,7 +93,7 @@ async def test_bodies_of_answers_do_not_matter(
         bytes(range(256)),
     ],
 )
-async def test_malformed_answers_are_failures(endpoint: Endpoint, server: PushEndpoint, answer: bytes) -> None:
+async def test_malformed_answers_are_failures(endpoint: HttpEndpoint, server: PushEndpoint, answer: bytes) -> None:
     async def cut(_: object) -> bytes:
         return answer
 
@@ -105,7 +105,7 @@ async def test_malformed_answers_are_failures(endpoint: Endpoint, server: PushEn
 
 
 @pytest.mark.parametrize("endless", [b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, b"X-Header: x\r\n" * 100, b"x" * 10_000])
-async def test_endless_heads_end_in_time(endpoint: Endpoint, server: PushEndpoint, endless: bytes) -> None:
+async def test_endless_heads_end_in_time(endpoint: HttpEndpoint, server: PushEndpoint, endless: bytes) -> None:
     async def begin(_: object) -> bytes:
         return b"HTTP/1.1 200 OK\r\n" if endless.startswith(b"X") else endless
 
@@ -114,7 +114,7 @@ async def test_endless_heads_end_in_time(endpoint: Endpoint, server: PushEndpoin
         await endpoint.post({}, b"body", 0.5)
 
 
-async def test_a_silent_endpoint_times_out(endpoint: Endpoint, server: PushEndpoint) -> None:
+async def test_a_silent_endpoint_times_out(endpoint: HttpEndpoint, server: PushEndpoint) -> None:
     silent = asyncio.Event()
 
     async def wait(_: object) -> bytes:
