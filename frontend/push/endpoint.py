@@ -127,8 +127,11 @@ class HttpEndpoint:
     """One endpoint, with its connections."""
 
     def __init__(self, shared: Endpoints, account: str, url: str) -> None:
+        import httpx
+
         self.url = url
         self.host = host_of(url)
+        self._target = httpx.URL(url)
         self._shared = shared
         self._account = account
         self._connections: httpcore.AsyncConnectionPool | None = None
@@ -155,9 +158,8 @@ class HttpEndpoint:
 
     async def _post(self, headers: Mapping[str, str], body: bytes) -> PushAnswer:
         import httpcore
-        import httpx
 
-        target = httpx.URL(self.url)
+        target = self._target
         secure = target.scheme == "https"
         port = target.port or (443 if secure else 80)
         address = await self._resolve(port, secure=secure)

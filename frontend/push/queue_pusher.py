@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -24,7 +25,7 @@ from backend.api import BackendError, OverLimit, Receive, ReceivedMessage, Recei
 from billing.metering.meter import UsageNotCounted
 from frontend.push import instruments
 from frontend.push.capacity import Capacity, units_of
-from frontend.push.endpoint import HttpEndpoint, Endpoints, PushFailed
+from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
 from frontend.push.request import SIGNATURE, BuildRequest, queue_request, signature
 from frontend.push.target import PushTarget, pause_seconds, target_of_queue
 from frontend.push.usage import count_call
@@ -56,6 +57,8 @@ FAILURE_PAUSE_SECONDS_MAX: Final = 30.0
 ERROR_PAUSE_SECONDS_FIRST: Final = 0.2
 ERROR_PAUSE_SECONDS_MAX: Final = 15.0
 """Pauses after errors of the service itself, and after wakeups without messages."""
+BACKOFF_SECONDS_MAX: Final = VISIBILITY_SECONDS_MAX - 600
+"""With the time since the receive a backoff has to stay below the maximum visibility timeout."""
 DELETE_TRIES: Final = 4
 JITTER: Final = 0.2
 
@@ -76,7 +79,8 @@ class PushContext:
         find_target: FindTarget | None = None,
         build_request: BuildRequest = queue_request,
     ) -> None:
-        """``find_target`` and ``build_request``: for queues whose target or format is declared elsewhere."""
+        """``find_target`` and ``build_request`` may decide by the queue, for targets and formats that are declared
+        elsewhere than in its attributes; it has to be among :meth:`QueueStore.push_queues` all the same."""
         self.services = services
         self.endpoints = endpoints
         self.queues = Queues(services)
@@ -191,6 +195,12 @@ class QueuePusher:
                 return None
         return self._context.queues.view(queue)
 
+    async def _has_changed(self, view: QueueView) -> bool:
+        """True if the queue's attributes have changed, which may be long after a wait began."""
+        fresh = await self._view()
+        known = (view.queue.queue_id, view.queue.version)
+        return fresh is None or (fresh.queue.queue_id, fresh.queue.version) != known
+
     async def _turn(self, view: QueueView, target: PushTarget) -> bool:
         """Receive once, as soon as there are messages and a call can be made; False if there were none after all."""
         loop = asyncio.get_running_loop()
@@ -215,6 +225,8 @@ class QueuePusher:
         reserved = units * await capacity.acquire(self.account, queue_id, units, messages_max)
         self._receiving, self._more = True, False
         try:
+            if self._stopping or await self._has_changed(view):
+                return True
             received = await self._receive(view, target, reserved // units)
             for message, stored in received:
                 held = units_of(len(message.payload))
@@ -289,8 +301,12 @@ class QueuePusher:
                 "message %s of queue %s of account %s is delivered again after its visibility timeout: %s",
                 *(message.message_id, self.name, self.account, error),
             )
-        except Exception:
-            logger.exception("message %s of queue %s of account %s", message.message_id, self.name, self.account)
+        except Exception as error:
+            self._context.errors.say(
+                type(error).__name__,
+                "message %s of queue %s of account %s is delivered again after its visibility timeout: %s",
+                *(message.message_id, self.name, self.account, traceback.format_exc()),
+            )
 
     async def _attempt(
         self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
@@ -298,10 +314,9 @@ class QueuePusher:
         """Call the endpoint.  Returns None if it has the message, else the seconds until the next attempt."""
         loop = asyncio.get_running_loop()
         request = self._context.build_request(view, message, stored)
-        headers = {
-            **request.headers,
-            SIGNATURE: signature(target.secrets, request.body, int(self._services.clock())),
-        }
+        headers = request.headers
+        if target.secrets:
+            headers[SIGNATURE] = signature(target.secrets, request.body, int(self._services.clock()))
         started = loop.time()
         retry_after: str | None = None
         try:
@@ -330,7 +345,7 @@ class QueuePusher:
             backoff = max(1, round(self._slow_down(retry_after)))
         else:
             self._fall_back()
-        return max(1, round(backoff * random.uniform(1, 1 + JITTER)))
+        return min(BACKOFF_SECONDS_MAX, max(1, round(backoff * random.uniform(1, 1 + JITTER))))
 
     def _slow_down(self, retry_after: str | None) -> float:
         """Pause the queue as its endpoint asks; returns for how long."""

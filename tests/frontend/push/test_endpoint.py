@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from frontend.push import endpoint as module
-from frontend.push.endpoint import HttpEndpoint, Endpoints, PushAnswer, PushFailed
+from frontend.push.endpoint import Endpoints, HttpEndpoint, PushAnswer, PushFailed
 from tests.frontend.push.endpoints import OK, PushEndpoint, serving, status
 from tests.servers.waiting import until
 

@@ -8,17 +8,22 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from backend.api import ChangeVisibility, Delete, Receive, Unavailable, Watch
+from backend.api import ChangeVisibility, Delete, Receive, ReceivedMessage, Unavailable, Watch
 from billing.metering.meter import Meter
 from frontend.push import queue_pusher as module
 from frontend.push.capacity import UNITS
 from frontend.push.endpoint import Endpoints
 from frontend.push.instruments import PUSHES
 from frontend.push.queue_pusher import PushContext, QueuePusher
-from frontend.push.target import secrets_of_queue
+from frontend.push.request import PushRequest
+from frontend.push.target import PushTarget, secrets_of_queue
+from frontend.queues.payload import Payload
+from frontend.queues.view import QueueView
+from metadata_service.models import Queue
 from tests.frontend.push.endpoints import OK, PushedCall, PushEndpoint, serving, status
 from tests.frontend.service import KEY, NAMING, FrontendService, running
 from tests.servers.waiting import until
@@ -327,6 +332,39 @@ async def test_pusher_ends_with_its_queue(world: _World) -> None:
     pusher = await world.push("off")
     await until(lambda: pusher.ended)
     assert world.server.bodies == ["a"]
+
+
+async def test_endpoint_that_was_removed_gets_nothing_more(world: _World) -> None:
+    url = await world.queue()
+    await world.send(url, "a")
+    held = await world.context.capacity.acquire("other", 0, UNITS, 1)
+    pusher = await world.push()
+    await until(lambda: world.context.capacity._waiting)
+    await world.set(url, HoldfastPushUrl="")
+    world.context.capacity.release("other", 0, UNITS * held)
+    await until(lambda: pusher.ended)
+    assert not world.server.calls
+    assert await world.service.received(url) == ["a"], "it was not received by the pusher"
+
+
+async def test_signature_is_left_out_without_secrets(world: _World) -> None:
+    url = await world.queue()
+    find = world.context.find_target
+
+    def find_target(queue: Queue) -> PushTarget | None:
+        target = find(queue)
+        return None if target is None else msgspec.structs.replace(target, secrets=())
+
+    def build_request(view: QueueView, message: ReceivedMessage, stored: Payload) -> PushRequest:
+        return PushRequest({"X-Format": "other"}, f"<{stored.body}>".encode())
+
+    world.context.find_target, world.context.build_request = find_target, build_request
+    await world.send(url, "a")
+    await world.push()
+    await world.delivered(1)
+    (call,) = world.server.calls
+    assert (call.body, call.headers["x-format"]) == ("<a>", "other")
+    assert "holdfast-signature" not in call.headers
 
 
 async def test_queue_delivered_at_most_once(world: _World) -> None:
