@@ -30,6 +30,8 @@ ANSWER_BYTES_MAX: Final = 4096
 """Bytes of an answer's body that are read, so that the connection can be kept; one with more is closed."""
 ANSWER_SECONDS: Final = 1.0
 """Time limit for reading an answer's body."""
+CLOSE_SECONDS: Final = 0.05
+"""Time before a call's deadline at which the reading ends."""
 ADDRESS_SECONDS: Final = 30.0
 """Time for which an address is used without resolving the name again."""
 KEEP_SECONDS: Final = 10.0
@@ -148,7 +150,7 @@ class HttpEndpoint:
         """POST the body.  Raises :class:`PushFailed`, after ``seconds`` at the latest."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._post(headers, body)
+                return await self._post(headers, body, asyncio.get_running_loop().time() + seconds)
         except TimeoutError:
             self._address = None
             raise PushFailed("timeout", f"the endpoint at {self.host} has not answered in time") from None
@@ -156,9 +158,10 @@ class HttpEndpoint:
             self._address = None
             raise
 
-    async def _post(self, headers: Mapping[str, str], body: bytes) -> PushAnswer:
+    async def _post(self, headers: Mapping[str, str], body: bytes, ends_at: float) -> PushAnswer:
         import httpcore
 
+        loop = asyncio.get_running_loop()
         target = self._target
         secure = target.scheme == "https"
         port = target.port or (443 if secure else 80)
@@ -185,7 +188,8 @@ class HttpEndpoint:
             ) from None
         try:
             with contextlib.suppress(TimeoutError, *failures):
-                async with asyncio.timeout(ANSWER_SECONDS):
+                # the call has its answer: what is late now is no failure
+                async with asyncio.timeout_at(min(ends_at - CLOSE_SECONDS, loop.time() + ANSWER_SECONDS)):
                     await _drop_body(answer)
         finally:
             await answer.aclose()

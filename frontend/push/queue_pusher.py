@@ -154,12 +154,14 @@ class QueuePusher:
                 await asyncio.wait([self._running], timeout=seconds)
             self._running.cancel()
             await asyncio.wait([self._running])
-        if self._calls:
-            _, late = await asyncio.wait(self._calls, timeout=seconds)
-            for call in late:
+        try:
+            if self._calls:
+                await asyncio.wait(self._calls, timeout=seconds)
+        finally:
+            for call in self._calls:
                 call.cancel()
-            if late:
-                await asyncio.wait(late)
+        if self._calls:
+            await asyncio.wait(self._calls)
         if self._endpoint is not None:
             await self._endpoint.close()
 
@@ -350,6 +352,7 @@ class QueuePusher:
     def _slow_down(self, retry_after: str | None) -> float:
         """Pause the queue as its endpoint asks; returns for how long."""
         now = asyncio.get_running_loop().time()
+        self._unanswered = 0
         if now >= self._paused_until:  # else the answer is to a call from before the pause
             self._throttled += 1
             self._allowed = max(1.0, self._allowed / 2)

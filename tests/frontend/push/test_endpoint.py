@@ -114,6 +114,14 @@ async def test_endless_heads_end_in_time(endpoint: HttpEndpoint, server: PushEnd
         await endpoint.post({}, b"body", 0.5)
 
 
+async def test_the_status_counts_when_the_body_is_late(
+    endpoint: HttpEndpoint, server: PushEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 1000)
+    server.answers(b"HTTP/1.1 202 Accepted\r\nContent-Length: 3\r\n\r\n")
+    assert (await post(endpoint, 2)).status == 202, "at the deadline of the call"
+
+
 async def test_a_silent_endpoint_times_out(endpoint: HttpEndpoint, server: PushEndpoint) -> None:
     silent = asyncio.Event()
 
