@@ -1,5 +1,6 @@
 """Push by the frontends of a cluster on Cassandra, through metadata nodes."""
 
+import secrets
 from collections import Counter
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from botocore.config import Config
 
 from tests.frontend.hooks import hook
+from tests.servers.cassandra_server import CassandraCluster
 from tests.servers.local_cluster import LocalCluster
 from tests.servers.server import REGION
 from tests.servers.waiting import wait_until
@@ -28,17 +30,17 @@ def client_of_first(cluster: LocalCluster) -> Any:
     )
 
 
-def test_frontends_share_the_queues_and_replace_each_other() -> None:
+def test_frontends_share_the_queues_and_replace_each_other(cassandra: CassandraCluster) -> None:
     with (
         hook() as listening,
         LocalCluster(
-            cassandra=1,
+            cassandra=cassandra,
             metadata=2,
             backends=1,
             frontends=2,
             redis=False,
             settings={"WEBHOOK_NETWORKS": "127.0.0.0/8"},
-            keyspace="push",
+            keyspace=f"test_{secrets.token_hex(6)}",
         ) as cluster,
     ):
         client = client_of_first(cluster)
