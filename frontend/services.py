@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from auth.tokens.oidc import Oidc
     from frontend.alarms.alarms import Alarms
     from frontend.document_jobs import Documents
+    from telemetry.metrics import Registry
     from telemetry.spans import Tracing
 
 
@@ -47,6 +48,16 @@ class UsagePublisher(Protocol):
 
     def start(self) -> None:
         """Start, once the backend can be called."""
+
+    async def close(self) -> None: ...
+
+
+class MessagePusher(Protocol):
+    """Pushes messages of queues (:class:`frontend.push.pushers.Pushers`)."""
+
+    def start(self) -> None: ...
+
+    def register_metrics(self, registry: Registry) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -101,6 +112,8 @@ class Services:
     """Alarms of tenants on their queues; None: there are none."""
     keeper: AlarmEvaluator | None = None
     """Evaluates alarms, unless another process does."""
+    pusher: MessagePusher | None = None
+    """Pushes messages of queues; None: none are pushed."""
     sessions: Sessions = field(init=False)
     tokens: TokenIssuer = field(init=False)
 
@@ -114,6 +127,8 @@ class Services:
         await self.stop_publishing()
         if self.documents is not None:
             await self.documents.close()
+        if self.pusher is not None:
+            await self.pusher.close()
         if self.keeper is not None:
             await self.keeper.close()
         if self.alarms is not None:

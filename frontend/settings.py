@@ -29,6 +29,8 @@ class FrontendSettings:
     """Create the queue when a send names one that does not exist."""
     forbid_deleting_nonempty_queues: bool = False
     """Refuse DeleteQueue while the queue holds messages."""
+    push: bool = True
+    """Push the messages of queues that have an endpoint."""
     encryption: bool = True
     """Encrypt stored messages, in queues without a setting of their own."""
     default_limits: TenantLimits = UNLIMITED

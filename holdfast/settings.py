@@ -507,11 +507,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="private addresses and networks, separated by commas, in which webhooks of tenants' "
-            "alarms are allowed, with or without TLS; all other webhooks need a public address "
-            "and https"
+            "alarms and endpoints of queues that push are allowed, with or without TLS; all others need a public "
+            "address and https"
         ),
         Check(parse_networks),
     ] = ""
+    push: Annotated[
+        Literal["on", "off"],
+        Meta(description="`off`: queues cannot push their messages to HTTP endpoints, and existing ones do not"),
+    ] = "on"
     availability_objective: Annotated[
         float,
         Meta(

@@ -14,6 +14,14 @@ MAXIMUM_BYTES = "HoldfastMaximumBytes"
 """Maximum size of the queue; 0: no limit."""
 DELIVERY_GUARANTEE = "HoldfastDeliveryGuarantee"
 ACK_LEVEL = "HoldfastAckLevel"
+PUSH_URL = "HoldfastPushUrl"
+"""Endpoint to which messages are pushed; not set: none."""
+PUSH_CONCURRENCY = "HoldfastPushConcurrency"
+PUSH_TIMEOUT = "HoldfastPushTimeoutSeconds"
+PUSH_BACKOFF_MIN = "HoldfastPushMinimumBackoffSeconds"
+PUSH_BACKOFF_MAX = "HoldfastPushMaximumBackoffSeconds"
+PUSH_SECRET_VERSION = "HoldfastPushSecretVersion"
+"""Number of the signing secret; an increase replaces the secret."""
 PARTITIONS = "HoldfastPartitions"
 """Number of partitions at creation.  Fixed afterwards: the service itself may change the number for a standard
 queue, which does not show here."""
@@ -29,6 +37,11 @@ NUMBER_DEFAULTS = {
     MAXIMUM_MESSAGES: 0,
     MAXIMUM_BYTES: 0,
     PARTITIONS: 1,
+    PUSH_CONCURRENCY: 10,
+    PUSH_TIMEOUT: 15,
+    PUSH_BACKOFF_MIN: 10,
+    PUSH_BACKOFF_MAX: 600,
+    PUSH_SECRET_VERSION: 1,
 }
 """Defaults of numeric attributes: seconds, bytes or counts (Amazon SQS API Reference, SetQueueAttributes)."""
 
@@ -37,6 +50,11 @@ def number(stored: Mapping[str, str], name: str) -> int:
     """Value of a numeric attribute, or its default."""
     value = stored.get(name)
     return NUMBER_DEFAULTS[name] if value is None else int(value)
+
+
+def is_pushed(stored: Mapping[str, str]) -> bool:
+    """True if the queue pushes its messages to an endpoint."""
+    return PUSH_URL in stored
 
 
 def is_fifo(stored: Mapping[str, str]) -> bool:

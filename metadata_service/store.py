@@ -190,6 +190,9 @@ class QueueStore(Protocol):
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         """Names of the account's queues whose RedrivePolicy names ``dlq_arn``, paged as in :meth:`list_queues`."""
 
+    async def push_queues(self) -> list[tuple[str, str]]:
+        """Account and name of each queue of any account that pushes its messages, in order."""
+
 
 class StreamStore(Protocol):
     """Streams (topics of Kafka's protocol).  Names are unique in an account, apart from those of queues."""
@@ -426,7 +429,7 @@ class MemberStore(EntryStore, ClusterStore, Protocol):
 
 
 class ClusterRegistry(Protocol):
-    """Registered backend clusters, their reports, and the out-cluster manager's entry."""
+    """Registered backend clusters, their reports, and the entries of the out-cluster manager and the pushers."""
 
     async def register_cluster(self, name: str) -> BackendCluster:
         """Register a backend cluster and return it with its number.  Idempotent.
@@ -459,6 +462,12 @@ class ClusterRegistry(Protocol):
 
         Returns it with the new version.  Raises :class:`ConditionFailed`.
         """
+
+    async def pushers(self) -> ManagerEntry:
+        """Entry of the processes that push messages, which are its candidates; version 0 if there never was one."""
+
+    async def update_pushers(self, entry: ManagerEntry) -> ManagerEntry:
+        """Store the entry as :meth:`update_manager` does."""
 
 
 class AlarmStore(Protocol):

@@ -73,6 +73,24 @@ def is_public(address: Address) -> bool:
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
+def permitted_address(host: str, found: Sequence[Address], networks: Sequence[Network], *, secure: bool) -> Address:
+    """Choose the address at which a host may be called, of those that were ``found`` for it.
+
+    ``networks``: non-public networks that are allowed, also without TLS.  Raises :class:`WebhookFailed`.
+    """
+    named = [one for one in found if any(one in network for network in networks)]
+    if named:
+        return named[0]
+    public = [one for one in found if is_public(one)]
+    if not public:
+        raise WebhookFailed(
+            f"the host {host} of the webhook is not at a public address, and its network is not allowed"
+        )
+    if not secure:
+        raise WebhookFailed(f"the webhook at {host} has to be called by https, for its address is public")
+    return public[0]
+
+
 class Webhooks:
     """Calls webhooks; creates its HTTP client at the first call."""
 
@@ -134,17 +152,7 @@ class Webhooks:
             except (OSError, UnicodeError):
                 raise WebhookFailed(f"the host {host} of the webhook is not known") from None
             found += [ip_address(str(entry[4][0]).partition("%")[0]) for entry in known]
-        named = [one for one in found if any(one in network for network in self._networks)]
-        if named:
-            return named[0]
-        public = [one for one in found if is_public(one)]
-        if not public:
-            raise WebhookFailed(
-                f"the host {host} of the webhook is not at a public address, and its network is not allowed"
-            )
-        if not secure:
-            raise WebhookFailed(f"the webhook at {host} has to be called by https, for its address is public")
-        return public[0]
+        return permitted_address(host, found, self._networks, secure=secure)
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:

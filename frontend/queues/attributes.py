@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from auth.encryption.named_keys import NAME_LENGTH_MAX
+from frontend.alarms.webhooks import host_of
 from frontend.queues import policies
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import INVALID_ATTRIBUTE_NAME, SqsError, invalid_attribute_value
@@ -23,6 +24,12 @@ from metadata_service.queue_settings import (
     MAXIMUM_MESSAGES,
     NUMBER_DEFAULTS,
     PARTITIONS,
+    PUSH_BACKOFF_MAX,
+    PUSH_BACKOFF_MIN,
+    PUSH_CONCURRENCY,
+    PUSH_SECRET_VERSION,
+    PUSH_TIMEOUT,
+    PUSH_URL,
     is_fifo,
     number,
 )
@@ -49,6 +56,11 @@ _NUMBERS = {
     MAXIMUM_MESSAGES: _Bounds(0, limits.HOLDFAST_LENGTH_MAX),
     MAXIMUM_BYTES: _Bounds(0, limits.HOLDFAST_LENGTH_MAX),
     PARTITIONS: _Bounds(1, PARTITIONS_MAX),
+    PUSH_CONCURRENCY: _Bounds(1, limits.PUSH_CONCURRENCY_MAX),
+    PUSH_TIMEOUT: _Bounds(1, limits.PUSH_TIMEOUT_SECONDS_MAX),
+    PUSH_BACKOFF_MIN: _Bounds(1, limits.PUSH_BACKOFF_SECONDS_MAX),
+    PUSH_BACKOFF_MAX: _Bounds(1, limits.PUSH_BACKOFF_SECONDS_MAX),
+    PUSH_SECRET_VERSION: _Bounds(1, limits.PUSH_SECRET_VERSION_MAX),
 }
 _CHOICES = {
     "FifoQueue": ("true", "false"),
@@ -59,7 +71,7 @@ _CHOICES = {
     DELIVERY_GUARANTEE: ("at-least-once", "at-most-once"),
     ACK_LEVEL: ("all", "quorum", "leader", "none"),
 }
-_REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
+_REMOVABLE = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", PUSH_URL)
 """Attributes that are removed by setting them to an empty string."""
 SETTABLE = (*_NUMBERS, *_CHOICES, *_REMOVABLE)
 
@@ -84,9 +96,14 @@ COUNTERS = (
 )
 _UNKNOWN_ON_STANDARD = ("FifoQueue", "ContentBasedDeduplication")
 """Attributes unknown to standard queues, both to set and to read (observed)."""
-OWN = {name: str(NUMBER_DEFAULTS[name]) for name in (MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES, PARTITIONS)} | {
+_OWN_NUMBERS = (
+    *(MAXIMUM_DELAY, MAXIMUM_MESSAGES, MAXIMUM_BYTES, PARTITIONS),
+    *(PUSH_CONCURRENCY, PUSH_TIMEOUT, PUSH_BACKOFF_MIN, PUSH_BACKOFF_MAX, PUSH_SECRET_VERSION),
+)
+OWN = {name: str(NUMBER_DEFAULTS[name]) for name in _OWN_NUMBERS} | {
     DELIVERY_GUARANTEE: "at-least-once",
     ACK_LEVEL: "quorum",
+    PUSH_URL: "",
 }
 """Settable attributes that SQS does not have, with their defaults."""
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
@@ -142,6 +159,12 @@ def canonical(given: Mapping[str, str], *, fifo: bool, encryption: bool = True) 
     return values
 
 
+def check_push(values: Mapping[str, str], *, push: bool) -> None:
+    """Raise InvalidAttributeValue if canonical ``values`` have an endpoint, and the service does not ``push``."""
+    if values.get(PUSH_URL) and not push:
+        raise invalid_attribute_value(PUSH_URL, "Pushes are switched off on this service (HOLDFAST_PUSH).")
+
+
 def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
     """Stored attributes after canonical ``values`` have been set.
 
@@ -168,6 +191,8 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
             "FifoThroughputLimit",
             "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup.",
         )
+    if number(result, PUSH_BACKOFF_MIN) > number(result, PUSH_BACKOFF_MAX):
+        raise invalid_attribute_value(PUSH_BACKOFF_MIN, f"It cannot be larger than {PUSH_BACKOFF_MAX}.")
     if is_fifo(result) and result.get(ACK_LEVEL) == "none":
         raise invalid_attribute_value(
             ACK_LEVEL,
@@ -218,6 +243,8 @@ def _canonical_value(name: str, text: str) -> str:
         return matching[0]
     if text == "":
         return text
+    if name == PUSH_URL:
+        return _push_url(text)
     if name == "Policy":
         return policies.access_policy(text)
     if name == "RedrivePolicy":
@@ -228,6 +255,16 @@ def _canonical_value(name: str, text: str) -> str:
         raise invalid_attribute_value(
             name, f"The id, alias or ARN of a key has at most {NAME_LENGTH_MAX} characters, all of them printable."
         )
+    return text
+
+
+def _push_url(text: str) -> str:
+    if not (text.isascii() and text.isprintable()):
+        raise invalid_attribute_value(PUSH_URL, "A URL consists of printable ASCII characters.")
+    try:
+        host_of(text)
+    except ValueError as error:
+        raise invalid_attribute_value(PUSH_URL, f"It cannot be called: {error}.") from None
     return text
 
 

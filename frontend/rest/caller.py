@@ -27,10 +27,10 @@ KEY = "holdfast.caller"
 """Key of the :class:`RestCaller` in the request's scope."""
 
 
-async def _shows_messages() -> None: ...
+async def _audited_read() -> None: ...
 
 
-SHOWS_MESSAGES = Depends(_shows_messages)
+AUDITED_READ = Depends(_audited_read)
 """Declares, among a route's dependencies, that it is audited although it only reads."""
 NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
 """Routes exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
@@ -158,7 +158,7 @@ class RestRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle: Callable[[Request], Any] = super().get_route_handler()
         known = _parameters(self.dependant)
-        only_reads = self.methods == {"GET"} and SHOWS_MESSAGES not in self.dependencies
+        only_reads = self.methods == {"GET"} and AUDITED_READ not in self.dependencies
 
         async def answer(request: Request) -> Response:
             caller = _current(request)

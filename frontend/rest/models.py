@@ -131,6 +131,14 @@ class MoveStarted(BaseModel):
     task_handle: str
 
 
+class PushSecret(BaseModel):
+    """Secrets that sign the calls of a queue's push endpoint."""
+
+    version: int = Field(description="HoldfastPushSecretVersion of the queue")
+    secret: str
+    previous: str | None = Field(description="secret of the version before, which signs the calls, too; null: none")
+
+
 # --- messages ------------------------------------------------------------------------------------------------
 
 

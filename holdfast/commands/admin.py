@@ -248,6 +248,11 @@ def _peek_queue(client: RestClient, parsed: Parsed) -> None:
     )
 
 
+def _push_secret(client: RestClient, parsed: Parsed) -> None:
+    shown = client.call("GET", "queues", parsed.name, "push-secret", query={"account": parsed.account})
+    print_result(parsed, shown, lambda: shown["secret"])
+
+
 def _purge_queue(client: RestClient, parsed: Parsed) -> None:
     confirm(parsed, f"Delete all messages of queue {parsed.name}?  This cannot be undone.")
     client.call("POST", "queues", parsed.name, "purge", query={"account": parsed.account})
@@ -304,13 +309,14 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     metrics = group.add("metrics", _queue_metrics, "show a queue's metrics, under CloudWatch's names", "name")
     peek = group.add("peek", _peek_queue, "show the first messages without receiving them", "name")
     peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
+    secret = group.add("push-secret", _push_secret, "show the secret that signs pushed messages", "name")
     purge = group.add("purge", _purge_queue, "delete all messages of a queue", "name", asks=True)
     move = group.add("move", _move_queue, "move the messages of a dead-letter queue back, or to another queue", "name")
     move.add_argument("--to", metavar="NAME", help="queue of the same account; default: the source of each message")
     move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: unlimited")
     group.add("check", _check, "send a message to a temporary queue, receive and delete it, and delete the queue")
     delete = group.add("delete", _delete_queue, "delete a queue with all its messages", "name", asks=True)
-    account_option(listing, show, metrics, peek, purge, move, delete)
+    account_option(listing, show, metrics, peek, secret, purge, move, delete)
 
 
 def add_limits_commands(parser: argparse.ArgumentParser) -> None:

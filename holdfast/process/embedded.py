@@ -31,6 +31,8 @@ from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
 from frontend.app import FrontendApp, create_app
 from frontend.document_jobs import Documents
+from frontend.push.endpoint import Endpoints
+from frontend.push.pushers import Pushers, PushStore
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
 from frontend.settings import FrontendSettings
@@ -98,6 +100,8 @@ class Embedded:
         await self.kafka.close()
         await self.app.drain()
         await self.app.services.stop_publishing()
+        if self.app.services.pusher is not None:
+            await self.app.services.pusher.close()  # while delivered messages can still be deleted
         if self._storage is not None:
             await self._storage.close()
         await self._node.close()
@@ -134,6 +138,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         alone=Alone(node, settings.journal_folder).report,
     )
     keep_alarms(services, settings, store.alarms)
+    push_messages(services, settings, store, alone=True)
     try:
         services.tracing = await start_tracing(settings)
         count_usage(services, settings, store.documents)
@@ -149,6 +154,8 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         services.keeper.start()
     if services.publisher is not None:
         services.publisher.start()
+    if services.pusher is not None:
+        services.pusher.start()
     return Embedded(settings, create_app(services), node, storage, store.streams)
 
 
@@ -250,9 +257,22 @@ def keep_alarms(services: Services, settings: Settings, store: AlarmStore) -> No
     services.keeper = Keeper(services, services.alarms, name, seconds=settings.alarm_seconds)
 
 
+def push_messages(services: Services, settings: Settings, store: PushStore, *, alone: bool) -> None:
+    """Enable the push of queues' messages, if the settings do.  ``alone``: this process is the only frontend.
+
+    To be called before anything is served; closed with the services.
+    """
+    if settings.push == "off":
+        return
+    endpoints = Endpoints(parse_networks(settings.webhook_networks))
+    name = f"{os.uname().nodename}:{os.getpid()}"
+    services.pusher = Pushers(services, store, endpoints, name, alone=alone)
+
+
 _SAME_SETTINGS = {field.name for field in fields(FrontendSettings)}.intersection(Settings.__struct_fields__) - {
     "encryption",
     "default_limits",
+    "push",
 }
 """Settings of a frontend that are the same as the service's."""
 
@@ -262,6 +282,7 @@ def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSetting
     return FrontendSettings(
         **{name: getattr(settings, name) for name in _SAME_SETTINGS},
         encryption=settings.encryption == "on",
+        push=settings.push == "on",
         default_limits=parse_limits(settings.default_limits),
         processes=processes,
     )

@@ -26,7 +26,15 @@ from frontend.services import Services
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import HttpServer
 from holdfast.kafka.listener import KafkaClients
-from holdfast.process.embedded import count_usage, frontend_settings, keep_alarms, limiter_of, oidc_of, open_audit
+from holdfast.process.embedded import (
+    count_usage,
+    frontend_settings,
+    keep_alarms,
+    limiter_of,
+    oidc_of,
+    open_audit,
+    push_messages,
+)
 from holdfast.process.serve import freeze_heap, server_of
 from holdfast.runtime.declared_queues import declare
 from holdfast.runtime.errors import CannotStart
@@ -184,6 +192,7 @@ class Frontend:
         )
         services.tracing = await start_tracing(settings)
         keep_alarms(services, settings, store.alarms)
+        push_messages(services, settings, store, alone=False)
         try:
             count_usage(services, settings, store.documents, uploads=uploads)
         except CannotStart:
@@ -210,6 +219,8 @@ class Frontend:
             self._services.keeper.start()
         if self._services.publisher is not None:
             self._services.publisher.start()
+        if self._services.pusher is not None:
+            self._services.pusher.start()
         if first:
             await finish_deletions(self._services)
             await self._declare(settings)
@@ -240,6 +251,8 @@ class Frontend:
         await self.kafka.close()
         await self.app.drain()
         await self._services.stop_publishing()
+        if self._services.pusher is not None:
+            await self._services.pusher.close()  # while delivered messages can still be deleted
         await self._changes.close()
         if self._services.fleet is not None:
             await self._services.fleet.close()

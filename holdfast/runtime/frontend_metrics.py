@@ -26,6 +26,8 @@ def register_frontend_metrics(
     if services.topics is not None:
         deliveries.register(registry)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
+    if services.pusher is not None:
+        services.pusher.register_metrics(registry)
     registry.declare(
         "holdfast_signing_key_lookups_total",
         "Cache lookups of signing keys, by result: hit, or miss (the key had to be derived).",

@@ -32,7 +32,7 @@ from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.driver.records import Records, VersionedRecord, Writes, gather
 from metadata_service.cassandra.entries import ENTRY_SPACES, records_of
 from metadata_service.cassandra.named_keys import ENCRYPTING_ACCOUNTS, NAMED_KEY
-from metadata_service.cassandra.queues import NAMES, mark_of, queues_in, recomputed
+from metadata_service.cassandra.queues import NAMES, PUSH_ACCOUNTS, PUSH_ROW, mark_of, queues_in, recomputed
 from metadata_service.cassandra.schema.part import Part
 from metadata_service.cassandra.schema.tables import METADATA, has_tables
 from metadata_service.cassandra.schema.versions import CassandraVersions
@@ -312,6 +312,9 @@ def metadata_filling(copy: MetadataCopy) -> Filling:
                 marks.append((ALARM_ACCOUNTS, account, "", 1))
             if _DATA_KEYS + account not in spaces and any(row.startswith(NAMED_KEY) for row in rows):
                 marks.append((ENCRYPTING_ACCOUNTS, account, "", 1))
+        elif space.startswith(NAMES):
+            if any(row.startswith(PUSH_ROW) for row in rows):
+                marks.append((PUSH_ACCOUNTS, space.removeprefix(NAMES), "", 1))
         elif space.startswith(_DATA_KEYS):
             marks.append((ENCRYPTING_ACCOUNTS, space.removeprefix(_DATA_KEYS), "", 1))
     return Filling(spaces, marks, copy.uses)

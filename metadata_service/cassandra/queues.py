@@ -22,6 +22,7 @@ from metadata_service.cassandra.driver.records import BEYOND, Records, Versioned
 from metadata_service.cassandra.places import ID_COUNTER, BelowFloor, IdPlace, IdPlaces, place_mark
 from metadata_service.clusters.partition_map import with_partitions
 from metadata_service.models import NewQueue, Partition, Queue, dead_letter_arn, partition_counter, partition_id
+from metadata_service.queue_settings import is_pushed
 from metadata_service.store import (
     ConditionFailed,
     PurgeInProgress,
@@ -38,6 +39,10 @@ HOLD_SECONDS_MIN = 3600
 """Minimum time for which a deleted queue's name is remembered, even if a creation requests a shorter hold."""
 IDS = "queue_ids"
 """Prefix of the spaces of marks of queue ids."""
+PUSH_ACCOUNTS = "push_accounts"
+"""Marks of the accounts that have, or had, queues that push their messages.  Never removed."""
+PUSH_ROW = "push/"
+"""Prefix of the rows that name queues which push their messages."""
 
 _decode_queue = msgspec.json.Decoder(Queue).decode
 
@@ -86,12 +91,13 @@ class CassandraQueues:
                 writes: dict[str, str | None] = {
                     "account": text(msgspec.structs.replace(state, queues=state.queues + 1)),
                     row: text(queue),
-                    **_sources(name, None, queue.attributes),
+                    **_index_rows(name, None, queue.attributes),
                 }
                 if held in rows:
                     writes[held] = None
                 return writes, None
 
+            await self._mark_push(account, queue.attributes)
             await self._places.set(queue.queue_id, account, name)
             try:
                 await self._records.transact(names_space(account), ["account", row, held], create)
@@ -142,7 +148,7 @@ class CassandraQueues:
                 queue = with_partitions(queue, partitions)
             return queue
 
-        return await self._change(queue_id, update)
+        return await self._change(queue_id, update, attributes)
 
     async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
         def start(queue: Queue) -> Queue:
@@ -165,7 +171,7 @@ class CassandraQueues:
                 "account": text(msgspec.structs.replace(state, queues=state.queues - 1)),
                 row: None,
                 held: str(now_ms),
-                **_sources(queue.name, queue.attributes, None),
+                **_index_rows(queue.name, queue.attributes, None),
             }, queue
 
         queue = await self._records.transact(names_space(place.account), ["account", row, held], delete)
@@ -178,6 +184,20 @@ class CassandraQueues:
 
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         return await self._page(account, _source(dlq_arn, ""), "", after, limit)
+
+    async def push_queues(self) -> list[tuple[str, str]]:
+        accounts = [account async for account, _ in self._records.all_marks(PUSH_ACCOUNTS)]
+        rows = await gather(partial(self._records.all, names_space(account), PUSH_ROW) for account in accounts)
+        return [
+            (account, row.removeprefix(PUSH_ROW))
+            for account, some in zip(accounts, rows, strict=True)
+            for row, _ in some
+        ]
+
+    async def _mark_push(self, account: str, attributes: Mapping[str, str] | None) -> None:
+        """Mark the account before one of its queues gets these attributes."""
+        if attributes is not None and is_pushed(attributes):
+            await self._records.mark(PUSH_ACCOUNTS, account)
 
     async def collect(self, *, now_ms: int, hold_seconds: float = HOLD_SECONDS_MIN) -> int:
         """Remove unfinished objects, and names held for longer than ``hold_seconds``; return their number.
@@ -225,16 +245,20 @@ class CassandraQueues:
 
         return await self._records.transact(names_space(account), [held], free_name)
 
-    async def _change(self, queue_id: int, change: Callable[[Queue], Queue]) -> Queue:
+    async def _change(
+        self, queue_id: int, change: Callable[[Queue], Queue], attributes: Mapping[str, str] | None = None
+    ) -> Queue:
+        """Change a queue.  ``attributes``: its new ones."""
         place = await self._places.get(queue_id)
         if place is None:
             raise QueueNotFound(str(queue_id))
+        await self._mark_push(place.account, attributes)
         row = queue_row(place.name)
 
         def store(rows: dict[str, VersionedRecord]) -> tuple[Writes, Queue]:
             queue = _found(rows, row, queue_id)
             newer = msgspec.structs.replace(change(queue), version=queue.version + 1)
-            return {row: text(newer), **_sources(queue.name, queue.attributes, newer.attributes)}, newer
+            return {row: text(newer), **_index_rows(queue.name, queue.attributes, newer.attributes)}, newer
 
         queue = await self._records.transact(names_space(place.account), [row], store)
         await self._changes.record(place.account, place.name)
@@ -300,7 +324,7 @@ def recomputed(rows: Mapping[str, str]) -> dict[str, str]:
     sources: dict[str, str] = {}
     for record in queues.values():
         queue = _decode_queue(record)
-        sources.update((row, one) for row, one in _sources(queue.name, None, queue.attributes).items() if one)
+        sources.update((row, one) for row, one in _index_rows(queue.name, None, queue.attributes).items() if one)
     visible = sum(not is_hidden(row.removeprefix(queue_row(""))) for row in queues)
     account = text(msgspec.structs.replace(before, queues=visible))
     return {"account": account, **queues, **held, **sources}
@@ -328,8 +352,9 @@ def _found(rows: Mapping[str, VersionedRecord], row: str, queue_id: int) -> Queu
     return queue
 
 
-def _sources(name: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> dict[str, str | None]:
-    """Writes to the dead-letter sources for a change of a queue's attributes; None: no queue before or after."""
+def _index_rows(name: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> dict[str, str | None]:
+    """Writes to the dead-letter sources and the queues that push, for a change of a queue's attributes; None: no queue
+    before or after."""
     old, new = dead_letter_arn(before or {}), dead_letter_arn(now or {})
     writes: dict[str, str | None] = {}
     if old != new:
@@ -337,4 +362,6 @@ def _sources(name: str, before: Mapping[str, str] | None, now: Mapping[str, str]
             writes[_source(old, name)] = None
         if new is not None:
             writes[_source(new, name)] = "{}"
+    if is_pushed(before or {}) != is_pushed(now or {}):
+        writes[PUSH_ROW + name] = "{}" if is_pushed(now or {}) else None
     return writes

@@ -23,6 +23,7 @@ from metadata_service.store import ConditionFailed, StoreError
 _CLUSTERS = "backend_clusters"
 _REPORTS = "cluster_reports"
 _MANAGER = "manager"
+_PUSHERS = "pushers"
 _REPORT_BITS = 32
 """Bits of a report's number in its term: enough for two centuries at one every two seconds."""
 
@@ -85,6 +86,14 @@ class CassandraRegistry:
     async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
         what = "the out-cluster manager's entry"
         return await update_single(self._records, _MANAGER, "manager", entry, _decode_manager, what)
+
+    async def pushers(self) -> ManagerEntry:
+        record = await self._records.get(_PUSHERS, "pushers")
+        return ManagerEntry() if record is None else _decode_manager(record)
+
+    async def update_pushers(self, entry: ManagerEntry) -> ManagerEntry:
+        what = "the entry of the processes that push messages"
+        return await update_single(self._records, _PUSHERS, "pushers", entry, _decode_manager, what)
 
 
 def _cluster(name: str) -> str:

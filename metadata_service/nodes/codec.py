@@ -26,12 +26,12 @@ QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_qu
 
 REPEATABLE = frozenset(
     (
-        *("get_queue", "get_queue_by_id", "list_queues", "dead_letter_sources", "queue_changes"),
+        *("get_queue", "get_queue_by_id", "list_queues", "dead_letter_sources", "push_queues", "queue_changes"),
         *("get_stream", "get_stream_by_id", "list_streams", "group_cluster", "allocate_producer_ids"),
         *("get_topic", "list_topics", "get_subscription", "topic_subscriptions", "owner_subscriptions"),
         *("logs", "shards", "poll_entries", "data_keys"),
         *("get_named_key", "named_keys", "destroy_named_key"),
-        *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager"),
+        *("backend_clusters", "cluster_reports", "register_cluster", "report_cluster", "manager", "pushers"),
         *("get_tenant", "list_tenants", "get_role", "list_roles", "list_service_keys"),
         *("document_jobs", "delete_document_jobs"),
         *("get_alarm", "list_alarms", "alarm_accounts", "alarm_keeper", "put_alarm"),

@@ -9,6 +9,7 @@ import msgspec
 
 from metadata_service.clusters.partition_map import with_partitions
 from metadata_service.models import NewQueue, Partition, Queue, dead_letter_arn, partition_counter, partition_id
+from metadata_service.queue_settings import is_pushed
 from metadata_service.sqlite.changes import record_change
 from metadata_service.sqlite.schema import next_id, text
 from metadata_service.sqlite.thread import Worker
@@ -117,6 +118,19 @@ class SQLiteQueues:
         return await self._names(
             "queues WHERE account = ? AND dead_letter_arn = ?", (account, dlq_arn), "", after, limit
         )
+
+    async def push_queues(self) -> list[tuple[str, str]]:
+        # the condition is that of the index
+        query = (
+            "SELECT account, name, record FROM queues WHERE instr(record, '\"HoldfastPushUrl\":') > 0"
+            " ORDER BY account, name"
+        )
+
+        def read(db: sqlite3.Connection) -> list[tuple[str, str]]:
+            rows = db.execute(query)
+            return [(account, name) for account, name, record in rows if is_pushed(_decode_queue(record).attributes)]
+
+        return await self._worker.read(read)
 
     async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
         def start(db: sqlite3.Connection) -> Queue:

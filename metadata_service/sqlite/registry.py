@@ -92,3 +92,14 @@ class SQLiteRegistry:
     async def update_manager(self, entry: ManagerEntry) -> ManagerEntry:
         what = "the out-cluster manager's entry"
         return await self._worker.write(lambda db: update_single(db, "manager", entry, what))
+
+    async def pushers(self) -> ManagerEntry:
+        def read(db: sqlite3.Connection) -> ManagerEntry:
+            row = db.execute("SELECT record FROM pushers WHERE id = 1").fetchone()
+            return ManagerEntry() if row is None else _decode_manager(row[0])
+
+        return await self._worker.read(read)
+
+    async def update_pushers(self, entry: ManagerEntry) -> ManagerEntry:
+        what = "the entry of the processes that push messages"
+        return await self._worker.write(lambda db: update_single(db, "pushers", entry, what))

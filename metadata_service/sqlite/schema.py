@@ -144,6 +144,13 @@ CREATE INDEX subscriptions_by_owner ON subscriptions (owner, subscription_id);
         back=("DROP TABLE subscriptions", "DROP TABLE topics"),
         lost=("SELECT 1 FROM topics",),
     ),
+    Step(
+        _statements("""
+CREATE INDEX queues_by_push ON queues (account, name) WHERE instr(record, '"HoldfastPushUrl":') > 0;
+CREATE TABLE pushers (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, record TEXT NOT NULL);
+"""),
+        back=("DROP TABLE pushers", "DROP INDEX queues_by_push"),
+    ),
     first=6,
 )
 """Schema of all Holdfast versions up to this program's."""
@@ -270,7 +277,7 @@ def next_id(db: sqlite3.Connection, counter: str, count: int = 1) -> int:
 
 
 def update_single(
-    db: sqlite3.Connection, table: Literal["cluster", "manager", "alarm_keeper"], entry: _Single, what: str
+    db: sqlite3.Connection, table: Literal["cluster", "manager", "alarm_keeper", "pushers"], entry: _Single, what: str
 ) -> _Single:
     """Store the only entry of a table if the stored one has ``entry.version`` (0: if there is none yet).
 

@@ -629,6 +629,28 @@ class CredentialConformance(Conformance):
         with pytest.raises(ConditionFailed):
             await store.alarms.update_alarm_keeper(models.ManagerEntry())
 
+    async def test_one_of_concurrent_pushers_is_elected(self, store: MetadataStore) -> None:
+        wishes = [store.clusters.update_pushers(models.ManagerEntry(f"f{place}", f"{place}")) for place in range(3)]
+        first = await only_one_of(models.ManagerEntry, *wishes)
+        assert await store.clusters.pushers() == first
+        assert (await store.clusters.manager()).version == 0, "another office"
+        with pytest.raises(ConditionFailed):
+            await store.clusters.update_pushers(models.ManagerEntry())
+
+    async def test_queues_that_push_are_listed(self, store: MetadataStore, other: MetadataStore) -> None:
+        assert await store.queues.push_queues() == []
+        pushed = {"HoldfastPushUrl": "https://example.com/"}
+        queues = [await create(store, f"q{number}", pushed) for number in range(4)]
+        strange = await create(store, "strange", {"DelaySeconds": "3"}, account="000000000001")
+        await create(store, "not")
+        await other.queues.update_queue(queues[0].queue_id, 1, now_ms=NOW_MS, attributes={"DelaySeconds": "1"})
+        await other.queues.update_queue(queues[1].queue_id, 1, now_ms=NOW_MS, tags={"HoldfastPushUrl": "no"})
+        await other.queues.delete_queue(queues[2].queue_id, now_ms=NOW_MS)
+        assert await store.queues.push_queues() == [(ACCOUNT, "q1"), (ACCOUNT, "q3")]
+        await store.queues.update_queue(strange.queue_id, 1, now_ms=NOW_MS, attributes=pushed)
+        await store.queues.update_queue(queues[1].queue_id, 2, now_ms=NOW_MS, attributes={})
+        assert await other.queues.push_queues() == [(ACCOUNT, "q3"), ("000000000001", "strange")]
+
     async def test_a_service_key_is_added_once(self, store: MetadataStore, other: MetadataStore) -> None:
         keys = [ServiceKey("lasting", "naming", bytes([number]), number) for number in range(5)]
         adds = [(store, other)[key.created_s % 2].credentials.add_service_key(key) for key in keys]

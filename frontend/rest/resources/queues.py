@@ -10,11 +10,12 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Query, Response
 
 from backend.api import BackendError, CountMessages, Peeked, PeekMessages, PeekState
+from frontend.push.target import secrets_of_queue
 from frontend.queues.attributes import COUNTERS, STORED_BYTES
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
-from frontend.rest.caller import SHOWS_MESSAGES, CurrentCaller, RestRoute
+from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
 from frontend.rest.models import (
     Counted,
     MessagePeeked,
@@ -22,6 +23,7 @@ from frontend.rest.models import (
     MoveStarted,
     MoveTaskShown,
     Peek,
+    PushSecret,
     QueueLine,
     QueuePage,
     QueueShown,
@@ -30,6 +32,7 @@ from frontend.rest.models import (
 from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol import md5
 from frontend.sqs.protocol.errors import SqsError
+from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
 
 PAGE_MAX = 1_000
 PEEK_MAX = 100
@@ -94,7 +97,7 @@ def create_router(context: Context) -> APIRouter:
             move_tasks=[_task(task) for task in tasks["Results"]],
         )
 
-    @router.get("/queues/{name}/peek", name="queue.peek", dependencies=[SHOWS_MESSAGES])
+    @router.get("/queues/{name}/peek", name="queue.peek", dependencies=[AUDITED_READ])
     async def peek(
         caller: CurrentCaller,
         name: Name,
@@ -114,7 +117,7 @@ def create_router(context: Context) -> APIRouter:
 
         return await caller.limited("ReceiveMessage", read)
 
-    @router.get("/queues/{name}/export", name="queue.export", dependencies=[SHOWS_MESSAGES])
+    @router.get("/queues/{name}/export", name="queue.export", dependencies=[AUDITED_READ])
     async def export(
         caller: CurrentCaller,
         name: Name,
@@ -143,6 +146,24 @@ def create_router(context: Context) -> APIRouter:
             )
 
         return await caller.limited("ReceiveMessage", page)
+
+    @router.get("/queues/{name}/push-secret", name="queue.push_secret", dependencies=[AUDITED_READ])
+    async def push_secret(caller: CurrentCaller, name: Name, account: Account = None) -> PushSecret:
+        """Show the secret that signs the calls of the queue's push endpoint, for those who may set the endpoint."""
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+
+        async def read() -> PushSecret:
+            view = await context.access.queue(caller.call_of(owner), "SetQueueAttributes", owner, name)
+            view = await context.queues.refresh(view)
+            secret, *previous = secrets_of_queue(view.queue, context.services.naming)
+            return PushSecret(
+                version=number(view.queue.attributes, PUSH_SECRET_VERSION),
+                secret=secret,
+                previous=previous[0] if previous else None,
+            )
+
+        return await caller.limited("SetQueueAttributes", read)
 
     @router.post("/queues/{name}/purge", name="queue.purge", status_code=204)
     async def purge(caller: CurrentCaller, name: Name, account: Account = None) -> Response:

@@ -74,6 +74,7 @@ async def ensure_queue(
     fifo = given.get("FifoQueue", "").lower() == "true"
     encryption = context.services.settings.encryption
     values = attributes.canonical(given, fifo=fifo, encryption=encryption)
+    attributes.check_push(values, push=context.services.settings.push)
     check_new_queue_name(name, fifo)
     stored = attributes.merged({}, values)
     tags.check(given_tags, name)
@@ -228,6 +229,7 @@ async def set_queue_attributes(context: Context, call: Call, view: QueueView, me
     if not given:
         raise missing_parameter("Attributes")
     values = attributes.canonical(given, fifo=view.fifo, encryption=context.services.settings.encryption)
+    attributes.check_push(values, push=context.services.settings.push)
     redrive = values.get("RedrivePolicy")
     if redrive:
         await dead_letter.check_target(context, view.queue.account, redrive, view.arn, view.fifo, call.principal)

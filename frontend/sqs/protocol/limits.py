@@ -37,6 +37,14 @@ HOLDFAST_DELAY_SECONDS_MAX = 1_209_600
 """Maximum of HoldfastMaximumDelaySeconds: the longest retention [own]."""
 HOLDFAST_LENGTH_MAX = 10**15
 """Maximum of HoldfastMaximumMessages and HoldfastMaximumBytes: more than a queue can hold [own]."""
+PUSH_CONCURRENCY_MAX = 1_000
+"""Maximum of HoldfastPushConcurrency [own]."""
+PUSH_TIMEOUT_SECONDS_MAX = 60
+"""Maximum of HoldfastPushTimeoutSeconds [own]."""
+PUSH_BACKOFF_SECONDS_MAX = 36_000
+"""Maximum backoff: with the time since the receive it has to stay below the maximum visibility timeout [own]."""
+PUSH_SECRET_VERSION_MAX = 1_000_000
+"""Maximum of HoldfastPushSecretVersion [own]."""
 VISIBILITY_SECONDS_MAX = 43_200
 """VisibilityTimeout [api]."""
 WAIT_SECONDS_MAX = 20

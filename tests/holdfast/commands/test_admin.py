@@ -95,7 +95,8 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
         if path.startswith("/v1/") and not path.endswith(("/messages", "/records"))
     }
     named = {f"{word}_{command}" for word, commands in words.items() for command in commands}
-    named = {{"keyring_rotate-key": "keyring_rotate"}.get(name, name) for name in named}
+    operation_of = {"keyring_rotate-key": "keyring_rotate", "queue_push-secret": "queue_push_secret"}
+    named = {operation_of.get(name, name) for name in named}
     operations = {name.replace("data_key_", "keyring_") for name in operations}
     others = {"usage_show", "metrics_scrape", "availability_show", "queue_export"}
     of_groups = {"group_list", "group_describe", "group_commit", "group_reset", "group_delete"}

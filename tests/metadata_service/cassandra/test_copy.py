@@ -131,6 +131,18 @@ async def test_topics_are_copied_with_complete_subscriptions_only() -> None:
     ]
 
 
+async def test_queues_that_push_are_found_in_a_copy() -> None:
+    pushed = a_queue(1, HoldfastPushUrl="https://example.com/")
+    spaces = spaces_of(pushed)
+    (space,) = spaces
+    account = space.removeprefix("queues/")
+    copy = await copied(spaces | a_tenant(account), a_tenant(account))
+    assert copy.spaces[space]["push/" + pushed.name] == "{}", "the row is computed from the queue"
+    assert ("push_accounts", account, "", 1) in metadata_filling(copy).marks
+    copy = await copied(spaces_of(a_queue(1)) | a_tenant(account), a_tenant(account))
+    assert "push_accounts" not in {mark[0] for mark in metadata_filling(copy).marks}
+
+
 async def test_streams_are_copied_with_their_numbers() -> None:
     streams = [
         NewStream(account, f"logs-{number}", {}, {}, 0).made(number, range(number * 10, number * 11))

@@ -1,0 +1,1 @@
+"""Push of messages to HTTP endpoints."""
