@@ -31,6 +31,8 @@ class FrontendSettings:
     """Refuse DeleteQueue while the queue holds messages."""
     encryption: bool = True
     """Encrypt stored messages, in queues without a setting of their own."""
+    console: bool = True
+    """Serve the web console."""
     default_limits: TenantLimits = UNLIMITED
     """Limits of tenants that have none of their own."""
     trace_messages: bool = True
