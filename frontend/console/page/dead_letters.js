@@ -7,6 +7,7 @@ import { input, outcome, table, useAct } from "./widgets.js";
 
 const { h, onMounted, onUnmounted, reactive } = Vue;
 const PROGRESS_MS = 1000;
+const UNFINISHED = ["RUNNING", "CANCELLING"];
 
 const nameIn = (arn) => arn.split(":").at(-1);
 
@@ -18,7 +19,7 @@ export const DeadLetters = {
     let timer = 0;
     onMounted(() => {
       timer = setInterval(() => {
-        if (!document.hidden && props.shown.move_tasks.some((one) => one.task_handle)) props.refresh();
+        if (!document.hidden && props.shown.move_tasks.some(({ status }) => UNFINISHED.includes(status))) props.refresh();
       }, PROGRESS_MS);
     });
     onUnmounted(() => clearInterval(timer));
