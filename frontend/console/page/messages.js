@@ -32,7 +32,7 @@ const Body = {
           : null,
         text === ""
           ? h("p", { class: "hint" }, "Empty")
-          : h("pre", { tabindex: 0, dir: "ltr", role: "region", "aria-label": props.label }, view.whole ? text : text.slice(0, SHOWN_MAX)),
+          : h("pre", { tabindex: 0, dir: "ltr", role: "group", "aria-label": props.label }, view.whole ? text : text.slice(0, SHOWN_MAX)),
         text.length > SHOWN_MAX && !view.whole
           ? h("button", { type: "button", onClick: () => (view.whole = true) }, `Show all ${count(text.length)} characters`)
           : null,

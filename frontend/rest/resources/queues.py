@@ -69,8 +69,7 @@ def create_router(context: Context) -> APIRouter:
         async def page() -> QueuePage:
             names = await _names(context, caller.principal.prefixes, owner, prefix, after, limit + 1)
             lines = [
-                await _counted_line(context, owner, name) if counters else QueueLine(name=name, account=owner)
-                for name in names[:limit]
+                await _counted_line(context, owner, name) if counters else _line(owner, name) for name in names[:limit]
             ]
             return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
 
@@ -319,7 +318,7 @@ async def _names(
 
 async def _counted_line(context: Context, account: str, name: str) -> QueueLine:
     """The queue's line with its number of messages, unless it was deleted meanwhile, or cannot be counted now."""
-    line = QueueLine(name=name, account=account)
+    line = _line(account, name)
     try:
         view = await context.queues.find(account, name)
         if view.redrive is not None:
@@ -334,6 +333,10 @@ async def _counted_line(context: Context, account: str, name: str) -> QueueLine:
         stored_bytes=counters.stored_bytes,
     )
     return line
+
+
+def _line(account: str, name: str) -> QueueLine:
+    return QueueLine(name=name, account=account, dead_letter_queue=None, messages=None)
 
 
 def _counters(attributes: dict[str, str]) -> Counted:
