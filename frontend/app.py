@@ -1,7 +1,7 @@
 """The frontend as one ASGI application.
 
 The outermost callable dispatches by path: SQS calls go directly to their raw endpoint, without middleware; the
-rest is a FastAPI application, whose part under ``/v1/`` has its own entry.
+rest is a FastAPI application, whose part under ``/v1/`` has its own entry, and the files of the web console.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from frontend import sts
+from frontend.console.files import Console
 from frontend.http.asgi import AsgiReceive, AsgiSend, Scope
 from frontend.request.context import Context
 from frontend.request.pipeline import Pipeline
@@ -25,6 +26,7 @@ from frontend.sqs.endpoint import QueryService, SqsEndpoint
 from frontend.sqs.operations import OPERATIONS
 
 SenderOf = Callable[[Context], PublicationSender]
+AsgiApp = Callable[[Scope, AsgiReceive, AsgiSend], Coroutine[Any, Any, None]]
 DRAIN_SECONDS = 10.0
 """Time limit for sends that were answered before the backend has answered."""
 
@@ -45,6 +47,11 @@ class FrontendApp:
         self.sqs = SqsEndpoint(self.pipeline, *others)
         self.rest = app.create_rest(services, create_routers(self.context))
         self.v1 = RestEndpoint(self.pipeline, self.rest)
+        self._pages: dict[str, AsgiApp] = dict.fromkeys(app.PATHS, self.rest)
+        """Applications that serve a path for GET."""
+        if services.settings.console:
+            console = Console(services.settings.region)
+            self._pages |= dict.fromkeys(console.paths, console)
 
     def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
         """Return the coroutine of the responsible part; awaiting it here would cost each call another coroutine."""
@@ -53,8 +60,9 @@ class FrontendApp:
         path: str = scope["path"]
         if path.startswith(PREFIX):
             return self.v1(scope, receive, send)
-        if path in app.PATHS and scope["method"] in ("GET", "HEAD"):
-            return self.rest(scope, receive, send)
+        page = self._pages.get(path)
+        if page is not None and scope["method"] in ("GET", "HEAD"):
+            return page(scope, receive, send)
         if self.sns is not None and path.startswith(CERTIFICATE_PREFIX) and scope["method"] in ("GET", "HEAD"):
             return self.sns.send_certificate(scope, receive, send)
         return self.sqs(scope, receive, send)

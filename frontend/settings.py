@@ -33,6 +33,8 @@ class FrontendSettings:
     """Push the messages of queues that have an endpoint."""
     encryption: bool = True
     """Encrypt stored messages, in queues without a setting of their own."""
+    console: bool = True
+    """Serve the web console."""
     default_limits: TenantLimits = UNLIMITED
     """Limits of tenants that have none of their own."""
     trace_messages: bool = True

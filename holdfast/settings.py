@@ -304,6 +304,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     forbid_deleting_nonempty_queues: Annotated[
         bool, Meta(description="whether DeleteQueue is refused while messages are stored")
     ] = False
+    console: Annotated[bool, Meta(description="whether frontends serve the web console at `/console`")] = True
     default_limits: Annotated[
         str,
         Meta(

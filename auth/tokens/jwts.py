@@ -1,8 +1,8 @@
-"""Short-lived tokens bought with an API key: JWTs, signed with HS256 under keys of the service.
+"""Short-lived tokens bought with an access key or an API key: JWTs, signed with HS256 under keys of the service.
 
 Only the service reads them, so a shared secret is better than a key pair: verification costs microseconds.
 ``kid`` selects one of the service's own keys, the algorithm is fixed, and issuer, audience and times must be
-right.  A token's current rights are computed at each use (:mod:`auth.grants`): it ends with the API key that
+right.  A token's current rights are computed at each use (:mod:`auth.grants`): it ends with the key that
 bought it.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import jwt
 import msgspec
 
-from auth.credentials import ApiKey
+from auth.credentials import AccessKey, ApiKey
 from auth.errors import InvalidClientTokenId
 from auth.grants import Grant, Granted, narrowed
 from auth.principal import Scope
@@ -43,7 +43,7 @@ class TokenIssuer:
 
     async def issue(
         self,
-        key: ApiKey,
+        key: AccessKey | ApiKey,
         now: float,
         *,
         seconds: int = SECONDS_MAX,

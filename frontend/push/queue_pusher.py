@@ -36,6 +36,7 @@ from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.error_log import ErrorLog
 from frontend.services import Services
+from frontend.sns.publishing import render
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.limits import RECEIVE_MESSAGES_MAX, VISIBILITY_SECONDS_MAX
 from frontend.sqs.protocol.validation import size_of
@@ -84,7 +85,7 @@ class PushContext:
         self.services = services
         self.endpoints = endpoints
         self.queues = Queues(services)
-        self.encryption = MessageEncryption(services.keyring)
+        self.encryption = MessageEncryption(services.keyring, render, encrypts=services.settings.encryption)
         self.arrivals = Arrivals(services.backend)
         self.capacity = Capacity()
         self.find_target: FindTarget = find_target or (lambda queue: target_of_queue(queue, services.naming))
@@ -259,7 +260,9 @@ class QueuePusher:
             return ()
         if not received:
             return ()
-        opened, destroyed = await context.encryption.decrypted(view, received)
+        opened, destroyed = await context.encryption.decrypted(
+            view, received, self._services.settings.external_url or ""
+        )
         if not opened and destroyed is not None:
             raise destroyed
         size = sum(len(stored.body.encode()) + size_of(stored.attributes) for _, stored in opened)

@@ -109,6 +109,39 @@ OWN = {name: str(NUMBER_DEFAULTS[name]) for name in _OWN_NUMBERS} | {
 READABLE = frozenset((*QUEUE_ATTRIBUTE_NAMES, *OWN, STORED_BYTES))
 
 
+class Settable(NamedTuple):
+    """The values that an attribute can be set to."""
+
+    name: str
+    bounds: tuple[int, int] | None
+    """Least and greatest value of a number."""
+    choices: tuple[str, ...]
+    """All values; empty: any number in the bounds, or any text."""
+    default: str | None
+    removable: bool
+    """True if an empty text removes it."""
+    fifo_only: bool
+    fixed: bool
+    """True if it can be set only when the queue is created."""
+
+
+def settable() -> list[Settable]:
+    """All attributes that can be set."""
+    defaults = {name: str(value) for name, value in NUMBER_DEFAULTS.items()} | _DEFAULTS_ALL | _DEFAULTS_FIFO | OWN
+    return [
+        Settable(
+            name,
+            bounds=_NUMBERS.get(name),
+            choices=_CHOICES.get(name, ()),
+            default=defaults.get(name),
+            removable=name in _REMOVABLE,
+            fifo_only=name in _DEFAULTS_FIFO,
+            fixed=name in ("FifoQueue", PARTITIONS),
+        )
+        for name in SETTABLE
+    ]
+
+
 def effective(stored: Mapping[str, str], *, encryption: bool = True) -> Attributes:
     """All attributes that are set or have a default.  ``encryption``: the service encrypts messages."""
     defaults = _DEFAULTS_ALL | _DEFAULTS_FIFO if is_fifo(stored) else _DEFAULTS_ALL

@@ -223,7 +223,7 @@ class Pipeline:
         """Carry out an action that the account's limits have admitted."""
         if not isinstance(action, QueueAction):
             assert isinstance(action, AccountAction)
-            if not action.at_queue_url and request.queue_path:
+            if not action.at_queue_url and not request.route and request.queue_path:
                 raise errors.invalid_action(action.name)
             check_credential(call.principal, action.name)
             return await action.run(self.context, call, members)

@@ -54,6 +54,9 @@ class QueueLine(BaseModel):
 
     name: str
     account: str
+    dead_letter_queue: str | None = Field(
+        None, description="name of its dead-letter queue; present if counters were requested"
+    )
     messages: Counted | None = Field(None, description="present if counters were requested")
 
 
@@ -64,6 +67,7 @@ class QueuePage(BaseModel):
 
 class MoveTaskShown(BaseModel):
     status: str
+    task_handle: str | None = Field(None, description="handle for cancelling the task; present while it runs")
     destination_arn: str | None
     rate_per_second: int | None
     moved: int
@@ -137,6 +141,57 @@ class PushSecret(BaseModel):
     version: int = Field(description="HoldfastPushSecretVersion of the queue")
     secret: str
     previous: str | None = Field(description="secret of the version before, which signs the calls, too; null: none")
+
+
+class MoveNamed(Given):
+    """A running move task, by its handle."""
+
+    task_handle: str
+
+
+class MoveCancelled(BaseModel):
+    moved: int = Field(description="number of messages that were moved before")
+
+
+class QueueGiven(Given):
+    """A queue to be created."""
+
+    name: str
+    attributes: dict[str, str] = Field({}, fail_fast=True, description="by SQS's names, such as VisibilityTimeout")
+    tags: dict[str, str] = Field({}, fail_fast=True)
+
+
+class QueueMade(BaseModel):
+    name: str
+    account: str
+    arn: str
+    url: str
+
+
+class QueueChange(Given):
+    """Changes of a queue: what is absent stays."""
+
+    attributes: dict[str, str] = Field(
+        {}, fail_fast=True, description="by SQS's names; an empty policy or key removes it"
+    )
+    tags: dict[str, str | None] = Field({}, fail_fast=True, description="null: the tag is removed")
+
+
+class QueueAttribute(BaseModel):
+    """An attribute that queues can have, with its limits."""
+
+    name: str
+    minimum: int | None = Field(description="null: it is no number")
+    maximum: int | None
+    choices: list[str] = Field(description="all values; empty: a number, or a text")
+    default: str | None
+    removable: bool = Field(description="an empty text removes it")
+    fifo_only: bool
+    fixed: bool = Field(description="it can be set only when the queue is created")
+
+
+class QueueAttributes(BaseModel):
+    attributes: list[QueueAttribute]
 
 
 # --- messages ------------------------------------------------------------------------------------------------
@@ -412,6 +467,20 @@ class RoleShown(RoleGiven):
 
 class RoleList(BaseModel):
     roles: list[RoleShown]
+
+
+class CallerShown(BaseModel):
+    """The authenticated caller, with its current rights."""
+
+    account: str
+    account_name: str
+    arn: str
+    credential: str = Field(description="public id of the key, session or token")
+    role: str
+    scopes: list[str] = Field(description="all scopes, with those that others include")
+    prefixes: list[str] = Field(description="prefixes of the names of queues, topics and groups; empty: all")
+    expires: int | None
+    region: str
 
 
 class TokenAsked(Given):

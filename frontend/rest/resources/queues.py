@@ -1,4 +1,4 @@
-"""Queues: list, show, peek, export, purge, move, delete."""
+"""Queues: create, list, show, change, peek, export, purge, move, delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from backend.api import BackendError, CountMessages, Peeked, PeekMessages, PeekState
 from frontend.push.target import secrets_of_queue
-from frontend.queues.attributes import COUNTERS, STORED_BYTES
+from frontend.queues.attributes import COUNTERS, STORED_BYTES, settable
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
@@ -20,16 +20,23 @@ from frontend.rest.models import (
     Counted,
     MessagePeeked,
     MoveAsked,
+    MoveCancelled,
+    MoveNamed,
     MoveStarted,
     MoveTaskShown,
     Peek,
     PushSecret,
+    QueueAttribute,
+    QueueAttributes,
+    QueueChange,
+    QueueGiven,
     QueueLine,
+    QueueMade,
     QueuePage,
     QueueShown,
     Stored,
 )
-from frontend.rest.problems import Problem, invalid
+from frontend.rest.problems import Problem, invalid, not_found
 from frontend.sqs.protocol import md5
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
@@ -56,7 +63,7 @@ def create_router(context: Context) -> APIRouter:
         prefix: Annotated[str, Query(description="only names with this prefix")] = "",
         after: Annotated[str, Query(description="only names greater than this one")] = "",
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
-        counters: Annotated[bool, Query(description="count messages, too")] = False,
+        counters: Annotated[bool, Query(description="count messages and name dead-letter queues, too")] = False,
     ) -> QueuePage:
         """List the queues of an account, by name, that the key may be used for."""
         owner = caller.account(account)
@@ -65,12 +72,60 @@ def create_router(context: Context) -> APIRouter:
         async def page() -> QueuePage:
             names = await _names(context, caller.principal.prefixes, owner, prefix, after, limit + 1)
             lines = [
-                QueueLine(name=name, account=owner, messages=await _counted(context, owner, name) if counters else None)
-                for name in names[:limit]
+                await _counted_line(context, owner, name) if counters else _line(owner, name) for name in names[:limit]
             ]
             return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
 
         return await caller.limited("ListQueues", page)
+
+    @router.get("/queue-attributes", name="queue.attributes")
+    async def list_attributes(caller: CurrentCaller) -> QueueAttributes:
+        """List the attributes that queues can have, with their limits."""
+        return QueueAttributes(
+            attributes=[
+                QueueAttribute(
+                    name=one.name,
+                    minimum=None if one.bounds is None else one.bounds[0],
+                    maximum=None if one.bounds is None else one.bounds[1],
+                    choices=list(one.choices),
+                    default=one.default,
+                    removable=one.removable,
+                    fifo_only=one.fifo_only,
+                    fixed=one.fixed,
+                )
+                for one in settable()
+            ]
+        )
+
+    @router.post("/queues", name="queue.create", status_code=201)
+    async def create(caller: CurrentCaller, given: QueueGiven, account: Account = None) -> QueueMade:
+        """Create a queue.  One that exists with the same attributes is no error."""
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, given.name)
+        tenant = await context.services.credentials.store.get_tenant(owner)
+        if tenant is None or tenant.state in ("deleting", "deleted"):
+            raise not_found(f"tenant {owner}")
+        asked = {"QueueName": given.name, "Attributes": given.attributes, "tags": given.tags}
+        await caller.carry_out_for(owner, "CreateQueue", asked)
+        url = caller.call.queue_url(owner, given.name)
+        return QueueMade(name=given.name, account=owner, arn=caller.arn(owner, given.name), url=url)
+
+    @router.patch("/queues/{name}", name="queue.change", status_code=204)
+    async def change(caller: CurrentCaller, name: Name, given: QueueChange, account: Account = None) -> Response:
+        """Change a queue's attributes, then its tags.  If one of the steps is refused, the earlier ones stay."""
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+        added = {key: value for key, value in given.tags.items() if value is not None}
+        removed = [key for key, value in given.tags.items() if value is None]
+        steps: list[tuple[str, dict[str, Any]]] = [
+            ("SetQueueAttributes", {"Attributes": given.attributes}),
+            ("UntagQueue", {"TagKeys": removed}),
+            ("TagQueue", {"Tags": added}),
+        ]
+        for action, asked in steps:
+            if all(asked.values()):
+                await caller.carry_out_for(owner, action, {"QueueUrl": _url(owner, name), **asked})
+        return Response(status_code=204)
 
     @router.get("/queues/{name}", name="queue.show")
     async def show_queue(caller: CurrentCaller, name: Name, account: Account = None) -> QueueShown:
@@ -188,6 +243,21 @@ def create_router(context: Context) -> APIRouter:
         started = await caller.carry_out_for(owner, "StartMessageMoveTask", members)
         return MoveStarted(task_handle=started["TaskHandle"])
 
+    @router.post("/queues/{name}/move/cancel", name="queue.cancel_move")
+    async def cancel_move(
+        caller: CurrentCaller, name: Name, asked: MoveNamed, account: Account = None
+    ) -> MoveCancelled:
+        """Stop a move task of the queue.  Messages that it has moved stay where they are."""
+        owner = caller.account(account)
+        caller.require_queue("manage", owner, name)
+        tasks = await caller.carry_out_for(
+            owner, "ListMessageMoveTasks", {"SourceArn": caller.arn(owner, name), "MaxResults": 10}
+        )
+        if asked.task_handle not in [task.get("TaskHandle") for task in tasks["Results"]]:
+            raise Problem(404, "NotFound", "No move task of this queue with this handle is running.")
+        stopped = await caller.carry_out_for(owner, "CancelMessageMoveTask", {"TaskHandle": asked.task_handle})
+        return MoveCancelled(moved=stopped["ApproximateNumberOfMessagesMoved"])
+
     @router.delete("/queues/{name}", name="queue.delete", status_code=204)
     async def delete(caller: CurrentCaller, name: Name, account: Account = None) -> Response:
         """Delete the queue with all its messages, irrevocably."""
@@ -264,19 +334,27 @@ async def _names(
     return names
 
 
-async def _counted(context: Context, account: str, name: str) -> Counted | None:
-    """Count the queue's messages; None if the queue was deleted meanwhile, or cannot be counted now."""
+async def _counted_line(context: Context, account: str, name: str) -> QueueLine:
+    """The queue's line with its number of messages, unless it was deleted meanwhile, or cannot be counted now."""
+    line = _line(account, name)
     try:
         view = await context.queues.find(account, name)
+        if view.redrive is not None:
+            line.dead_letter_queue = view.redrive.dead_letter_arn.rpartition(":")[2]
         counters = await context.queues.call(view, CountMessages(view.target))
     except (SqsError, BackendError):
-        return None
-    return Counted(
+        return line
+    line.messages = Counted(
         visible=counters.visible,
         in_flight=counters.in_flight,
         delayed=counters.delayed,
         stored_bytes=counters.stored_bytes,
     )
+    return line
+
+
+def _line(account: str, name: str) -> QueueLine:
+    return QueueLine(name=name, account=account, dead_letter_queue=None, messages=None)
 
 
 def _counters(attributes: dict[str, str]) -> Counted:
@@ -287,6 +365,7 @@ def _counters(attributes: dict[str, str]) -> Counted:
 def _task(task: dict[str, Any]) -> MoveTaskShown:
     return MoveTaskShown(
         status=task["Status"],
+        task_handle=task.get("TaskHandle"),
         destination_arn=task.get("DestinationArn"),
         rate_per_second=task.get("MaxNumberOfMessagesPerSecond"),
         moved=task["ApproximateNumberOfMessagesMoved"],

@@ -1,4 +1,4 @@
-"""Roles of tenants, for sessions (STS's AssumeRole), and tokens bought with API keys."""
+"""Roles of tenants, for sessions (STS's AssumeRole), tokens bought with keys, and the caller itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Path, Query
 
-from auth.credentials import TenantRole, check_account, new_principal_id
+from auth.credentials import AccessKey, ApiKey, TenantRole, check_account, new_principal_id
+from auth.lookup import CachedKey
+from auth.principal import EVERY_SCOPE, effective_scopes
 from auth.store import Conflict
 from auth.tokens.api_keys import PREFIX
 from frontend.rest.caller import CurrentCaller, ManagingRoute
-from frontend.rest.models import RoleGiven, RoleList, RoleShown, TokenAsked, TokenMade
+from frontend.rest.models import CallerShown, RoleGiven, RoleList, RoleShown, TokenAsked, TokenMade
 from frontend.rest.problems import Problem, invalid, not_found, not_permitted
 from frontend.rest.resources.keys import check_rights
 from frontend.services import Services
@@ -99,11 +101,15 @@ def create_router(services: Services) -> APIRouter:
 
     @router.post("/token", name="token.buy", tags=["tokens"], status_code=201)
     async def buy(caller: CurrentCaller, asked: TokenAsked) -> TokenMade:
-        """Issue a short-lived token (JWT) with the rights of the calling API key, or fewer."""
-        caller.target = caller.principal.credential
-        known = await credentials.find_api_key(caller.principal.credential.removeprefix(PREFIX))
+        """Issue a short-lived token (JWT) with the rights of the calling key, or fewer."""
+        credential = caller.target = caller.principal.credential
+        known: CachedKey[AccessKey] | CachedKey[ApiKey] | None
+        if credential.startswith(PREFIX):
+            known = await credentials.find_api_key(credential.removeprefix(PREFIX))
+        else:
+            known = await credentials.find(credential)
         if known is None or caller.principal != known.principal:
-            raise not_permitted("Only an API key can buy a token: neither an access key, nor a session, nor a token.")
+            raise not_permitted("Only an access key or an API key can buy a token: neither a session, nor a token.")
         try:
             token = await services.tokens.issue(
                 known.key,
@@ -116,6 +122,23 @@ def create_router(services: Services) -> APIRouter:
             raise invalid(f"{error}.") from None
         caller.made = (await services.tokens.find(token.encode(), services.clock())).grant.credential
         return TokenMade(token=token, expires=int(services.clock()) + asked.seconds)
+
+    @router.get("/caller", name="caller.show", tags=["tokens"])
+    async def show_caller(caller: CurrentCaller) -> CallerShown:
+        """Show the calling credential and its current rights."""
+        principal = caller.principal
+        tenant = caller.call.tenant
+        return CallerShown(
+            account=principal.account,
+            account_name=tenant.name,
+            arn=principal.arn,
+            credential=principal.credential,
+            role=principal.role,
+            scopes=[scope for scope in EVERY_SCOPE if scope in effective_scopes(principal.scopes)],
+            prefixes=list(principal.prefixes),
+            expires=principal.expires_s,
+            region=services.settings.region,
+        )
 
     return router
 

@@ -1,0 +1,1 @@
+"""The web console under ``/console``: static files, a client of the REST interface."""

@@ -1,0 +1,106 @@
+// The session, and calls of the REST interface.
+//
+// The credential that someone signs in with is exchanged for a token of an hour, and forgotten.  The token is a
+// variable of this module: no cookie, no storage, no URL has it.  It ends with the tab, with its hour, and with the
+// credential.
+
+import { signedHeaders } from "./signing.js";
+
+const { reactive } = Vue;
+const TOKEN_SECONDS = 3600;
+const region = document.querySelector("meta[name=holdfast-region]").content;
+
+export const session = reactive({
+  caller: null, // the answer of /v1/caller; null: not signed in
+  account: "", // the account whose queues are shown
+  notice: "", // why the last session ended
+});
+
+let token = "";
+let expiry = 0;
+
+/** An answer of the service that is an error. */
+export class Refusal extends Error {
+  constructor(status, problem, retryAfter) {
+    super(problem.detail || `The service answered with the status ${status}.`);
+    this.status = status;
+    this.code = problem.code || "";
+    this.retryAfter = retryAfter;
+  }
+}
+
+async function fetched(method, path, headers, body, signal) {
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, body, signal, credentials: "omit", cache: "no-store", redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, { detail: "The service cannot be reached. The console tries again by itself." }, 0);
+  }
+  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  const problem = await answer.json().catch(() => ({}));
+  throw new Refusal(answer.status, problem, Number(answer.headers.get("retry-after")) || 0);
+}
+
+/** Calls the REST interface.  `json` or `text` is the body; members of `query` that are undefined are left out. */
+export async function call(method, path, { query = {}, json, text, signal } = {}) {
+  const parameters = new URLSearchParams();
+  const all = { account: session.account === session.caller?.account ? undefined : session.account, ...query };
+  for (const [name, value] of Object.entries(all)) if (value !== undefined && value !== "") parameters.set(name, value);
+  const headers = { authorization: `Bearer ${token}` };
+  let body;
+  if (json !== undefined) {
+    headers["content-type"] = "application/json";
+    body = JSON.stringify(json);
+  } else if (text !== undefined) {
+    headers["content-type"] = "text/plain; charset=utf-8";
+    body = text;
+  }
+  const used = token;
+  try {
+    return await fetched(method, `/v1/${path}${parameters.size ? `?${parameters}` : ""}`, headers, body, signal);
+  } catch (error) {
+    if (error.status === 401 && used === token) signOut("Your session has ended. Sign in again.");
+    throw error;
+  }
+}
+
+async function start(given, seconds) {
+  const caller = await fetched("GET", "/v1/caller", { authorization: `Bearer ${given}` });
+  token = given;
+  clearTimeout(expiry);
+  const left = seconds ?? (caller.expires ? caller.expires - Date.now() / 1000 : TOKEN_SECONDS);
+  expiry = setTimeout(signOut, Math.max(0, Math.min(left, 86_400)) * 1000, "Your session has expired. Sign in again.");
+  session.account = caller.account;
+  session.notice = "";
+  session.caller = caller;
+}
+
+const TOKEN_REQUEST = JSON.stringify({ seconds: TOKEN_SECONDS });
+const AS_JSON = { "content-type": "application/json" };
+
+/** Signs in with an API key, or with a token of this service or of the OIDC issuer. */
+export async function signInWithBearer(presented) {
+  if (!presented.startsWith("hf_")) return start(presented);
+  const headers = { authorization: `Bearer ${presented}`, ...AS_JSON };
+  return start((await fetched("POST", "/v1/token", headers, TOKEN_REQUEST)).token, TOKEN_SECONDS);
+}
+
+/** Signs in with an access key, whose secret does not leave this function. */
+export async function signInWithAccessKey(id, secret) {
+  const headers = await signedHeaders("POST", "/v1/token", TOKEN_REQUEST, { id, secret }, region);
+  return start((await fetched("POST", "/v1/token", { ...headers, ...AS_JSON }, TOKEN_REQUEST)).token, TOKEN_SECONDS);
+}
+
+export function signOut(notice = "") {
+  token = "";
+  clearTimeout(expiry);
+  session.caller = null;
+  session.account = "";
+  session.notice = notice;
+}
+
+export const may = (scope) => Boolean(session.caller?.scopes.includes(scope));
+
+/** Path of a queue below /v1/. */
+export const queuePath = (name, rest = "") => `queues/${encodeURIComponent(name)}${rest}`;

@@ -1,0 +1,3 @@
+// Addresses of pages.
+
+export const queueLink = (name, tab = "") => `#/queues/${encodeURIComponent(name)}${tab && `/${tab}`}`;

@@ -1,0 +1,153 @@
+// The list of queues.
+
+import { call, may, queuePath, session } from "./api.js";
+import { queueLink } from "./links.js";
+import { bytes, count } from "./text.js";
+import { Dialog, failure, input, outcome, sparkline, table, useAct, usePolled } from "./widgets.js";
+
+const { h, reactive } = Vue;
+const PAGE = 50;
+const SECONDS = 5;
+const SAMPLES = 60;
+const TYPING_MS = 250;
+
+const CreateQueue = {
+  emits: ["close"],
+  setup(_, { emit }) {
+    const form = reactive({ name: "", type: "standard", dead: "", receives: "5" });
+    const act = useAct();
+
+    async function submit(event) {
+      event.preventDefault();
+      const fifo = form.type === "fifo";
+      const name = fifo && !form.name.endsWith(".fifo") ? `${form.name}.fifo` : form.name;
+      const attributes = fifo ? { FifoQueue: "true", ContentBasedDeduplication: "true" } : {};
+      const made = await act.run(async () => {
+        if (form.dead) {
+          const target = await call("GET", queuePath(form.dead));
+          attributes.RedrivePolicy = JSON.stringify({ deadLetterTargetArn: target.arn, maxReceiveCount: Number(form.receives) });
+        }
+        await call("POST", "queues", { json: { name, attributes } });
+      });
+      if (made) location.hash = queueLink(name);
+    }
+    return () =>
+      h(Dialog, { title: "Create a queue", onClose: () => emit("close") }, () =>
+        h("form", { onSubmit: submit }, [
+          input(form, "name", "Name", { hint: "Letters, digits, - and _, at most 80 characters.", autocomplete: "off", spellcheck: "false", required: true, maxlength: 80 }),
+          input(form, "type", "Type", { tag: "select", options: ["standard", "fifo"], hint: "FIFO queues keep the order within message groups and drop duplicates; their names end with .fifo." }),
+          input(form, "dead", "Dead-letter queue (optional)", { hint: "The name of an existing queue, to which messages are moved that are received too often.", autocomplete: "off", spellcheck: "false" }),
+          form.dead ? input(form, "receives", "Receives before a message is moved", { type: "number", min: 1, max: 1000, required: true }) : null,
+          outcome(act),
+          h("div", { class: "buttons" }, [
+            h("button", { type: "submit", class: "primary", disabled: act.busy }, "Create"),
+            h("button", { type: "button", onClick: () => emit("close") }, "Cancel"),
+          ]),
+        ]),
+      );
+  },
+};
+
+/** For callers who cannot list queues. */
+const OpenQueue = {
+  setup() {
+    const form = reactive({ name: "" });
+    const submit = (event) => {
+      event.preventDefault();
+      location.hash = queueLink(form.name.trim());
+    };
+    return () => [
+      h("p", "Your key cannot list queues, which takes the scope “manage”. Open a queue by its name."),
+      h("form", { class: "line", onSubmit: submit }, [
+        input(form, "name", "Name of the queue", { autocomplete: "off", spellcheck: "false", required: true }),
+        h("button", { type: "submit", class: "primary" }, "Open"),
+      ]),
+    ];
+  },
+};
+
+const List = {
+  setup() {
+    const view = reactive({ prefix: "", pages: [""], creating: false });
+    const samples = new Map(); // by name: the latest depths
+    const polled = usePolled(read, SECONDS);
+    let typing = 0;
+
+    async function read(signal) {
+      const page = await call("GET", "queues", {
+        query: { prefix: view.prefix, after: view.pages.at(-1), limit: PAGE, counters: true }, signal,
+      });
+      for (const { name, messages } of page.queues) {
+        if (!messages) continue;
+        const depths = samples.get(name) || [];
+        samples.set(name, [...depths, messages.visible + messages.delayed + messages.in_flight].slice(-SAMPLES));
+      }
+      return page;
+    }
+
+    function search(event) {
+      const prefix = event.target.value.trim();
+      clearTimeout(typing);
+      typing = setTimeout(() => {
+        Object.assign(view, { prefix, pages: [""] });
+        polled.refresh();
+      }, TYPING_MS);
+    }
+
+    function turn(pages) {
+      view.pages = pages;
+      polled.refresh();
+    }
+
+    const link = (name) => h("a", { href: queueLink(name) }, h("bdi", name));
+    const row = ({ name, messages, dead_letter_queue: dead }) => ({
+      key: name,
+      cells: [
+        link(name),
+        count(messages?.visible),
+        count(messages?.in_flight),
+        count(messages?.delayed),
+        bytes(messages?.stored_bytes),
+        sparkline(samples.get(name) || []),
+        dead ? link(dead) : "–",
+      ],
+    });
+    const columns = [["Name", "name"], ["Available", "number"], ["In flight", "number"], ["Delayed", "number"], ["Stored", "number"], ["Depth, live", ""], ["Dead-letter queue", "name"]];
+
+    function content() {
+      const { data } = polled;
+      if (!data) return polled.error ? null : h("p", { role: "status" }, "Loading…");
+      if (data.queues.length) return table("Queues", columns, data.queues.map(row));
+      if (view.prefix || view.pages.length > 1) return h("p", { class: "empty", role: "status" }, "No queue’s name begins like this.");
+      return h("div", { class: "empty" }, [
+        h("h2", "No queues yet"),
+        h("p", "A queue holds messages until someone has received and deleted them. Create one, then send it a message from its page."),
+        h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create the first queue"),
+      ]);
+    }
+
+    return () => [
+      h("div", { class: "line" }, [
+        h("div", { class: "field" }, [
+          h("label", { for: "search" }, "Names that begin with"),
+          h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", onInput: search }),
+        ]),
+        h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create a queue"),
+      ]),
+      failure(polled.error),
+      content(),
+      h("nav", { class: "buttons", "aria-label": "Pages of the list" }, [
+        h("button", { type: "button", disabled: view.pages.length === 1, onClick: () => turn(view.pages.slice(0, -1)) }, "Previous"),
+        h("button", { type: "button", disabled: !polled.data?.next, onClick: () => turn([...view.pages, polled.data.next]) }, "Next"),
+      ]),
+      view.creating ? h(CreateQueue, { onClose: () => (view.creating = false) }) : null,
+    ];
+  },
+};
+
+export const Queues = {
+  setup: () => () => [
+    h("h1", { tabindex: -1 }, session.account === session.caller.account ? "Queues" : `Queues of account ${session.account}`),
+    h(may("manage") ? List : OpenQueue),
+  ],
+};

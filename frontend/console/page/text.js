@@ -1,0 +1,88 @@
+// Numbers, times and texts as people read them.
+
+const numbers = new Intl.NumberFormat("en");
+const rates = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const times = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+export const count = (value) => (value === null || value === undefined ? "–" : numbers.format(value));
+
+export const rate = (value) => rates.format(value);
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  let unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${rates.format(value)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+}
+
+/** A length of time: the two largest units. */
+export function duration(seconds) {
+  const units = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
+  let left = Math.floor(seconds);
+  const parts = [];
+  for (const [unit, length] of units) {
+    if (left >= length || (unit === "s" && !parts.length)) parts.push(`${Math.floor(left / length)} ${unit}`);
+    left %= length;
+  }
+  return parts.slice(0, 2).join(" ");
+}
+
+/** A time in the viewer's zone. */
+export const localTime = (seconds) => times.format(new Date(seconds * 1000));
+
+export const utcTime = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC";
+
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
+
+/** The text with names instead of characters that cannot be seen, or that reorder what is beside them. */
+export const visible = (text) =>
+  text.replace(HIDDEN, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+/** The text as JSON with indents; null if it is none. */
+export function asJson(text) {
+  if (!/^\s*[[{]/.test(text)) return null;
+  try {
+    JSON.parse(text);
+  } catch {
+    return null;
+  }
+  return indented(text);
+}
+
+/** Valid JSON with indents.  Numbers and strings stay as they are written: reading them would round large numbers. */
+function indented(text) {
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  return text
+    .replace(/"(?:[^"\\]|\\.)*"|[^\s"[\]{},:]+|[[\]{},:]|\s+/g, (part) => {
+      if (/^\s/.test(part)) return "";
+      if (part === "{" || part === "[") {
+        depth += 1;
+        return part + line();
+      }
+      if (part === "}" || part === "]") {
+        depth -= 1;
+        return line() + part;
+      }
+      return part === "," ? part + line() : part === ":" ? ": " : part;
+    })
+    .replace(/([[{])\s+([\]}])/g, "$1$2");
+}
+
+/** Bytes of a base64 text as a dump; null if it is none. */
+export function asHex(text) {
+  const clean = text.replace(/\s/g, "");
+  if (clean.length < 8 || clean.length % 4 || !/^[A-Za-z0-9+/]+={0,2}$/.test(clean)) return null;
+  const content = atob(clean);
+  const lines = [];
+  for (let at = 0; at < content.length; at += 16) {
+    const part = content.slice(at, at + 16);
+    const codes = Array.from(part, (one) => one.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
+    const letters = part.replace(/[^\x20-\x7e]/g, ".");
+    lines.push(`${at.toString(16).padStart(8, "0")}  ${codes.padEnd(47)}  ${letters}`);
+  }
+  return lines.join("\n");
+}

@@ -1,0 +1,187 @@
+// Parts of pages.
+
+import { Refusal } from "./api.js";
+
+const { h, nextTick, onMounted, onUnmounted, ref, shallowReactive, useId } = Vue;
+const PAUSE_MAX = 60;
+
+/** Reads something now and every few seconds while the page is seen; less often while that fails. */
+export function usePolled(read, seconds) {
+  const state = shallowReactive({ data: null, error: null, refresh: run });
+  let timer = 0, pause = seconds, running = false, again = false, stopped = false, reading = null;
+
+  async function run() {
+    clearTimeout(timer);
+    if (running) {
+      again = true;
+      reading.abort();
+      return;
+    }
+    running = true;
+    reading = new AbortController();
+    try {
+      const data = await read(reading.signal);
+      if (!stopped && !again) Object.assign(state, { data, error: null });
+      pause = seconds;
+    } catch (error) {
+      if (!(error instanceof Refusal) && error.name !== "AbortError") throw error;
+      if (stopped || again) return;
+      state.error = error;
+      pause = Math.max(error.retryAfter || 0, Math.min(pause * 2, PAUSE_MAX));
+    } finally {
+      running = false;
+      if (again && !stopped) {
+        again = false;
+        run();
+      } else if (!stopped && !document.hidden) timer = setTimeout(run, pause * 1000);
+    }
+  }
+
+  const onVisibility = () => (document.hidden ? clearTimeout(timer) : run());
+  onMounted(() => {
+    document.addEventListener("visibilitychange", onVisibility);
+    run();
+  });
+  onUnmounted(() => {
+    stopped = true;
+    clearTimeout(timer);
+    reading?.abort();
+    document.removeEventListener("visibilitychange", onVisibility);
+  });
+  return state;
+}
+
+/** An act of the viewer: while it runs, `busy`; then `error` or `done`, a sentence. */
+export function useAct() {
+  const act = shallowReactive({ busy: false, error: "", done: "", run });
+
+  async function run(work) {
+    if (act.busy) return false;
+    Object.assign(act, { busy: true, error: "", done: "" });
+    try {
+      act.done = (await work()) || "";
+      return true;
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      act.error = error.message;
+      return false;
+    } finally {
+      act.busy = false;
+    }
+  }
+  return act;
+}
+
+/** What an act has come to, read aloud when it changes. */
+export const outcome = (act) => [
+  h("p", { class: "error", role: "alert" }, act.error),
+  h("p", { class: "done", role: "status" }, act.done),
+];
+
+export const failure = (error) => (error ? h("p", { class: "error", role: "alert" }, error.message) : null);
+
+/** A labelled control: `of` is its name, `hint` a line below it. */
+export const Field = {
+  props: ["label", "hint", "code"],
+  setup(props, { slots }) {
+    const id = useId();
+    return () => {
+      const hintId = props.hint ? `${id}-hint` : undefined;
+      return h("div", { class: "field" }, [
+        h("label", { for: id }, [props.label, props.code ? h("code", props.code) : null]),
+        slots.default({ id, "aria-describedby": hintId }),
+        props.hint ? h("p", { id: hintId, class: "hint" }, props.hint) : null,
+      ]);
+    };
+  },
+};
+
+/** A field with an input: `model` is a reactive object, `name` its member. */
+export const input = (model, name, label, { hint, code, tag = "input", options, ...attributes } = {}) =>
+  h(Field, { label, hint, code }, {
+    default: (bound) =>
+      h(
+        tag,
+        {
+          ...bound,
+          ...attributes,
+          name,
+          value: model[name],
+          [tag === "select" ? "onChange" : "onInput"]: (event) => {
+            model[name] = event.target.value;
+          },
+        },
+        options?.map((one) => h("option", { value: one, selected: one === model[name] }, one === "" ? "(default)" : one)),
+      ),
+  });
+
+/** A modal dialog, open as long as it is there. */
+export const Dialog = {
+  props: ["title"],
+  emits: ["close"],
+  setup(props, { slots, emit }) {
+    const dialog = ref(null);
+    const id = useId();
+    let before = null;
+    onMounted(() => {
+      before = document.activeElement;
+      dialog.value.showModal();
+    });
+    onUnmounted(() => nextTick(() => before?.isConnected && before.focus()));
+    return () =>
+      h("dialog", { ref: dialog, "aria-labelledby": id, onCancel: () => emit("close"), onClose: () => emit("close") }, [
+        h("h2", { id }, props.title),
+        slots.default(),
+      ]);
+  },
+};
+
+/** A dialog for something that cannot be undone: the name has to be typed. */
+export const Confirm = {
+  props: ["title", "name", "verb", "text", "work"],
+  emits: ["close", "done"],
+  setup(props, { emit }) {
+    const typed = shallowReactive({ name: "" });
+    const act = useAct();
+    async function submit(event) {
+      event.preventDefault();
+      if (typed.name === props.name && (await act.run(props.work))) emit("done");
+    }
+    return () =>
+      h(Dialog, { title: props.title, onClose: () => emit("close") }, () =>
+        h("form", { onSubmit: submit }, [
+          h("p", props.text),
+          input(typed, "name", `Type the name “${props.name}” to confirm`, { autocomplete: "off", spellcheck: "false", required: true }),
+          outcome(act),
+          h("div", { class: "buttons" }, [
+            h("button", { type: "submit", class: "danger", disabled: act.busy || typed.name !== props.name }, props.verb),
+            h("button", { type: "button", onClick: () => emit("close") }, "Cancel"),
+          ]),
+        ]),
+      );
+  },
+};
+
+/** A small chart of numbers without axes. */
+export function sparkline(values) {
+  if (values.length < 2) return null;
+  const highest = Math.max(...values, 1);
+  const points = values.map((one, at) => `${(at * 80) / (values.length - 1)},${19 - (one * 18) / highest}`).join(" ");
+  return h("svg", { class: "sparkline", viewBox: "0 0 80 20", "aria-hidden": "true" }, h("polyline", { points }));
+}
+
+/** A table that is a list of cards on narrow screens: `columns` are [heading, class]. */
+export const table = (label, columns, rows) =>
+  h("table", { role: "table", "aria-label": label }, [
+    h("thead", { role: "rowgroup" },
+      h("tr", { role: "row" }, columns.map(([name, kind]) => h("th", { role: "columnheader", scope: "col", class: kind }, name)))),
+    h("tbody", { role: "rowgroup" },
+      rows.map(({ key, cells }) =>
+        h("tr", { role: "row", key }, cells.map((cell, at) =>
+          h(at ? "td" : "th", {
+            role: at ? "cell" : "rowheader",
+            scope: at ? undefined : "row",
+            class: columns[at][1],
+            "data-label": columns[at][0],
+          }, cell))))),
+  ]);
