@@ -1,17 +1,14 @@
 """The report in a browser: it fetches nothing, logs no error, and shows charts and numbers."""
 
 import io
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pypdf import PdfReader
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 from billing.reports.documents import pdf_of
 from billing.reports.invoice_pages import html_of
@@ -19,29 +16,14 @@ from billing.reports.report import report_of
 from billing.reports.report_sections import account_text
 from tests.billing.months import ACCOUNTS, MADE_AT, analysis_of, costs_of, overview_of, report
 from tests.billing.reports.test_invoice_pages import large_invoice
-
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_NO_NETWORK = "MAP * ~NOTFOUND"
+from tests.browser import ask, emulate, logged, started_browser
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
     """Headless browser without any network."""
-    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    assert found, "this test needs Chromium: scripts/need chromium"
-    assert driver, "this test needs chromedriver: scripts/need chromedriver"
-    options = webdriver.ChromeOptions()
-    options.binary_location = found
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1200,900"):
-        options.add_argument(f"--{argument}")
-    options.add_argument(f"--host-resolver-rules={_NO_NETWORK}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=Service(driver))
-    try:
-        yield made
-    finally:
-        made.quit()
+    with started_browser() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +40,6 @@ def opened(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
     emulate(browser, "light")
     browser.get(page.as_uri())
     return browser
-
-
-def emulate(browser: webdriver.Chrome, scheme: str, media: str = "") -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-
-
-def logged(browser: webdriver.Chrome, kind: str) -> list[str]:
-    """Entries logged since the last call."""
-    return [entry["message"] for entry in browser.get_log(kind)]  # type: ignore[no-untyped-call]
-
-
-def ask(browser: webdriver.Chrome, script: str) -> Any:
-    return browser.execute_script(f"return {script}")
 
 
 def colour(browser: webdriver.Chrome, selector: str, of: str) -> str:

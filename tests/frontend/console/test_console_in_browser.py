@@ -31,7 +31,7 @@ class ConsoleTenant(NamedTuple):
     key: str
 
 
-class Console:
+class ConsolePage:
     """The console in a browser, as a user sees it."""
 
     def __init__(self, browser: webdriver.Chrome, server: Server) -> None:
@@ -160,13 +160,13 @@ def api(server: Server, key: str, method: str, path: str, body: Any = None) -> A
 
 
 @pytest.fixture
-def console(browser: webdriver.Chrome, server: Server) -> Iterator[Console]:
+def console(browser: webdriver.Chrome, server: Server) -> Iterator[ConsolePage]:
     """The console, of which the browser reports neither an error nor a violation of the policy."""
     emulate(browser, "light")
     set_width(browser, 1200)
     for log in ("browser", "performance"):
         logged(browser, log)  # discards earlier entries
-    console = Console(browser, server)
+    console = ConsolePage(browser, server)
     console.open()
     yield console
     refused = "Failed to load resource: the server responded with a status of"  # tests provoke refusals
@@ -177,7 +177,7 @@ def console(browser: webdriver.Chrome, server: Server) -> Iterator[Console]:
 # --- signing in ---
 
 
-def test_a_session_is_in_the_tab_alone(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_a_session_is_in_the_tab_alone(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     console.sign_in(tenant.key)
     assert "Acme" in console.text
     kept = "[document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage), location.href].join()"
@@ -200,7 +200,7 @@ def test_a_session_is_in_the_tab_alone(console: Console, server: Server, tenant:
     console.wait_for_heading("Sign in to Holdfast")
 
 
-def test_an_access_key_signs_in_without_its_secret_being_sent(console: Console, server: Server) -> None:
+def test_an_access_key_signs_in_without_its_secret_being_sent(console: ConsolePage, server: Server) -> None:
     console.find("input[value='access']").click()
     console.fill("id", server.access_key_id)
     console.fill("secret", server.secret_access_key)
@@ -212,14 +212,14 @@ def test_an_access_key_signs_in_without_its_secret_being_sent(console: Console, 
 
 
 @pytest.mark.parametrize("key", ["hf_abcdefghijklmnop_nothing", "eyJhbGciOiJIUzI1NiJ9.e30.x", "none"])
-def test_a_wrong_key_is_refused(console: Console, key: str) -> None:
+def test_a_wrong_key_is_refused(console: ConsolePage, key: str) -> None:
     console.fill("bearer", key)
     console.press("Sign in")
     wait_until(console.errors, "the refusal is shown")
     console.wait_for_heading("Sign in to Holdfast")
 
 
-def test_a_revoked_key_ends_the_session(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_a_revoked_key_ends_the_session(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     console.sign_in(tenant.key)
     console.wait_for("orders")
@@ -231,7 +231,7 @@ def test_a_revoked_key_ends_the_session(console: Console, server: Server, tenant
 # --- queues and messages ---
 
 
-def test_the_way_to_the_first_message(console: Console, tenant: ConsoleTenant) -> None:
+def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenant) -> None:
     console.sign_in(tenant.key)
     console.wait_for("No queues yet")
     console.press("Create the first queue")
@@ -257,7 +257,7 @@ def test_the_way_to_the_first_message(console: Console, tenant: ConsoleTenant) -
     wait_until(lambda: [row[:4] for row in console.rows()] == [["first", "0", "0", "0"]], "the list shows the queue")
 
 
-def test_the_keyboard_suffices(console: Console, tenant: ConsoleTenant) -> None:
+def test_the_keyboard_suffices(console: ConsolePage, tenant: ConsoleTenant) -> None:
     keys = webdriver.ActionChains(console.browser)
 
     def tab_to(text: str) -> None:
@@ -284,7 +284,9 @@ def test_the_keyboard_suffices(console: Console, tenant: ConsoleTenant) -> None:
     wait_until(lambda: ask(console.browser, "document.activeElement.tagName") == "H1", "the heading has the focus")
 
 
-def test_the_list_is_searched_and_paged_by_the_service(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_the_list_is_searched_and_paged_by_the_service(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
     for number in range(60):
         api(server, tenant.key, "POST", "/queues", {"name": f"q-{number:02}"})
     api(server, tenant.key, "POST", "/queues", {"name": "other"})
@@ -306,7 +308,7 @@ def test_the_list_is_searched_and_paged_by_the_service(console: Console, server:
     console.wait_for("No queue’s name begins like this.")
 
 
-def test_numbers_are_live(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     console.sign_in(tenant.key)
     wait_until(lambda: [row[:2] for row in console.rows()] == [["dead", "0"], ["orders", "0"]], "the list is shown")
@@ -324,7 +326,7 @@ def test_numbers_are_live(console: Console, server: Server, tenant: ConsoleTenan
     wait_until(lambda: ask(console.browser, chart)[1].startswith("Messages per second. Now: Sent "), "rates are shown")
 
 
-def test_configuration_and_tags(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     console.sign_in(tenant.key)
     console.go("orders/configuration")
@@ -354,7 +356,7 @@ def test_configuration_and_tags(console: Console, server: Server, tenant: Consol
 
 
 def test_dead_letters_move_back_and_moves_are_cancelled(
-    console: Console, server: Server, tenant: ConsoleTenant
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
 ) -> None:
     make_queues(server, tenant.account)
     for number in range(20):
@@ -378,7 +380,7 @@ def test_dead_letters_move_back_and_moves_are_cancelled(
     assert [one["messages"]["visible"] for one in counted] == [0, 20]
 
 
-def test_purge_and_delete_ask_for_the_name(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
     console.sign_in(tenant.key)
@@ -400,7 +402,7 @@ def test_purge_and_delete_ask_for_the_name(console: Console, server: Server, ten
 # --- rights, and texts of others ---
 
 
-def test_a_key_is_offered_what_it_may_do(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_a_key_is_offered_what_it_may_do(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     sender = make_key(server, tenant.account, scopes=["send"])
     console.sign_in(sender.key)
@@ -418,7 +420,7 @@ def test_a_key_is_offered_what_it_may_do(console: Console, server: Server, tenan
     console.wait_for("Sent: ")
 
 
-def test_tenants_do_not_see_each_other(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_tenants_do_not_see_each_other(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     other = make_tenant(server)
     api(server, other.key, "POST", "/queues", {"name": "their-own"})
@@ -433,7 +435,7 @@ def test_tenants_do_not_see_each_other(console: Console, server: Server, tenant:
         assert "shop" not in console.text
 
 
-def test_operators_choose_an_account(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_operators_choose_an_account(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     operator = make_key(server, server.account, role="operator")
     console.sign_in(operator.key)
@@ -444,7 +446,7 @@ def test_operators_choose_an_account(console: Console, server: Server, tenant: C
     console.wait_for("Visibility timeout")
 
 
-def test_texts_of_others_are_shown_and_never_run(console: Console, server: Server, tenant: ConsoleTenant) -> None:
+def test_texts_of_others_are_shown_and_never_run(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": HOSTILE.replace("\u0007", "")})
     api(
@@ -475,7 +477,7 @@ def test_texts_of_others_are_shown_and_never_run(console: Console, server: Serve
 @pytest.mark.parametrize(
     "part", ["x", *(pytest.param(one, marks=pytest.mark.long) for one in ("[", '{"a":', "\u202e", "AAAA"))]
 )
-def test_a_body_of_a_mebibyte_is_shown(console: Console, server: Server, tenant: ConsoleTenant, part: str) -> None:
+def test_a_body_of_a_mebibyte_is_shown(console: ConsolePage, server: Server, tenant: ConsoleTenant, part: str) -> None:
     make_queues(server, tenant.account)
     body = part * (1_048_576 // len(part.encode()))
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": body})
@@ -488,7 +490,7 @@ def test_a_body_of_a_mebibyte_is_shown(console: Console, server: Server, tenant:
     wait_until(lambda: len(console.shown_messages()[0]) >= len(body), "all of it is shown")
 
 
-def test_no_page_can_frame_it(console: Console, server: Server) -> None:
+def test_no_page_can_frame_it(console: ConsolePage, server: Server) -> None:
     """Clickjacking needs a frame; not even a page of this origin may have the console in one."""
     console.browser.get(f"{server.endpoint}/docs")
     console.browser.execute_script(
@@ -509,7 +511,7 @@ def test_no_page_can_frame_it(console: Console, server: Server) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_pages_fit_and_pass_the_accessibility_checker(
-    console: Console, server: Server, tenant: ConsoleTenant, scheme: str
+    console: ConsolePage, server: Server, tenant: ConsoleTenant, scheme: str
 ) -> None:
     make_queues(server, tenant.account)
     for body in ("text", '{"order": 1}', "AAECAwQFBgc="):
@@ -539,7 +541,7 @@ def test_pages_fit_and_pass_the_accessibility_checker(
     assert colour == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
 
 
-def check(console: Console) -> None:
+def check(console: ConsolePage) -> None:
     """Check the page by the rules of WCAG that a program can check."""
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
     results = Axe().run(console.browser, options={"runOnly": {"type": "tag", "values": tags}})
