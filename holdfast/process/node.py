@@ -21,7 +21,7 @@ from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import ConditionFailed, EntryStore, QueueStore, StreamStore
 
-TRIES: Final = 3
+TRIES: Final = 8
 """Number of attempts to start a node while others start."""
 
 
