@@ -36,6 +36,6 @@ def test_receiver_accepts_what_is_signed(receiver: dict[str, Any]) -> None:
 HEADERS = ["", "t=", "t=x,v1=y", "v1=y", "t,v1", "=,=", f"t={int(time.time())},v1=é", "t=1e9,v1=0", f"t={'9' * 100}"]
 
 
-@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
 def test_receiver_refuses_malformed_headers(receiver: dict[str, Any], header: str) -> None:
     assert not receiver["is_from_holdfast"](header, BODY, "new")
