@@ -1,4 +1,4 @@
-"""Callers who present a key or a token as it is: an API key, a token bought with one, or one of the OIDC issuer."""
+"""Callers who present a key or a token as it is: an API key, a token bought with a key, or one of the OIDC issuer."""
 
 from __future__ import annotations
 

@@ -71,6 +71,8 @@ class UsageStream:
         self._awake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._failing = False
+        self._appended: dict[tuple[str, int], dict[int, int]] = {}
+        """By file and number of partitions: numbers of its records that were appended, by partition."""
 
     def start(self) -> None:
         self._running = asyncio.get_running_loop().create_task(self._run(), name="the usage stream")
@@ -117,31 +119,57 @@ class UsageStream:
                 pass
 
     async def _publish_files(self) -> None:
-        files = self.outbox.files()
+        """Publish all files.  A partition that cannot be written delays the records of the others in no file."""
+        files, failures = self.outbox.files(), []
         while (found := await asyncio.to_thread(next, files, None)) is not None:
             path, file = found
             try:
-                await self._publish_file(path, file)
+                failures += await self._publish_file(path, file)
             finally:
                 os.close(file)
+        if failures:
+            raise failures[0]
 
-    async def _publish_file(self, path: Path, file: int) -> None:
-        """Publish the records of a file whose lock is held, and remove it."""
+    async def _publish_file(self, path: Path, file: int) -> list[Exception]:
+        """Publish the records of a file whose lock is held, and remove it.
+
+        Returns the failures of partitions, if others could be written; the file then stays.  What was appended is
+        remembered while this process runs, so that it is not appended again.
+        """
         records = self._records(await asyncio.to_thread(_read, file))
+        failures: list[Exception] = []
         if records:
             stream = await self._topic()
             by_partition: dict[int, list[StreamRecord]] = {}
             for record in records:
                 assert record.key is not None
                 by_partition.setdefault(partition_of_key(record.key, stream.partitions), []).append(record)
+            appended = self._appended.setdefault((path.name, stream.partitions), {})
             for number, of_partition in by_partition.items():
-                for batch in split_into_batches(of_partition, options_of(stream).batch_bytes_max):
-                    now_ms = self._services.now_ms()
-                    for record in batch:
-                        record.timestamp_ms = now_ms
-                    await append_records(self._calls, self._encryption, stream, number, batch, now_ms)
-                    PUBLISHED.add(count=len(batch))
-        await asyncio.to_thread(path.unlink, missing_ok=True)
+                try:
+                    await self._append(stream, number, of_partition, appended)
+                except _FAILURES as error:
+                    failures.append(error)
+                    if len(failures) == len(by_partition):
+                        raise
+        if not failures:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+            for key in [key for key in self._appended if key[0] == path.name]:
+                del self._appended[key]
+        return failures
+
+    async def _append(self, stream: Stream, number: int, records: list[StreamRecord], appended: dict[int, int]) -> None:
+        """Append a file's records of one partition, without those that were appended before."""
+        left = records[appended.get(number, 0) :]
+        if not left:
+            return
+        for batch in split_into_batches(left, options_of(stream).batch_bytes_max):
+            now_ms = self._services.now_ms()
+            for record in batch:
+                record.timestamp_ms = now_ms
+            await append_records(self._calls, self._encryption, stream, number, batch, now_ms)
+            appended[number] = appended.get(number, 0) + len(batch)
+            PUBLISHED.add(count=len(batch))
 
     def _records(self, data: bytes) -> list[StreamRecord]:
         records = []

@@ -197,7 +197,7 @@ def _register_streams(registry: Registry, sums: Sums) -> None:
     )
     registry.declare(
         "holdfast_consumer_lag_unknown",
-        "Committed offsets of this node's consumer groups that no lag counts: their partitions could not be asked.",
+        "Committed offsets of this node's consumer groups in partitions that could not be asked, or were deleted.",
         lambda: sums.lag_unknown,
     )
     registry.declare(

@@ -11,6 +11,7 @@ The lake has them.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ FILE_BYTES_MAX: Final = 1 << 20
 FILES_MAX: Final = 20_000
 DROPPED: Final = "usage is not in the usage stream"
 """Start of a log line about records that were dropped, by which the uploader recognizes it among other output."""
+
+logger = logging.getLogger("holdfast.usage")
 
 _LOCK: Final = "lock"
 _DROPPED_FILE: Final = "dropped"
@@ -69,15 +72,17 @@ class Outbox:
         dropped = 0
         with self._locked():
             waiting = deque(self._waiting())
-            for part in _parts(values):
-                data = b"".join(part)
-                if len(data) > self.bytes_max:
-                    dropped += len(part)
-                    continue
-                dropped += self._make_room(waiting, len(data))
-                waiting.append(self._write(minute_s, len(part), data))
-            if dropped:
-                self._count_dropped(dropped)
+            try:
+                for part in _parts(values):
+                    data = b"".join(part)
+                    if len(data) > self.bytes_max:
+                        dropped += len(part)
+                        continue
+                    dropped += self._make_room(waiting, len(data))
+                    waiting.append(self._write(minute_s, len(part), data))
+            finally:
+                if dropped:
+                    self._count_dropped(dropped)
         return dropped
 
     def files(self) -> Iterator[tuple[Path, int]]:
@@ -145,6 +150,9 @@ class Outbox:
         try:
             return int((self.folder / _DROPPED_FILE).read_text() or 0)
         except FileNotFoundError:
+            return 0
+        except ValueError:  # damaged by a loss of power: the count begins anew
+            logger.warning("the number of dropped records in %s cannot be read", self.folder / _DROPPED_FILE)
             return 0
 
     def _count_dropped(self, records: int) -> None:

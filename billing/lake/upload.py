@@ -61,7 +61,7 @@ class UploadResult(NamedTuple):
 
 
 class _StreamedRecords:
-    """Records on their way to the outbox, if there is one.  Its failures are logged at the end, and end nothing."""
+    """Records on their way to the outbox, if there is one.  Failures are logged once, and do not stop the upload."""
 
     def __init__(self, outbox: Outbox | None) -> None:
         self._outbox = outbox

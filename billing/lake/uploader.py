@@ -73,11 +73,13 @@ class UsageUploader:
         """Upload once, now.  Returns True if everything that was finished is in the lake."""
         outbox = self._outbox
         also = () if outbox is None else ("--outbox", os.fspath(outbox.folder), "--outbox-bytes", str(outbox.bytes_max))
-        code, lines = await self._run_module("billing.lake.upload", *also, os.fspath(self._spool))
+        try:
+            code, lines = await self._run_module("billing.lake.upload", *also, os.fspath(self._spool))
+        finally:
+            self._on_uploaded()  # also after a run that took too long: it may have added some
         for line in lines:
             if code == 0 or line.startswith((LOST, DROPPED)):  # after success, only lines about lost usage matter
                 logger.error("%s", line)
-        self._on_uploaded()
         if code == 0:
             if self._failing:
                 logger.warning("usage is uploaded again")

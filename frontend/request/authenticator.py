@@ -5,7 +5,7 @@ Shared by SQS, STS and the REST interface.  A caller presents one of these:
 * a signature (SigV4, in the header or in the query string) made with an access key;
 * the same, made with a session's temporary key, together with the session's token;
 * ``Authorization: Bearer hf_...``: an API key;
-* ``Authorization: Bearer`` and a JWT bought with an API key, or one of the trusted OIDC issuer.
+* ``Authorization: Bearer`` and a JWT bought with a key, or one of the trusted OIDC issuer.
 
 Authentication does not wait while the caller's key is in the cache.
 """

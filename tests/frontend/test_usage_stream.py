@@ -108,7 +108,9 @@ async def test_killed_between_publication_and_removal_records_are_repeated_and_n
     assert await sequences(service) == [1, 2, 1, 2, 3]
 
 
-async def test_a_failure_in_the_middle_of_a_file_repeats_all_of_it(service: FrontendService, outbox: Outbox) -> None:
+async def test_after_a_failure_only_the_records_that_are_missing_are_appended(
+    service: FrontendService, outbox: Outbox
+) -> None:
     outbox.add(MINUTE, calls([1]) + calls([2], OTHER))
     appended: list[Any] = []
 
@@ -127,7 +129,31 @@ async def test_a_failure_in_the_middle_of_a_file_repeats_all_of_it(service: Fron
     assert not await stream.publish()
     assert outbox.backlog().records == 2
     assert await stream.publish()
-    assert sorted(await sequences(service)) == [1, 1, 2]
+    assert sorted(await sequences(service)) == [1, 2]
+    assert stream._appended == {}
+
+
+async def test_a_partition_that_cannot_be_written_delays_no_other(service: FrontendService, outbox: Outbox) -> None:
+    outbox.add(MINUTE, calls([1]) + calls([2], OTHER))
+    stream = publisher(service, outbox, partitions=7)
+    assert await stream.publish()
+    bad = partition_of_key(KEY.account.encode(), 7)
+    topic = await service.app.services.streams.get(KEY.account, "usage")  # type: ignore[union-attr]
+
+    async def one_fails(command: AppendBatch) -> Any:
+        if command.target.partition == topic.partition_ids[bad]:
+            raise Unavailable("its node has ended")
+        return await service.backend.inside.call(command)
+
+    outbox.add(MINUTE + 60, calls([3]) + calls([4], OTHER))
+    outbox.add(MINUTE + 120, calls([5]) + calls([6], OTHER))
+    service.backend.replaced[AppendBatch] = one_fails
+    for _ in range(3):
+        assert not await stream.publish()
+    assert sorted(await sequences(service)) == [1, 2, 4, 6]
+    del service.backend.replaced[AppendBatch]
+    assert await stream.publish()
+    assert sorted(await sequences(service)) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_what_cannot_be_published_waits_and_is_logged_once(

@@ -16,12 +16,16 @@ from backend.stream_commands import PartitionEnds, ReadTopicEnds
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 15.0
-TOPICS_AT_ONCE: Final = 500
-"""Topics of one call."""
+STALE_SECONDS: Final = 60.0
+"""Time after which offsets that cannot be refreshed are forgotten, so that no lag counts them."""
+TOPICS_AT_ONCE: Final = 50
+"""Topics of one call, which may have a thousand partitions each."""
 
 
 class RemoteEnds:
-    """The offsets as of the last refresh.  While a node cannot be called, they are those of the last complete one."""
+    """The offsets as of the last refresh.  While a node cannot be called, those of the last complete one stay for a
+    while.
+    """
 
     def __init__(self, shards: Shards, peers: Peers) -> None:
         self.by_partition: dict[tuple[bytes, int], PartitionEnds] = {}
@@ -29,6 +33,7 @@ class RemoteEnds:
         self._shards = shards
         self._peers = peers
         self._log_throttle = LogThrottle()
+        self._refreshed_at = 0.0
 
     async def run(self) -> None:
         """Refresh for as long as the node serves."""
@@ -38,6 +43,7 @@ class RemoteEnds:
 
     async def refresh(self) -> None:
         """Ask the other nodes, if a group has a position in a partition that this node does not serve."""
+        now, slices = asyncio.get_running_loop().time(), Slices()
         positions = await self._remote_positions()
         if not positions or self._peers.remote is None:
             self.by_partition = {}
@@ -50,12 +56,15 @@ class RemoteEnds:
                 for ends in await self._peers.remote.call(asked):
                     if (ends.topic_id, ends.number) in positions:
                         found[ends.topic_id, ends.number] = ends
+                    await slices.step()
         except BackendError as error:
             if self._log_throttle.should_log(None, str(error)):
                 logger.warning("the lag of consumer groups is not up to date: %s", error)
+            if now >= self._refreshed_at + STALE_SECONDS:
+                self.by_partition = {}
             return
         self._log_throttle.forget(None)
-        self.by_partition = found
+        self.by_partition, self._refreshed_at = found, now
 
     async def _remote_positions(self) -> set[tuple[bytes, int]]:
         slices = Slices()

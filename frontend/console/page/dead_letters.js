@@ -16,10 +16,12 @@ export const DeadLetters = {
   setup(props) {
     const form = reactive({ destination: "", rate: "" });
     const act = useAct();
-    let timer = 0;
+    let timer = 0, reading = false;
     onMounted(() => {
       timer = setInterval(() => {
-        if (!document.hidden && props.shown.move_tasks.some(({ status }) => UNFINISHED.includes(status))) props.refresh();
+        if (reading || document.hidden || !props.shown.move_tasks.some(({ status }) => UNFINISHED.includes(status))) return;
+        reading = true;
+        props.refresh().finally(() => (reading = false));
       }, PROGRESS_MS);
     });
     onUnmounted(() => clearInterval(timer));

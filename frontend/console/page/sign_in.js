@@ -46,7 +46,7 @@ export const SignIn = {
           h("button", { type: "submit", class: "primary", disabled: act.busy || (form.kind === "access" && !canSign) }, act.busy ? "Signing in…" : "Sign in"),
         ]),
         h("p", { class: "hint" }, [
-          "The session lasts for an hour at most, and ends when this tab is closed or reloaded. A new service prints an access key when it first starts; an administrator makes API keys with ",
+          "The session lasts for an hour at most, or as long as the token of an issuer, and ends when this tab is closed or reloaded. A new service prints an access key when it first starts; an administrator makes API keys with ",
           h("code", "holdfast key create NAME --kind api"),
           ".",
         ]),

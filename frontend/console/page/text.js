@@ -41,7 +41,9 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200
 export const visible = (text) =>
   text.replace(HIDDEN, (one) => `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
-/** The text as JSON with indents; null if it is none. */
+const DEPTH_MAX = 100;
+
+/** The text as JSON with indents; null if it is none, or so deeply nested that the indents would be most of it. */
 export function asJson(text) {
   if (!/^\s*[[{]/.test(text)) return null;
   try {
@@ -54,13 +56,14 @@ export function asJson(text) {
 
 /** Valid JSON with indents.  Numbers and strings stay as they are written: reading them would round large numbers. */
 function indented(text) {
-  let depth = 0;
+  let depth = 0, deepest = 0;
   const line = () => `\n${"  ".repeat(depth)}`;
-  return text
+  const found = text
     .replace(/"(?:[^"\\]|\\.)*"|[^\s"[\]{},:]+|[[\]{},:]|\s+/g, (part) => {
-      if (/^\s/.test(part)) return "";
+      if (/^\s/.test(part) || deepest > DEPTH_MAX) return "";
       if (part === "{" || part === "[") {
         depth += 1;
+        deepest = Math.max(deepest, depth);
         return part + line();
       }
       if (part === "}" || part === "]") {
@@ -70,6 +73,7 @@ function indented(text) {
       return part === "," ? part + line() : part === ":" ? ": " : part;
     })
     .replace(/([[{])\s+([\]}])/g, "$1$2");
+  return deepest > DEPTH_MAX ? null : found;
 }
 
 /** Bytes of a base64 text as a dump; null if it is none. */

@@ -66,7 +66,7 @@ async def create_topics(context: KafkaContext, call: KafkaCall, request: CreateT
     topics = {topic.name: topic for topic in answered}  # one that is named twice has one answer
     for topic in topics.values():
         try:
-            if len(topics) > TOPICS_MAX or names[topic.name] > 1:
+            if len(request.topics) > TOPICS_MAX or names[topic.name] > 1:
                 raise CatalogRefusal(ErrorCode.INVALID_REQUEST, "the request names a topic twice, or too many topics")
             made = await _create(context, call, topic, validate_only=request.validate_only)
         except CatalogRefusal as refusal:

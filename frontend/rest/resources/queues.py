@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from backend.api import BackendError, CountMessages, Peeked, PeekMessages, PeekState
 from frontend.push.target import secrets_of_queue
-from frontend.queues.attributes import COUNTERS, STORED_BYTES, settable
+from frontend.queues.attributes import COUNTERS, STORED_BYTES, Settable, settable
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
@@ -81,21 +81,11 @@ def create_router(context: Context) -> APIRouter:
     @router.get("/queue-attributes", name="queue.attributes")
     async def list_attributes(caller: CurrentCaller) -> QueueAttributes:
         """List the attributes that queues can have, with their limits."""
-        return QueueAttributes(
-            attributes=[
-                QueueAttribute(
-                    name=one.name,
-                    minimum=None if one.bounds is None else one.bounds[0],
-                    maximum=None if one.bounds is None else one.bounds[1],
-                    choices=list(one.choices),
-                    default=one.default,
-                    removable=one.removable,
-                    fifo_only=one.fifo_only,
-                    fixed=one.fixed,
-                )
-                for one in settable()
-            ]
-        )
+
+        async def page() -> QueueAttributes:
+            return QueueAttributes(attributes=[_attribute(one) for one in settable()])
+
+        return await caller.limited("ListQueues", page)
 
     @router.post("/queues", name="queue.create", status_code=201)
     async def create(caller: CurrentCaller, given: QueueGiven, account: Account = None) -> QueueMade:
@@ -122,9 +112,11 @@ def create_router(context: Context) -> APIRouter:
             ("UntagQueue", {"TagKeys": removed}),
             ("TagQueue", {"Tags": added}),
         ]
-        for action, asked in steps:
-            if all(asked.values()):
-                await caller.carry_out_for(owner, action, {"QueueUrl": _url(owner, name), **asked})
+        wanted = [(action, asked) for action, asked in steps if all(asked.values())]
+        if not wanted:
+            await context.queues.find(owner, name)
+        for action, asked in wanted:
+            await caller.carry_out_for(owner, action, {"QueueUrl": _url(owner, name), **asked})
         return Response(status_code=204)
 
     @router.get("/queues/{name}", name="queue.show")
@@ -311,6 +303,19 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked], b
         _peeked(message, await context.encryption.inspect(view, message, base_url), fifo=view.fifo)
         for message in peeked
     ]
+
+
+def _attribute(one: Settable) -> QueueAttribute:
+    return QueueAttribute(
+        name=one.name,
+        minimum=None if one.bounds is None else one.bounds[0],
+        maximum=None if one.bounds is None else one.bounds[1],
+        choices=list(one.choices),
+        default=one.default,
+        removable=one.removable,
+        fifo_only=one.fifo_only,
+        fixed=one.fixed,
+    )
 
 
 def _url(account: str, name: str) -> str:
