@@ -284,7 +284,6 @@ class GroupStates(RuleBasedStateMachine):
             ]
             partitions = [partition for one in described.members for partition in one.assignment]
             assert len(partitions) == len(set(partitions))
-        assert len(described.members) <= 4 + 2
 
     def teardown(self) -> None:
         machine = self.machine
