@@ -41,7 +41,7 @@ class FrontendApp:
         self.pipeline = Pipeline(self.context, OPERATIONS, auto_create_queue)
         others: list[QueryService] = [sts.Sts(self.pipeline)]
         self.sns: Sns | None = None
-        if services.topics is not None:
+        if services.topics is not None and services.settings.sns:
             self.sns = Sns(self.pipeline, services.topics, sender_of(self.context))
             others.append(self.sns)
         self.sqs = SqsEndpoint(self.pipeline, *others)

@@ -35,6 +35,8 @@ class FrontendSettings:
     """Encrypt stored messages, in queues without a setting of their own."""
     console: bool = True
     """Serve the web console."""
+    sns: bool = False
+    """Serve SNS's actions."""
     default_limits: TenantLimits = UNLIMITED
     """Limits of tenants that have none of their own."""
     trace_messages: bool = True

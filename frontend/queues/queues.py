@@ -42,6 +42,7 @@ from metadata_service.clusters.partition_map import open_ones, received_from
 from metadata_service.models import Queue
 from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
+from metadata_service.topics import is_hidden
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -81,6 +82,8 @@ class Queues:
         """The account's queue with this ARN; None if there is none here."""
         parsed = arn.parse(text)
         if parsed is None or parsed.account != account or parsed.region != self._services.settings.region:
+            return None
+        if is_hidden(parsed.name):
             return None
         queue = self._services.metadata.cached(account, parsed.name)
         if queue is None:
@@ -306,7 +309,7 @@ class Queues:
 def locate(url: str, own_account: str) -> tuple[str, str]:
     """Account and name of a queue URL.  Host and port are ignored, and a bare name is the caller's own queue.
 
-    Raises QueueDoesNotExist when it contains no name, or is too long.
+    Raises QueueDoesNotExist when it contains no name, or is too long, or names the hidden queue of a topic.
     """
     if len(url) <= _URL_KEPT:
         return _located(url, own_account)
@@ -317,6 +320,13 @@ def locate(url: str, own_account: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=_VIEWS_MAX)
 def _located(url: str, own_account: str) -> tuple[str, str]:
+    account, name = _parsed(url, own_account)
+    if is_hidden(name):
+        raise queue_does_not_exist()
+    return account, name
+
+
+def _parsed(url: str, own_account: str) -> tuple[str, str]:
     if "?" in url:
         url = url.partition("?")[0]
     parts = url.rsplit("/", 2)

@@ -71,7 +71,7 @@ class QueuePublisher:
         message = NewMessage(encrypt(payload.encode(stored)))
         if queue.fifo:
             message.group = str(topic.arn)
-            message.token, message.also = queue.tokens(message.group, subscription_id.hex())
+            message.token, message.also = queue.tokens(message.group, stored.body_md5.hex())
         await self._queues.call(queue, Send(queue.target, [message]))
 
     async def _hidden_queue(self, topic: TopicView) -> QueueView:
@@ -83,6 +83,8 @@ class QueuePublisher:
                 queue = await metadata.get(account, name)
             except QueueNotFound:
                 raise topic_does_not_exist() from None
+            if queue.queue_id != topic.topic.topic_id:  # the topic was deleted, and another one created
+                raise topic_does_not_exist()
         return self._queues.view(queue)
 
     def _delivery(self, planned: PlannedDelivery, publication: PreparedPublication) -> Delivery:

@@ -28,7 +28,7 @@ SIGNED = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("topics")) as running:
+    with Server(tmp_path_factory.mktemp("topics"), {"SNS": "true"}) as running:
         yield running
 
 
@@ -160,7 +160,7 @@ def test_a_queue_that_does_not_let_the_topic_in_gets_nothing(server: Server) -> 
 
 @pytest.fixture(params=[0, 3], ids=["one process", "two frontends, three backends"])
 def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    settings = {"SEGMENT_BYTES": str(1 << 22)}
+    settings = {"SEGMENT_BYTES": str(1 << 22), "SNS": "true"}
     if request.param:
         settings["BACKENDS"] = str(request.param)
     made = Several(tmp_path, settings) if request.param else Server(tmp_path, settings)

@@ -1,6 +1,7 @@
 """A frontend over a backend in memory, and a caller that signs."""
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -257,7 +258,7 @@ async def running(
 ) -> AsyncIterator[FrontendService]:
     """A service with one tenant, which has one key; it trusts an issuer whose settings are given."""
     store = SQLiteStore(folder / "metadata.sqlite")
-    settings = settings or FrontendSettings()
+    settings = dataclasses.replace(settings or FrontendSettings(), sns=True)
     clock = Clock(1_800_000_000.0)
     backend = MemoryBackend(StoreResolver(store.queues, settings), SteadyClock(clock, clock, clock))
     intercepted = InterceptedBackend(backend)

@@ -266,9 +266,13 @@ async def set_subscription_attributes(context: SnsContext, call: Call, members: 
 
 async def list_subscriptions(context: SnsContext, call: Call, members: Members) -> Members:
     context.access.check_credential(call.principal, "ListSubscriptions")
-    page = await context.topics.client.owner_subscriptions(
-        call.principal.account, after=paging.position(members), limit=limits.SUBSCRIPTIONS_PAGE
-    )
+    after = paging.position(members)
+    try:
+        page = await context.topics.client.owner_subscriptions(
+            call.principal.account, after=after, limit=limits.SUBSCRIPTIONS_PAGE
+        )
+    except ValueError:
+        raise invalid_parameter("NextToken Reason: it is of another list") from None
     return _listed(context, page.subscriptions, page.after)
 
 

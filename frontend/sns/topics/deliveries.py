@@ -26,6 +26,7 @@ from frontend.sns.topics.view import SubscriptionView, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
 from metadata_service.store import QueueNotFound
+from metadata_service.topics import is_hidden
 from telemetry.metrics import Counter, Registry
 
 TURN = 100
@@ -126,7 +127,7 @@ class DeliveryPlanner:
 
     async def queue(self, named: QueueArn) -> QueueView | None:
         """The queue with this ARN; None if there is none here."""
-        if named.region != self._region:
+        if named.region != self._region or is_hidden(named.name):
             return None
         queue = self._metadata.cached(named.account, named.name)
         if queue is None:
