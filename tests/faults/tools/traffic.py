@@ -30,6 +30,8 @@ from tests.histories.history import Rules
 from tests.histories.verdict import Verdict
 
 VISIBILITY_SECONDS = 2
+EMPTY_SECONDS = 1.5
+"""Time for which the queues have to be empty: longer than a move between them takes on a busy machine."""
 RECEIVES_MAX = 3
 """``maxReceiveCount`` of ``work``."""
 WAIT_SECONDS = 1
@@ -139,10 +141,11 @@ class Traffic:
         async with closing(self._client()) as client:
             await self.until(lambda: self._busy == 0, "the producers have their answers")
             end = time.monotonic() + SETTLE_SECONDS
-            empty = 0
-            while empty < 2:  # between two checks a message may have moved to the queue that was checked first
+            empty_since: float | None = None
+            # A message on its way from one queue to another is counted in neither of them.
+            while empty_since is None or time.monotonic() < empty_since + EMPTY_SECONDS:
                 left = {queue: count for queue in QUEUES if (count := await client.stored(url_of(queue)))}
-                empty = 0 if left else empty + 1
+                empty_since = None if left else empty_since or time.monotonic()
                 if left and time.monotonic() > end:
                     self.failures.append(f"after {SETTLE_SECONDS:g} s of receiving there still are {left}")
                     break
