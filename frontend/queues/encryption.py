@@ -92,11 +92,7 @@ class MessageEncryption:
         Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`, other
         :class:`~auth.encryption.master_keys.KeyringError` and the store's errors.
         """
-        if self._keyring is None or not view.encrypted:
-            return _as_it_is
-        if view.key_name:
-            return (await self._keyring.named.ready(view.queue.account, view.key_name, messages)).encrypt
-        return (await self._keyring.ready(view.queue.account, messages)).encrypt
+        return await self.ready_for(view.queue.account, view.key_name, messages) if view.encrypted else _as_it_is
 
     async def ready_for(self, account: str, key: str, messages: int) -> Encrypt:
         """Function that encrypts messages for an account, under one of its named keys if ``key`` is not empty.

@@ -123,8 +123,12 @@ class PartitionedCalls:
         if view.fifo:
             assert group is not None
             return self.of_group(view, group)
+        return self._next_place()(view)
+
+    def _next_place(self) -> Callable[[QueueView], PartitionView]:
+        """Function that returns the partition whose turn it is, with whichever map of the queue."""
         place = self._sent = self._sent + 1
-        return view.open_parts[place % len(view.open_parts)]
+        return lambda view: view.open_parts[place % len(view.open_parts)]
 
     # --- one partition ----------------------------------------------------------------------------------------
 
@@ -150,8 +154,7 @@ class PartitionedCalls:
         if not view.fifo:
             retry = messages[0].retry
             if retry is None:
-                place = self._sent = self._sent + 1
-                return await self._at(view, lambda view: view.open_parts[place % len(view.open_parts)], command)
+                return await self._at(view, self._next_place(), command)
             return await self._at(view, lambda view: _of_token(view, retry), command)
         by_slot: dict[int, list[int]] = {}
         for place, message in enumerate(messages):

@@ -6,31 +6,19 @@ text outside the marks is written by hand.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from frontend.query.shapes import wire_names
+from frontend.query.coverage import CoveragePage, answer_cell, member_cells
 from frontend.sns.operations import SNS_OPERATIONS
 from frontend.sns.protocol.errors import SNS_REGISTRY
 from frontend.sns.protocol.model import NOT_SERVED, SNS_ACTIONS
 from frontend.sns.topics.attributes import TOPIC_READABLE, TOPIC_SETTABLE
 from frontend.sns.topics.subscription_attributes import SUBSCRIPTION_READABLE, SUBSCRIPTION_SETTABLE
 
-BEGIN = "<!-- made by frontend/sns/coverage.py: begin -->"
-END = "<!-- made by frontend/sns/coverage.py: end -->"
-
 
 def tables() -> str:
     """Tables in Markdown."""
     return "\n".join([*_actions(), "", *_not_served(), "", *_attributes(), "", *_errors()])
-
-
-def updated(page: str) -> str:
-    """The page with its tables generated again."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
 
 
 def _actions() -> Iterator[str]:
@@ -41,11 +29,8 @@ def _actions() -> Iterator[str]:
     yield "| action | members | names in a request | answer | audited | without a signature |"
     yield "|---|---|---|---|---|---|"
     for name, action in sorted(SNS_ACTIONS.items()):
-        members = ", ".join(
-            f"**{member}**" if about.required else member for member, about in action.input.members.items()
-        )
-        wires = ", ".join(f"`{wire}`" for about in action.input.members.values() for wire in wire_names(about))
-        answer = ", ".join(action.output.members) if action.output and action.output.members else "—"
+        members, wires = member_cells(action.input)
+        answer = answer_cell(action.output)
         operation = SNS_OPERATIONS[name]
         audited, unsigned = ("yes" if flag else "no" for flag in (operation.audited, operation.unsigned))
         yield f"| {name} | {members} | {wires} | {answer} | {audited} | {unsigned} |"
@@ -85,10 +70,7 @@ def _errors() -> Iterator[str]:
         yield f"| {name} | {kind.query_code} | {kind.status} | {'yes' if kind.retryable else 'no'} |"
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
-    path.write_text(updated(path.read_text("utf-8")), "utf-8")
-
+PAGE = CoveragePage("frontend/sns/coverage.py", tables)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

@@ -6,30 +6,18 @@ text outside the marks is written by hand.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from frontend.query.shapes import wire_names
+from frontend.query.coverage import CoveragePage, answer_cell, member_cells
 from frontend.queues.attributes import READABLE, SETTABLE
 from frontend.sqs.operations import OPERATIONS
 from frontend.sqs.protocol.errors import REGISTRY
 from frontend.sqs.protocol.model import ACTIONS, SYSTEM_ATTRIBUTE_NAMES
 
-BEGIN = "<!-- made by frontend/sqs/coverage.py: begin -->"
-END = "<!-- made by frontend/sqs/coverage.py: end -->"
-
 
 def tables() -> str:
     """Tables in Markdown."""
     return "\n".join([*_actions(), "", *_attributes(), "", *_errors()])
-
-
-def updated(page: str) -> str:
-    """The page with its tables generated again."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
 
 
 def _actions() -> Iterator[str]:
@@ -41,11 +29,8 @@ def _actions() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for name, action in sorted(ACTIONS.items()):
         done = "yes" if name in OPERATIONS else "no"
-        members = ", ".join(
-            f"**{member}**" if about.required else member for member, about in action.input.members.items()
-        )
-        wires = ", ".join(f"`{wire}`" for about in action.input.members.values() for wire in wire_names(about))
-        answer = ", ".join(action.output.members) if action.output else "—"
+        members, wires = member_cells(action.input)
+        answer = answer_cell(action.output)
         yield f"| {name} | {done} | {done} | {members} | {wires} | {answer} |"
 
 
@@ -71,10 +56,7 @@ def _errors() -> Iterator[str]:
         yield f"| {name} | {kind.query_code} | {kind.status} | {'yes' if kind.retryable else 'no'} |"
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
-    path.write_text(updated(path.read_text("utf-8")), "utf-8")
-
+PAGE = CoveragePage("frontend/sqs/coverage.py", tables)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

@@ -11,8 +11,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "sns-coverage.md"
 
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text("utf-8")
-    assert coverage.BEGIN in page
-    assert coverage.updated(page) == page, "run: python -m frontend.sns.coverage docs/sns-coverage.md"
+    assert coverage.PAGE.begin in page
+    assert coverage.PAGE.updated(page) == page, "run: python -m frontend.sns.coverage docs/sns-coverage.md"
 
 
 def test_every_action_has_one_operation() -> None:
