@@ -7,6 +7,7 @@ import uuid
 from hmac import compare_digest
 
 from backend.api import BackendError
+from frontend.query.next_tokens import next_token
 from frontend.request.access import check_name
 from frontend.request.request import Call, Members
 from frontend.sns.actions import paging
@@ -304,7 +305,7 @@ def _listed(context: SnsContext, subscriptions: list[Subscription], after: str) 
         ]
     }
     if after:
-        result["NextToken"] = paging.next_token(after)
+        result["NextToken"] = next_token(after)
     return result
 
 

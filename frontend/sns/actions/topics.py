@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from auth.lookup import not_active
+from frontend.query.next_tokens import next_token
 from frontend.request.access import in_prefixes
 from frontend.request.request import Call, Members
 from frontend.sns.actions import paging
@@ -121,7 +122,7 @@ async def list_topics(context: SnsContext, call: Call, members: Members) -> Memb
     names = in_prefixes(call.principal, [topic.name for topic in page])
     result: Members = {"Topics": [{"TopicArn": str(context.topics.arn(account, name))} for name in names]}
     if len(found) > len(page):
-        result["NextToken"] = paging.next_token(page[-1].name)
+        result["NextToken"] = next_token(page[-1].name)
     return result
 
 

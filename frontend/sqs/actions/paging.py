@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-
+from frontend.query.next_tokens import next_token, position_of
 from frontend.request.request import Members
 from frontend.sqs.protocol import limits
 from frontend.sqs.protocol.errors import INVALID_PARAMETER_VALUE, SqsError, invalid_value
-
-_MARK = b"1:"
 
 
 def page_size(members: Members) -> int:
@@ -27,13 +24,10 @@ def after(members: Members) -> str:
     token = members.get("NextToken")
     if not token:
         return ""
-    try:
-        decoded = urlsafe_b64decode(token.encode("ascii"))
-        if decoded.startswith(_MARK):
-            return decoded[len(_MARK) :].decode("ascii")
-    except ValueError:
-        pass
-    raise SqsError(INVALID_PARAMETER_VALUE, "Invalid or expired next token.")
+    position = position_of(token)
+    if position is None:
+        raise SqsError(INVALID_PARAMETER_VALUE, "Invalid or expired next token.")
+    return position
 
 
 def page(names: list[str], size: int, members: Members) -> tuple[list[str], str | None]:
@@ -46,4 +40,4 @@ def page(names: list[str], size: int, members: Members) -> tuple[list[str], str 
     names = names[:size]
     if members.get("MaxResults") is None:
         return names, None
-    return names, urlsafe_b64encode(_MARK + names[-1].encode()).decode()
+    return names, next_token(names[-1])
