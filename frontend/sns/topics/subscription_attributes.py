@@ -11,7 +11,8 @@ from frontend.sns.filters.compiler import FilterScope, compile_filter_policy
 from frontend.sns.filters.expressions import FilterPolicyInvalid
 from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.protocol.errors import invalid_attribute, invalid_parameter, unknown_attribute
-from frontend.sns.topics.attributes import Attributes, delivery_policy, json_object
+from frontend.sns.topics import delivery_policies
+from frontend.sns.topics.attributes import Attributes, json_object
 from metadata_service import arn
 from metadata_service.topics import Subscription
 from telemetry.texts import shown
@@ -46,6 +47,7 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
     for name, default in _DEFAULTS.items():
         if result.get(name) == default:
             del result[name]
+    delivery_policies.check_content_type(result)
     compiled(result)
     return result
 
@@ -118,7 +120,7 @@ def _value(name: str, text: str) -> str:
         case "RedrivePolicy":
             return _redrive_policy(text) if text else text
         case "DeliveryPolicy":
-            return delivery_policy(name, text)
+            return delivery_policies.subscription_delivery_policy(text) if text else text
     if name in _REFUSED:
         if text:
             raise invalid_attribute(name, _REFUSED[name])
