@@ -290,13 +290,13 @@ class TopicStore(Protocol):
         """
 
     async def delete_topic(self, topic_id: int) -> Topic:
-        """Delete a topic with its subscriptions and its hidden queue, and return its last state.
+        """Delete a topic with its subscriptions and all their hidden queues, and return its last state.
 
         Its name is free at once.  Raises :class:`TopicNotFound`.
         """
 
     async def create_subscription(self, new: NewSubscription) -> Subscription:
-        """Create a subscription with a new id.
+        """Create a subscription with a new id, and its hidden queue if it has one.
 
         Raises :class:`TopicNotFound`, :class:`SubscriptionExists` if the endpoint has one to the topic,
         :class:`TooManySubscriptions` and :class:`TooManyFilterPolicies`.
@@ -332,8 +332,13 @@ class TopicStore(Protocol):
         :class:`TooManyFilterPolicies` if it gets a filter policy and the topic has ``filter_policies_max`` of them.
         """
 
-    async def delete_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
-        """Delete a subscription and return its last state.  Raises :class:`SubscriptionNotFound`."""
+    async def delete_subscription(
+        self, topic_id: int, subscription_id: bytes, *, version: int | None = None
+    ) -> Subscription:
+        """Delete a subscription with its hidden queue, and return its last state.
+
+        Raises :class:`SubscriptionNotFound`, and :class:`ConditionFailed` unless it still has ``version``; None: any.
+        """
 
 
 class QueueChanges(NamedTuple):

@@ -144,10 +144,17 @@ class TopicClient(NamedCache[Topic]):
         finally:
             self.invalidate(subscription.topic_account, subscription.topic_name)
 
-    async def delete_subscription(self, subscription: Subscription) -> bool:
-        """Call :meth:`TopicStore.delete_subscription`, and drop the cached topic; False: it did not exist."""
+    async def delete_subscription(self, subscription: Subscription, *, unchanged: bool = False) -> bool:
+        """Call :meth:`TopicStore.delete_subscription`, and drop the cached topic; False: it did not exist.
+
+        ``unchanged``: raise :class:`ConditionFailed` if it has another version than ``subscription``.
+        """
         try:
-            await self._store.delete_subscription(subscription.topic_id, subscription.subscription_id)
+            await self._store.delete_subscription(
+                subscription.topic_id,
+                subscription.subscription_id,
+                version=subscription.version if unchanged else None,
+            )
         except SubscriptionNotFound:
             return False
         finally:

@@ -41,7 +41,7 @@ from metadata_service.store import (
     StreamNotFound,
     TopicNotFound,
 )
-from metadata_service.topics import SubscriptionPage
+from metadata_service.topics import NewSubscription, SubscriptionPage
 from tests.closing import closing
 from tests.metadata_service.conformance import (
     ACCOUNT,
@@ -697,14 +697,20 @@ async def test_a_deletion_of_a_topic_that_ends_between_the_phases_is_one(
     topic = await create_topic(store, "orders")
     for number in range(3):
         await subscribe(store, topic, f"arn:{number}")
+    attributes = {"HoldfastPushUrl": "http://e/"}
+    await store.topics.create_subscription(
+        NewSubscription(topic.topic_id, ACCOUNT, "http", "http://e/", {}, NOW_MS, queue_attributes=attributes)
+    )
     ending_before(store, route, "unmark", "")
-    assert (await store.topics.delete_topic(topic.topic_id)).subscriptions == 3
+    assert (await store.topics.delete_topic(topic.topic_id)).subscriptions == 4
     assert await other.topics.topic_subscriptions(topic.topic_id, limit=10) == []
     assert await other.topics.owner_subscriptions(ACCOUNT, limit=10) == SubscriptionPage([], "")
     assert await other.queues.get_queue_by_id(topic.topic_id) is None
     again = await create_topic(other, "orders")
     kept = await subscribe(other, again, "arn:0")
+    assert len(await other.queues.push_queues()) == 1
     assert [await other.topics.collect() for _ in range(2)] == [1, 0]
+    assert await other.queues.push_queues() == []
     assert [await other.queues.collect(now_ms=NOW_MS) for _ in range(2)] == [1, 0]
     rows = await store.records.all(cassandra_queues.names_space(ACCOUNT), "subscription/")
     assert len(rows) == len(await store.records.all(cassandra_queues.names_space(ACCOUNT), "endpoint/")) == 1
