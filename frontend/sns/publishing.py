@@ -28,6 +28,13 @@ from metadata_service.store import QueueNotFound
 from metadata_service.topics import hidden_queue_name
 
 
+class NotificationPayload(Payload):
+    """The message of a delivered publication, with what an endpoint of HTTP gets besides."""
+
+    message_id: str = ""
+    """Id of the publication."""
+
+
 class QueuePublisher:
     """Implements :class:`frontend.sns.topics.deliveries.PublicationSender`."""
 
@@ -100,7 +107,7 @@ def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicV
     return PublicationOutcome(publication.content.message_id, f"{result.number:020d}" if topic.fifo else None)
 
 
-def render(delivered: DeliveredMessage) -> Payload:
+def render(delivered: DeliveredMessage) -> NotificationPayload:
     """Make the message of a delivered publication.  Raises :class:`msgspec.DecodeError`."""
     publication = decode_publication(delivered.publication)
     if delivered.raw:
@@ -113,7 +120,7 @@ def render(delivered: DeliveredMessage) -> Payload:
             subscription_arn=str(subscription),
             sequence_number=None if publication.deduplication_id is None else f"{delivered.number:020d}",
         )
-    return Payload(
+    return NotificationPayload(
         payload.FORMAT,
         message.body,
         md5.of_body(message.body.encode()),
@@ -122,4 +129,5 @@ def render(delivered: DeliveredMessage) -> Payload:
         md5.of_attributes(message.attributes) if message.attributes else None,
         publication.deduplication_id,
         publication.trace_header,
+        message_id=publication.message_id,
     )

@@ -22,11 +22,12 @@ from frontend.services import Services
 from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
 from frontend.sns.topics.policies import SERVICE_NAME
+from frontend.sns.topics.subscription_attributes import queue_of
 from frontend.sns.topics.view import SubscriptionView, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
 from metadata_service.store import QueueNotFound
-from metadata_service.topics import is_hidden
+from metadata_service.topics import Subscription, is_hidden
 from telemetry.metrics import Counter, Registry
 
 TURN = 100
@@ -129,6 +130,14 @@ class DeliveryPlanner:
         """The queue with this ARN; None if there is none here."""
         if named.region != self._region or is_hidden(named.name):
             return None
+        return await self._find(named)
+
+    async def hidden_queue(self, subscription: Subscription) -> QueueView | None:
+        """The hidden queue of a subscription; None: it has none, or was deleted."""
+        named = queue_of(subscription)
+        return await self._find(named) if named is not None and is_hidden(named.name) else None
+
+    async def _find(self, named: QueueArn) -> QueueView | None:
         queue = self._metadata.cached(named.account, named.name)
         if queue is None:
             try:
@@ -149,6 +158,10 @@ class DeliveryPlanner:
         self, topic: TopicView, one: SubscriptionView, message: PublishedMessage
     ) -> PlannedDelivery | None:
         raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
+        if is_hidden(one.queue.name):  # all messages fit, and an endpoint of HTTP gets no attributes with a raw one
+            queue = await self._find(one.queue)
+            DELIVERIES.add("dropped" if queue is None else "queued")  # without a queue: it was deleted just now
+            return None if queue is None else PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
         if raw_fits or not one.raw:
             queue = await self.permitted_queue(topic, one.queue)
             if queue is not None and message.size <= queue.message_bytes_max:

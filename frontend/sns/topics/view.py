@@ -45,12 +45,13 @@ class TopicView(msgspec.Struct, frozen=True):
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):
-    """A confirmed subscription of a queue, with its parsed attributes."""
+    """A confirmed subscription, with its parsed attributes."""
 
     subscription: Subscription
     filter: FilterPolicy | None
     raw: bool
     queue: QueueArn
+    """The subscribed queue, or the subscription's hidden queue."""
     dead_letter: QueueArn | None
     """Queue for messages that cannot be delivered."""
 
@@ -101,7 +102,7 @@ class Topics:
         return view
 
     async def subscriptions(self, view: TopicView) -> list[SubscriptionView]:
-        """The topic's confirmed subscriptions of queues."""
+        """The topic's confirmed subscriptions."""
         found = []
         for subscription in await self.client.subscriptions(view.topic):
             if not subscription.pending:
@@ -152,7 +153,7 @@ class Topics:
         if known is not None and known.subscription.version == subscription.version:
             return known
         stored = subscription.attributes
-        queue = arn.parse(subscription.endpoint)
+        queue = subscription_attributes.queue_of(subscription)
         if queue is None:
             return None
         dead_letter = subscription_attributes.dead_letter_arn(stored)

@@ -117,6 +117,8 @@ class RecordingSender:
         return outcomes
 
     async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.confirmations.append({"queue": queue.queue.name, **json.loads(body)})
 
 
