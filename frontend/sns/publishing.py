@@ -24,8 +24,9 @@ from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication,
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol import md5
+from metadata_service.queue_settings import PUSH_URL
 from metadata_service.store import QueueNotFound
-from metadata_service.topics import hidden_queue_name
+from metadata_service.topics import hidden_queue_name, subscription_id_of
 
 
 class NotificationPayload(Payload):
@@ -110,6 +111,8 @@ def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicV
 def render(delivered: DeliveredMessage) -> NotificationPayload:
     """Make the message of a delivered publication.  Raises :class:`msgspec.DecodeError`."""
     publication = decode_publication(delivered.publication)
+    if publication.variants and subscription_id_of(delivered.queue.name) is not None:
+        publication = publication.for_protocol(delivered.queue.attributes[PUSH_URL].partition(":")[0])
     if delivered.raw:
         message = rendering.render_raw(publication)
     else:

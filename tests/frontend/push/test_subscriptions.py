@@ -189,6 +189,17 @@ async def test_raw_messages_have_the_type_of_the_policy_and_no_attributes(topics
     assert call.headers["x-amz-sns-message-id"]
 
 
+async def test_messages_for_each_protocol(topics: _Topics) -> None:
+    await topics.confirmed()
+    for structure in ({"http": "for http"}, {"https": "for https"}, {"sqs": "for queues", "http": 5}):
+        await topics.publish(json.dumps({"default": "for all", **structure}), MessageStructure="json")
+    await until(lambda: len(topics.server.calls) == 3)
+    bodies = [json.loads(call.body) for call in topics.server.calls]
+    assert sorted(body["Message"] for body in bodies) == ["for all", "for all", "for http"]
+    for body in bodies:
+        await topics.verify(body, "Message", "MessageId", "Timestamp", "TopicArn", "Type")
+
+
 async def test_repeated_subscription_makes_the_former_message_obsolete(topics: _Topics) -> None:
     await topics.call("Subscribe", TopicArn=TOPIC, Protocol="http", Endpoint=topics.server.url)
     await topics.subscribe()
