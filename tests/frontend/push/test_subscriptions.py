@@ -19,11 +19,13 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from backend.api import ChangeVisibility, Receive, Unavailable
+from billing.metering.meter import Meter
 from frontend.push import queue_pusher as module
 from frontend.push.capacity import UNITS
 from frontend.push.endpoint import Endpoints
 from frontend.push.queue_pusher import PushContext, QueuePusher
 from frontend.push.subscriptions import SubscriptionRetries
+from frontend.push.usage import count_call
 from frontend.settings import FrontendSettings
 from frontend.sns.messages import signing
 from frontend.sns.topics.delivery_policies import RetryPolicy
@@ -400,6 +402,17 @@ async def test_endpoint_that_is_down_for_an_hour_loses_nothing(topics: _Topics) 
 )
 def test_retries(status_: int | None, attempts: int, seconds: float | None) -> None:
     assert SubscriptionRetries(RetryPolicy()).delay(attempts, status_) == seconds
+
+
+async def test_pushes_to_endpoints_are_no_calls_of_a_consumer(topics: _Topics, tmp_path: Path) -> None:
+    await topics.subscribe()
+    (pusher,) = topics.pushers.values()
+    view = await pusher._view()
+    assert view is not None
+    meter = Meter.start(tmp_path / "usage", "host")
+    count_call(meter, view, "ReceiveMessage", 1)
+    assert not meter.cells_of
+    await meter.close()
 
 
 async def test_hidden_queue_is_no_queue_for_clients(topics: _Topics) -> None:
