@@ -24,6 +24,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def topic_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Server with topics that the tests share; each creates its own."""
+    with Server(tmp_path_factory.mktemp("topics"), {"SNS": "true"}) as server:
+        yield server
+
+
 def walked(command: list[str | Path], environment: dict[str, str], folder: Path | None = None) -> dict[str, Any]:
     """Run a client through all actions; returns its report."""
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WALK_SECONDS)
