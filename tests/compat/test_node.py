@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import pytest
 
 from frontend.sns.protocol.model import SNS_ACTIONS
 from tests.compat.conftest import NODE, walked
-from tests.holdfast.pairs import make_pair
-from tests.servers.server import REGION, Server
+from tests.servers.server import Server
 
 MODULES = {"sqs": ("sdk.mjs", "consumer.mjs"), "sns": ("sns.mjs",)}
 STEPS = [
@@ -24,18 +23,6 @@ STEPS = [
     for name in re.findall(r"^export async function (\w+)", (NODE / module).read_text(), re.M)
 ]
 Outcome = Callable[[str], dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def secure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Server with TLS, because the validators fetch certificates by HTTPS only; also for the name of AWS's host."""
-    folder = tmp_path_factory.mktemp("secure")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    make_pair(names=[f"sns.{REGION}.amazonaws.com"]).write(cert, key)
-    server = Server(folder, {"SNS": "true"})
-    server.secure(cert, key)
-    with server:
-        yield server
 
 
 @pytest.fixture(scope="module")
