@@ -32,7 +32,7 @@ from frontend.sqs.protocol.validation import is_batch_id
 async def publish(context: SnsContext, call: Call, members: Members) -> Members:
     view = await _topic(context, call, _target(members))
     message = publication.read_publication(members, view.rules)
-    publication.check_size(message.size)
+    publication.check_size(message.size, view.rules.size_max)
     call.retry = await context.sender.retry_of(call, view, members)
     subscriptions = await context.topics.subscriptions(view)
     prepared = await _prepared(context, call, view, subscriptions, message, 0)
@@ -49,6 +49,8 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
     view = await _topic(context, call, text)
     entries: list[Members] = members.get("PublishBatchRequestEntries") or []
     _check_entries(entries)
+    if sum(len(entry.get("Message") or "") for entry in entries) > limits.MESSAGE_BYTES_MAX:
+        raise SqsError(BATCH_REQUEST_TOO_LONG)
     for entry in entries:
         publication.check_ordered(entry, view.rules)
     failed: list[Members] = []
@@ -60,6 +62,9 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
             failed.append(_failure(entry["Id"], error))
     if sum(message.size for message in messages.values()) > limits.MESSAGE_BYTES_MAX:
         raise SqsError(BATCH_REQUEST_TOO_LONG)
+    for entry_id in [entry_id for entry_id, one in messages.items() if one.size > view.rules.size_max]:
+        del messages[entry_id]
+        failed.append(_failure(entry_id, invalid_parameter("Message too long")))
     call.retry = await context.sender.retry_of(call, view, members)
     subscriptions = await context.topics.subscriptions(view)
     prepared = [

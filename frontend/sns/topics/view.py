@@ -139,7 +139,9 @@ class Topics:
             topic=topic,
             arn=self.arn(topic.account, topic.name),
             rules=TopicRules(
-                fifo=attributes.is_fifo_topic(stored), content_based=stored.get("ContentBasedDeduplication") == "true"
+                fifo=attributes.is_fifo_topic(stored),
+                content_based=stored.get("ContentBasedDeduplication") == "true",
+                size_max=attributes.message_bytes_max(stored),
             ),
             policy=policies.stored_policy(policy) if policy else None,
             signature_version=stored.get("SignatureVersion", "1"),
