@@ -7,8 +7,10 @@ as those of queues (:mod:`metadata_service.nodes.cached_client`): by at most the
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from metadata_service.nodes.named_cache import NamedCache
 from metadata_service.store import SubscriptionNotFound, TopicExists, TopicNotFound, TopicStore
@@ -17,8 +19,22 @@ from telemetry import caches
 
 PAGE = 500
 """Number of subscriptions that are read at once."""
-SUBSCRIPTIONS_KEPT = 50_000
-"""Maximum number of subscriptions cached, of all topics together."""
+SUBSCRIPTIONS_BYTES_MAX = 64 * 1024 * 1024
+"""Estimated memory of the subscriptions cached, of all topics together; those of one topic stay in any case."""
+_BYTES = 1_000
+"""Memory of a subscription besides its attributes."""
+
+
+class _Subscriptions(NamedTuple):
+    version: int
+    """Version of the topic."""
+    subscriptions: tuple[Subscription, ...]
+    memory_bytes: int
+
+
+def memory_bytes(subscription: Subscription) -> int:
+    """Estimated memory of a subscription's record."""
+    return _BYTES + sum(map(sys.getsizeof, subscription.attributes.values()))
 
 
 class TopicClient(NamedCache[Topic]):
@@ -27,9 +43,9 @@ class TopicClient(NamedCache[Topic]):
     def __init__(self, store: TopicStore, *, limit: int = 10_000) -> None:
         super().__init__("topics", limit)
         self._store = store
-        self._subscriptions: OrderedDict[int, tuple[int, tuple[Subscription, ...]]] = OrderedDict()
-        """Version of the topic and subscriptions, by the topic's id."""
-        self._kept = 0
+        self._subscriptions: OrderedDict[int, _Subscriptions] = OrderedDict()
+        """Subscriptions by the topic's id."""
+        self._bytes = 0
 
     def _id(self, record: Topic) -> int:
         return record.topic_id
@@ -54,9 +70,9 @@ class TopicClient(NamedCache[Topic]):
     async def subscriptions(self, topic: Topic) -> tuple[Subscription, ...]:
         """All subscriptions of a topic, as they were in this version of it or later, ordered by id."""
         cached = self._subscriptions.get(topic.topic_id)
-        if cached is not None and cached[0] >= topic.version:
+        if cached is not None and cached.version >= topic.version:
             self._subscriptions.move_to_end(topic.topic_id)
-            return cached[1]
+            return cached.subscriptions
         found: list[Subscription] = []
         if topic.subscriptions:
             page = await self._store.topic_subscriptions(topic.topic_id, limit=PAGE)
@@ -71,17 +87,18 @@ class TopicClient(NamedCache[Topic]):
     def _keep(self, topic: Topic, subscriptions: tuple[Subscription, ...]) -> None:
         known = self._subscriptions.get(topic.topic_id)
         if known is not None:
-            if known[0] > topic.version:
+            if known.version > topic.version:
                 return
-            self._kept -= len(known[1])
-        self._subscriptions[topic.topic_id] = (topic.version, subscriptions)
+            self._bytes -= known.memory_bytes
+        kept = _Subscriptions(topic.version, subscriptions, sum(map(memory_bytes, subscriptions)))
+        self._subscriptions[topic.topic_id] = kept
         self._subscriptions.move_to_end(topic.topic_id)
-        self._kept += len(subscriptions)
+        self._bytes += kept.memory_bytes
         while len(self._subscriptions) > self._limit or (
-            self._kept > SUBSCRIPTIONS_KEPT and len(self._subscriptions) > 1
+            self._bytes > SUBSCRIPTIONS_BYTES_MAX and len(self._subscriptions) > 1
         ):
-            _, (_, dropped) = self._subscriptions.popitem(last=False)
-            self._kept -= len(dropped)
+            _, dropped = self._subscriptions.popitem(last=False)
+            self._bytes -= dropped.memory_bytes
 
     async def list_subscriptions(self, topic: Topic, *, after: bytes = b"", limit: int) -> list[Subscription]:
         """Delegate to :meth:`TopicStore.topic_subscriptions`."""

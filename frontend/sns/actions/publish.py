@@ -22,8 +22,9 @@ from frontend.sns.protocol.errors import (
     invalid_parameter,
     missing_parameter,
 )
+from frontend.sns.topics.audiences import TopicAudience
 from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication, PublicationOutcome
-from frontend.sns.topics.view import SubscriptionView, TopicView
+from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import is_batch_id
@@ -34,8 +35,8 @@ async def publish(context: SnsContext, call: Call, members: Members) -> Members:
     message = publication.read_publication(members, view.rules)
     publication.check_size(message.size)
     call.retry = await context.sender.retry_of(call, view, members)
-    subscriptions = await context.topics.subscriptions(view)
-    prepared = await _prepared(context, call, view, subscriptions, message, 0)
+    audience = await context.topics.audience(view)
+    prepared = await _prepared(context, call, view, audience, message, 0)
     (outcome,) = await context.sender.publish(call, view, [prepared])
     if isinstance(outcome, Exception):
         raise outcome
@@ -61,9 +62,9 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
     if sum(message.size for message in messages.values()) > limits.MESSAGE_BYTES_MAX:
         raise SqsError(BATCH_REQUEST_TOO_LONG)
     call.retry = await context.sender.retry_of(call, view, members)
-    subscriptions = await context.topics.subscriptions(view)
+    audience = await context.topics.audience(view)
     prepared = [
-        await _prepared(context, call, view, subscriptions, message, place)
+        await _prepared(context, call, view, audience, message, place)
         for place, message in enumerate(messages.values())
     ]
     outcomes = await context.sender.publish(call, view, prepared) if prepared else ()
@@ -116,12 +117,12 @@ async def _prepared(
     context: SnsContext,
     call: Call,
     view: TopicView,
-    subscriptions: Sequence[SubscriptionView],
+    audience: TopicAudience,
     message: PublishedMessage,
     place: int,
 ) -> PreparedPublication:
     """``place``: that of the publication among those of the call that are stored."""
-    deliveries = await context.planner.plan(view, subscriptions, message)
+    deliveries = await context.planner.plan(view, audience, message)
     deduplication = ""
     if view.fifo:
         deduplication = message.deduplication or sha256(message.message.encode()).hexdigest()

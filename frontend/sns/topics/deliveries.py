@@ -19,10 +19,11 @@ from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
 from frontend.services import Services
-from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
+from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
 from frontend.sns.topics.policies import SERVICE_NAME
-from frontend.sns.topics.view import SubscriptionView, TopicView
+from frontend.sns.topics.selection import SubscriptionSelector
+from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
 from metadata_service.store import QueueNotFound
@@ -30,7 +31,7 @@ from metadata_service.topics import is_hidden
 from telemetry.metrics import Counter, Registry
 
 TURN = 100
-"""Number of subscriptions that are evaluated before other calls get their turn."""
+"""Number of deliveries that are decided before other calls get their turn."""
 
 DELIVERIES = Counter(
     "holdfast_topic_deliveries_total",
@@ -104,18 +105,17 @@ class DeliveryPlanner:
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
+        self._selector = SubscriptionSelector()
 
     async def plan(
-        self, topic: TopicView, subscriptions: Sequence[SubscriptionView], message: PublishedMessage
+        self, topic: TopicView, audience: TopicAudience, message: PublishedMessage
     ) -> tuple[PlannedDelivery, ...]:
-        """The deliveries of a publication to a topic with these subscriptions."""
-        filtered = FilterMessage(message.attributes, message.message)
+        """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
         found: list[PlannedDelivery] = []
-        for count, one in enumerate(subscriptions, 1):
-            if one.filter is None or one.filter.matches(filtered):
-                delivery = await self._delivery(topic, one, message)
-                if delivery is not None:
-                    found.append(delivery)
+        for count, one in enumerate(await self._selector.select(audience, message), 1):
+            delivery = await self._delivery(topic, one, message)
+            if delivery is not None:
+                found.append(delivery)
             if count % TURN == 0:
                 await asyncio.sleep(0)
         return tuple(found)

@@ -28,8 +28,8 @@ def new_topic(name: str = "news") -> NewTopic:
     return NewTopic(ACCOUNT, name, {}, {}, 0, {})
 
 
-async def subscribe(client: TopicClient, topic: Topic, endpoint: str) -> Subscription:
-    new = NewSubscription(topic.topic_id, ACCOUNT, "sqs", endpoint, {}, 0)
+async def subscribe(client: TopicClient, topic: Topic, endpoint: str, policy: str = "{}") -> Subscription:
+    new = NewSubscription(topic.topic_id, ACCOUNT, "sqs", endpoint, {"FilterPolicy": policy}, 0)
     return await client.create_subscription(topic, new)
 
 
@@ -77,18 +77,18 @@ async def test_subscriptions_are_cached_with_the_version_of_their_topic(
     assert await client.subscriptions(known) is now, "an older version of the topic gets the newer subscriptions"
 
 
-async def test_the_number_of_cached_subscriptions_is_limited(
+async def test_the_memory_of_cached_subscriptions_is_limited(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached_topics, "SUBSCRIPTIONS_KEPT", 4)
+    monkeypatch.setattr(cached_topics, "SUBSCRIPTIONS_BYTES_MAX", 40_000)
     client = TopicClient(store.topics)
     topics = [await client.create(new_topic(name)) for name in ("a", "b", "c")]
     for topic in topics:
         for number in range(3):
-            await subscribe(client, topic, f"arn:{number}")
+            await subscribe(client, topic, f"arn:{number}", " " * 10_000)
     known = [await client.get(ACCOUNT, topic.name) for topic in topics]
     first, last = await client.subscriptions(known[0]), await client.subscriptions(known[2])
-    assert await client.subscriptions(known[2]) is last
+    assert await client.subscriptions(known[2]) is last, "those of one topic stay, whatever their size"
     again = await client.subscriptions(known[0])
     assert again is not first
     assert again == first
