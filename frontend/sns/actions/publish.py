@@ -11,6 +11,7 @@ from frontend.request.request import Call, Members
 from frontend.sns.actions.context import SnsContext
 from frontend.sns.messages import publication, rendering
 from frontend.sns.messages.publication import PUBLICATION_FORMAT, PublicationContent, PublishedMessage
+from frontend.sns.messages.random_ids import RandomIds
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import (
     BATCH_ENTRY_IDS_NOT_DISTINCT,
@@ -28,6 +29,8 @@ from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import is_batch_id
+
+_random_id = RandomIds()
 
 
 async def publish(context: SnsContext, call: Call, members: Members) -> Members:
@@ -148,7 +151,7 @@ async def _prepared(
 def _message_id(call: Call, place: int) -> str:
     """The id of a publication: random, or for a call with a token that of each of its repetitions."""
     if call.retry is None:
-        return str(uuid.uuid4())
+        return _random_id()
     return str(uuid.UUID(bytes=blake2b(call.retry.of(place), digest_size=16).digest(), version=4))
 
 

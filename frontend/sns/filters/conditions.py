@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from frontend.sns.filters.key_values import SMALL_TEXT_MAX, KeyValues, address_value
 from frontend.sns.filters.values import Literal, Value
-from frontend.sns.filters.work import CHARACTERS_PER_STEP, LOOKUPS_PER_STEP, WorkCounter
+from frontend.sns.filters.work import CHARACTERS_PER_STEP, LOOKUPS_PER_STEP, TooMuchWork, WorkCounter
 
 _SEARCH_CHARACTERS = 4_096
 """Comparisons of characters in the time of a step, when a part of a wildcard is searched."""
@@ -385,10 +385,12 @@ class KeyCondition:
         if not values.small:
             return self._holds_by_index(values, work)
         found = values.values
-        if not self.exact.isdisjoint(found):
+        if self.exact and not self.exact.isdisjoint(found):
             return True
         if self._matches:
-            work.add(self._steps_max * len(found))
+            work.steps += self._steps_max * len(found)
+            if work.steps > work.limit:
+                raise TooMuchWork
             for matches in self._matches:
                 for value in found:
                     if matches(value):

@@ -21,46 +21,41 @@ bodies are read in the thread, and not many at once."""
 class FilterMessage:
     """One published message.  Its attributes and its body are read when a policy needs them, once for all policies."""
 
-    __slots__ = ("_attributes", "_body_text", "_given", "_leaves", "_paths", "_values", "has_body", "work")
+    __slots__ = ("_attributes", "_body_text", "_given", "_leaves", "_paths", "_values", "work")
 
     def __init__(self, attributes: Sequence[Attribute], body: str, paths: PathTree) -> None:
         """``paths``: those of all policies that are to be evaluated."""
         self._given = attributes
-        self._body_text = body
+        self._body_text: str | None = body
         self._paths = paths
         self._attributes: dict[str, KeyValues] | None = None
         self._leaves: dict[str, Leaves] = {}
         self._values: dict[str, KeyValues] | None = None
-        self.has_body = False
-        """True if the body is an object in JSON that is not empty, once :meth:`body_values` has read it."""
         self.work = WorkCounter()
         """The work for the message so far."""
 
-    @property
-    def has_attributes(self) -> bool:
-        """True if the message has an attribute, of any type."""
-        return len(self._given) > 0
-
-    def attribute_values(self) -> dict[str, KeyValues]:
-        """Values of the attributes by their names.  Raises :class:`TooMuchWork`."""
+    def attribute_values(self) -> dict[str, KeyValues] | None:
+        """Values of the attributes by their names; None: there are no attributes, of any type.  Raises
+        :class:`TooMuchWork`."""
         found = self._attributes
-        if found is None:
+        if found is None and self._given:
             self.work.add(1 + sum(len(value) for _, _, value in self._given) // 4)
             values = attribute_values(self._given)
             found = self._attributes = {name: KeyValues(every) for name, every in values.items() if every}
         return found
 
-    def body_values(self) -> dict[str, KeyValues]:
-        """The scalars of the body by the texts of paths.  Raises :class:`TooMuchWork`."""
-        found = self._values
-        if found is None:
-            self.work.add(1 + len(self._body_text) // CHARACTERS_PARSED_PER_STEP)
-            body = _parsed(self._body_text)
-            self._leaves = {} if body is None else self._paths.leaves(body, self.work)
-            found = self._values = {text: KeyValues(one.values) for text, one in self._leaves.items()}
-            self.has_body = body is not None
-            self._body_text = ""
-        return found
+    def body_values(self) -> dict[str, KeyValues] | None:
+        """The scalars of the body by the texts of paths; None: it is no object in JSON with a member.  Raises
+        :class:`TooMuchWork`."""
+        text = self._body_text
+        if text is not None:
+            self.work.add(1 + len(text) // CHARACTERS_PARSED_PER_STEP)
+            body = _parsed(text)
+            if body is not None:
+                self._leaves = self._paths.leaves(body, self.work)
+                self._values = {text: KeyValues(one.values) for text, one in self._leaves.items()}
+            self._body_text = None
+        return self._values
 
     def leaves(self, path: str) -> Leaves:
         """The scalars at a path that has some, with their places."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from frontend.sns.filters.body_paths import BodyPath, Place
 from frontend.sns.filters.conditions import KeyCondition
 from frontend.sns.filters.consistency import match_together
+from frontend.sns.filters.key_values import KeyValues
 from frontend.sns.filters.message import FilterMessage
 
 Branch = tuple[tuple[BodyPath, KeyCondition], ...]
@@ -42,22 +43,17 @@ class FilterPolicy:
     def matches(self, message: FilterMessage) -> bool:
         """True if the subscription gets the message.  Raises :class:`TooMuchWork`, after which it can be called
         again."""
-        work = message.work
-        work.add(1)
-        if self.on_body:
-            values = message.body_values()
-            if not message.has_body:
-                return False
-        elif message.has_attributes:
-            values = message.attribute_values()
-        else:
+        work, on_body = message.work, self.on_body
+        values = message.body_values() if on_body else message.attribute_values()
+        work.steps += 1
+        if values is None:
             return False
         for steps in self._steps:
             for name, holds, _ in steps:
                 if not holds(values.get(name), work):
                     break
             else:
-                if len(steps) == 1 or not self.on_body or _hold_together(steps, message):
+                if len(steps) == 1 or not on_body or _hold_together(steps, values, message):
                     return True
         return False
 
@@ -67,9 +63,11 @@ def _cheapest_first(branch: Branch) -> Branch:
     return tuple(sorted(branch, key=lambda one: len(one[1].matchers)))
 
 
-def _hold_together(steps: Sequence[tuple[str, object, KeyCondition]], message: FilterMessage) -> bool:
+def _hold_together(
+    steps: Sequence[tuple[str, object, KeyCondition]], values: dict[str, KeyValues], message: FilterMessage
+) -> bool:
     """True if conditions that hold one by one hold without two different elements of one array."""
-    values, work = message.body_values(), message.work
+    work = message.work
     in_arrays = [(name, condition) for name, _, condition in steps if name in values and message.leaves(name).in_array]
     if len(in_arrays) < 2:
         return True

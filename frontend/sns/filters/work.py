@@ -20,19 +20,20 @@ class TooMuchWork(Exception):
 class WorkCounter:
     """A counter of steps, each of about 0.3 microseconds of CPU: a matcher's call for one value, or as much."""
 
-    __slots__ = ("_limit", "steps")
+    __slots__ = ("limit", "steps")
 
     def __init__(self) -> None:
         self.steps = 0
         """Steps so far."""
-        self._limit = STEPS_MAX
+        self.limit = STEPS_MAX
+        """Number of steps that are allowed."""
 
     def allow(self, steps: int) -> None:
         """Allow so many more steps, within those of the publication."""
-        self._limit = min(self.steps + steps, STEPS_MAX)
+        self.limit = min(self.steps + steps, STEPS_MAX)
 
     def add(self, steps: int) -> None:
         """Count steps that are about to be made.  Raises :class:`TooMuchWork`."""
         self.steps += steps
-        if self.steps > self._limit:
+        if self.steps > self.limit:
             raise TooMuchWork

@@ -46,7 +46,10 @@ class TopicAudience(msgspec.Struct, frozen=True):
 
     records: Sequence[Subscription]
     """All subscriptions that it was made of."""
-    subscriptions: tuple[SubscriptionView, ...]
+    unfiltered: tuple[SubscriptionView, ...]
+    """Those without a filter policy."""
+    filtered: tuple[tuple[FilterPolicy, tuple[SubscriptionView, ...]], ...]
+    """The others, by their policies."""
     paths: PathTree
     """Paths of all filter policies in bodies."""
     memory_bytes: int
@@ -102,28 +105,36 @@ class AudienceCache:
             self._bytes -= dropped.memory_bytes
 
     async def _make(self, records: Sequence[Subscription]) -> TopicAudience:
-        views: list[SubscriptionView] = []
+        unfiltered: list[SubscriptionView] = []
+        filtered: dict[FilterPolicy, list[SubscriptionView]] = {}
         paths, memory, steps = PathTree(), 0, 0
-        policies: set[FilterPolicy] = set()
         for record in records:
             memory += memory_bytes(record) + _VIEW_BYTES
-            if record.pending:
-                continue
-            view = self._view(record)
+            view = None if record.pending else self._view(record)
             if view is None:
                 continue
-            views.append(view)
+            policy = view.filter
             steps += 1
-            if view.filter is not None and view.filter not in policies:
-                policies.add(view.filter)
-                memory += view.filter.memory_bytes
-                steps += view.filter.memory_bytes // 1024
-                if view.filter.on_body:
-                    paths.add(view.filter.paths)
+            if policy is None:
+                unfiltered.append(view)
+            elif policy in filtered:
+                filtered[policy].append(view)
+            else:
+                filtered[policy] = [view]
+                memory += policy.memory_bytes
+                steps += policy.memory_bytes // 1024
+                if policy.on_body:
+                    paths.add(policy.paths)
             if steps >= TURN_STEPS:
                 steps = 0
                 await asyncio.sleep(0)
-        return TopicAudience(records, tuple(views), paths, memory + _PATH_BYTES * paths.size)
+        return TopicAudience(
+            records=records,
+            unfiltered=tuple(unfiltered),
+            filtered=tuple((policy, tuple(views)) for policy, views in filtered.items()),
+            paths=paths,
+            memory_bytes=memory + _PATH_BYTES * paths.size,
+        )
 
     def _view(self, subscription: Subscription) -> SubscriptionView | None:
         """The view of a subscription; None if it cannot be delivered to, as one of another release."""
