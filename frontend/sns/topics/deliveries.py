@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -19,18 +20,21 @@ from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
 from frontend.services import Services
-from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
+from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
 from frontend.sns.topics.policies import SERVICE_NAME
-from frontend.sns.topics.view import SubscriptionView, TopicView
+from frontend.sns.topics.selection import SubscriptionSelector
+from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
-from metadata_service.store import QueueNotFound
 from metadata_service.topics import is_hidden
 from telemetry.metrics import Counter, Registry
 
 TURN = 100
-"""Number of subscriptions that are evaluated before other calls get their turn."""
+"""Number of deliveries that are decided before other calls get their turn."""
+
+READS = 20
+"""Number of subscriptions whose queues are read at the same time, where they are not cached."""
 
 DELIVERIES = Counter(
     "holdfast_topic_deliveries_total",
@@ -40,6 +44,10 @@ DELIVERIES = Counter(
     series_max=4,
 )
 _SNS = ServicePrincipal(SERVICE_NAME)
+
+
+class _NotCached(Exception):
+    """A queue has to be read from the store."""
 
 
 class PlannedDelivery(msgspec.Struct, frozen=True):
@@ -104,21 +112,29 @@ class DeliveryPlanner:
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
+        self._selector = SubscriptionSelector()
 
     async def plan(
-        self, topic: TopicView, subscriptions: Sequence[SubscriptionView], message: PublishedMessage
+        self, topic: TopicView, audience: TopicAudience, message: PublishedMessage
     ) -> tuple[PlannedDelivery, ...]:
-        """The deliveries of a publication to a topic with these subscriptions."""
-        filtered = FilterMessage(message.attributes, message.message)
-        found: list[PlannedDelivery] = []
-        for count, one in enumerate(subscriptions, 1):
-            if one.filter is None or one.filter.matches(filtered):
-                delivery = await self._delivery(topic, one, message)
-                if delivery is not None:
-                    found.append(delivery)
-            if count % TURN == 0:
+        """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
+        planned: list[PlannedDelivery | None] = []
+        unread: list[tuple[int, SubscriptionView]] = []
+        facts = self._facts(topic)
+        for place, one in enumerate(await self._selector.select(audience, message)):
+            try:
+                planned.append(self._delivery(one, message, facts, self._known_queue))
+            except _NotCached:
+                planned.append(None)
+                unread.append((place, one))
+            if place % TURN == TURN - 1:
                 await asyncio.sleep(0)
-        return tuple(found)
+        for start in range(0, len(unread), READS):
+            some = unread[start : start + READS]
+            read = await asyncio.gather(*(self._queues_of(one) for _, one in some))
+            for (place, one), queues in zip(some, read, strict=True):
+                planned[place] = self._delivery(one, message, facts, queues.get)
+        return tuple(one for one in planned if one is not None)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -129,41 +145,55 @@ class DeliveryPlanner:
         """The queue with this ARN; None if there is none here."""
         if named.region != self._region or is_hidden(named.name):
             return None
+        queue = await self._metadata.find(named.account, named.name)
+        return None if queue is None else self._queues.view(queue)
+
+    def _known_queue(self, named: QueueArn) -> QueueView | None:
+        """The queue with this ARN; None if there is none here.  Raises :class:`_NotCached`."""
+        if named.region != self._region or is_hidden(named.name):
+            return None
         queue = self._metadata.cached(named.account, named.name)
-        if queue is None:
-            try:
-                queue = await self._metadata.get(named.account, named.name)
-            except QueueNotFound:
-                return None
-        return self._queues.view(queue)
+        if queue is not None:
+            return self._queues.view(queue)
+        if self._metadata.known_absent(named.account, named.name):
+            return None
+        raise _NotCached
+
+    async def _queues_of(self, one: SubscriptionView) -> dict[QueueArn, QueueView | None]:
+        """The queues that a subscription's messages may go to, as far as they exist."""
+        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
+        return {named: await self.queue(named) for named in names}
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
-        policy = queue.policy
-        if policy is None:
-            return False
-        facts = self._facts(topic, queue.queue.account)
-        return policy.decide(_SNS, "SendMessage", queue.arn, facts) is Decision.ALLOWED
+        return _lets_in(queue, self._facts(topic))
 
-    async def _delivery(
-        self, topic: TopicView, one: SubscriptionView, message: PublishedMessage
+    def _delivery(
+        self,
+        one: SubscriptionView,
+        message: PublishedMessage,
+        facts: Callable[[str], Callable[[str], str | None]],
+        find: Callable[[QueueArn], QueueView | None],
     ) -> PlannedDelivery | None:
+        """The delivery for a subscription; None: the message is dropped."""
         raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
         if raw_fits or not one.raw:
-            queue = await self.permitted_queue(topic, one.queue)
-            if queue is not None and message.size <= queue.message_bytes_max:
+            queue = find(one.queue)
+            if queue is not None and message.size <= queue.message_bytes_max and _lets_in(queue, facts):
                 DELIVERIES.add("queued")
                 return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
         if one.dead_letter is not None:
-            queue = await self.permitted_queue(topic, one.dead_letter)
-            if queue is not None and message.size <= queue.message_bytes_max:
+            queue = find(one.dead_letter)
+            if queue is not None and message.size <= queue.message_bytes_max and _lets_in(queue, facts):
                 DELIVERIES.add("dead_letter")
                 return PlannedDelivery(queue, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
         DELIVERIES.add("dropped")
         return None
 
-    def _facts(self, topic: TopicView, account: str) -> Callable[[str], str | None]:
-        def facts(key: str) -> str | None:
+    def _facts(self, topic: TopicView) -> Callable[[str], Callable[[str], str | None]]:
+        """The facts for the policies of queues, by the account of the queue."""
+
+        def facts(account: str, key: str) -> str | None:
             match key:
                 case "aws:sourcearn":
                     return str(topic.arn)
@@ -183,7 +213,14 @@ class DeliveryPlanner:
                     return account
             return None
 
-        return facts
+        return lambda account: partial(facts, account)
+
+
+def _lets_in(queue: QueueView, facts: Callable[[str], Callable[[str], str | None]]) -> bool:
+    policy = queue.policy
+    if policy is None:
+        return False
+    return policy.decide(_SNS, "SendMessage", queue.arn, facts(queue.queue.account)) is Decision.ALLOWED
 
 
 def register(registry: Registry) -> None:
