@@ -375,6 +375,35 @@ class Counters(msgspec.Struct, array_like=True):
     """Bytes of all payloads.  A message in transfer counts here until its destination has it."""
 
 
+class NotificationCounts(msgspec.Struct, array_like=True):
+    """Counts of a topic's publications, and of the notifications to its subscriptions, by outcome."""
+
+    published: int = 0
+    published_bytes: int = 0
+    """Bytes of their messages and attributes, as they were given."""
+    delivered: int = 0
+    """Notifications that were handed on to queues, or that endpoints have confirmed."""
+    failed: int = 0
+    """Notifications that could not be delivered, and will not be tried again."""
+    filtered_by_attributes: int = 0
+    """Notifications that filter policies on attributes have rejected, also of messages without any."""
+    filtered_without_attributes: int = 0
+    """Those of messages without any attribute."""
+    filtered_by_body: int = 0
+    """Notifications that filter policies on bodies have rejected, also of messages whose body is no JSON object."""
+    filtered_invalid_body: int = 0
+    """Those of messages whose body is no JSON object."""
+    redriven: int = 0
+    """Failed notifications that went to a dead-letter queue."""
+    redrive_failed: int = 0
+    """Failed notifications that could not go to the dead-letter queue of their subscription."""
+
+    def add(self, more: NotificationCounts) -> None:
+        """Add other counts."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+
 class Measures(msgspec.Struct, array_like=True):
     """Statistics of a partition, for the queue's owner.
 
@@ -419,6 +448,8 @@ class Measures(msgspec.Struct, array_like=True):
     """Deliveries given up since the partition exists: their publication was older than the retention, or unreadable.
     Those to deleted queues do not count.
     """
+    notifications: NotificationCounts | None = None
+    """Counts of a topic; None: the queue is not a topic's, or none were reported since ``since_ms``."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):
@@ -824,6 +855,13 @@ class QueueMeasures(PartitionCommand[list[Measures]]):
     """Return the partition's statistics, as a list because a queue may have several partitions."""
 
     KIND: ClassVar[int] = 53
+
+
+class CountNotifications(PartitionCommand[None]):
+    """Add to the counts of a topic, whose queue this is.  They are statistics, and not durable."""
+
+    KIND: ClassVar[int] = 56
+    counts: NotificationCounts
 
 
 class AccountMeasures(AccountCommand[list[Measures]]):

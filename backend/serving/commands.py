@@ -26,6 +26,7 @@ from backend.api import (
     Configure,
     Counters,
     CountMessages,
+    CountNotifications,
     Delete,
     Drop,
     Forget,
@@ -36,6 +37,7 @@ from backend.api import (
     MapStale,
     Measures,
     MoveTask,
+    NotificationCounts,
     PartitionDamaged,
     PartitionGone,
     PartitionOpening,
@@ -147,6 +149,7 @@ class CommandHandlers:
             AccountBytes: self.account_bytes,
             QueueMeasures: self.queue_measures,
             AccountMeasures: self.account_measures,
+            CountNotifications: self.count_notifications,
             PeekMessages: self.peek,
             StartMove: self.start_move,
             ListMoves: self.list_moves,
@@ -544,6 +547,12 @@ class CommandHandlers:
 
     async def account_measures(self, command: AccountMeasures) -> list[Measures]:
         return await measured_of(self._partitions, command)
+
+    async def count_notifications(self, command: CountNotifications) -> None:
+        partition = self._find(command.target)
+        if partition.notifications is None:
+            partition.notifications = NotificationCounts()
+        partition.notifications.add(command.counts)
 
     async def peek(self, command: PeekMessages) -> list[Peeked]:
         partition = self._find(command.target)

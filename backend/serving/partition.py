@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from backend.api import (
     MapStale,
+    NotificationCounts,
     NotOwner,
     PartitionGone,
     PartitionSettings,
@@ -50,6 +51,7 @@ class OpenPartition:
         "loading",
         "mean_bytes",
         "move_worker",
+        "notifications",
         "queue",
         "received",
         "recorded_byte_ms",
@@ -99,6 +101,7 @@ class OpenPartition:
         """Start of the counts below (:class:`~backend.api.Measures` defines them)."""
         self.sent = self.sent_bytes = self.deduplicated = 0
         self.received = self.empty_receives = self.deleted = 0
+        self.notifications: NotificationCounts | None = None
         self.transfer_task: asyncio.Task[None] | None = None
         self.transfer_round: asyncio.Future[tuple[int, bool]] | None = None
         """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for

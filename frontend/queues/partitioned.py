@@ -27,6 +27,7 @@ from backend.api import (
     ChangeVisibility,
     Counters,
     CountMessages,
+    CountNotifications,
     Delete,
     HandleOutcome,
     ListMoves,
@@ -103,6 +104,7 @@ class PartitionedCalls:
             ChangeVisibility: self.change_visibility,
             CountMessages: self.count_messages,
             QueueMeasures: self.queue_measures,
+            CountNotifications: self.count_notifications,
             Purge: self.purge,
             PeekMessages: self.peek_messages,
             StartMove: self.start_move,
@@ -346,6 +348,9 @@ class PartitionedCalls:
 
     async def queue_measures(self, view: QueueView, command: QueueMeasures) -> list[Measures]:
         return [one for part in await self._each(view, command) for one in part]
+
+    async def count_notifications(self, view: QueueView, command: CountNotifications) -> None:
+        await self._at(view, lambda now: now.open_parts[0], command)
 
     async def purge(self, view: QueueView, command: Purge) -> None:
         await self._each(view, command)

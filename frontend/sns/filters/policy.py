@@ -15,17 +15,18 @@ Branch = tuple[tuple[BodyPath, KeyCondition], ...]
 class FilterPolicy:
     """A policy: alternatives, each with conditions on keys.  A message without any key matches none."""
 
-    __slots__ = ("_branches", "_on_body", "_steps")
+    __slots__ = ("_branches", "_steps", "on_body")
 
     def __init__(self, branches: Sequence[Branch], *, on_body: bool) -> None:
-        self._on_body = on_body
+        self.on_body = on_body
+        """True if the conditions are on the message's body, false if on its attributes."""
         self._branches = tuple(map(_cheapest_first, branches))
         self._steps = tuple(tuple((path.text, path, one.holds) for path, one in branch) for branch in self._branches)
         """Path and function of each condition, laid out for :meth:`matches`."""
 
     def matches(self, message: FilterMessage) -> bool:
         """True if the subscription gets the message."""
-        if self._on_body:
+        if self.on_body:
             return self._matches_body(message)
         if not message.has_attributes:
             return False

@@ -18,27 +18,21 @@ from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
+from frontend.request.throttle import Throttle
 from frontend.services import Services
 from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
+from frontend.sns.topics.outcomes import DecidedOutcomes, Failure
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import SubscriptionView, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
 from metadata_service.store import QueueNotFound
 from metadata_service.topics import is_hidden
-from telemetry.metrics import Counter, Registry
 
 TURN = 100
 """Number of subscriptions that are evaluated before other calls get their turn."""
 
-DELIVERIES = Counter(
-    "holdfast_topic_deliveries_total",
-    "Deliveries of publications that were decided, by outcome: queued; or, for what could not be delivered, "
-    "dead_letter (to the subscription's dead-letter queue) or dropped.",
-    labels=("outcome",),
-    series_max=4,
-)
 _SNS = ServicePrincipal(SERVICE_NAME)
 
 
@@ -64,6 +58,15 @@ class PreparedPublication(msgspec.Struct, frozen=True):
     """Deduplication id of a publication to a FIFO topic, given or computed of its message; otherwise empty."""
     size: int
     """Bytes that count towards limits."""
+    outcomes: DecidedOutcomes
+    """What else was decided of its deliveries."""
+
+
+class DeliveryPlan(NamedTuple):
+    """The deliveries of a publication, and what else was decided of them."""
+
+    deliveries: tuple[PlannedDelivery, ...]
+    outcomes: DecidedOutcomes
 
 
 class PublicationOutcome(NamedTuple):
@@ -73,6 +76,8 @@ class PublicationOutcome(NamedTuple):
     """Id of the publication, also of one that was not stored because its deduplication id was seen."""
     sequence_number: str | None
     """20 digits, for FIFO topics."""
+    repeated: bool = False
+    """True if it was stored before, by the same call or with its deduplication id, and is not stored again."""
 
 
 class PublicationSender(Protocol):
@@ -99,26 +104,35 @@ class PublicationSender(Protocol):
 class DeliveryPlanner:
     """Decides the deliveries of publications."""
 
-    def __init__(self, services: Services, queues: Queues) -> None:
+    def __init__(self, services: Services, queues: Queues, throttle: Throttle) -> None:
         self._metadata = services.metadata
+        self._tenants = services.credentials.tenants
+        self._throttle = throttle
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
 
     async def plan(
         self, topic: TopicView, subscriptions: Sequence[SubscriptionView], message: PublishedMessage
-    ) -> tuple[PlannedDelivery, ...]:
+    ) -> DeliveryPlan:
         """The deliveries of a publication to a topic with these subscriptions."""
         filtered = FilterMessage(message.attributes, message.message)
+        outcomes = DecidedOutcomes()
         found: list[PlannedDelivery] = []
         for count, one in enumerate(subscriptions, 1):
             if one.filter is None or one.filter.matches(filtered):
-                delivery = await self._delivery(topic, one, message)
+                delivery = await self._delivery(topic, one, message, outcomes)
                 if delivery is not None:
                     found.append(delivery)
+            elif one.filter.on_body:
+                outcomes.filtered_by_body += 1
+                outcomes.filtered_invalid_body += not filtered.body()
+            else:
+                outcomes.filtered_by_attributes += 1
+                outcomes.filtered_without_attributes += not filtered.has_attributes
             if count % TURN == 0:
                 await asyncio.sleep(0)
-        return tuple(found)
+        return DeliveryPlan(tuple(found), outcomes)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -146,21 +160,42 @@ class DeliveryPlanner:
         return policy.decide(_SNS, "SendMessage", queue.arn, facts) is Decision.ALLOWED
 
     async def _delivery(
-        self, topic: TopicView, one: SubscriptionView, message: PublishedMessage
+        self, topic: TopicView, one: SubscriptionView, message: PublishedMessage, outcomes: DecidedOutcomes
     ) -> PlannedDelivery | None:
+        """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped."""
         raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
+        failure = Failure.TOO_MANY_ATTRIBUTES
         if raw_fits or not one.raw:
-            queue = await self.permitted_queue(topic, one.queue)
-            if queue is not None and message.size <= queue.message_bytes_max:
-                DELIVERIES.add("queued")
-                return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
-        if one.dead_letter is not None:
-            queue = await self.permitted_queue(topic, one.dead_letter)
-            if queue is not None and message.size <= queue.message_bytes_max:
-                DELIVERIES.add("dead_letter")
-                return PlannedDelivery(queue, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
-        DELIVERIES.add("dropped")
-        return None
+            found = await self._open_queue(topic, one.queue, message)
+            if not isinstance(found, Failure):
+                return PlannedDelivery(found, one.subscription.subscription_id, one.raw)
+            failure = found
+        outcomes.failures[failure] = outcomes.failures.get(failure, 0) + 1
+        if one.dead_letter is None:
+            return None
+        found = await self._open_queue(topic, one.dead_letter, message)
+        if isinstance(found, Failure):
+            outcomes.redrive_failed += 1
+            return None
+        outcomes.redriven += 1
+        return PlannedDelivery(found, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
+
+    async def _open_queue(self, topic: TopicView, named: QueueArn, message: PublishedMessage) -> QueueView | Failure:
+        """The queue with this ARN if it takes the message."""
+        queue = await self.queue(named)
+        if queue is None:
+            return Failure.ABSENT
+        if not self.lets_in(topic, queue):
+            return Failure.DENIED
+        if message.size > queue.message_bytes_max:
+            return Failure.TOO_LARGE
+        account = queue.queue.account
+        if account == topic.topic.account:
+            return queue  # its state and its quota were checked when the publication was let in
+        tenant = self._tenants.cached(account) or await self._tenants.find(account)
+        if tenant is None or tenant.state != "active":
+            return Failure.SUSPENDED
+        return queue if await self._throttle.may_store(tenant) else Failure.OVER_QUOTA
 
     def _facts(self, topic: TopicView, account: str) -> Callable[[str], str | None]:
         def facts(key: str) -> str | None:
@@ -184,8 +219,3 @@ class DeliveryPlanner:
             return None
 
         return facts
-
-
-def register(registry: Registry) -> None:
-    """Register the metrics of deliveries."""
-    registry.add(DELIVERIES)

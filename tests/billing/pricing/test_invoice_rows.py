@@ -64,7 +64,9 @@ def per_of(meter: str) -> int:
     """Units of measurement that a price of this meter is for."""
     if meter in STORAGE_METERS:
         return GB_MONTH
-    return {**dict.fromkeys(BYTES_METERS, 10**9), "deliveries_http": 10**5}.get(meter, 10**6)
+    if meter in BYTES_METERS:
+        return 10**9
+    return 10**5 if meter == "deliveries_http" else 10**6
 
 
 @pytest.mark.parametrize("units", [1, 64, 999_999, 123_456_789_123, 10**18 + 7])
