@@ -867,8 +867,8 @@ class CountNotifications(PartitionCommand[None]):
 class AccountMeasures(AccountCommand[list[Measures]]):
     """Return statistics of partitions that belong to the account's first ``max_queues`` queues by name.
 
-    Only queues after ``after`` whose names begin with one of ``prefixes`` (none: all) count.  Sorted by name.  A node
-    returns those of the partitions that are open there.
+    Only queues after ``after`` whose names begin with one of ``prefixes`` count; without prefixes all but those of
+    topics.  Sorted by name.  A node returns those of the partitions that are open there.
     """
 
     KIND: ClassVar[int] = 54

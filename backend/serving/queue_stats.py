@@ -15,6 +15,7 @@ from backend.api import AccountMeasures, Measures
 from backend.engine.order import QUIET_AFTER_MS
 from backend.serving.partition import OpenPartition
 from backend.serving.stream_partition import StreamPartition
+from metadata_service.topics import is_hidden
 
 GROUPS_MAX: Final = 5_000
 """Maximum number of message groups counted for one queue: a quarter of a millisecond."""
@@ -85,7 +86,8 @@ async def measured_of(partitions: Mapping[int, OpenPartition], command: AccountM
     for count, partition in enumerate(list(partitions.values()), 1):
         if partition.account == account and not partition.fold.dropped:
             name = name_of(partition)
-            if name > after and (last is None or name <= last) and (not prefixes or name.startswith(prefixes)):
+            listed = name.startswith(prefixes) if prefixes else not is_hidden(name)
+            if name > after and (last is None or name <= last) and listed:
                 found.append((name, partition))
         if not count % AT_ONCE:
             if len(found) > 2 * max_names + AT_ONCE:
