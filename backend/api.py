@@ -397,6 +397,8 @@ class NotificationCounts(msgspec.Struct, array_like=True):
     """Failed notifications that went to a dead-letter queue."""
     redrive_failed: int = 0
     """Failed notifications that could not go to the dead-letter queue of their subscription."""
+    expired: int = 0
+    """Deliveries that were given up, because their publication was older than the retention, or unreadable."""
 
     def add(self, more: NotificationCounts) -> None:
         """Add other counts."""
@@ -449,7 +451,7 @@ class Measures(msgspec.Struct, array_like=True):
     Those to deleted queues do not count.
     """
     notifications: NotificationCounts | None = None
-    """Counts of a topic; None: the queue is not a topic's, or none were reported since ``since_ms``."""
+    """Counts of a topic since ``since_ms``; None: the queue is not a topic's, or there are none."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):

@@ -42,6 +42,7 @@ class OpenPartition:
         "closed",
         "deduplicated",
         "deleted",
+        "dropped_before",
         "empty_receives",
         "epoch",
         "fanout_task",
@@ -102,6 +103,8 @@ class OpenPartition:
         self.sent = self.sent_bytes = self.deduplicated = 0
         self.received = self.empty_receives = self.deleted = 0
         self.notifications: NotificationCounts | None = None
+        self.dropped_before = fold.dropped_deliveries
+        """Deliveries that were given up before."""
         self.transfer_task: asyncio.Task[None] | None = None
         self.transfer_round: asyncio.Future[tuple[int, bool]] | None = None
         """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for

@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from backend.api import AccountMeasures, Measures
+import msgspec
+
+from backend.api import AccountMeasures, Measures, NotificationCounts
 from backend.engine.order import QUIET_AFTER_MS
 from backend.serving.partition import OpenPartition
 from backend.serving.stream_partition import StreamPartition
@@ -54,7 +56,7 @@ def measured(partition: OpenPartition) -> Measures:
         None if noisy is None else max(0, counters.visible - noisy_waiting),
         fold.pending_deliveries,
         fold.dropped_deliveries,
-        partition.notifications,
+        _notifications(partition),
     )
 
 
@@ -63,6 +65,15 @@ def name_of(partition: OpenPartition) -> str:
     settings = partition.fold.settings
     assert settings is not None
     return settings.arn.rpartition(":")[2]
+
+
+def _notifications(partition: OpenPartition) -> NotificationCounts | None:
+    """Return the counts of a topic."""
+    expired = partition.fold.dropped_deliveries - partition.dropped_before
+    counts = partition.notifications
+    if counts is None and not expired:
+        return None
+    return msgspec.structs.replace(counts or NotificationCounts(), expired=expired)
 
 
 def _groups(partition: OpenPartition) -> tuple[int | None, int | None, int]:

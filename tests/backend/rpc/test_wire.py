@@ -63,7 +63,7 @@ CALLS: list[tuple[api.Command[Any], Any]] = [
     (api.QueueMeasures(TARGET), [MEASURES]),
     (api.AccountMeasures("000000000000", ["one", "two"], "after", 10), [MEASURES]),
     (api.AccountBytes("000000000000"), 1 << 40),
-    (api.CountNotifications(TARGET, api.NotificationCounts(1, 1 << 40, 3, 4, 5, 6, 7, 8, 9, 10)), None),
+    (api.CountNotifications(TARGET, api.NotificationCounts(1, 1 << 40, 3, 4, 5, 6, 7, 8, 9, 10, 11)), None),
     (api.Publish(TARGET, [PUBLICATION, api.Publication(b"")]), [api.SendResult("id", 1 << 60)]),
     *stream_calls.CALLS,
 ]

@@ -17,7 +17,10 @@ from backend.api import NotificationCounts, Publish, QueueMeasures, SendResult, 
 from billing.metering.buffers import Buffer, BufferFull
 from billing.metering.meter import Meter
 from billing.metering.usage import UsageKey
+from frontend.alarms.alarms import Alarms
+from frontend.alarms.webhooks import Webhooks
 from frontend.sns import notifications
+from frontend.topic_metrics import TOPIC_METRICS
 from tests.frontend.cases import CALLERS, OTHER, add_callers
 from tests.frontend.metered import Metered
 from tests.frontend.service import KEY, FrontendService, running, sign
@@ -266,3 +269,63 @@ async def test_a_queue_whose_account_may_not_store_gets_nothing(world: Publishin
     counts = await world.reported()
     assert counts is not None
     assert (counts.delivered, counts.failed, counts.redriven, counts.redrive_failed) == (4, 2, 0, 1)
+
+
+async def test_a_topics_metrics_have_cloudwatchs_names(world: Publishing) -> None:
+    await world.subscribe("one")
+    await world.subscribe("gone", exists=False)
+    await world.subscribe("body", attributes={"FilterPolicy": '{"k": ["v"]}', "FilterPolicyScope": "MessageBody"})
+    await world.publish("12345")
+    await world.reported()
+    answer = await world.service.rest("GET", "/topics/t/metrics")
+    assert answer.status == 200
+    found = {one["name"]: (one["value"], one["unit"], one["counter"]) for one in answer.json["metrics"]}
+    assert {name: value for name, value in found.items() if value[0] and "Oldest" not in name} == {
+        "NumberOfMessagesPublished": (1, "Count", True),
+        "PublishSize": (5, "Bytes", True),
+        "NumberOfNotificationsDelivered": (1, "Count", True),
+        "NumberOfNotificationsFailed": (1, "Count", True),
+        "NumberOfNotificationsFilteredOut": (1, "Count", True),
+        "NumberOfNotificationsFilteredOut-MessageBody": (1, "Count", True),
+        "NumberOfNotificationsFilteredOut-InvalidMessageBody": (1, "Count", True),
+    }
+    assert set(found) == {metric.name for metric in TOPIC_METRICS}
+    assert (await world.service.rest("GET", "/topics/none/metrics")).problem == (404, "NotFound")
+    assert (await world.service.rest("GET", "/topics/t/metrics", by=CALLERS["orders"])).problem[0] == 403
+    assert (await world.service.rest("GET", "/topics/t/metrics", by=USER)).problem[0] == 404
+    page = (await world.service.get("/v1/metrics")).content.decode()
+    assert 'holdfast_topic_notifications_failed_total{partition="1",topic="t"} 1.0' in page
+    assert 'queue="one"' in page
+    assert "~" not in page
+    assert (await world.service.rest("GET", "/queues/~t/metrics")).problem[0] == 400
+    assert 'topic="t"' not in (await world.service.get("/v1/metrics?prefix=o")).content.decode()
+
+
+async def test_alarms_watch_topics(world: Publishing) -> None:
+    services = world.service.app.services
+    assert services.keyring is not None
+    services.alarms = Alarms(world.service.store.alarms, services.keyring, Webhooks(()), world.service.clock)
+    rest = world.service.rest
+    watch = {
+        "topic": "t",
+        "metric": "NumberOfNotificationsFailed",
+        "comparison": "GreaterThanThreshold",
+        "threshold": 0,
+        "webhook": "https://example.com/",
+    }
+    made = await rest("PUT", "/alarms/failing", watch)
+    assert (made.status, made.json["topic"], made.json["queue"]) == (201, "t", None)
+    wrong: list[tuple[dict[str, Any], tuple[int, str]]] = [
+        ({"queue": "t"}, (400, "InvalidRequest")),
+        ({"topic": None}, (400, "InvalidRequest")),
+        ({"topic": "none"}, (404, "NotFound")),
+        ({"metric": "NumberOfMessagesSent"}, (400, "InvalidRequest")),
+        ({"topic": None, "queue": "~t"}, (404, "NonExistentQueue")),
+    ]
+    for changes, problem in wrong:
+        assert (await rest("PUT", "/alarms/other", watch | changes)).problem == problem, changes
+    assert (await rest("PUT", "/alarms/other", watch, by=CALLERS["orders"])).problem[0] == 403
+    assert [one["name"] for one in (await rest("GET", "/alarms?topic=t")).json["alarms"]] == ["failing"]
+    assert (await rest("GET", "/alarms?topic=u")).json == (await rest("GET", "/alarms?queue=t")).json == {"alarms": []}
+    assert (await rest("GET", "/alarms", by=CALLERS["orders"])).json == {"alarms": []}
+    assert (await rest("GET", "/alarms/failing", by=CALLERS["orders"])).problem[0] == 403
