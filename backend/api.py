@@ -193,7 +193,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     bytes_max: int = 0
     """Number of stored bytes from which on the queue refuses sends; 0: no limit."""
     at_most_once: bool = False
-    """A receive deletes the messages that it returns, in the same commit."""
+    """A receive deletes the messages that it returns, in the same commit.  Those that topics delivered it only claims:
+    :class:`DeleteOnce` deletes them."""
     routing: Routing | None = None
     """None: the partition is, and always was, the queue's only one."""
     ack_level: AckLevel = AckLevel.QUORUM
@@ -712,6 +713,17 @@ class Delete(MessageCommand[list[HandleOutcome]]):
     """Delete by receipt handle.  A message that is already gone is DONE."""
 
     KIND: ClassVar[int] = 38
+    handles: Sequence[str]
+
+
+class DeleteOnce(PartitionCommand[list[bool]]):
+    """Delete messages of topics that a receive from a queue with ``at_most_once`` has returned.
+
+    Returns for each handle whether this call has deleted its message, which may then be delivered: not if it was gone,
+    or is in transfer to another queue.
+    """
+
+    KIND: ClassVar[int] = 57
     handles: Sequence[str]
 
 

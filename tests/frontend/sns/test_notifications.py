@@ -12,6 +12,8 @@ import pytest
 import pytest_asyncio
 
 from auth.credentials import AccessKey
+from auth.encryption.data_keys import DataKey
+from auth.encryption.keyring import Keyring
 from auth.limits import TenantLimits
 from backend.api import NotificationCounts, Publish, QueueMeasures, SendResult, Unavailable
 from billing.metering.buffers import Buffer, BufferFull
@@ -21,6 +23,7 @@ from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
 from frontend.sns import notifications
 from frontend.topic_metrics import TOPIC_METRICS
+from metadata_service.store import StoreUnavailable
 from tests.frontend.cases import CALLERS, OTHER, add_callers
 from tests.frontend.metered import Metered
 from tests.frontend.service import KEY, FrontendService, running, sign
@@ -329,3 +332,32 @@ async def test_alarms_watch_topics(world: Publishing) -> None:
     assert (await rest("GET", "/alarms?topic=u")).json == (await rest("GET", "/alarms?queue=t")).json == {"alarms": []}
     assert (await rest("GET", "/alarms", by=CALLERS["orders"])).json == {"alarms": []}
     assert (await rest("GET", "/alarms/failing", by=CALLERS["orders"])).problem[0] == 403
+
+
+async def test_a_publication_whose_key_cannot_be_loaded_now_is_given_back(
+    world: Publishing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a queue that delivers at most once: its own account's key is known, that of the topic's is not."""
+    service = world.service
+    keyring = service.app.services.keyring
+    assert keyring is not None
+    policy = {"Policy": json.dumps(POLICY), "HoldfastDeliveryGuarantee": "at-most-once"}
+    assert (await service.json("CreateQueue", {"QueueName": "q", "Attributes": policy}, by=USER)).status == 200
+    await world.subscribe("q", USER, exists=False)
+    await world.publish("m")
+    monkeypatch.setattr(service.app.context.encryption, "_keyring", Keyring(service.store, keyring.masters))
+    known = service.store.data_keys.data_keys
+
+    async def away(account: str | None = None) -> list[DataKey]:
+        if account == KEY.account:
+            raise StoreUnavailable("the store is away")
+        return await known(account)
+
+    url = f"http://localhost/{OTHER}/q"
+    with monkeypatch.context() as patched:
+        patched.setattr(service.store.data_keys, "data_keys", away)
+        answer = await service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 20}, by=USER)
+        assert answer.status == 503
+    assert await world.received("q", USER) == 1, "at once"
+    service.clock.now += 3600
+    assert await world.received("q", USER) == 0
