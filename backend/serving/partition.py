@@ -43,6 +43,7 @@ class OpenPartition:
         "deduplicated",
         "deleted",
         "dropped_before",
+        "dropped_noted",
         "empty_receives",
         "epoch",
         "fanout_task",
@@ -105,6 +106,8 @@ class OpenPartition:
         self.notifications: NotificationCounts | None = None
         self.dropped_before = fold.dropped_deliveries
         """Deliveries that were given up before."""
+        self.dropped_noted = fold.dropped_deliveries
+        """Deliveries given up that are counted in the metrics, and logged."""
         self.transfer_task: asyncio.Task[None] | None = None
         self.transfer_round: asyncio.Future[tuple[int, bool]] | None = None
         """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for
