@@ -11,8 +11,8 @@ from frontend.request.context import Context
 from frontend.request.request import Call, Members
 from frontend.sns.actions.access import TopicAccess
 from frontend.sns.messages.signing import SigningKeys
-from frontend.sns.notifications import NotificationCounter
 from frontend.sns.topics.deliveries import DeliveryPlanner, PublicationSender
+from frontend.sns.topics.notifications import NotificationCounter
 from frontend.sns.topics.view import Topics
 from metadata_service.nodes.cached_topics import TopicClient
 

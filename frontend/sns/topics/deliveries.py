@@ -22,7 +22,7 @@ from frontend.request.throttle import Throttle
 from frontend.services import Services
 from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
-from frontend.sns.topics.outcomes import DecidedOutcomes, Failure
+from frontend.sns.topics.outcomes import DecidedOutcomes, DeliveryFailure
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import SubscriptionView, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
@@ -59,11 +59,11 @@ class PreparedPublication(msgspec.Struct, frozen=True):
     size: int
     """Bytes that count towards limits."""
     outcomes: DecidedOutcomes
-    """What else was decided of its deliveries."""
+    """Outcomes of its other deliveries."""
 
 
 class DeliveryPlan(NamedTuple):
-    """The deliveries of a publication, and what else was decided of them."""
+    """The deliveries of a publication, and the outcomes of its others."""
 
     deliveries: tuple[PlannedDelivery, ...]
     outcomes: DecidedOutcomes
@@ -164,38 +164,40 @@ class DeliveryPlanner:
     ) -> PlannedDelivery | None:
         """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped."""
         raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
-        failure = Failure.TOO_MANY_ATTRIBUTES
+        failure = DeliveryFailure.TOO_MANY_ATTRIBUTES
         if raw_fits or not one.raw:
             found = await self._open_queue(topic, one.queue, message)
-            if not isinstance(found, Failure):
+            if not isinstance(found, DeliveryFailure):
                 return PlannedDelivery(found, one.subscription.subscription_id, one.raw)
             failure = found
         outcomes.failures[failure] = outcomes.failures.get(failure, 0) + 1
         if one.dead_letter is None:
             return None
         found = await self._open_queue(topic, one.dead_letter, message)
-        if isinstance(found, Failure):
+        if isinstance(found, DeliveryFailure):
             outcomes.redrive_failed += 1
             return None
         outcomes.redriven += 1
         return PlannedDelivery(found, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
 
-    async def _open_queue(self, topic: TopicView, named: QueueArn, message: PublishedMessage) -> QueueView | Failure:
+    async def _open_queue(
+        self, topic: TopicView, named: QueueArn, message: PublishedMessage
+    ) -> QueueView | DeliveryFailure:
         """The queue with this ARN if it takes the message."""
         queue = await self.queue(named)
         if queue is None:
-            return Failure.ABSENT
+            return DeliveryFailure.ABSENT
         if not self.lets_in(topic, queue):
-            return Failure.DENIED
+            return DeliveryFailure.DENIED
         if message.size > queue.message_bytes_max:
-            return Failure.TOO_LARGE
+            return DeliveryFailure.TOO_LARGE
         account = queue.queue.account
         if account == topic.topic.account:
             return queue  # its state and its quota were checked when the publication was let in
         tenant = self._tenants.cached(account) or await self._tenants.find(account)
         if tenant is None or tenant.state != "active":
-            return Failure.SUSPENDED
-        return queue if await self._throttle.may_store(tenant) else Failure.OVER_QUOTA
+            return DeliveryFailure.SUSPENDED
+        return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
 
     def _facts(self, topic: TopicView, account: str) -> Callable[[str], str | None]:
         def facts(key: str) -> str | None:

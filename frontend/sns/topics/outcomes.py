@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Failure(StrEnum):
+class DeliveryFailure(StrEnum):
     """Reason for which a delivery fails."""
 
     ABSENT = "absent"
@@ -35,7 +35,7 @@ class DecidedOutcomes(msgspec.Struct):
     filtered_by_body: int = 0
     filtered_invalid_body: int = 0
     """Those of ``filtered_by_body`` for which the body is no JSON object."""
-    failures: dict[Failure, int] = {}
+    failures: dict[DeliveryFailure, int] = {}
     """Numbers of deliveries that fail, by reason."""
     redriven: int = 0
     """Failed deliveries that go to a dead-letter queue."""

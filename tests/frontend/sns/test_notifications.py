@@ -21,7 +21,7 @@ from billing.metering.meter import Meter
 from billing.metering.usage import UsageKey
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
-from frontend.sns import notifications
+from frontend.sns.topics import notifications
 from frontend.topic_metrics import TOPIC_METRICS
 from metadata_service.store import StoreUnavailable
 from tests.frontend.cases import CALLERS, OTHER, add_callers
@@ -337,7 +337,7 @@ async def test_alarms_watch_topics(world: Publishing) -> None:
 async def test_a_publication_whose_key_cannot_be_loaded_now_is_given_back(
     world: Publishing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a queue that delivers at most once: its own account's key is known, that of the topic's is not."""
+    """Receive from a queue that delivers at most once while its own account's key is known, and the topic's is not."""
     service = world.service
     keyring = service.app.services.keyring
     assert keyring is not None

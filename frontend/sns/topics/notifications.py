@@ -18,7 +18,7 @@ from billing.metering.usage import BYTES_OUT, CHUNKS, EMPTY, MESSAGES, Kind, Usa
 from frontend.queues.queues import Queues
 from frontend.services import Services
 from frontend.sns.topics.deliveries import PreparedPublication
-from frontend.sns.topics.outcomes import Failure
+from frontend.sns.topics.outcomes import DeliveryFailure
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.store import QueueNotFound, StoreError
 from metadata_service.topics import Topic, hidden_queue_name
@@ -109,7 +109,7 @@ class NotificationCounter:
         else:
             counts = NotificationCounts(delivered=int(delivered), failed=int(not delivered))
             if not delivered:
-                FAILURES.add(Failure.ENDPOINT.value)
+                FAILURES.add(DeliveryFailure.ENDPOINT.value)
         self._add(topic, counts)
 
     def _count(self, topic: Topic, protocol: DeliveryProtocol, delivered: int, failed: int, size: int) -> None:
