@@ -40,7 +40,7 @@ async def publish(context: SnsContext, call: Call, members: Members) -> Members:
     call.retry = await context.sender.retry_of(call, view, members)
     audience = await context.topics.audience(view)
     prepared = await _prepared(context, call, view, audience, message, 0)
-    (outcome,) = await context.sender.publish(call, view, [prepared])
+    (outcome,) = await _store(context, call, view, [prepared])
     if isinstance(outcome, Exception):
         raise outcome
     return _answer(outcome)
@@ -75,7 +75,7 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
         await _prepared(context, call, view, audience, message, place)
         for place, message in enumerate(messages.values())
     ]
-    outcomes = await context.sender.publish(call, view, prepared) if prepared else ()
+    outcomes = await _store(context, call, view, prepared) if prepared else ()
     successful: list[Members] = []
     for entry_id, outcome in zip(messages, outcomes, strict=True):
         if isinstance(outcome, Exception):
@@ -83,6 +83,19 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
         else:
             successful.append({"Id": entry_id, **_answer(outcome)})
     return {"Successful": successful, "Failed": failed}
+
+
+async def _store(
+    context: SnsContext, call: Call, view: TopicView, publications: Sequence[PreparedPublication]
+) -> Sequence[PublicationOutcome | Exception]:
+    """Store publications, and count those that were not stored before.  Raises if none was stored."""
+    for one in publications:
+        context.notifications.reserve(view.topic, one)
+    outcomes = await context.sender.publish(call, view, publications)
+    for one, outcome in zip(publications, outcomes, strict=True):
+        if not isinstance(outcome, Exception) and not outcome.repeated:
+            context.notifications.stored(view.topic, one)
+    return outcomes
 
 
 def _target(members: Members) -> str:
@@ -130,7 +143,7 @@ async def _prepared(
     place: int,
 ) -> PreparedPublication:
     """``place``: that of the publication among those of the call that are stored."""
-    deliveries = await context.planner.plan(view, audience, message)
+    deliveries, outcomes = await context.planner.plan(view, audience, message)
     deduplication = ""
     if view.fifo:
         deduplication = message.deduplication or sha256(message.message.encode()).hexdigest()
@@ -150,7 +163,7 @@ async def _prepared(
         signer = await context.signing.signer()
         content.certificate = signer.certificate
         content.signature = await signer.sign(rendering.signed_notification(content), view.signature_version)
-    return PreparedPublication(content, deliveries, message.group, deduplication, message.size)
+    return PreparedPublication(content, deliveries, message.group, deduplication, message.size, outcomes)
 
 
 def _message_id(call: Call, place: int) -> str:

@@ -11,6 +11,7 @@ from frontend.sns.filters.work import STEPS_AT_ONCE, STEPS_MAX, TooMuchWork
 from frontend.sns.messages.publication import PublishedMessage
 from frontend.sns.protocol.errors import invalid_parameter
 from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
+from frontend.sns.topics.outcomes import DecidedOutcomes
 
 
 class SubscriptionSelector:
@@ -23,8 +24,13 @@ class SubscriptionSelector:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
 
-    async def select(self, audience: TopicAudience, message: PublishedMessage) -> list[SubscriptionView]:
-        """The subscriptions that get a message.  Raises InvalidParameter if their policies take too much work."""
+    async def select(
+        self, audience: TopicAudience, message: PublishedMessage, outcomes: DecidedOutcomes
+    ) -> list[SubscriptionView]:
+        """The subscriptions that get a message; the others are counted in ``outcomes``.
+
+        Raises InvalidParameter if their policies take too much work.
+        """
         found = list(audience.unfiltered)
         if not audience.filtered:
             return found
@@ -38,6 +44,12 @@ class SubscriptionSelector:
                 matches = await self._matches_in_thread(policy, filtered)
             if matches:
                 found += subscriptions
+            elif policy.on_body:
+                outcomes.filtered_by_body += len(subscriptions)
+                outcomes.filtered_invalid_body += len(subscriptions) if filtered.body_values() is None else 0
+            else:
+                outcomes.filtered_by_attributes += len(subscriptions)
+                outcomes.filtered_without_attributes += 0 if message.attributes else len(subscriptions)
             if work.steps > turn:
                 await asyncio.sleep(0)
                 turn = work.steps + STEPS_AT_ONCE // 2

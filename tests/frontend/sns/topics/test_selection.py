@@ -12,6 +12,7 @@ from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.messages.publication import PublishedMessage
 from frontend.sns.topics import selection
 from frontend.sns.topics.audiences import AudienceCache, TopicAudience
+from frontend.sns.topics.outcomes import DecidedOutcomes
 from frontend.sns.topics.selection import SubscriptionSelector
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.topics import Subscription
@@ -45,7 +46,7 @@ def message(body: Any) -> PublishedMessage:
 
 
 async def selected(body: Any, *policies: Any) -> list[str]:
-    found = await SubscriptionSelector().select(await audience(*policies), message(body))
+    found = await SubscriptionSelector().select(await audience(*policies), message(body), DecidedOutcomes())
     return sorted(one.queue.name for one in found)
 
 
