@@ -209,6 +209,13 @@ def subscription_id_of(queue_name: str) -> bytes | None:
     return bytes.fromhex(queue_name[2:]) if queue_name.startswith(SUBSCRIPTION_PREFIX) else None
 
 
+def topic_name_of(queue_name: str) -> str | None:
+    """Name of the topic whose hidden queue this is; None: it is no topic's."""
+    if not is_hidden(queue_name) or subscription_id_of(queue_name) is not None:
+        return None
+    return queue_name.removeprefix(HIDDEN_PREFIX)
+
+
 def is_hidden(queue_name: str) -> bool:
     """True for the name of a hidden queue."""
     return queue_name.startswith(HIDDEN_PREFIX)

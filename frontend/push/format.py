@@ -22,6 +22,12 @@ class PushFormat(Protocol):
     ) -> PushRequest | None:
         """The request for a received message; None: the message is obsolete.  Raises the store's errors."""
 
+    def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
+        """Count a message that was delivered, and deleted.
+
+        Raises :class:`~billing.metering.meter.UsageNotCounted`.
+        """
+
     async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         """Handle a message that is not tried again, before it is deleted.
 
@@ -43,6 +49,9 @@ class QueueFormat:
         self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
     ) -> PushRequest | None:
         return queue_request(view, message, stored)
+
+    def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
+        pass  # its calls are counted
 
     async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         raise AssertionError("messages of queues are pushed until they are delivered or dead letters")

@@ -124,6 +124,7 @@ class Pushers:
             _, late = await asyncio.wait(self._stopping, timeout=2 * DRAIN_SECONDS)
             for task in late:
                 task.cancel()
+        await self.context.close()
         if self._election is not None and self._standing:
             try:
                 await self._election.resign()

@@ -32,6 +32,7 @@ from frontend.push.request import SIGNATURE, PushRequest, signature
 from frontend.push.subscriptions import SubscriptionFormat
 from frontend.push.target import THROTTLED, PushTarget, pause_seconds
 from frontend.push.usage import count_call
+from frontend.queues.at_most_once import open_received
 from frontend.queues.encryption import MessageEncryption
 from frontend.queues.message_arrivals import Arrivals
 from frontend.queues.payload import Payload
@@ -89,11 +90,15 @@ class PushContext:
         self.arrivals = Arrivals(services.backend)
         self.capacity = Capacity()
         self.queue_format: PushFormat = QueueFormat(services.naming)
-        self.subscription_format: PushFormat = SubscriptionFormat(services, self.queues, self.encryption)
+        self.subscription_format = SubscriptionFormat(services, self.queues, self.encryption)
         self.errors = ErrorLog(logger, level=logging.WARNING)
         self.failures = ErrorLog(logger, level=logging.INFO)
         self.calls = 0
         """Calls of endpoints in progress."""
+
+    async def close(self) -> None:
+        """Report the counts of deliveries."""
+        await self.subscription_format.close()
 
     def format_of(self, queue_name: str) -> PushFormat:
         """The format of a queue's pushes."""
@@ -285,11 +290,11 @@ class QueuePusher:
             return ()
         if not received:
             return ()
-        opened, destroyed = await context.encryption.decrypted(
-            view, received, self._services.settings.external_url or ""
-        )
-        if not opened and destroyed is not None:
-            raise destroyed
+        base_url = self._services.settings.external_url or ""
+        found = await open_received(context.queues, context.encryption, view, received, base_url)
+        opened = found.messages
+        if not opened and found.destroyed is not None:
+            raise found.destroyed
         size = sum(len(stored.body.encode()) + size_of(stored.attributes) for _, stored in opened)
         count_call(self._services.meter, view, "ReceiveMessage", len(opened), size)
         return opened
@@ -322,7 +327,7 @@ class QueuePusher:
         self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
     ) -> None:
         try:
-            seconds = None
+            attempt, seconds = None, None
             request = await self._format.build_request(view, target, message, stored)
             if request is not None:
                 attempt = await self._attempt(target, endpoint, message, request)
@@ -331,6 +336,8 @@ class QueuePusher:
                     await self._format.give_up(view, target, message, stored)
             if not view.settings.at_most_once:  # else the receive has deleted it
                 await self._finish(view, message, seconds)
+            if attempt is not None and attempt.delivered:
+                self._format.delivered(target, message, stored)
         except (BackendError, StoreError, SqsError, KeyringError, UsageNotCounted) as error:
             self._context.errors.say(
                 type(error).__name__,

@@ -22,14 +22,16 @@ from frontend.queues.encryption import MessageEncryption
 from frontend.queues.payload import Payload
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
+from frontend.request.throttle import Throttle
 from frontend.services import Services
 from frontend.sns.messages import rendering
 from frontend.sns.messages.arn import SubscriptionArn, TopicArn
 from frontend.sns.publishing import NotificationPayload
 from frontend.sns.topics import subscription_attributes
 from frontend.sns.topics.deletion import delete_subscription_of
-from frontend.sns.topics.deliveries import DELIVERIES, DeliveryPlanner
+from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import CONTENT_TYPE, RetryPolicy, effective_delivery
+from frontend.sns.topics.notifications import DeliveryProtocol, NotificationCounter
 from frontend.sns.topics.view import Topics, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service import arn
@@ -85,8 +87,13 @@ class SubscriptionFormat:
         self._services = services
         self._queues = queues
         self._encryption = encryption
-        self._planner = DeliveryPlanner(services, queues)
+        self._planner = DeliveryPlanner(services, queues, Throttle(services))
+        self._counter = NotificationCounter(services, queues)
         self._topics = None if services.topics is None else Topics(services, services.topics)
+
+    async def close(self) -> None:
+        """Report the counts of deliveries."""
+        await self._counter.close()
 
     async def find_target(self, view: QueueView) -> PushTarget | None:
         """The target of a subscription.  One that was not confirmed in time is deleted."""
@@ -144,6 +151,9 @@ class SubscriptionFormat:
             headers["x-amz-sns-rawdelivery"] = "true"
         return PushRequest(headers, stored.body.encode())
 
+    def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
+        self._count(target, stored, delivered=True)
+
     async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         """Send a notification to the subscription's dead-letter queue, if there is one that lets the topic in."""
         assert isinstance(target, SubscriptionTarget)
@@ -153,7 +163,9 @@ class SubscriptionFormat:
         named = None if text is None else arn.parse(text)
         queue = None if named is None else await self._planner.permitted_queue(target.topic, named)
         if queue is None:
-            DELIVERIES.add("dropped")
+            self._count(target, stored, delivered=False)
+            if text is not None:
+                self._count(target, stored, delivered=False, dead_letter=True)
             return
         if len(stored.attributes) > MESSAGE_ATTRIBUTES_MAX:
             stored = msgspec.structs.replace(stored, attributes=(), attributes_md5=None)
@@ -163,7 +175,20 @@ class SubscriptionFormat:
         token = blake2b(view.token_key + message.message_id.encode(), digest_size=32).digest()
         dead = NewMessage(encrypt(payload.encode(as_payload(stored))), retry=token)
         await self._queues.call(queue, Send(queue.target, [dead]))
-        DELIVERIES.add("dead_letter")
+        self._count(target, stored, delivered=False)
+        self._count(target, stored, delivered=True, dead_letter=True)
+
+    def _count(self, target: PushTarget, stored: Payload, *, delivered: bool, dead_letter: bool = False) -> None:
+        """Count the outcome of a notification, or of its move to the dead-letter queue."""
+        assert isinstance(target, SubscriptionTarget)
+        if isinstance(stored, NotificationPayload):
+            protocol: DeliveryProtocol = "https" if target.subscription.protocol == "https" else "http"
+            self._counter.count(
+                target.topic.topic,
+                "dead-letter" if dead_letter else protocol,
+                delivered=delivered,
+                size=stored.published_bytes,
+            )
 
     async def _current(
         self, topics: Topics, named: TopicArn, subscription_id: bytes

@@ -24,6 +24,7 @@ from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication,
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol import md5
+from frontend.sqs.protocol.validation import size_of
 from metadata_service.queue_settings import PUSH_URL
 from metadata_service.store import QueueNotFound
 from metadata_service.topics import hidden_queue_name, subscription_id_of
@@ -34,6 +35,8 @@ class NotificationPayload(Payload):
 
     message_id: str = ""
     """Id of the publication."""
+    published_bytes: int = 0
+    """Bytes of the message and its attributes, as they were published."""
 
 
 class QueuePublisher:
@@ -105,13 +108,16 @@ class QueuePublisher:
 
 
 def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicView) -> PublicationOutcome:
-    return PublicationOutcome(publication.content.message_id, f"{result.number:020d}" if topic.fifo else None)
+    return PublicationOutcome(
+        publication.content.message_id, f"{result.number:020d}" if topic.fifo else None, result.duplicate
+    )
 
 
 def render(delivered: DeliveredMessage) -> NotificationPayload:
     """Make the message of a delivered publication.  Raises :class:`msgspec.DecodeError`."""
     publication = decode_publication(delivered.publication)
-    if publication.variants and subscription_id_of(delivered.queue.name) is not None:
+    is_pushed = subscription_id_of(delivered.queue.name) is not None
+    if is_pushed:
         publication = publication.for_protocol(delivered.queue.attributes[PUSH_URL].partition(":")[0])
     if delivered.raw:
         message = rendering.render_raw(publication)
@@ -133,4 +139,5 @@ def render(delivered: DeliveredMessage) -> NotificationPayload:
         publication.deduplication_id,
         publication.trace_header,
         message_id=publication.message_id,
+        published_bytes=len(publication.message.encode()) + size_of(publication.attributes) if is_pushed else 0,
     )

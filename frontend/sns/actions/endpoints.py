@@ -107,8 +107,7 @@ def _queue(settings: FrontendSettings, call: Call, text: str) -> QueueArn:
         raise invalid_parameter("SQS endpoint ARN")
     if queue.region != settings.region:
         raise invalid_parameter(f"Endpoint Reason: the service has no queues in the region {shown(queue.region)}")
-    if queue.account == call.principal.account:
-        check_name(call.principal, queue.name)
+    check_name(call.principal, queue.name)
     return queue
 
 

@@ -243,6 +243,7 @@ async def set_subscription_attributes(context: SnsContext, call: Call, members: 
         if "RedrivePolicy" in values:
             check_dead_letter(merged, endpoint_of(subscription), subscription.owner, context.services.settings.region)
         if merged == subscription.attributes:
+            await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
             return
         try:
             await context.topics.client.update_subscription(
@@ -337,7 +338,7 @@ def _check_owner(call: Call, action: str, subscription: Subscription, members: M
         queue = endpoint_of(subscription).queue
         if queue is None:
             check_name(principal, subscription.topic_name, "topics")
-        elif queue.account == principal.account:
+        else:
             check_name(principal, queue.name)
         return
     if topic_owner and subscription.topic_account == principal.account:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from base64 import b64decode
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import cache
@@ -29,6 +30,7 @@ from frontend.push.usage import count_call
 from frontend.settings import FrontendSettings
 from frontend.sns.messages import signing
 from frontend.sns.topics.delivery_policies import RetryPolicy
+from frontend.sns.topics.notifications import DELIVERIES
 from metadata_service.topics import SubscriptionChange
 from tests.frontend.push.endpoints import OK, PushEndpoint, serving, status
 from tests.frontend.service import HOST, KEY, FrontendService, running, sign
@@ -36,6 +38,7 @@ from tests.frontend.sns.cases import POLICY, decode, encode
 from tests.servers.waiting import until
 
 URL = "https://sns.example.com"
+OUTCOMES = ("delivered", "failed")
 TOPIC = f"arn:aws:sns:us-east-1:{KEY.account}:t"
 DEAD = f"arn:aws:sqs:us-east-1:{KEY.account}:dead"
 SETTINGS = FrontendSettings(external_url=URL, webhook_networks=("127.0.0.0/8",))
@@ -51,6 +54,10 @@ def _signing_key(now: float) -> bytes:
     return _new_signing_key(now)
 
 
+def _deliveries(protocol: str, outcome: str) -> int:
+    return DELIVERIES.counts[DELIVERIES.index(protocol, outcome)]
+
+
 class _Topics:
     """A service with a topic and an endpoint, and pushers of all hidden queues."""
 
@@ -59,6 +66,8 @@ class _Topics:
         self.server = server
         self.context = PushContext(service.app.services, endpoints)
         self.pushers: dict[str, QueuePusher] = {}
+        self._before: Counter[str] = Counter()
+        self._before.update(self.counted())
 
     async def call(self, action: str, **members: Any) -> Any:
         content = encode(action, members)
@@ -108,6 +117,12 @@ class _Topics:
     async def is_empty(self) -> bool:
         return not await self.service.backend.stored()
 
+    def counted(self) -> dict[str, int]:
+        """Deliveries by protocol and outcome since the beginning, as far as there were any."""
+        outcomes = [(protocol, outcome) for protocol in ("sqs", "http", "dead-letter") for outcome in OUTCOMES]
+        now = {f"{protocol} {outcome}": _deliveries(protocol, outcome) for protocol, outcome in outcomes}
+        return {name: count - self._before[name] for name, count in now.items() if count > self._before[name]}
+
     async def is_given_back(self, times: int) -> None:
         await until(lambda: len(self.given_back()) == times)
 
@@ -140,6 +155,7 @@ async def topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield made
         for pusher in made.pushers.values():
             await pusher.stop(10)
+        await made.context.close()
         assert made.context.capacity.free == UNITS, "all capacity is given back"
 
 
@@ -176,7 +192,7 @@ async def test_endpoint_confirms_and_gets_notifications(topics: _Topics) -> None
     assert call.headers["x-amz-sns-subscription-arn"] == arn
     assert "x-amz-sns-rawdelivery" not in call.headers
     assert "holdfast-signature" not in call.headers
-    await until(topics.is_empty)
+    await until(lambda: topics.counted() == {"http delivered": 1})
 
 
 async def test_raw_messages_have_the_type_of_the_policy_and_no_attributes(topics: _Topics) -> None:
@@ -237,6 +253,7 @@ async def test_what_is_not_delivered_is_a_dead_letter(topics: _Topics, code: int
     topics.service.clock.now += 3600
     await topics.service.json("PurgeQueue", {"QueueUrl": url})
     await until(topics.is_empty)
+    assert topics.counted() == {"http failed": 1, "dead-letter delivered": 1}
 
 
 async def test_answer_that_asks_for_a_pause_is_tried_again(topics: _Topics) -> None:
@@ -256,7 +273,8 @@ async def test_without_a_dead_letter_queue_that_lets_the_topic_in_it_is_dropped(
     await topics.confirmed(**({} if policy is None else {"RedrivePolicy": json.dumps(policy)}))
     topics.server.answers(status(404))
     await topics.publish("lost", "kept")
-    await until(lambda: len(topics.server.calls) == 2)
+    refused = {} if policy is None else {"dead-letter failed": 1}
+    await until(lambda: topics.counted() == {"http failed": 1, "http delivered": 1, **refused})
     await until(topics.is_empty)
 
 
