@@ -251,6 +251,7 @@ async def set_subscription_attributes(context: SnsContext, call: Call, members: 
         if "RedrivePolicy" in values and queue is not None:
             _check_dead_letter(merged, queue)
         if merged == subscription.attributes:
+            await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
             return
         try:
             await context.topics.client.update_subscription(

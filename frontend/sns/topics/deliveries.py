@@ -8,8 +8,9 @@ dropped and counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -20,20 +21,27 @@ from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
 from frontend.request.throttle import Throttle
 from frontend.services import Services
-from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
+from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
 from frontend.sns.topics.outcomes import DecidedOutcomes, DeliveryFailure
 from frontend.sns.topics.policies import SERVICE_NAME
-from frontend.sns.topics.view import SubscriptionView, TopicView
+from frontend.sns.topics.selection import SubscriptionSelector
+from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
-from metadata_service.store import QueueNotFound
 from metadata_service.topics import is_hidden
 
 TURN = 100
-"""Number of subscriptions that are evaluated before other calls get their turn."""
+"""Number of deliveries that are decided before other calls get their turn."""
+
+READS = 20
+"""Number of subscriptions whose queues are read at the same time, where they are not cached."""
 
 _SNS = ServicePrincipal(SERVICE_NAME)
+
+
+class _NotCached(Exception):
+    """A queue has to be read from the store."""
 
 
 class PlannedDelivery(msgspec.Struct, frozen=True):
@@ -111,28 +119,45 @@ class DeliveryPlanner:
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
+        self._selector = SubscriptionSelector()
 
-    async def plan(
-        self, topic: TopicView, subscriptions: Sequence[SubscriptionView], message: PublishedMessage
-    ) -> DeliveryPlan:
-        """The deliveries of a publication to a topic with these subscriptions."""
-        filtered = FilterMessage(message.attributes, message.message)
+    async def plan(self, topic: TopicView, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan:
+        """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
         outcomes = DecidedOutcomes()
-        found: list[PlannedDelivery] = []
-        for count, one in enumerate(subscriptions, 1):
-            if one.filter is None or one.filter.matches(filtered):
-                delivery = await self._delivery(topic, one, message, outcomes)
-                if delivery is not None:
-                    found.append(delivery)
-            elif one.filter.on_body:
-                outcomes.filtered_by_body += 1
-                outcomes.filtered_invalid_body += not filtered.body()
-            else:
-                outcomes.filtered_by_attributes += 1
-                outcomes.filtered_without_attributes += not filtered.has_attributes
-            if count % TURN == 0:
+        planned: list[PlannedDelivery | None] = []
+        unread: list[tuple[int, SubscriptionView]] = []
+        selected = await self._selector.select(audience, message, outcomes)
+        admission = _Admission(message, self._facts(topic), await self._refused_accounts(topic, selected))
+        for place, one in enumerate(selected):
+            try:
+                planned.append(_delivery(one, admission, self._known_queue, outcomes))
+            except _NotCached:
+                planned.append(None)
+                unread.append((place, one))
+            if place % TURN == TURN - 1:
                 await asyncio.sleep(0)
-        return DeliveryPlan(tuple(found), outcomes)
+        for start in range(0, len(unread), READS):
+            some = unread[start : start + READS]
+            read = await asyncio.gather(*(self._queues_of(one) for _, one in some))
+            for (place, one), queues in zip(some, read, strict=True):
+                planned[place] = _delivery(one, admission, queues.get, outcomes)
+        return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
+
+    async def _refused_accounts(
+        self, topic: TopicView, subscriptions: Sequence[SubscriptionView]
+    ) -> dict[str, DeliveryFailure]:
+        """Accounts of subscribed queues that may not store messages now.
+
+        The topic's own is not among them: it was checked when the publication was let in.
+        """
+        refused: dict[str, DeliveryFailure] = {}
+        for account in {one.queue.account for one in subscriptions} - {topic.topic.account}:
+            tenant = self._tenants.cached(account) or await self._tenants.find(account)
+            if tenant is None or tenant.state != "active":
+                refused[account] = DeliveryFailure.SUSPENDED
+            elif not await self._throttle.may_store(tenant):
+                refused[account] = DeliveryFailure.OVER_QUOTA
+        return refused
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -143,64 +168,33 @@ class DeliveryPlanner:
         """The queue with this ARN; None if there is none here."""
         if named.region != self._region or is_hidden(named.name):
             return None
+        queue = await self._metadata.find(named.account, named.name)
+        return None if queue is None else self._queues.view(queue)
+
+    def _known_queue(self, named: QueueArn) -> QueueView | None:
+        """The queue with this ARN; None if there is none here.  Raises :class:`_NotCached`."""
+        if named.region != self._region or is_hidden(named.name):
+            return None
         queue = self._metadata.cached(named.account, named.name)
-        if queue is None:
-            try:
-                queue = await self._metadata.get(named.account, named.name)
-            except QueueNotFound:
-                return None
-        return self._queues.view(queue)
+        if queue is not None:
+            return self._queues.view(queue)
+        if self._metadata.known_absent(named.account, named.name):
+            return None
+        raise _NotCached
+
+    async def _queues_of(self, one: SubscriptionView) -> dict[QueueArn, QueueView | None]:
+        """The queues that a subscription's messages may go to, as far as they exist."""
+        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
+        return {named: await self.queue(named) for named in names}
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
-        policy = queue.policy
-        if policy is None:
-            return False
-        facts = self._facts(topic, queue.queue.account)
-        return policy.decide(_SNS, "SendMessage", queue.arn, facts) is Decision.ALLOWED
+        return _lets_in(queue, self._facts(topic))
 
-    async def _delivery(
-        self, topic: TopicView, one: SubscriptionView, message: PublishedMessage, outcomes: DecidedOutcomes
-    ) -> PlannedDelivery | None:
-        """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped."""
-        raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
-        failure = DeliveryFailure.TOO_MANY_ATTRIBUTES
-        if raw_fits or not one.raw:
-            found = await self._open_queue(topic, one.queue, message)
-            if not isinstance(found, DeliveryFailure):
-                return PlannedDelivery(found, one.subscription.subscription_id, one.raw)
-            failure = found
-        outcomes.failures[failure] = outcomes.failures.get(failure, 0) + 1
-        if one.dead_letter is None:
-            return None
-        found = await self._open_queue(topic, one.dead_letter, message)
-        if isinstance(found, DeliveryFailure):
-            outcomes.redrive_failed += 1
-            return None
-        outcomes.redriven += 1
-        return PlannedDelivery(found, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
+    def _facts(self, topic: TopicView) -> Callable[[str], Callable[[str], str | None]]:
+        """The facts for the policies of queues, by the account of the queue."""
 
-    async def _open_queue(
-        self, topic: TopicView, named: QueueArn, message: PublishedMessage
-    ) -> QueueView | DeliveryFailure:
-        """The queue with this ARN if it takes the message."""
-        queue = await self.queue(named)
-        if queue is None:
-            return DeliveryFailure.ABSENT
-        if not self.lets_in(topic, queue):
-            return DeliveryFailure.DENIED
-        if message.size > queue.message_bytes_max:
-            return DeliveryFailure.TOO_LARGE
-        account = queue.queue.account
-        if account == topic.topic.account:
-            return queue  # its state and its quota were checked when the publication was let in
-        tenant = self._tenants.cached(account) or await self._tenants.find(account)
-        if tenant is None or tenant.state != "active":
-            return DeliveryFailure.SUSPENDED
-        return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
-
-    def _facts(self, topic: TopicView, account: str) -> Callable[[str], str | None]:
-        def facts(key: str) -> str | None:
+        def facts(account: str, key: str) -> str | None:
             match key:
                 case "aws:sourcearn":
                     return str(topic.arn)
@@ -220,4 +214,59 @@ class DeliveryPlanner:
                     return account
             return None
 
-        return facts
+        return lambda account: partial(facts, account)
+
+
+class _Admission(NamedTuple):
+    """Conditions under which queues take a publication."""
+
+    message: PublishedMessage
+    facts: Callable[[str], Callable[[str], str | None]]
+    """Facts for the policies of queues, by the account of the queue."""
+    refused: Mapping[str, DeliveryFailure]
+    """Accounts that may not store messages."""
+
+    def check(self, queue: QueueView | None) -> QueueView | DeliveryFailure:
+        """The queue, if it takes the publication."""
+        if queue is None:
+            return DeliveryFailure.ABSENT
+        if not _lets_in(queue, self.facts):
+            return DeliveryFailure.DENIED
+        if self.message.size > queue.message_bytes_max:
+            return DeliveryFailure.TOO_LARGE
+        return self.refused.get(queue.queue.account, queue)
+
+
+def _delivery(
+    one: SubscriptionView,
+    admission: _Admission,
+    find: Callable[[QueueArn], QueueView | None],
+    outcomes: DecidedOutcomes,
+) -> PlannedDelivery | None:
+    """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped.
+
+    Raises :class:`_NotCached`, and then has changed nothing.
+    """
+    raw_fits = len(admission.message.attributes) <= MESSAGE_ATTRIBUTES_MAX
+    failure = DeliveryFailure.TOO_MANY_ATTRIBUTES
+    if raw_fits or not one.raw:
+        found = admission.check(find(one.queue))
+        if not isinstance(found, DeliveryFailure):
+            return PlannedDelivery(found, one.subscription.subscription_id, one.raw)
+        failure = found
+    dead_letter = None if one.dead_letter is None else admission.check(find(one.dead_letter))
+    outcomes.failures[failure] = outcomes.failures.get(failure, 0) + 1
+    if dead_letter is None:
+        return None
+    if isinstance(dead_letter, DeliveryFailure):
+        outcomes.redrive_failed += 1
+        return None
+    outcomes.redriven += 1
+    return PlannedDelivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
+
+
+def _lets_in(queue: QueueView, facts: Callable[[str], Callable[[str], str | None]]) -> bool:
+    policy = queue.policy
+    if policy is None:
+        return False
+    return policy.decide(_SNS, "SendMessage", queue.arn, facts(queue.queue.account)) is Decision.ALLOWED
