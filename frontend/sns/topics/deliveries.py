@@ -8,7 +8,7 @@ dropped and counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -38,6 +38,8 @@ READS = 20
 """Number of subscriptions whose queues are read at the same time, where they are not cached."""
 
 _SNS = ServicePrincipal(SERVICE_NAME)
+_FactsOfAccounts = Callable[[str], Callable[[str], str | None]]
+"""Facts for the policy of a queue, by the account of the queue."""
 
 
 class _NotCached(Exception):
@@ -126,11 +128,11 @@ class DeliveryPlanner:
         outcomes = DecidedOutcomes()
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView]] = []
-        selected = await self._selector.select(audience, message, outcomes)
-        admission = _Admission(message, self._facts(topic), await self._refused_accounts(topic, selected))
-        for place, one in enumerate(selected):
+        facts = self._facts(topic)
+        known = partial(self._known_destination, topic, message, facts)
+        for place, one in enumerate(await self._selector.select(audience, message, outcomes)):
             try:
-                planned.append(_delivery(one, admission, self._known_queue, outcomes))
+                planned.append(_delivery(one, message, known, outcomes))
             except _NotCached:
                 planned.append(None)
                 unread.append((place, one))
@@ -138,26 +140,10 @@ class DeliveryPlanner:
                 await asyncio.sleep(0)
         for start in range(0, len(unread), READS):
             some = unread[start : start + READS]
-            read = await asyncio.gather(*(self._queues_of(one) for _, one in some))
-            for (place, one), queues in zip(some, read, strict=True):
-                planned[place] = _delivery(one, admission, queues.get, outcomes)
+            read = await asyncio.gather(*(self._destinations(topic, message, facts, one) for _, one in some))
+            for (place, one), found in zip(some, read, strict=True):
+                planned[place] = _delivery(one, message, found.__getitem__, outcomes)
         return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
-
-    async def _refused_accounts(
-        self, topic: TopicView, subscriptions: Sequence[SubscriptionView]
-    ) -> dict[str, DeliveryFailure]:
-        """Accounts of subscribed queues that may not store messages now.
-
-        The topic's own is not among them: it was checked when the publication was let in.
-        """
-        refused: dict[str, DeliveryFailure] = {}
-        for account in {one.queue.account for one in subscriptions} - {topic.topic.account}:
-            tenant = self._tenants.cached(account) or await self._tenants.find(account)
-            if tenant is None or tenant.state != "active":
-                refused[account] = DeliveryFailure.SUSPENDED
-            elif not await self._throttle.may_store(tenant):
-                refused[account] = DeliveryFailure.OVER_QUOTA
-        return refused
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -182,16 +168,45 @@ class DeliveryPlanner:
             return None
         raise _NotCached
 
-    async def _queues_of(self, one: SubscriptionView) -> dict[QueueArn, QueueView | None]:
-        """The queues that a subscription's messages may go to, as far as they exist."""
-        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
-        return {named: await self.queue(named) for named in names}
-
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
         return _lets_in(queue, self._facts(topic))
 
-    def _facts(self, topic: TopicView) -> Callable[[str], Callable[[str], str | None]]:
+    def _known_destination(
+        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
+    ) -> QueueView | DeliveryFailure:
+        """The queue with this ARN if it takes the message.  Raises :class:`_NotCached`."""
+        queue = self._known_queue(named)
+        if queue is None or queue.queue.account != topic.topic.account:
+            failure = _refusal(queue, message, facts)
+            if failure is not None:
+                return failure
+            raise _NotCached  # the account has to be checked, too
+        return _refusal(queue, message, facts) or queue
+
+    async def _destinations(
+        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, one: SubscriptionView
+    ) -> dict[QueueArn, QueueView | DeliveryFailure]:
+        """The queues that a subscription's messages may go to, or the reasons why they do not take this one."""
+        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
+        return {named: await self._destination(topic, message, facts, named) for named in names}
+
+    async def _destination(
+        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
+    ) -> QueueView | DeliveryFailure:
+        queue = await self.queue(named)
+        failure = _refusal(queue, message, facts)
+        if failure is not None or queue is None:
+            return failure or DeliveryFailure.ABSENT
+        account = queue.queue.account
+        if account == topic.topic.account:
+            return queue  # its state and its quota were checked when the publication was let in
+        tenant = self._tenants.cached(account) or await self._tenants.find(account)
+        if tenant is None or tenant.state != "active":
+            return DeliveryFailure.SUSPENDED
+        return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
+
+    def _facts(self, topic: TopicView) -> _FactsOfAccounts:
         """The facts for the policies of queues, by the account of the queue."""
 
         def facts(account: str, key: str) -> str | None:
@@ -217,45 +232,32 @@ class DeliveryPlanner:
         return lambda account: partial(facts, account)
 
 
-class _Admission(NamedTuple):
-    """Conditions under which queues take a publication."""
-
-    message: PublishedMessage
-    facts: Callable[[str], Callable[[str], str | None]]
-    """Facts for the policies of queues, by the account of the queue."""
-    refused: Mapping[str, DeliveryFailure]
-    """Accounts that may not store messages."""
-
-    def check(self, queue: QueueView | None) -> QueueView | DeliveryFailure:
-        """The queue, if it takes the publication."""
-        if queue is None:
-            return DeliveryFailure.ABSENT
-        if not _lets_in(queue, self.facts):
-            return DeliveryFailure.DENIED
-        if self.message.size > queue.message_bytes_max:
-            return DeliveryFailure.TOO_LARGE
-        return self.refused.get(queue.queue.account, queue)
+def _refusal(queue: QueueView | None, message: PublishedMessage, facts: _FactsOfAccounts) -> DeliveryFailure | None:
+    """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
+    if queue is None:
+        return DeliveryFailure.ABSENT
+    if not _lets_in(queue, facts):
+        return DeliveryFailure.DENIED
+    return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
 
 
 def _delivery(
     one: SubscriptionView,
-    admission: _Admission,
-    find: Callable[[QueueArn], QueueView | None],
+    message: PublishedMessage,
+    find: Callable[[QueueArn], QueueView | DeliveryFailure],
     outcomes: DecidedOutcomes,
 ) -> PlannedDelivery | None:
     """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped.
 
-    Raises :class:`_NotCached`, and then has changed nothing.
+    ``find`` returns a queue that takes the message, or the reason why it does not; its errors are raised before an
+    outcome is counted.
     """
-    raw_fits = len(admission.message.attributes) <= MESSAGE_ATTRIBUTES_MAX
-    failure = DeliveryFailure.TOO_MANY_ATTRIBUTES
-    if raw_fits or not one.raw:
-        found = admission.check(find(one.queue))
-        if not isinstance(found, DeliveryFailure):
-            return PlannedDelivery(found, one.subscription.subscription_id, one.raw)
-        failure = found
-    dead_letter = None if one.dead_letter is None else admission.check(find(one.dead_letter))
-    outcomes.failures[failure] = outcomes.failures.get(failure, 0) + 1
+    raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
+    queue = find(one.queue) if raw_fits or not one.raw else DeliveryFailure.TOO_MANY_ATTRIBUTES
+    if not isinstance(queue, DeliveryFailure):
+        return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
+    dead_letter = None if one.dead_letter is None else find(one.dead_letter)
+    outcomes.failures[queue] = outcomes.failures.get(queue, 0) + 1
     if dead_letter is None:
         return None
     if isinstance(dead_letter, DeliveryFailure):
@@ -265,7 +267,7 @@ def _delivery(
     return PlannedDelivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
 
 
-def _lets_in(queue: QueueView, facts: Callable[[str], Callable[[str], str | None]]) -> bool:
+def _lets_in(queue: QueueView, facts: _FactsOfAccounts) -> bool:
     policy = queue.policy
     if policy is None:
         return False
