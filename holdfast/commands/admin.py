@@ -209,7 +209,8 @@ def _show_queue(client: RestClient, parsed: Parsed) -> None:
 def _queue_metrics(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
-    metrics = client.call("GET", "queues", parsed.name, "metrics", query={"account": parsed.account})
+    kind = "topics" if parsed.topic else "queues"
+    metrics = client.call("GET", kind, parsed.name, "metrics", query={"account": parsed.account})
 
     def lines() -> str:
         rows = [
@@ -306,7 +307,10 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     listing = group.add("list", _list_queues, "list queues with their numbers of messages")
     listing.add_argument("--prefix", metavar="TEXT", help="only names with this prefix")
     show = group.add("show", _show_queue, "show a queue's attributes, tags, counters and move tasks", "name")
-    metrics = group.add("metrics", _queue_metrics, "show a queue's metrics, under CloudWatch's names", "name")
+    metrics = group.add(
+        "metrics", _queue_metrics, "show a queue's or topic's metrics, under CloudWatch's names", "name"
+    )
+    metrics.add_argument("--topic", action="store_true", help="the name is a topic's")
     peek = group.add("peek", _peek_queue, "show the first messages without receiving them", "name")
     peek.add_argument("--max", metavar="N", type=_peeked, default=10, help="messages at most, up to 100 (default: 10)")
     secret = group.add("push-secret", _push_secret, "show the secret that signs pushed messages", "name")

@@ -98,7 +98,7 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     operation_of = {"keyring_rotate-key": "keyring_rotate", "queue_push-secret": "queue_push_secret"}
     named = {operation_of.get(name, name) for name in named}
     operations = {name.replace("data_key_", "keyring_") for name in operations}
-    others = {"usage_show", "metrics_scrape", "availability_show", "queue_export"}
+    others = {"topic_metrics", "usage_show", "metrics_scrape", "availability_show", "queue_export"}
     of_groups = {"group_list", "group_describe", "group_commit", "group_reset", "group_delete"}
     named -= {f"stream_{one}" for one in ("groups", "produce", "reset", "tail", "export", "import")}  # records, groups
     exporting = {"document_create", "document_show", "document_content"}
