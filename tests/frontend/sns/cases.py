@@ -6,7 +6,7 @@
       settings: {region: eu-west-1}           # of the frontend
       queues: {q: {}}                         # made first, with a policy for the account's topics: $q is its ARN
       topics: {t: {}}                         # made first: $t is its ARN
-      subscriptions: [[t, q, {}]]             # made first, with these attributes: $t_q is its ARN
+      subscriptions: [[t, q, {}]]             # made first, with these attributes: $t_q is its ARN; also of no queue
       each: [{name: a}, {name: b}]            # the case once for each row, with these variables
       steps:
         - CreateTopic: {Name: $name}          # a call of SNS: members as in boto3
@@ -202,9 +202,10 @@ class SnsCaseRun:
             fifo = {"FifoTopic": "true"} if name.endswith(".fifo") else {}
             answer = await self._made("CreateTopic", {"Name": name, "Attributes": {**fifo, **given(attributes)}})
             names[name.replace(".", "_")] = answer["TopicArn"]
-        for topic, queue, attributes in case.subscriptions:
+        for topic, queue, attributes in given(case.subscriptions):
+            endpoint = f"arn:aws:sqs:{names['region']}:{KEY.account}:{queue}"
             topic, queue = topic.replace(".", "_"), queue.replace(".", "_")
-            members = {"TopicArn": names[topic], "Protocol": "sqs", "Endpoint": names[queue]}
+            members = {"TopicArn": names[topic], "Protocol": "sqs", "Endpoint": endpoint}
             answer = await self._made("Subscribe", {**members, "Attributes": given(attributes)})
             names[f"{topic}_{queue}"] = answer["SubscriptionArn"]
         names.update(given(case.variables))
