@@ -419,6 +419,8 @@ class Measures(msgspec.Struct, array_like=True):
     """Deliveries given up since the partition exists: their publication was older than the retention, or unreadable.
     Those to deleted queues do not count.
     """
+    last_number: int = 0
+    """No message has been stored with a higher number so far."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):

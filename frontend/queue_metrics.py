@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from backend.api import AccountMeasures, Backend, Measures
 from frontend.queues.attributes import STORED_BYTES
+from metadata_service.topics import is_hidden
 from telemetry.metrics import Family, Series
 
 KEPT_SECONDS: Final = 10.0
@@ -163,6 +164,15 @@ def value_of(metric: Metric, parts: Sequence[Measures], now_ms: int) -> float | 
     return metric.together(found) if found else None
 
 
+def measures_by_queue(measures: Sequence[Measures]) -> dict[str, list[Measures]]:
+    """Group the partitions' statistics by queue, without the hidden queues of topics, which sort after all others."""
+    by_queue: dict[str, list[Measures]] = {}
+    for one in measures:
+        if not is_hidden(one.queue):
+            by_queue.setdefault(one.queue, []).append(one)
+    return by_queue
+
+
 class QueueMetrics:
     """Pages for Prometheus, cached for a while."""
 
@@ -204,9 +214,7 @@ class QueueMetrics:
 def _page(measures: Sequence[Measures], queues_max: int, now_ms: int) -> bytes:
     from telemetry.prometheus import text
 
-    by_queue: dict[str, list[Measures]] = {}
-    for one in measures:
-        by_queue.setdefault(one.queue, []).append(one)
+    by_queue = measures_by_queue(measures)
     names = list(by_queue)
     families = [_family(metric, {name: by_queue[name] for name in names[:queues_max]}, now_ms) for metric in METRICS]
     truncated = Family(

@@ -53,6 +53,7 @@ def measured(partition: OpenPartition) -> Measures:
         None if noisy is None else max(0, counters.visible - noisy_waiting),
         fold.pending_deliveries,
         fold.dropped_deliveries,
+        fold.next_number - 1,
     )
 
 

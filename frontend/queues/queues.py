@@ -31,7 +31,7 @@ from backend.api import (
 from backend.engine.receipt_handles import Handles, partition_of
 from backend.partition_settings import partition_settings, target_for_message, target_of
 from frontend.queues import attributes, policies
-from frontend.queues.partitioned import PartitionedCalls
+from frontend.queues.partitioned import PartitionedCalls, all_of
 from frontend.queues.view import PartitionView, QueueView
 from frontend.services import Services
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
@@ -242,6 +242,14 @@ class Queues:
                 view = await self.refreshed(view)
                 await self.configure(view)
         raise SqsError(SERVICE_UNAVAILABLE)
+
+    async def peek_each(
+        self, view: QueueView, messages_max: int, after: Mapping[int, int]
+    ) -> dict[int, Sequence[Peeked]]:
+        """Peek at each partition as :meth:`peek_at` does; ``after`` has their numbers."""
+        calls = [self.peek_at(view, part.id, messages_max, after.get(part.id, 0)) for part in view.parts]
+        found = await all_of(calls)
+        return {part.id: peeked for part, peeked in zip(view.parts, found, strict=True)}
 
     async def drop(self, view: QueueView) -> None:
         """Drop all partitions of a deleted queue in the backend.  Raises the backend's errors, after all have

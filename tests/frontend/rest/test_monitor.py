@@ -23,6 +23,7 @@ from tests.tables import beside
 LOOKS = {
     "GET /v1/queues/{name}/metrics",
     "GET /v1/metrics",
+    "GET /v1/queue-metrics",
     "GET /v1/alarms",
     "GET /v1/alarms/{name}",
     "GET /v1/caller",
