@@ -182,7 +182,7 @@ async def _ask_for_confirmation(
         certificate=signer.certificate,
     )
     try:
-        await context.sender.confirm(view, destination, subscription.subscription_id, body)
+        await context.sender.confirm(view, destination, body)
     except BackendError as error:
         # The subscription stays pending, and another Subscribe sends another confirmation.
         context.base.log.warning("%s a confirmation could not be sent to %s: %s", call.request_id, queue, error)

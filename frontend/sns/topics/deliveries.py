@@ -91,7 +91,7 @@ class PublicationSender(Protocol):
         that was not stored.  Raises such an error if none was.
         """
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         """Send a message that asks for the confirmation of a subscription to its queue.  Raises the backend's
         errors."""
 
