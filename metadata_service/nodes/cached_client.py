@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from metadata_service.models import NewQueue, Queue
 from metadata_service.nodes.named_cache import NamedCache
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
+from metadata_service.topics import is_hidden
 from telemetry import caches
 
 
@@ -83,3 +84,20 @@ class MetadataClient(NamedCache[Queue]):
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         """Delegate to :meth:`QueueStore.dead_letter_sources`."""
         return await self._store.dead_letter_sources(account, dlq_arn, after=after, limit=limit)
+
+
+class NamedByClients:
+    """The queues of a :class:`MetadataClient` that clients can name: all but the hidden ones."""
+
+    def __init__(self, metadata: MetadataClient) -> None:
+        self._metadata = metadata
+
+    def cached(self, account: str, name: str) -> Queue | None:
+        """The queue as cached; None if it is not cached, or hidden."""
+        return None if is_hidden(name) else self._metadata.cached(account, name)
+
+    async def get(self, account: str, name: str) -> Queue:
+        """Read the queue from the store.  Raises :class:`QueueNotFound`, also for a hidden queue."""
+        if is_hidden(name):
+            raise QueueNotFound
+        return await self._metadata.get(account, name)

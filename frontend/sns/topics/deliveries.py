@@ -25,8 +25,6 @@ from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import SubscriptionView, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
-from metadata_service.store import QueueNotFound
-from metadata_service.topics import is_hidden
 from telemetry.metrics import Counter, Registry
 
 TURN = 100
@@ -100,7 +98,6 @@ class DeliveryPlanner:
     """Decides the deliveries of publications."""
 
     def __init__(self, services: Services, queues: Queues) -> None:
-        self._metadata = services.metadata
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
@@ -127,15 +124,7 @@ class DeliveryPlanner:
 
     async def queue(self, named: QueueArn) -> QueueView | None:
         """The queue with this ARN; None if there is none here."""
-        if named.region != self._region or is_hidden(named.name):
-            return None
-        queue = self._metadata.cached(named.account, named.name)
-        if queue is None:
-            try:
-                queue = await self._metadata.get(named.account, named.name)
-            except QueueNotFound:
-                return None
-        return self._queues.view(queue)
+        return await self._queues.named(named)
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
