@@ -43,6 +43,7 @@ from metadata_service.models import Queue
 from metadata_service.nodes.cached_client import NamedByClients
 from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
+from metadata_service.topics import hidden_queue_name
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -79,21 +80,24 @@ class Queues:
                 pass
         raise queue_does_not_exist()
 
+    async def of_topic(self, account: str, name: str) -> QueueView | None:
+        """The hidden queue of a topic; None if there is no such topic."""
+        try:
+            return self.view(await self._services.metadata.get(account, hidden_queue_name(name)))
+        except QueueNotFound:
+            return None
+
     async def by_arn(self, text: str, account: str) -> QueueView | None:
         """The account's queue with this ARN; None if there is none here."""
         parsed = arn.parse(text)
-        return None if parsed is None or parsed.account != account else await self.named(parsed)
-
-    async def named(self, parsed: arn.QueueArn) -> QueueView | None:
-        """The queue with this ARN, of any account; None if there is none here."""
-        if parsed.region != self._services.settings.region:
+        if parsed is None or parsed.account != account or parsed.region != self._services.settings.region:
             return None
-        queue = self._named.cached(parsed.account, parsed.name)
+        queue = self._named.cached(account, parsed.name)
         if queue is None:
             if not is_queue_name(parsed.name):
                 return None
             try:
-                queue = await self._named.get(parsed.account, parsed.name)
+                queue = await self._named.get(account, parsed.name)
             except QueueNotFound:
                 return None
         return self.view(queue)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from auth.principal import SCOPES, effective_scopes
 from backend.api import AccountMeasures, Measures, QueueMeasures
-from frontend.queue_metrics import METRICS, QUEUES_MAX, QueueMetrics, measures_by_queue, value_of
-from frontend.request.access import listed_prefixes
+from frontend.queue_metrics import METRICS, QUEUES_MAX, Metric, QueueMetrics, measures_by_queue, value_of
+from frontend.request.access import check_name, check_scopes, listed_prefixes
 from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
-from frontend.rest.models import MetricShown, QueueMetricsPage, QueueMetricsShown
-from frontend.rest.problems import not_permitted
+from frontend.rest.models import MetricShown, QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
+from frontend.rest.problems import not_found, not_permitted
 from frontend.rest.resources.queues import Account, Name
+from frontend.topic_metrics import TOPIC_METRICS
 from telemetry.prometheus import CONTENT_TYPE
 
+TopicName = Annotated[str, Path(description="name of the topic")]
 PAGE_MAX: Final = 500
 """Maximum number of queues on one page of metrics."""
 
@@ -26,7 +28,7 @@ def create_router(context: Context) -> APIRouter:
     """Create the routes of metrics."""
     router = APIRouter(route_class=RestRoute, tags=["metrics"])
     services = context.services
-    pages = QueueMetrics(services.backend, services.now_ms)
+    pages = QueueMetrics(services.backend, services.now_ms, () if services.topics is None else TOPIC_METRICS)
 
     @router.get("/queues/{name}/metrics", name="queue.metrics")
     async def queue_metrics(caller: CurrentCaller, name: Name, account: Account = None) -> QueueMetricsShown:
@@ -37,7 +39,31 @@ def create_router(context: Context) -> APIRouter:
         async def read() -> QueueMetricsShown:
             view = await context.access.seen_queue(caller.call_of(owner), owner, name)
             parts = await context.queues.call(view, QueueMeasures(view.target))
-            return _shown(owner, name, parts, services.now_ms())
+            return _of_queue(owner, name, parts, services.now_ms())
+
+        return await caller.limited("GetQueueAttributes", read)
+
+    @router.get("/topics/{name}/metrics", name="topic.metrics")
+    async def topic_metrics(caller: CurrentCaller, name: TopicName, account: Account = None) -> TopicMetricsShown:
+        """Show the topic's counters, under CloudWatch's names."""
+        owner = caller.account(account)
+        caller.target = f"arn:aws:sns:{services.settings.region}:{owner}:{name[:256]}"
+        check_scopes(caller.principal, "the metrics of a topic", frozenset((*SCOPES, "monitor")))
+        check_name(caller.principal, name, "topics")
+
+        async def read() -> TopicMetricsShown:
+            view = await context.queues.of_topic(owner, name)
+            if view is None:
+                raise not_found(f"topic {name[:256]!r}")
+            parts = await context.queues.call(view, QueueMeasures(view.target))
+            now_ms = services.now_ms()
+            return TopicMetricsShown(
+                topic=name,
+                account=owner,
+                time=now_ms / 1000,
+                counted_since=max(one.since_ms for one in parts) / 1000,
+                metrics=_shown(TOPIC_METRICS, parts, now_ms),
+            )
 
         return await caller.limited("GetQueueAttributes", read)
 
@@ -60,7 +86,7 @@ def create_router(context: Context) -> APIRouter:
             by_queue = measures_by_queue(await services.backend.call(command))
             names, now_ms = list(by_queue), services.now_ms()
             return QueueMetricsPage(
-                queues=[_shown(owner, name, by_queue[name], now_ms) for name in names[:limit]],
+                queues=[_of_queue(owner, name, by_queue[name], now_ms) for name in names[:limit]],
                 next=names[limit - 1] if len(names) > limit else None,
             )
 
@@ -75,11 +101,14 @@ def create_router(context: Context) -> APIRouter:
     async def scrape(
         caller: CurrentCaller,
         account: Account = None,
-        prefix: Annotated[str, Query(description="only queues with this name prefix")] = "",
-        limit: Annotated[int, Query(ge=1, le=QUEUES_MAX, description="maximum number of queues, by name")] = 1000,
+        prefix: Annotated[str, Query(description="only queues and topics with this name prefix")] = "",
+        limit: Annotated[
+            int, Query(ge=1, le=QUEUES_MAX, description="maximum number of queues, by name, and then of topics")
+        ] = 1000,
     ) -> Response:
-        """Show the queues that the key may be used for, in Prometheus's format; refreshed every ten seconds at
-        most."""
+        """Show the queues and topics that the key may be used for, in Prometheus's format.
+
+        They are refreshed every ten seconds at most."""
         owner = caller.account(account)
         prefixes = _listed_prefixes(caller, prefix)
 
@@ -104,16 +133,21 @@ def _listed_prefixes(caller: RestCaller, prefix: str) -> list[str]:
     return listed_prefixes(principal, prefix)
 
 
-def _shown(account: str, name: str, parts: Sequence[Measures], now_ms: int) -> QueueMetricsShown:
-    values = {metric: value_of(metric, parts, now_ms) for metric in METRICS}
+def _of_queue(account: str, name: str, parts: Sequence[Measures], now_ms: int) -> QueueMetricsShown:
     return QueueMetricsShown(
         queue=name,
         account=account,
         time=now_ms / 1000,
         counted_since=max(one.since_ms for one in parts) / 1000,
-        metrics=[
-            MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
-            for metric, value in values.items()
-            if value is not None
-        ],
+        metrics=_shown(METRICS, parts, now_ms),
     )
+
+
+def _shown(metrics: Sequence[Metric], parts: Sequence[Measures], now_ms: int) -> list[MetricShown]:
+    """Values of these metrics, of those that the partitions have."""
+    values = {metric: value_of(metric, parts, now_ms) for metric in metrics}
+    return [
+        MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
+        for metric, value in values.items()
+        if value is not None
+    ]
