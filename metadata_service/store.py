@@ -167,11 +167,12 @@ class QueueStore(Protocol):
 
         If sends go to other partitions afterwards, the new version is the queue's ``map_version``.
 
-        Raises :class:`QueueNotFound`, and :class:`ConditionFailed` unless the queue still has ``version``.
+        Raises :class:`QueueNotFound`, also for attributes and tags of a hidden queue, and :class:`ConditionFailed`
+        unless the queue still has ``version``.
         """
 
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
-        """Delete a queue and return its last state.  Raises :class:`QueueNotFound`."""
+        """Delete a queue and return its last state.  Raises :class:`QueueNotFound`, also for a hidden queue."""
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
         """At most ``limit`` names that begin with ``prefix`` and are greater than ``after``, in code point

@@ -75,7 +75,7 @@ class QueuePublisher:
         results = await self._context.retries.store(retry, view, Publish(view.target, stored))
         return [_outcome(one, result, topic) for one, result in zip(publications, results, strict=True)]
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         encoded = body.encode()
         stored = Payload(payload.FORMAT, body, md5.of_body(encoded), SERVICE_NAME)
         encrypt = await self._context.encryption.ready(queue)

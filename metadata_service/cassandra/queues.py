@@ -140,6 +140,8 @@ class CassandraQueues:
         def update(queue: Queue) -> Queue:
             if queue.version != version:
                 raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+            if is_hidden(queue.name) and (attributes, tags) != (None, None):
+                raise QueueNotFound(str(queue_id))
             if tags is not None:
                 queue = msgspec.structs.replace(queue, tags=dict(tags))
             if attributes is not None:
@@ -161,7 +163,7 @@ class CassandraQueues:
 
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
         place = await self._places.get(queue_id)
-        if place is None:
+        if place is None or is_hidden(place.name):
             raise QueueNotFound(str(queue_id))
         row, held = queue_row(place.name), _held(place.name)
 

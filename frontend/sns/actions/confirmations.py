@@ -93,4 +93,4 @@ async def _send(
         signature=await signer.sign(rendering.signed_confirmation(confirmation, base_url), version),
         certificate=signer.certificate,
     )
-    await context.sender.confirm(view, destination, subscription.subscription_id, body)
+    await context.sender.confirm(view, destination, body)

@@ -26,10 +26,10 @@ from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
 from frontend.sns.topics.outcomes import DecidedOutcomes, DeliveryFailure
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.selection import SubscriptionSelector
-from frontend.sns.topics.subscription_attributes import queue_of
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
+from metadata_service.nodes.cached_client import NamedByClients
 from metadata_service.topics import Subscription, is_hidden
 
 TURN = 100
@@ -112,7 +112,7 @@ class PublicationSender(Protocol):
         that was not stored.  Raises such an error if none was.
         """
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         """Send a message that asks for the confirmation of a subscription to its queue.  Raises the backend's
         errors."""
 
@@ -122,6 +122,7 @@ class DeliveryPlanner:
 
     def __init__(self, services: Services, queues: Queues, throttle: Throttle) -> None:
         self._metadata = services.metadata
+        self._named = NamedByClients(services.metadata)
         self._tenants = services.credentials.tenants
         self._throttle = throttle
         self._clock = services.clock
@@ -158,17 +159,19 @@ class DeliveryPlanner:
 
     async def queue(self, named: QueueArn) -> QueueView | None:
         """The queue with this ARN; None if there is none here."""
-        if named.region != self._region or is_hidden(named.name):
+        if named.region != self._region:
             return None
-        return await self._find(named)
+        queue = await self._named.find(named.account, named.name)
+        return None if queue is None else self._queues.view(queue)
 
     async def hidden_queue(self, subscription: Subscription) -> QueueView | None:
         """The hidden queue of a subscription; None: it has none, or was deleted."""
-        named = queue_of(subscription)
-        return await self._find(named) if named is not None and is_hidden(named.name) else None
+        if subscription.queue_name is None:
+            return None
+        return await self._hidden_queue(subscription.topic_account, subscription.queue_name)
 
-    async def _find(self, named: QueueArn) -> QueueView | None:
-        queue = await self._metadata.find(named.account, named.name)
+    async def _hidden_queue(self, account: str, name: str) -> QueueView | None:
+        queue = await self._metadata.find(account, name)
         return None if queue is None else self._queues.view(queue)
 
     def _known_queue(self, named: QueueArn) -> QueueView | None:
@@ -208,7 +211,10 @@ class DeliveryPlanner:
     async def _destination(
         self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
     ) -> QueueView | DeliveryFailure:
-        queue = await (self._find(named) if is_hidden(named.name) else self.queue(named))
+        if is_hidden(named.name):
+            queue = await self._hidden_queue(named.account, named.name)
+        else:
+            queue = await self.queue(named)
         failure = _refusal(queue, message, facts)
         if failure is not None or queue is None:
             return failure or DeliveryFailure.ABSENT

@@ -25,6 +25,7 @@ LOOKS = {
     "GET /v1/queues/{name}/metrics",
     "GET /v1/topics/{name}/metrics",
     "GET /v1/metrics",
+    "GET /v1/queue-metrics",
     "GET /v1/alarms",
     "GET /v1/alarms/{name}",
     "GET /v1/caller",

@@ -116,7 +116,7 @@ class RecordingSender:
             outcomes.append(PublicationOutcome(content.message_id, f"{self._count:020d}" if topic.fifo else None))
         return outcomes
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         if self.fails is not None:
             raise self.fails
         self.confirmations.append({"queue": queue.queue.name, **json.loads(body)})
