@@ -22,6 +22,7 @@ from holdfast.commands.clusters import add_cluster_commands
 from holdfast.commands.keys import add_key_commands, add_role_commands, add_token_commands
 from holdfast.commands.migrate import add_move_commands
 from holdfast.commands.streams import add_stream_commands
+from holdfast.commands.topics import add_topic_commands
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -338,6 +339,7 @@ def add_commands(commands: Any, key: Group) -> None:
     groups: Sequence[tuple[str, str, Callable[[argparse.ArgumentParser], None]]] = (
         ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
         ("queue", "show, purge, move and delete queues", add_queue_commands),
+        ("topic", "create topics, publish to them, and subscribe queues to them", add_topic_commands),
         ("stream", "create, read and write streams; positions of consumer groups", add_stream_commands),
         ("alarm", "alarms on queues, which call a webhook", add_alarm_commands),
         ("limits", "limits and quotas of tenants (operators)", add_limits_commands),

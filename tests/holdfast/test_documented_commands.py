@@ -15,6 +15,7 @@ PAGES = (
         "docs/billing.md",
         "docs/moving.md",
         "docs/queue-metrics.md",
+        "docs/sns-coverage.md",
         "docs/streams.md",
         "docs/upgrading.md",
     ),
