@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from frontend.request.context import Context
+from frontend.rest.policy_checks import routes as policy_checks
 from frontend.rest.resources import (
     alarms,
     clusters,
@@ -42,6 +43,7 @@ def create_routers(context: Context, sns: SnsContext | None) -> list[APIRouter]:
         metrics.create_router(context),
         alarms.create_router(context),
         messages.create_router(),
+        policy_checks.create_router(context),
         usage.create_router(services),
         documents.create_router(services),
         *of_streams,
@@ -54,6 +56,7 @@ def _create_topic_routers(of_topics: RestTopics) -> list[APIRouter]:
         topics.create_router(of_topics),
         subscriptions.create_router(of_topics),
         publications.create_router(of_topics),
+        policy_checks.create_topic_router(of_topics),
     ]
 
 

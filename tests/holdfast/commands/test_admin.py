@@ -115,6 +115,7 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     exporting = {"document_create", "document_show", "document_content"}
     # Queues are created and changed by clients of SQS, also on the command line.
     of_the_console = {"queue_attributes", "queue_create", "queue_change", "queue_cancel_move", "caller_show"}
+    of_the_console |= {"queue_policy_check", "topic_policy_check"}
     assert (
         operations == named - {"invoice_export"} | others | of_groups | of_subscriptions | exporting | of_the_console
     ), "invoice export has documents made"
