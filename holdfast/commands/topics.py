@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, print_result
@@ -166,6 +167,21 @@ def _unsubscribe(client: RestClient, parsed: Parsed) -> None:
     print_result(parsed, {"deleted": parsed.id}, lambda: f"Subscription {parsed.id} is deleted.")
 
 
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def _export(client: RestClient, parsed: Parsed) -> None:
+    from holdfast.migrate.topic_files import export_topics
+
+    export_topics(client, parsed)
+
+
+def _import(client: RestClient, parsed: Parsed) -> None:
+    from holdfast.migrate.topic_files import import_topics
+
+    import_topics(client, parsed)
+
+
 # --- parsers -------------------------------------------------------------------------------------------------
 
 
@@ -241,10 +257,16 @@ def add_topic_commands(parser: argparse.ArgumentParser) -> None:
     test = group.add("test-filter", _test_filter, "test if a message passes a filter policy", "policy")
     test.add_argument("--scope", choices=_SCOPES, default=_SCOPES[0], help=f"default: {_SCOPES[0]}")
     test.add_argument("--body", metavar="TEXT", default="", help="body of the message")
+    export = group.add("export", _export, "write topics with their subscriptions as JSON lines")
+    export.add_argument("names", metavar="NAME", nargs="*", help="default: all topics of the account")
+    export.add_argument("--file", metavar="FILE", type=Path, help="default: standard output")
+    importing = group.add("import", _import, "create topics and subscriptions from a file of holdfast topic export")
+    importing.add_argument("file", metavar="FILE", type=Path)
+    importing.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and stop")
     _add_settings(create, change, subscribe, changing)
     _add_removals(change, changing)
     _add_tags(create, change)
     _add_attributes(publish)
     _add_attributes(test)
     account_option(create, listing, show, change, delete, publish)
-    account_option(subscribe, confirming, listed, changing, unsubscribe)
+    account_option(subscribe, confirming, listed, changing, unsubscribe, export, importing)
