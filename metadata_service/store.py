@@ -271,8 +271,9 @@ class TopicStore(Protocol):
     async def get_topic(self, account: str, name: str) -> Topic:
         """Read a topic.  Raises :class:`TopicNotFound`."""
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
-        """At most ``limit`` topics whose names are greater than ``after``, in code point order of the names.
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
+        """At most ``limit`` topics whose names begin with ``prefix`` and are greater than ``after``, in code point
+        order of the names.
 
         The cost depends only on ``limit``.
         """

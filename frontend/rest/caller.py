@@ -17,7 +17,7 @@ from auth.principal import Principal, Scope, effective_scopes
 from frontend.http.asgi import ClientGone
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import Call, ClientRequest, Members
-from frontend.rest.problems import MEDIA_TYPE, Problem, invalid, not_permitted, of_request, of_sqs
+from frontend.rest.problems import MEDIA_TYPE, Problem, invalid, not_found, not_permitted, of_request, of_sqs
 from frontend.sqs.protocol.validation import is_queue_name
 from telemetry.texts import shown
 
@@ -108,6 +108,12 @@ class RestCaller:
 
     def arn(self, account: str, name: str) -> str:
         return f"arn:aws:sqs:{self.pipeline.services.settings.region}:{account}:{name}"
+
+    async def require_tenant(self, account: str) -> None:
+        """Require that the account, in which something is to be created, exists."""
+        tenant = await self.pipeline.services.credentials.store.get_tenant(account)
+        if tenant is None or tenant.state in ("deleting", "deleted"):
+            raise not_found(f"tenant {account}")
 
     # --- actions ---
 

@@ -21,6 +21,7 @@ from holdfast.commands.migrate import add_move_commands
 from holdfast.commands.queues.messages import add_message_commands
 from holdfast.commands.queues.queues import add_queue_commands
 from holdfast.commands.streams import add_stream_commands
+from holdfast.commands.topics import add_topic_commands
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -184,6 +185,7 @@ def add_commands(commands: Any, key: Group) -> None:
         ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
         ("queue", "create, show, change, watch, purge, move and delete queues", add_queue_commands),
         ("message", "send and receive messages; look at them without receiving them", add_message_commands),
+        ("topic", "create topics, publish to them, and subscribe to them", add_topic_commands),
         ("stream", "create, read and write streams; positions of consumer groups", add_stream_commands),
         ("alarm", "alarms on queues and topics, which call a webhook", add_alarm_commands),
         ("limits", "limits and quotas of tenants (operators)", add_limits_commands),

@@ -143,8 +143,9 @@ class CassandraTopics:
             raise TopicNotFound(name)
         return _decode_topic(record)
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
-        rows = await self._records.page(names_space(account), _least(_TOPIC, after), _TOPIC + BEYOND, limit)
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
+        row_min = _TOPIC + prefix if prefix > after else _least(_TOPIC, after)
+        rows = await self._records.page(names_space(account), row_min, _TOPIC + prefix + BEYOND, limit)
         return [_decode_topic(record) for _, record in rows]
 
     async def update_topic(

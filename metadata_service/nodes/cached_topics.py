@@ -85,9 +85,9 @@ class TopicClient(NamedCache[Topic]):
             raise
         return self.remember(topic) if forgotten == self._forgotten else topic
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
         """Delegate to :meth:`TopicStore.list_topics`."""
-        return await self._store.list_topics(account, after=after, limit=limit)
+        return await self._store.list_topics(account, prefix=prefix, after=after, limit=limit)
 
     async def subscriptions(self, topic: Topic) -> tuple[Subscription, ...]:
         """All subscriptions of a topic, as they were in this version of it or later, ordered by id."""

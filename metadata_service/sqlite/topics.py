@@ -69,11 +69,13 @@ class SQLiteTopics:
             raise TopicNotFound(name)
         return topic
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
-        query = "SELECT record FROM topics WHERE account = ? AND name > ? ORDER BY name LIMIT ?"
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
+        where, name_min = ("name >= ?", prefix) if prefix > after else ("name > ?", after)
+        query = f"SELECT record FROM topics WHERE account = ? AND {where} AND name < ? ORDER BY name LIMIT ?"
+        keys = (account, name_min, prefix + "\U0010ffff", limit)
 
         def page(db: sqlite3.Connection) -> list[Topic]:
-            return [_decode_topic(record) for (record,) in db.execute(query, (account, after, limit))]
+            return [_decode_topic(record) for (record,) in db.execute(query, keys)]
 
         return await self._worker.read(page)
 

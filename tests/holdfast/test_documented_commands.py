@@ -16,6 +16,7 @@ PAGES = (
         "docs/console.md",
         "docs/moving.md",
         "docs/queue-metrics.md",
+        "docs/sns-coverage.md",
         "docs/streams.md",
         "docs/upgrading.md",
     ),

@@ -16,6 +16,7 @@ from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
 from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
+from frontend.rest.listing import list_permitted
 from frontend.rest.models import (
     Counted,
     MessagePeeked,
@@ -37,7 +38,7 @@ from frontend.rest.models import (
     Stored,
 )
 from frontend.rest.peek_position import LATEST, PeekPosition
-from frontend.rest.problems import Problem, invalid, not_found
+from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol import md5
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
@@ -70,8 +71,11 @@ def create_router(context: Context) -> APIRouter:
         owner = caller.account(account)
         caller.require_scope("manage")
 
+        async def read(one: str, limit: int) -> list[str]:
+            return await context.metadata.list_queues(owner, prefix=one, after=after, limit=limit)
+
         async def page() -> QueuePage:
-            names = await _names(context, caller.principal.prefixes, owner, prefix, after, limit + 1)
+            names = await list_permitted(read, caller.principal.prefixes, prefix, limit + 1)
             lines = [
                 await _counted_line(context, owner, name) if counters else _line(owner, name) for name in names[:limit]
             ]
@@ -93,9 +97,7 @@ def create_router(context: Context) -> APIRouter:
         """Create a queue.  One that exists with the same attributes is no error."""
         owner = caller.account(account)
         caller.require_queue("manage", owner, given.name)
-        tenant = await context.services.credentials.store.get_tenant(owner)
-        if tenant is None or tenant.state in ("deleting", "deleted"):
-            raise not_found(f"tenant {owner}")
+        await caller.require_tenant(owner)
         asked = {"QueueName": given.name, "Attributes": given.attributes, "tags": given.tags}
         await caller.carry_out_for(owner, "CreateQueue", asked)
         url = caller.call.queue_url(owner, given.name)
@@ -340,23 +342,6 @@ def _attribute(one: Settable) -> QueueAttribute:
 
 def _url(account: str, name: str) -> str:
     return f"/{account}/{name}"
-
-
-async def _names(
-    context: Context, prefixes: tuple[str, ...], account: str, prefix: str, after: str, limit: int
-) -> list[str]:
-    """Names that begin with ``prefix`` and with one of ``prefixes`` (empty: any), in order."""
-    wanted = {max(prefix, one, key=len) for one in prefixes if prefix.startswith(one) or one.startswith(prefix)}
-    if not prefixes:
-        wanted = {prefix}
-    names: list[str] = []
-    for one in sorted(wanted):
-        if any(one != other and one.startswith(other) for other in wanted):
-            continue  # included in the names of the shorter prefix
-        names += await context.metadata.list_queues(account, prefix=one, after=after, limit=limit - len(names))
-        if len(names) >= limit:
-            break
-    return names
 
 
 async def _counted_line(context: Context, account: str, name: str) -> QueueLine:

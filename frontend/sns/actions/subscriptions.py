@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from hmac import compare_digest
 
@@ -235,10 +236,18 @@ async def set_subscription_attributes(context: SnsContext, call: Call, members: 
     name = members.get("AttributeName")
     if not name:
         raise missing_parameter("AttributeName")
+    await change_subscription(context, call, members, {name: members.get("AttributeValue") or ""})
+
+
+async def change_subscription(context: SnsContext, call: Call, members: Members, given: Mapping[str, str]) -> None:
+    """Set attributes of the subscription that the members name, all or none; an empty one is removed.
+
+    Raises SetSubscriptionAttributes's errors.
+    """
     context.access.check_credential(call.principal, "SetSubscriptionAttributes")
     for _ in range(_TRIES):
         subscription = await _existing(context, call, "SetSubscriptionAttributes", members, topic_owner=False)
-        values = subscription_attributes.canonical({name: members.get("AttributeValue") or ""})
+        values = subscription_attributes.canonical(given)
         merged = subscription_attributes.merged(subscription.attributes, values)
         if "RedrivePolicy" in values:
             check_dead_letter(merged, endpoint_of(subscription), subscription.owner, context.services.settings.region)
