@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from frontend.sns.filters.message import FilterMessage
@@ -10,7 +11,7 @@ from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.filters.work import STEPS_AT_ONCE, STEPS_MAX, TooMuchWork
 from frontend.sns.messages.publication import PublishedMessage
 from frontend.sns.protocol.errors import invalid_parameter
-from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
+from frontend.sns.topics.audiences import FilteredSubscriptions, SubscriptionView, TopicAudience
 
 
 class SubscriptionSelector:
@@ -26,12 +27,12 @@ class SubscriptionSelector:
     async def select(self, audience: TopicAudience, message: PublishedMessage) -> list[SubscriptionView]:
         """The subscriptions that get a message.  Raises InvalidParameter if their policies take too much work."""
         found = list(audience.unfiltered)
-        if not audience.filtered:
+        if not audience.filtered and not audience.exact:
             return found
         filtered = FilterMessage(message.attributes, message.message, audience.paths)
         work, turn = filtered.work, STEPS_AT_ONCE // 2
         work.allow(STEPS_AT_ONCE)
-        for policy, subscriptions in audience.filtered:
+        for policy, subscriptions in _candidates(audience, filtered):
             try:
                 matches = policy.matches(filtered)
             except TooMuchWork:
@@ -55,3 +56,27 @@ class SubscriptionSelector:
                 "Message Reason: the filter policies of the topic's subscriptions take too much work for it. Publish "
                 "a smaller message, or one with shorter arrays, or use policies with fewer wildcards"
             ) from None
+
+
+def _candidates(audience: TopicAudience, message: FilterMessage) -> Sequence[FilteredSubscriptions]:
+    """The policies that have to be evaluated for a message."""
+    if not audience.exact:
+        return audience.filtered
+    try:
+        attributes = message.attribute_values()
+    except TooMuchWork:  # those that need them are evaluated in the thread
+        every = [one for by_value in audience.exact.values() for found in by_value.values() for one in found]
+        return _distinct(audience.filtered, every)
+    found: list[FilteredSubscriptions] = []
+    for name, by_value in audience.exact.items():
+        values = None if attributes is None else attributes.get(name)
+        if values is not None:
+            for value in by_value.keys() & values.values:
+                found += by_value[value]
+    return _distinct(audience.filtered, found)
+
+
+def _distinct(
+    some: Sequence[FilteredSubscriptions], others: Sequence[FilteredSubscriptions]
+) -> Sequence[FilteredSubscriptions]:
+    return [*some, *{policy: (policy, subscriptions) for policy, subscriptions in others}.values()]
