@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -33,6 +32,8 @@ from telemetry.metrics import Counter, Registry
 TURN = 100
 """Number of deliveries that are decided before other calls get their turn."""
 
+DECISIONS_MAX = 20_000
+"""Maximum number of decisions of queues' policies in memory."""
 READS = 20
 """Number of subscriptions whose queues are read at the same time, where they are not cached."""
 
@@ -113,6 +114,8 @@ class DeliveryPlanner:
         self._region = services.settings.region
         self._queues = queues
         self._selector = SubscriptionSelector()
+        self._let_in: dict[tuple[int, int, int], bool] = {}
+        """Decisions of queues' policies, by the queue's id and version, and the topic's id."""
 
     async def plan(
         self, topic: TopicView, audience: TopicAudience, message: PublishedMessage
@@ -120,10 +123,9 @@ class DeliveryPlanner:
         """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView]] = []
-        facts = self._facts(topic)
         for place, one in enumerate(await self._selector.select(audience, message)):
             try:
-                planned.append(self._delivery(one, message, facts, self._known_queue))
+                planned.append(self._delivery(topic, one, message, self._known_queue))
             except _NotCached:
                 planned.append(None)
                 unread.append((place, one))
@@ -133,7 +135,7 @@ class DeliveryPlanner:
             some = unread[start : start + READS]
             read = await asyncio.gather(*(self._queues_of(one) for _, one in some))
             for (place, one), queues in zip(some, read, strict=True):
-                planned[place] = self._delivery(one, message, facts, queues.get)
+                planned[place] = self._delivery(topic, one, message, queues.get)
         return tuple(one for one in planned if one is not None)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
@@ -166,61 +168,79 @@ class DeliveryPlanner:
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
-        return _lets_in(queue, self._facts(topic))
+        policy = queue.policy
+        if policy is None:
+            return False
+        key = (queue.queue.queue_id, queue.queue.version, topic.topic.topic_id)
+        known = self._let_in.get(key)
+        if known is not None:
+            return known
+        facts = _Facts(topic, queue.queue.account, self._region, self._clock)
+        result = policy.decide(_SNS, "SendMessage", queue.arn, facts) is Decision.ALLOWED
+        if not facts.momentary:
+            if len(self._let_in) >= DECISIONS_MAX:
+                self._let_in.clear()
+            self._let_in[key] = result
+        return result
 
     def _delivery(
         self,
+        topic: TopicView,
         one: SubscriptionView,
         message: PublishedMessage,
-        facts: Callable[[str], Callable[[str], str | None]],
         find: Callable[[QueueArn], QueueView | None],
     ) -> PlannedDelivery | None:
         """The delivery for a subscription; None: the message is dropped."""
         raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
         if raw_fits or not one.raw:
             queue = find(one.queue)
-            if queue is not None and message.size <= queue.message_bytes_max and _lets_in(queue, facts):
+            if queue is not None and message.size <= queue.message_bytes_max and self.lets_in(topic, queue):
                 DELIVERIES.add("queued")
                 return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
         if one.dead_letter is not None:
             queue = find(one.dead_letter)
-            if queue is not None and message.size <= queue.message_bytes_max and _lets_in(queue, facts):
+            if queue is not None and message.size <= queue.message_bytes_max and self.lets_in(topic, queue):
                 DELIVERIES.add("dead_letter")
                 return PlannedDelivery(queue, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
         DELIVERIES.add("dropped")
         return None
 
-    def _facts(self, topic: TopicView) -> Callable[[str], Callable[[str], str | None]]:
-        """The facts for the policies of queues, by the account of the queue."""
 
-        def facts(account: str, key: str) -> str | None:
-            match key:
-                case "aws:sourcearn":
-                    return str(topic.arn)
-                case "aws:sourceaccount" | "aws:sourceowner":
-                    return topic.arn.account
-                case "aws:principalisawsservice" | "aws:viaawsservice" | "aws:securetransport":
-                    return "true"
-                case "aws:principalservicename":
-                    return SERVICE_NAME
-                case "aws:currenttime":
-                    return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                case "aws:epochtime":
-                    return str(int(self._clock()))
-                case "aws:requestedregion":
-                    return self._region
-                case "aws:resourceaccount":
-                    return account
-            return None
+class _Facts:
+    """The facts of a delivery for the policy of its queue."""
 
-        return lambda account: partial(facts, account)
+    __slots__ = ("_account", "_clock", "_region", "_topic", "momentary")
 
+    def __init__(self, topic: TopicView, account: str, region: str, clock: Callable[[], float]) -> None:
+        """``account``: that of the queue."""
+        self._topic = topic
+        self._account = account
+        self._region = region
+        self._clock = clock
+        self.momentary = False
+        """True once the time was asked for, so that the decision is that of this moment."""
 
-def _lets_in(queue: QueueView, facts: Callable[[str], Callable[[str], str | None]]) -> bool:
-    policy = queue.policy
-    if policy is None:
-        return False
-    return policy.decide(_SNS, "SendMessage", queue.arn, facts(queue.queue.account)) is Decision.ALLOWED
+    def __call__(self, key: str) -> str | None:
+        match key:
+            case "aws:sourcearn":
+                return str(self._topic.arn)
+            case "aws:sourceaccount" | "aws:sourceowner":
+                return self._topic.arn.account
+            case "aws:principalisawsservice" | "aws:viaawsservice" | "aws:securetransport":
+                return "true"
+            case "aws:principalservicename":
+                return SERVICE_NAME
+            case "aws:currenttime":
+                self.momentary = True
+                return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            case "aws:epochtime":
+                self.momentary = True
+                return str(int(self._clock()))
+            case "aws:requestedregion":
+                return self._region
+            case "aws:resourceaccount":
+                return self._account
+        return None
 
 
 def register(registry: Registry) -> None:
