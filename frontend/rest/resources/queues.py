@@ -9,13 +9,14 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 
-from backend.api import BackendError, CountMessages, Peeked, PeekMessages, PeekState
+from backend.api import BackendError, CountMessages, Peeked, PeekState, QueueMeasures
 from frontend.push.target import secrets_of_queue
 from frontend.queues.attributes import COUNTERS, STORED_BYTES, Settable, settable
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
 from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
+from frontend.rest.listing import list_permitted
 from frontend.rest.models import (
     Counted,
     MessagePeeked,
@@ -36,7 +37,8 @@ from frontend.rest.models import (
     QueueShown,
     Stored,
 )
-from frontend.rest.problems import Problem, invalid, not_found
+from frontend.rest.peek_position import LATEST, PeekPosition
+from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol import md5
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
@@ -49,7 +51,7 @@ Account = Annotated[str | None, Query(description="account of the queues; operat
 Name = Annotated[str, Path(description="the queue's name")]
 _COUNTERS = (*COUNTERS, STORED_BYTES)
 _STATES = {state: state.name.lower() for state in PeekState}
-_PLACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){2,1000}\Z")
+_PLACE = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19}){2,1000}\Z")
 
 
 def create_router(context: Context) -> APIRouter:
@@ -69,8 +71,11 @@ def create_router(context: Context) -> APIRouter:
         owner = caller.account(account)
         caller.require_scope("manage")
 
+        async def read(one: str, limit: int) -> list[str]:
+            return await context.metadata.list_queues(owner, prefix=one, after=after, limit=limit)
+
         async def page() -> QueuePage:
-            names = await _names(context, caller.principal.prefixes, owner, prefix, after, limit + 1)
+            names = await list_permitted(read, caller.principal.prefixes, prefix, limit + 1)
             lines = [
                 await _counted_line(context, owner, name) if counters else _line(owner, name) for name in names[:limit]
             ]
@@ -92,9 +97,7 @@ def create_router(context: Context) -> APIRouter:
         """Create a queue.  One that exists with the same attributes is no error."""
         owner = caller.account(account)
         caller.require_queue("manage", owner, given.name)
-        tenant = await context.services.credentials.store.get_tenant(owner)
-        if tenant is None or tenant.state in ("deleting", "deleted"):
-            raise not_found(f"tenant {owner}")
+        await caller.require_tenant(owner)
         asked = {"QueueName": given.name, "Attributes": given.attributes, "tags": given.tags}
         await caller.carry_out_for(owner, "CreateQueue", asked)
         url = caller.call.queue_url(owner, given.name)
@@ -149,9 +152,16 @@ def create_router(context: Context) -> APIRouter:
         caller: CurrentCaller,
         name: Name,
         account: Account = None,
+        after: Annotated[
+            str,
+            Query(description=f"`next` of an earlier page; {LATEST}: no message, and `next` is behind the last one"),
+        ] = "",
         limit: Annotated[int, Query(ge=1, le=PEEK_MAX, description="maximum number of messages")] = 10,
     ) -> Peek:
-        """Show the first messages, in the order in which they were stored, without receiving them."""
+        """Show the first messages, in the order in which they were stored, without receiving them.
+
+        The audit log has the request unless it shows no message.
+        """
         owner = caller.account(account)
         caller.require_queue("manage", owner, name)
         caller.require_scope("receive")
@@ -159,8 +169,15 @@ def create_router(context: Context) -> APIRouter:
         async def read() -> Peek:
             call = caller.call_of(owner)
             view = await context.access.queue(call, "ReceiveMessage", owner, name)
-            peeked = await context.queues.call(view, PeekMessages(view.target, limit))
-            return Peek(messages=await _opened(context, view, peeked, call.base_url))
+            peeked: list[Peeked] = []
+            if after == LATEST:
+                position = await _latest(context, view)
+            else:
+                position = PeekPosition.parse(after, view) if after else PeekPosition(view.queue.queue_id, {})
+                found = await context.queues.peek_each(view, limit, position.numbers)
+                peeked, position = position.page(found, limit)
+            caller.showed_nothing = not peeked
+            return Peek(messages=await _opened(context, view, peeked, call.base_url), next=str(position))
 
         return await caller.limited("ReceiveMessage", read)
 
@@ -305,6 +322,11 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked], b
     ]
 
 
+async def _latest(context: Context, view: QueueView) -> PeekPosition:
+    measures = await context.queues.call(view, QueueMeasures(view.target))
+    return PeekPosition(view.queue.queue_id, {one.partition: one.last_number for one in measures})
+
+
 def _attribute(one: Settable) -> QueueAttribute:
     return QueueAttribute(
         name=one.name,
@@ -320,23 +342,6 @@ def _attribute(one: Settable) -> QueueAttribute:
 
 def _url(account: str, name: str) -> str:
     return f"/{account}/{name}"
-
-
-async def _names(
-    context: Context, prefixes: tuple[str, ...], account: str, prefix: str, after: str, limit: int
-) -> list[str]:
-    """Names that begin with ``prefix`` and with one of ``prefixes`` (empty: any), in order."""
-    wanted = {max(prefix, one, key=len) for one in prefixes if prefix.startswith(one) or one.startswith(prefix)}
-    if not prefixes:
-        wanted = {prefix}
-    names: list[str] = []
-    for one in sorted(wanted):
-        if any(one != other and one.startswith(other) for other in wanted):
-            continue  # included in the names of the shorter prefix
-        names += await context.metadata.list_queues(account, prefix=one, after=after, limit=limit - len(names))
-        if len(names) >= limit:
-            break
-    return names
 
 
 async def _counted_line(context: Context, account: str, name: str) -> QueueLine:

@@ -1,5 +1,6 @@
 """Keys with the scope ``monitor``: permitted routes among all, by role."""
 
+import uuid
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
 from pathlib import Path
@@ -25,6 +26,7 @@ LOOKS = {
     "GET /v1/queues/{name}/metrics",
     "GET /v1/topics/{name}/metrics",
     "GET /v1/metrics",
+    "GET /v1/queue-metrics",
     "GET /v1/alarms",
     "GET /v1/alarms/{name}",
     "GET /v1/caller",
@@ -68,7 +70,14 @@ async def test_answered_routes_by_role(service: FrontendService, role: Role) -> 
     answered = set()
     for request in sorted(requests):
         method, path = request.format(
-            name="q", account=KEY.account, key_id="A" * 16, node="b1", period="2026-11", job_id="1", group="g"
+            name="q",
+            account=KEY.account,
+            key_id="A" * 16,
+            node="b1",
+            period="2026-11",
+            job_id="1",
+            group="g",
+            subscription=uuid.UUID(int=0),
         ).split()
         answer = await service.rest(
             method, path.removeprefix("/v1") + QUERIES.get(request, ""), BODIES.get(request), by=by
