@@ -39,7 +39,8 @@ def table(outcome: CampaignOutcome) -> str:
         f"Calls answered {counts['answered']}, refused with 503 {counts['refused']}, in doubt {counts['in doubt']}, "
         f"no connection {counts['unreachable']}.  Messages acknowledged {counts['sent']} ({counts['repeated']} FIFO "
         f"calls repeated), received {counts['received']}, deletes acknowledged {counts['deleted']}; "
-        f"{counts['move tasks']} move tasks.",
+        f"{counts['move tasks']} move tasks.  Publications acknowledged {counts['published']}, received "
+        f"{counts['fanned out']} times from the subscribed queues.",
         "",
         f"**Promises broken: {len(outcome.violations)}.**",
         "",

@@ -69,6 +69,10 @@ class NotDelivered(BackendError):
     """Deliveries wait: their destination cannot be reached, or may not have them yet."""
 
 
+class NeedsLookup(NotDelivered):
+    """A destination on this node has to be looked up, or is gone: it is served by itself, so that no other waits."""
+
+
 class Fanout:
     """Deliveries of an incarnation's publications, in the background."""
 
@@ -227,6 +231,8 @@ class _Deliveries:
             return True  # its publications were removed, and then its partition was forgotten
         try:
             await self._deliver(destination, out, is_retry=is_retry)
+        except NeedsLookup:
+            return False
         except (BackendError, StoreError) as error:
             self._log(destination, error)
             return False
@@ -258,18 +264,26 @@ class _Deliveries:
         settings = here.fold.settings
         assert settings is not None
         if here.retired:
-            await self._refresh(target, out, here.gone())
+            await self._refresh_alone(target, out, here.gone(), is_retry=is_retry)
             return
         try:
             refused = self._hand_over(here, out, batch, entries)
         except MapStale as stale:
-            await self._refresh(target, out, stale)
+            await self._refresh_alone(target, out, stale, is_retry=is_retry)
             return
         finally:
             self._fanout.wakeups.changed(here)
             self._fanout.wakeups.changed(self._source)
         if refused:
+            if not is_retry:
+                raise NeedsLookup
             await self._send_elsewhere(target, out, settings, [one for one in batch if one.transfer in refused])
+
+    async def _refresh_alone(self, target: Target, out: Outgoing, refusal: BackendError, *, is_retry: bool) -> None:
+        """Refresh a destination that has a lane of its own.  Raises :class:`NeedsLookup` for one that has none."""
+        if not is_retry:
+            raise NeedsLookup
+        await self._refresh(target, out, refusal)
 
     def _check_room(self, out: Outgoing) -> None:
         """Check that this node has room for the next delivery, before it is read.  Raises :class:`StorageFull`."""

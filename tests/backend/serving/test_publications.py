@@ -180,6 +180,30 @@ def test_a_stuck_destination_delays_no_other(service: VirtualNode) -> None:
     assert bodies(service, api.Target(1, 1, 1)) == [b"%d" % number for number in range(5)]
 
 
+def test_a_lookup_of_a_draining_destination_delays_no_other(service: VirtualNode) -> None:
+    topic, draining, kept = (service.queue(number, fifo=True) for number in (TOPIC, 1, 2))
+    known = service.store.settings
+    before = service.store.queues[1]
+    assert before is not None
+    drained = msgspec.structs.replace(before, version=2, routing=api.Routing(2, 0, (0,), api.PartitionState.DRAINING))
+    service.store.queues[1] = drained
+    service.call(api.Configure(drained))
+    found = asyncio.Event()
+
+    async def settings(target: api.Target) -> api.PartitionSettings | None:
+        if target.partition == 1:
+            await found.wait()
+        return await known(target)
+
+    service.store.settings = settings  # type: ignore[method-assign]
+    publish(service, topic, publication(b"news", draining, kept, group="g"))
+    service.loop.run_for(5)
+    assert bodies(service, kept) == [b"news"]
+    del service.store.queues[1]
+    service.loop.call_soon(found.set)
+    service.loop.until(lambda: quiet(service), 10)
+
+
 def test_a_full_disk_is_not_read_until_there_is_room(service: VirtualNode) -> None:
     topic, targets = service.queue(TOPIC), [service.queue(number) for number in range(1, 21)]
     with held_back(service.node):

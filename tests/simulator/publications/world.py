@@ -49,6 +49,7 @@ class PublicationWorld(SimWorld):
         log = self.settings.log._replace(segment_bytes=max(32 << 10, self.settings.log.segment_bytes))
         self.settings = self.settings._replace(log=log)
         self._limits = small_fanout(random)
+        self._limits["backend.serving.orphan_collector.FORGET_SECONDS"] = random.choice((1.0, 3600.0))
         self._choices = random
         self._queues_share = random.choice((0.0, 0.1, 0.4))
         """Share of the calls that are made to queues without subscriptions."""
