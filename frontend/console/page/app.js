@@ -1,8 +1,8 @@
 // The frame of all pages, and the way from the address to a page.
 
 import { session, signOut } from "./api.js";
-import { Queue } from "./queue.js";
-import { Queues } from "./queues.js";
+import { Queue } from "./queues/queue.js";
+import { Queues } from "./queues/list.js";
 import { SignIn } from "./sign_in.js";
 import { localTime } from "./text.js";
 

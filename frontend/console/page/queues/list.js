@@ -1,9 +1,9 @@
 // The list of queues.
 
-import { call, may, queuePath, session } from "./api.js";
-import { queueLink } from "./links.js";
-import { bytes, count } from "./text.js";
-import { Dialog, failure, input, outcome, sparkline, table, useAct, usePolled } from "./widgets.js";
+import { call, may, queuePath, session } from "../api.js";
+import { queueLink } from "../links.js";
+import { bytes, count } from "../text.js";
+import { Dialog, failure, input, outcome, sparkline, table, useAct, usePolled } from "../widgets.js";
 
 const { h, reactive } = Vue;
 const PAGE = 50;

@@ -1,14 +1,14 @@
 // A queue's numbers: now, and since the page was opened.
 
-import { call, queuePath } from "./api.js";
-import { bytes, count, duration, localTime } from "./text.js";
-import { failure, usePolled } from "./widgets.js";
+import { call, queuePath } from "../api.js";
+import { bytes, count, duration, localTime } from "../text.js";
+import { failure, usePolled } from "../widgets.js";
 
 const { defineAsyncComponent, h, shallowReactive } = Vue;
 const SECONDS = 5;
 const SAMPLES = 720; // an hour
 
-const LineChart = defineAsyncComponent(() => import("./charts.js").then((module) => module.LineChart));
+const LineChart = defineAsyncComponent(() => import("../charts.js").then((module) => module.LineChart));
 
 const AMOUNTS = [["Available", "visible"], ["In flight", "in_flight"], ["Delayed", "delayed"]];
 const RATES = [["Sent", "sent"], ["Received", "received"], ["Deleted", "deleted"]];

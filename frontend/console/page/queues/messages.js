@@ -1,8 +1,8 @@
-// Messages of a queue: look, send, receive, delete.
+// Messages of a queue: peek, send, receive, delete.
 
-import { call, may, queuePath } from "./api.js";
-import { asHex, asJson, bytes, count, localTime, utcTime, visible } from "./text.js";
-import { input, outcome, useAct } from "./widgets.js";
+import { call, may, queuePath } from "../api.js";
+import { asHex, asJson, bytes, count, localTime, utcTime, visible } from "../text.js";
+import { input, outcome, useAct } from "../widgets.js";
 
 const { computed, h, reactive, shallowReactive } = Vue;
 const SHOWN_MAX = 20_000;
@@ -68,7 +68,7 @@ function message(one, acts) {
   ]);
 }
 
-const Look = {
+const Peek = {
   props: ["name"],
   setup(props) {
     const form = reactive({ limit: "10", search: "" });
@@ -79,19 +79,19 @@ const Look = {
       const texts = (one) => [one.id, one.group, one.body, ...Object.values(one.attributes).map(({ value }) => value)];
       return (found.messages || []).filter((one) => texts(one).some((text) => text?.toLowerCase().includes(wanted)));
     });
-    const look = (event) => {
+    const peek = (event) => {
       event?.preventDefault();
       act.run(async () => {
         found.messages = (await call("GET", queuePath(props.name, "/peek"), { query: { limit: form.limit } })).messages;
       });
     };
     return () =>
-      h("section", { "aria-labelledby": "look" }, [
-        h("h2", { id: "look" }, "Look"),
+      h("section", { "aria-labelledby": "peek" }, [
+        h("h2", { id: "peek" }, "Peek"),
         h("p", "Shows the first messages without receiving them: nothing changes for consumers."),
-        h("form", { class: "line", onSubmit: look }, [
+        h("form", { class: "line", onSubmit: peek }, [
           input(form, "limit", "Messages", { tag: "select", options: ["10", "50", "100"] }),
-          h("button", { type: "submit", class: "primary", disabled: act.busy }, "Look"),
+          h("button", { type: "submit", class: "primary", disabled: act.busy }, "Peek"),
           found.messages?.length ? input(form, "search", "Containing", { type: "search", autocomplete: "off" }) : null,
         ]),
         outcome(act),
@@ -216,7 +216,7 @@ export const Messages = {
   props: ["name"],
   setup: (props) => () => {
     const parts = [
-      may("manage") && may("receive") ? h(Look, { name: props.name }) : null,
+      may("manage") && may("receive") ? h(Peek, { name: props.name }) : null,
       may("send") ? h(Send, { name: props.name }) : null,
       may("receive") ? h(Receive, { name: props.name }) : null,
     ];

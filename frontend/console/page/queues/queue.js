@@ -1,12 +1,12 @@
 // The pages of one queue.
 
-import { call, may, queuePath } from "./api.js";
+import { call, may, queuePath } from "../api.js";
 import { Configuration } from "./configuration.js";
 import { DeadLetters } from "./dead_letters.js";
-import { queueLink } from "./links.js";
+import { queueLink } from "../links.js";
 import { Messages } from "./messages.js";
 import { Overview } from "./overview.js";
-import { Confirm, failure } from "./widgets.js";
+import { Confirm, failure } from "../widgets.js";
 
 const { h, onMounted, shallowReactive } = Vue;
 

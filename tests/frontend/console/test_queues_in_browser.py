@@ -1,0 +1,177 @@
+"""Queues and messages in the console."""
+
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser import ask
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_queues
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
+
+
+def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.wait_for("No queues yet")
+    console.press("Create the first queue")
+    console.fill("name", "first")
+    console.press("Create")
+    console.wait_for_heading("first")
+    console.go("first/messages")
+    console.press("Peek")
+    console.wait_for("The queue is empty.")
+    console.fill("body", '{"order":12345678901234567890,"lines":[]}')
+    console.press("Send")
+    console.wait_for("Sent: ")
+    console.press("Peek")
+    console.wait_for("1 of 1 messages.")
+    assert console.shown_messages() == ['{\n  "order": 12345678901234567890,\n  "lines": []\n}']
+    console.press("Receive")
+    console.wait_for("Received: 1")
+    console.press("Delete")
+    console.wait_for("Deleted: ")
+    console.press("Peek")
+    console.wait_for("The queue is empty.")
+    console.go("")
+    wait_until(lambda: [row[:4] for row in console.rows()] == [["first", "0", "0", "0"]], "the list shows the queue")
+
+
+def test_the_keyboard_suffices(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    keys = webdriver.ActionChains(console.browser)
+
+    def tab_to(text: str) -> None:
+        focused = "(document.activeElement.innerText || document.activeElement.name || '').trim()"
+        for _ in range(20):
+            if ask(console.browser, focused) == text:
+                return
+            keys.send_keys(Keys.TAB).perform()
+        raise AssertionError(f"{text!r} is not reached with the tab key")
+
+    tab_to("bearer")
+    keys.send_keys(tenant.key, Keys.ENTER).perform()
+    console.wait_for("No queues yet")
+    tab_to("Create the first queue")
+    keys.send_keys(Keys.ENTER).perform()
+    wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
+    keys.send_keys(Keys.ESCAPE).perform()
+    wait_until(lambda: not ask(console.browser, "document.querySelector('dialog')"), "the dialog is closed")
+    assert ask(console.browser, "document.activeElement.innerText") == "Create the first queue"
+    keys.send_keys(Keys.ENTER).perform()
+    wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
+    keys.send_keys("typed", Keys.ENTER).perform()
+    console.wait_for_heading("typed")
+    wait_until(lambda: ask(console.browser, "document.activeElement.tagName") == "H1", "the heading has the focus")
+
+
+def test_the_list_is_searched_and_paged_by_the_service(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    for number in range(60):
+        api(server, tenant.key, "POST", "/queues", {"name": f"q-{number:02}"})
+    api(server, tenant.key, "POST", "/queues", {"name": "other"})
+    console.sign_in(tenant.key)
+    names = [f"q-{number:02}" for number in range(60)]
+
+    def wait_for_names(wanted: list[str]) -> None:
+        wait_until(lambda: [row[0] for row in console.rows()] == wanted, f"{len(wanted)} queues are listed")
+
+    wait_for_names(["other", *names[:49]])
+    console.press("Next")
+    wait_for_names(names[49:])
+    console.press("Previous")
+    wait_for_names(["other", *names[:49]])
+    search = console.find("#search")
+    search.send_keys("q-5")
+    wait_for_names(names[50:])
+    search.send_keys("x")
+    console.wait_for("No queue’s name begins like this.")
+
+
+def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["dead", "0"], ["orders", "0"]], "the list is shown")
+    assert [row[6] for row in console.rows()] == ["–", "dead"], "dead-letter queues are shown"
+    for _ in range(3):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    wait_until(lambda: [row[1] for row in console.rows()] == ["0", "3"], "the list shows the messages")
+    console.go("orders")
+    console.wait_for("Oldest message")
+    chart = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
+    wait_until(lambda: ask(console.browser, chart), "the charts are there")
+    assert ask(console.browser, chart)[0] == "Messages. Now: Available 3, In flight 0, Delayed 0 messages"
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    wait_until(lambda: ", Delayed 0" in ask(console.browser, chart)[0].replace("Available 4", ""), "the chart follows")
+    wait_until(lambda: ask(console.browser, chart)[1].startswith("Messages per second. Now: Sent "), "rates are shown")
+
+
+def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/configuration")
+    timeout = console.find("[name='VisibilityTimeout']")
+    assert (timeout.get_attribute("min"), timeout.get_attribute("max")) == ("0", "43200")
+    console.fill("VisibilityTimeout", "77")
+    console.press("Save attributes")
+    console.wait_for("Saved.")
+    console.fill("Policy", "{")
+    console.press("Save attributes")
+    wait_until(lambda: "olicy" in console.errors(), "the policy is refused")
+    console.fill("Policy", "")
+    console.press("Add a tag")
+    console.fill("key", "stage")
+    console.fill("value", "test")
+    console.press("Save tags")
+    wait_until(
+        lambda: api(server, tenant.key, "GET", "/queues/orders")["tags"] == {"team": "shop", "stage": "test"}, "tagged"
+    )
+    wait_until(lambda: console.find("section[aria-labelledby=tags] .done").text == "Saved.", "it says so")
+    console.find("[aria-label='Remove tag 1']").click()
+    console.press("Save tags")
+    wait_until(lambda: len(api(server, tenant.key, "GET", "/queues/orders")["tags"]) == 1, "a tag is removed")
+    shown = api(server, tenant.key, "GET", "/queues/orders")
+    assert shown["attributes"]["VisibilityTimeout"] == "77"
+    assert "RedrivePolicy" in shown["attributes"], "what was not changed stays"
+
+
+def test_dead_letters_move_back_and_moves_are_cancelled(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    make_queues(server, tenant.account)
+    for number in range(20):
+        api(server, tenant.key, "POST", "/queues/dead/messages", {"body": str(number)})
+    console.sign_in(tenant.key)
+    console.go("orders/dead-letters")
+    console.wait_for("After 3 receives a message is moved to dead.")
+    console.go("dead/dead-letters")
+    console.fill("destination", "orders")
+    console.fill("rate", "1")
+    console.press("Start")
+    console.wait_for("The move has started.")
+    wait_until(lambda: console.rows()[0][1] == "running", "the move is shown")
+    console.press("Cancel")
+    console.wait_for("The move was cancelled after ")
+    wait_until(lambda: console.rows()[0][1] == "cancelled", "the move is over")
+    console.fill("rate", "")
+    console.press("Start")
+    wait_until(lambda: console.rows()[0][1] == "completed", "the rest is moved, and shown")
+    counted = api(server, tenant.key, "GET", "/queues?counters=true")["queues"]
+    assert [one["messages"]["visible"] for one in counted] == [0, 20]
+
+
+def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    console.sign_in(tenant.key)
+    console.go("orders")
+    console.press("Purge…")
+    console.fill("name", "order")
+    assert not console.find("dialog button[type=submit]").is_enabled()
+    console.fill("name", "orders")
+    console.press("Delete all messages")
+    console.wait_for("The queue was purged.")
+    assert api(server, tenant.key, "GET", "/queues/orders")["messages"]["visible"] == 0
+    console.press("Delete…")
+    console.fill("name", "orders")
+    console.press("Delete the queue")
+    console.wait_for_heading("Queues")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["dead"], "the queue is gone")
