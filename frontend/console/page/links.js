@@ -1,3 +1,5 @@
 // Addresses of pages.
 
-export const queueLink = (name, tab = "") => `#/queues/${encodeURIComponent(name)}${tab && `/${tab}`}`;
+const link = (page, name, tab) => `#/${page}/${encodeURIComponent(name)}${tab && `/${tab}`}`;
+
+export const queueLink = (name, tab = "") => link("queues", name, tab);

@@ -18,6 +18,15 @@ export function bytes(value) {
   return `${rates.format(value)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
+/** An amount of money, given as a decimal number. */
+export function money(amount, currency) {
+  const digits = Math.abs(Number(amount)) < 1 ? 4 : 2;
+  return new Intl.NumberFormat("en", { style: "currency", currency, maximumFractionDigits: digits }).format(amount);
+}
+
+/** A month such as 2026-11, in words. */
+export const month = (text) => new Date(`${text}-01T00:00Z`).toLocaleDateString("en", { month: "long", year: "numeric", timeZone: "UTC" });
+
 /** A length of time: the two largest units. */
 export function duration(seconds) {
   const units = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];

@@ -51,6 +51,27 @@ export function usePolled(read, seconds) {
   return state;
 }
 
+/** Reads something once, and again with `refresh`. */
+export function useLoaded(read) {
+  const state = shallowReactive({ data: null, error: null, refresh });
+  async function refresh() {
+    try {
+      Object.assign(state, { data: await read(), error: null });
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      state.error = error;
+    }
+  }
+  onMounted(refresh);
+  return state;
+}
+
+/** What was read, or that it is being read, or why it cannot be. */
+export const loaded = (state, show) => [
+  failure(state.error),
+  state.data !== null ? show(state.data) : state.error ? null : h("p", { role: "status" }, "Loading…"),
+];
+
 /** An act of the viewer: while it runs, `busy`; then `error` or `done`, a sentence. */
 export function useAct() {
   const act = shallowReactive({ busy: false, error: "", done: "", run });
@@ -114,6 +135,31 @@ export const input = (model, name, label, { hint, code, tag = "input", options, 
         options?.map((one) => h("option", { value: one, selected: one === model[name] }, one === "" ? "(default)" : one)),
       ),
   });
+
+/** Checkboxes: `model[name]` is the list of what is chosen. */
+export const choices = (model, name, label, all) =>
+  h("fieldset", [
+    h("legend", label),
+    all.map((one) =>
+      h("label", { class: "choice", key: one }, [
+        h("input", {
+          type: "checkbox", name: `${name}-${one}`, checked: model[name].includes(one),
+          onChange: (event) => {
+            model[name] = event.target.checked ? [...model[name], one] : model[name].filter((other) => other !== one);
+          },
+        }),
+        one,
+      ])),
+  ]);
+
+/** Links to the pages of one thing: `tabs` are [tab, label]. */
+export const tabLinks = (label, tabs, current, link) =>
+  h("nav", { class: "tabs", "aria-label": label },
+    tabs.map(([tab, name]) => h("a", { href: link(tab), "aria-current": current === tab ? "page" : undefined }, name)));
+
+/** A secret that is shown once. */
+export const secret = (label, value) =>
+  h("div", { class: "notice", role: "status" }, [h("p", label), h("pre", { tabindex: 0, "aria-label": "Secret" }, value)]);
 
 /** A modal dialog, open as long as it is there. */
 export const Dialog = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from frontend.request.context import Context
+from frontend.rest.account import audit, limit_use
 from frontend.rest.resources import (
     alarms,
     clusters,
@@ -40,6 +41,8 @@ def create_routers(context: Context) -> list[APIRouter]:
         messages.create_router(),
         usage.create_router(services),
         documents.create_router(services),
+        audit.create_router(services),
+        limit_use.create_router(context),
         *of_streams,
     ]
 

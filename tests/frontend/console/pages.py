@@ -14,6 +14,7 @@ from tests.browser import ask
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
+WIDTHS = (360, 800, 1600)
 QUEUE_PAGES = ("", "orders", "orders/messages", "orders/configuration", "orders/dead-letters")
 
 
@@ -48,6 +49,11 @@ class ConsolePage:
         """Go to a page by its address, within the session."""
         self.browser.get(f"{self.url}#/queues{page and f'/{page}'}")
         self.wait_for_heading(page.partition("/")[0] or "Queues")
+
+    def visit(self, address: str, heading: str) -> None:
+        """Go to a page by its address below the console's, within the session."""
+        self.browser.get(f"{self.url}#/{address}")
+        self.wait_for_heading(heading)
 
     # --- what is seen ---
 
@@ -93,6 +99,19 @@ class ConsolePage:
         else:
             field.send_keys(Keys.CONTROL, "a", Keys.NULL, text or Keys.BACKSPACE)
 
+    def type(self, *keys: str) -> None:
+        """Press keys, wherever the focus is."""
+        webdriver.ActionChains(self.browser).send_keys(*keys).perform()
+
+    def tab_to(self, text: str) -> None:
+        """Move the focus with the tab key to the element with this text, or name."""
+        focused = "(document.activeElement.innerText || document.activeElement.name || '').trim()"
+        for _ in range(40):
+            if ask(self.browser, focused) == text:
+                return
+            self.type(Keys.TAB)
+        raise AssertionError(f"{text!r} is not reached with the tab key")
+
     def press(self, label: str) -> None:
         """Press the button with this label, once it can be pressed; of several, the last: dialogs come last."""
 
@@ -133,6 +152,12 @@ def api(server: Server, key: str, method: str, path: str, body: Any = None) -> A
     )
     assert answer.is_success, answer.content
     return answer.json() if answer.content else None
+
+
+def check_page(console: ConsolePage, width: int) -> None:
+    """Check that the page is not wider than the window, and :func:`check` it."""
+    assert ask(console.browser, "document.documentElement.scrollWidth") <= width, console.browser.current_url
+    check(console)
 
 
 def check(console: ConsolePage) -> None:

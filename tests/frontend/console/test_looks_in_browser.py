@@ -4,7 +4,16 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from tests.browser import ask, emulate, set_width
-from tests.frontend.console.pages import QUEUE_PAGES, ConsolePage, ConsoleTenant, api, check, make_queues
+from tests.frontend.console.pages import (
+    QUEUE_PAGES,
+    WIDTHS,
+    ConsolePage,
+    ConsoleTenant,
+    api,
+    check,
+    check_page,
+    make_queues,
+)
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -19,7 +28,7 @@ def test_pages_fit_and_pass_the_accessibility_checker(
     emulate(console.browser, scheme)
     check(console)
     console.sign_in(tenant.key)
-    for width in (360, 800, 1600):
+    for width in WIDTHS:
         set_width(console.browser, width)
         for page in QUEUE_PAGES:
             console.go(page)
@@ -31,8 +40,7 @@ def test_pages_fit_and_pass_the_accessibility_checker(
                 wait_until(lambda: console.browser.find_elements(By.TAG_NAME, "canvas"), "the charts are there")
             if page == "orders/configuration":
                 console.wait_for("Visibility timeout")
-            assert ask(console.browser, "document.documentElement.scrollWidth") <= width, page
-            check(console)
+            check_page(console, width)
         console.go("")
         console.press("Create a queue")
         check(console)

@@ -1,6 +1,5 @@
 """Queues and messages in the console."""
 
-from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import ask
@@ -36,28 +35,18 @@ def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenan
 
 
 def test_the_keyboard_suffices(console: ConsolePage, tenant: ConsoleTenant) -> None:
-    keys = webdriver.ActionChains(console.browser)
-
-    def tab_to(text: str) -> None:
-        focused = "(document.activeElement.innerText || document.activeElement.name || '').trim()"
-        for _ in range(20):
-            if ask(console.browser, focused) == text:
-                return
-            keys.send_keys(Keys.TAB).perform()
-        raise AssertionError(f"{text!r} is not reached with the tab key")
-
-    tab_to("bearer")
-    keys.send_keys(tenant.key, Keys.ENTER).perform()
+    console.tab_to("bearer")
+    console.type(tenant.key, Keys.ENTER)
     console.wait_for("No queues yet")
-    tab_to("Create the first queue")
-    keys.send_keys(Keys.ENTER).perform()
+    console.tab_to("Create the first queue")
+    console.type(Keys.ENTER)
     wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
-    keys.send_keys(Keys.ESCAPE).perform()
+    console.type(Keys.ESCAPE)
     wait_until(lambda: not ask(console.browser, "document.querySelector('dialog')"), "the dialog is closed")
     assert ask(console.browser, "document.activeElement.innerText") == "Create the first queue"
-    keys.send_keys(Keys.ENTER).perform()
+    console.type(Keys.ENTER)
     wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
-    keys.send_keys("typed", Keys.ENTER).perform()
+    console.type("typed", Keys.ENTER)
     console.wait_for_heading("typed")
     wait_until(lambda: ask(console.browser, "document.activeElement.tagName") == "H1", "the heading has the focus")
 
