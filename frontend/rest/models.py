@@ -603,6 +603,9 @@ class ClusterStatus(BaseModel):
     clusters: list[ClusterShown]
     manager: ManagerShown | None = Field(description="null: this service never had one, or the query failed")
     not_asked: list[str] = Field(description="descriptions of sources that did not answer in time; empty: all did")
+    damaged: int = Field(
+        description="partitions in the process that answers that cannot be served, because their journal is damaged"
+    )
 
 
 class WeightGiven(Given):

@@ -117,5 +117,11 @@ export const administers = () => may("manage") && ["admin", "operator"].includes
 
 export const may = (scope) => Boolean(session.caller?.scopes.includes(scope));
 
+/** Whether the caller has a right on streams: "read", "write" or "manage". */
+export const mayStream = (right) => may(`streams:${right}`);
+export const usesStreams = () => ["read", "write", "manage"].some(mayStream);
+
+export const streamPath = (name, rest = "") => `streams/${encodeURIComponent(name)}${rest}`;
+
 /** Path of a queue below /v1/. */
 export const queuePath = (name, rest = "") => `queues/${encodeURIComponent(name)}${rest}`;

@@ -1,6 +1,6 @@
 // The frame of all pages, and the way from the address to a page.
 
-import { administers, session, signOut } from "./api.js";
+import { administers, session, signOut, usesStreams } from "./api.js";
 import { Queue } from "./queues/queue.js";
 import { Queues } from "./queues/list.js";
 import { SignIn } from "./sign_in.js";
@@ -17,6 +17,10 @@ const later = (load) =>
     delay: 0,
     loadingComponent: { render: () => h("h1", { tabindex: -1 }, "Loading…") },
   });
+const Operators = later(() => import("./operators/operators.js").then((module) => module.Operators));
+const Streams = later(() => import("./streams/list.js").then((module) => module.Streams));
+const Stream = later(() => import("./streams/stream.js").then((module) => module.Stream));
+const Group = later(() => import("./streams/group.js").then((module) => module.Group));
 const Account = later(() => import("./account/account.js").then((module) => module.Account));
 
 const route = reactive({ page: "queues", name: "", tab: "" });
@@ -31,8 +35,11 @@ function decoded(text) {
 
 function readAddress() {
   const [page, name = "", tab = ""] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
-  if (page === "account") Object.assign(route, { page, name: "", tab: name });
-  else Object.assign(route, page === "queues" && name ? { page: "queue", name, tab } : { page: "queues", name: "", tab: "" });
+  if (page === "account" || page === "operators") Object.assign(route, { page, name: "", tab: name });
+  else if (page === "streams") Object.assign(route, { page: name ? "stream" : page, name, tab });
+  else if (page === "groups" && name) Object.assign(route, { page: "group", name, tab });
+  else if (page === "queues" && name) Object.assign(route, { page: "queue", name, tab });
+  else Object.assign(route, { page: "queues", name: "", tab: "" });
 }
 
 addEventListener("hashchange", () => {
@@ -64,10 +71,14 @@ const AccountChoice = {
 
 const NAVIGATION = [
   ["queues", "Queues", () => true],
+  ["streams", "Streams", usesStreams],
   ["account", "Account", administers],
+  ["operators", "Operators", () => administers() && session.caller.role === "operator"],
 ];
 /** Pages, by the entry of the navigation that they belong to. */
-const PARENT = { queues: "queues", queue: "queues", account: "account" };
+const PARENT = {
+  queues: "queues", queue: "queues", streams: "streams", stream: "streams", group: "streams", account: "account", operators: "operators",
+};
 
 function header() {
   const { caller } = session;
@@ -90,8 +101,13 @@ function header() {
 
 function page() {
   const { page: name, tab } = route;
+  const key = `${session.account}/${route.name}`;
+  if (name === "operators") return h(Operators, { tab });
+  if (name === "streams") return h(Streams, { key: session.account });
+  if (name === "stream") return h(Stream, { key, name: route.name, tab });
+  if (name === "group") return h(Group, { key, name: route.name });
   if (name === "account") return h(Account, { key: session.account, tab });
-  if (name === "queue") return h(Queue, { key: `${session.account}/${route.name}`, name: route.name, tab });
+  if (name === "queue") return h(Queue, { key, name: route.name, tab });
   return h(Queues, { key: session.account });
 }
 

@@ -8,6 +8,9 @@ export const count = (value) => (value === null || value === undefined ? "–" :
 
 export const rate = (value) => rates.format(value);
 
+/** A part of one, in percent. */
+export const percent = (value) => `${rates.format(value * 100)}%`;
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   let unit = 0;
@@ -83,6 +86,31 @@ function indented(text) {
     })
     .replace(/([[{])\s+([\]}])/g, "$1$2");
   return deepest > DEPTH_MAX ? null : found;
+}
+
+/** The text as XML with a line for each element; null if its tags do not match, or are deeply nested. */
+export function asXml(text) {
+  if (!/^\s*</.test(text)) return null;
+  const open = [], lines = [];
+  let closing = false; // the last line is an end tag, or an element that is complete
+  for (const part of text.match(/<!--[^]*?-->|<!\[CDATA\[[^]*?\]\]>|<\?[^]*?\?>|<[^<>]*>|[^<]+/g) || []) {
+    const name = /^<(\/?)([^\s\/>!?]+)[^>]*?(\/?)>$/.exec(part);
+    if (name && name[1]) {
+      if (open.pop() !== name[2]) return null;
+      if (closing) lines.push("  ".repeat(open.length) + part);
+      else lines[lines.length - 1] += part;
+      closing = true;
+    } else if (name || part.startsWith("<")) {
+      lines.push("  ".repeat(open.length) + part);
+      closing = !name || Boolean(name[3]);
+      if (name && !name[3]) open.push(name[2]);
+      if (open.length > DEPTH_MAX) return null;
+    } else if (part.trim()) {
+      if (closing || !lines.length) lines.push("  ".repeat(open.length) + part.trim());
+      else lines[lines.length - 1] += part.trim();
+    }
+  }
+  return open.length || lines.length < 2 ? null : lines.join("\n");
 }
 
 /** Bytes of a base64 text as a dump; null if it is none. */

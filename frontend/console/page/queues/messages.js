@@ -1,48 +1,11 @@
 // Messages of a queue: peek, send, receive, delete.
 
 import { call, may, queuePath } from "../api.js";
-import { asHex, asJson, bytes, count, localTime, utcTime, visible } from "../text.js";
+import { Body, time } from "../body.js";
+import { bytes, count, visible } from "../text.js";
 import { input, outcome, useAct } from "../widgets.js";
 
 const { computed, h, reactive, shallowReactive } = Vue;
-const SHOWN_MAX = 20_000;
-const JSON_MAX = 1_048_576;
-
-/** A text of anyone, shown as text, JSON, or the bytes of base64. */
-const Body = {
-  props: ["text", "label"],
-  setup(props) {
-    const view = reactive({ form: "", whole: false });
-    const forms = computed(() => {
-      const all = { Text: visible(props.text) };
-      const json = props.text.length <= JSON_MAX ? asJson(props.text) : null;
-      const hex = asHex(props.text);
-      if (json !== null) all.JSON = visible(json);
-      if (hex !== null) all.Bytes = hex;
-      return all;
-    });
-    return () => {
-      const form = view.form || (forms.value.JSON === undefined ? "Text" : "JSON");
-      const text = forms.value[form];
-      const names = Object.keys(forms.value);
-      return h("div", { class: "body" }, [
-        names.length > 1
-          ? h("div", { class: "buttons", role: "group", "aria-label": `${props.label}: shown as` },
-              names.map((one) => h("button", { type: "button", "aria-pressed": String(one === form), onClick: () => (view.form = one) }, one)))
-          : null,
-        text === ""
-          ? h("p", { class: "hint" }, "Empty")
-          : h("pre", { tabindex: 0, dir: "ltr", role: "group", "aria-label": props.label }, view.whole ? text : text.slice(0, SHOWN_MAX)),
-        text.length > SHOWN_MAX && !view.whole
-          ? h("button", { type: "button", onClick: () => (view.whole = true) }, `Show all ${count(text.length)} characters`)
-          : null,
-      ]);
-    };
-  },
-};
-
-const time = (seconds) => [localTime(seconds), h("small", utcTime(seconds))];
-
 /** A message as it was peeked or received. */
 function message(one, acts) {
   const facts = [
