@@ -37,6 +37,7 @@ async function fetched(method, path, headers, body, { signal, as = "json" } = {}
     if (error.name === "AbortError") throw error;
     throw new Refusal(0, { detail: "The service cannot be reached. The console tries again by itself." }, 0);
   }
+  if (answer.ok && as === "stream") return answer.body;
   if (answer.ok) return answer.status === 204 ? null : answer[as]();
   const problem = await answer.json().catch(() => ({}));
   throw new Refusal(answer.status, problem, Number(answer.headers.get("retry-after")) || 0);
@@ -62,6 +63,27 @@ export async function call(method, path, { query = {}, json, text, signal, as } 
   } catch (error) {
     if (error.status === 401 && used === token) signOut("Your session has ended. Sign in again.");
     throw error;
+  }
+}
+
+/** Follows live numbers: `onEvent` gets the kind and the content of each event.  Ends when the service ends it. */
+export async function follow(query, onEvent, signal) {
+  const body = await call("GET", "events", { query, signal, as: "stream" });
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      return { done: true }; // the connection was lost
+    });
+    if (done) return;
+    text += value;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const one of events) {
+      const found = /^event: (.*)\ndata: (.*)$/.exec(one);
+      if (found) onEvent(found[1], JSON.parse(found[2]));
+    }
   }
 }
 

@@ -1,9 +1,10 @@
 // Parts of pages.
 
-import { Refusal } from "./api.js";
+import { Refusal, follow } from "./api.js";
 
 const { h, nextTick, onMounted, onUnmounted, ref, shallowReactive, useId } = Vue;
 const PAUSE_MAX = 60;
+const RECONNECT_SECONDS = 0.2; // the service has ended the answer: it restarts, or the session is over
 
 /** Reads something now and every few seconds while the page is seen; less often while that fails. */
 export function usePolled(read, seconds) {
@@ -46,6 +47,49 @@ export function usePolled(read, seconds) {
     stopped = true;
     clearTimeout(timer);
     reading?.abort();
+    document.removeEventListener("visibilitychange", onVisibility);
+  });
+  return state;
+}
+
+/** Follows live numbers while the page is seen; `query` returns what is followed, `take` converts what arrives. */
+export function useLive(query, take) {
+  const state = shallowReactive({ data: null, error: null, refresh: start });
+  let reading = null, timer = 0, pause = 1;
+
+  async function start() {
+    stop();
+    const mine = (reading = new AbortController());
+    try {
+      await follow(query(), (kind, data) => {
+        if (mine.signal.aborted) return;
+        pause = 1;
+        if (kind === "problem") state.error = new Refusal(data.status, data, 0);
+        else Object.assign(state, { data: take(data), error: null });
+      }, mine.signal);
+      again(mine, RECONNECT_SECONDS);
+    } catch (error) {
+      if (error.name === "AbortError" || mine.signal.aborted) return;
+      if (!(error instanceof Refusal)) throw error;
+      state.error = error;
+      again(mine, Math.max(error.retryAfter || 0, pause));
+      pause = Math.min(pause * 2, PAUSE_MAX);
+    }
+  }
+  function again(mine, seconds) {
+    if (!mine.signal.aborted && !document.hidden) timer = setTimeout(start, seconds * 1000);
+  }
+  function stop() {
+    clearTimeout(timer);
+    reading?.abort();
+  }
+  const onVisibility = () => (document.hidden ? stop() : start());
+  onMounted(() => {
+    document.addEventListener("visibilitychange", onVisibility);
+    start();
+  });
+  onUnmounted(() => {
+    stop();
     document.removeEventListener("visibilitychange", onVisibility);
   });
   return state;

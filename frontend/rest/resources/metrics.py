@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from auth.principal import SCOPES, effective_scopes
-from backend.api import QueueMeasures
-from frontend.queue_metrics import METRICS, QUEUES_MAX, QueueMetrics, value_of
+from frontend.queue_metrics import QUEUES_MAX, QueueMetrics
 from frontend.request.access import listed_prefixes
 from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, RestRoute
-from frontend.rest.models import MetricShown, QueueMetricsShown
+from frontend.rest.live.metrics import read_metrics
+from frontend.rest.models import QueueMetricsShown
 from frontend.rest.problems import not_permitted
 from frontend.rest.resources.queues import Account, Name
 from telemetry.prometheus import CONTENT_TYPE
@@ -31,21 +31,7 @@ def create_router(context: Context) -> APIRouter:
         caller.require_queue_by_any_scope(owner, name)
 
         async def read() -> QueueMetricsShown:
-            view = await context.access.seen_queue(caller.call_of(owner), owner, name)
-            parts = await context.queues.call(view, QueueMeasures(view.target))
-            now_ms = services.now_ms()
-            values = {metric: value_of(metric, parts, now_ms) for metric in METRICS}
-            return QueueMetricsShown(
-                queue=name,
-                account=owner,
-                time=now_ms / 1000,
-                counted_since=max(one.since_ms for one in parts) / 1000,
-                metrics=[
-                    MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
-                    for metric, value in values.items()
-                    if value is not None
-                ],
-            )
+            return await read_metrics(context, await context.access.seen_queue(caller.call_of(owner), owner, name))
 
         return await caller.limited("GetQueueAttributes", read)
 

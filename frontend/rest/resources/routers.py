@@ -6,6 +6,8 @@ from fastapi import APIRouter
 
 from frontend.request.context import Context
 from frontend.rest.account import audit, limit_use
+from frontend.rest.live import events
+from frontend.rest.live.queue_pages import QueuePages
 from frontend.rest.resources import (
     alarms,
     clusters,
@@ -28,6 +30,7 @@ from frontend.rest.stream_access import RestStreams
 def create_routers(context: Context) -> list[APIRouter]:
     """Create the routes of all resources."""
     services = context.services
+    pages = QueuePages(context)
     of_streams = [] if services.streams is None else _create_stream_routers(RestStreams(context))
     return [
         tenants.create_router(services),
@@ -35,7 +38,8 @@ def create_routers(context: Context) -> list[APIRouter]:
         data_keys.create_router(services),
         roles.create_router(services),
         clusters.create_router(services),
-        queues.create_router(context),
+        queues.create_router(context, pages),
+        events.create_router(context, pages),
         metrics.create_router(context),
         alarms.create_router(context),
         messages.create_router(),

@@ -75,6 +75,23 @@ def test_the_list_is_searched_and_paged_by_the_service(
     console.wait_for("No queue’s name begins like this.")
 
 
+def test_the_list_is_sorted_and_filtered_by_numbers(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    for name, count in (("a", 0), ("b", 3), ("c", 1)):
+        api(server, tenant.key, "POST", "/queues", {"name": name})
+        for _ in range(count):
+            api(server, tenant.key, "POST", f"/queues/{name}/messages", {"body": "b"})
+    console.sign_in(tenant.key)
+    wait_until(lambda: [row[0] for row in console.rows()] == ["a", "b", "c"], "queues are listed by name")
+    console.fill("sort", "depth")
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["b", "3"], ["c", "1"], ["a", "0"]], "deepest first")
+    console.fill("state", "empty")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["a"], "empty queues are listed")
+    api(server, tenant.key, "POST", "/queues/a/messages", {"body": "b"})
+    console.wait_for("No such queue is in this state.")
+
+
 def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     console.sign_in(tenant.key)

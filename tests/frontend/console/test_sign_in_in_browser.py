@@ -56,10 +56,24 @@ def test_a_wrong_key_is_refused(console: ConsolePage, key: str) -> None:
     console.wait_for_heading("Sign in to Holdfast")
 
 
-def test_a_revoked_key_ends_the_session(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+@pytest.mark.parametrize("page", ["queues", pytest.param("queues/orders", marks=pytest.mark.long)])
+def test_a_revoked_key_ends_the_session(console: ConsolePage, server: Server, tenant: ConsoleTenant, page: str) -> None:
+    """The service ends the connection that the page follows, so the page asks again and clears itself."""
     make_queues(server, tenant.account)
     console.sign_in(tenant.key)
-    console.wait_for("orders")
+    console.visit(page, page.partition("/")[2] or "Queues")
+    wait_until(lambda: "Available" in console.text and "Loading" not in console.text, "numbers are shown")
+    asked = "performance.getEntriesByType('resource').filter(one => one.name.includes('/v1/')).length"
+    before = ask(console.browser, asked)
     server.rest("DELETE", f"/v1/keys/{tenant.key_id}?account={tenant.account}")
     console.wait_for("Your session has ended. Sign in again.")
     assert "orders" not in console.text, "nothing of the tenant is left on the page"
+    assert ask(console.browser, asked) - before <= 2, "the end of the connection has told it, not a poll"
+
+
+def test_a_suspended_tenant_is_shown_why(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.wait_for("orders")
+    server.rest("POST", f"/v1/tenants/{tenant.account}/suspend")
+    wait_until(lambda: "is suspended" in console.errors(), "the refusal is shown")

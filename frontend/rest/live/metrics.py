@@ -1,0 +1,27 @@
+"""Metrics of one queue, by CloudWatch's names."""
+
+from __future__ import annotations
+
+from backend.api import QueueMeasures
+from frontend.queue_metrics import METRICS, value_of
+from frontend.queues.view import QueueView
+from frontend.request.context import Context
+from frontend.rest.models import MetricShown, QueueMetricsShown
+
+
+async def read_metrics(context: Context, view: QueueView) -> QueueMetricsShown:
+    """Read the queue's metrics.  Raises the errors of a call."""
+    parts = await context.queues.call(view, QueueMeasures(view.target))
+    now_ms = context.services.now_ms()
+    values = {metric: value_of(metric, parts, now_ms) for metric in METRICS}
+    return QueueMetricsShown(
+        queue=view.queue.name,
+        account=view.queue.account,
+        time=now_ms / 1000,
+        counted_since=max(one.since_ms for one in parts) / 1000,
+        metrics=[
+            MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
+            for metric, value in values.items()
+            if value is not None
+        ],
+    )
