@@ -164,6 +164,53 @@ def test_dead_letters_move_back_and_moves_are_cancelled(
     assert [one["messages"]["visible"] for one in counted] == [0, 20]
 
 
+def test_a_message_is_edited_and_sent_again(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    sent = {
+        "body": "<order><id>1</id></order>",
+        "attributes": {"kind": {"type": "String.x", "value": "new"}},
+        "group": "g",
+    }
+    api(server, tenant.key, "POST", "/queues/orders/messages", sent)
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Peek")
+    console.wait_for("1 of 1 messages.")
+    assert console.shown_messages()[0] == "<order>\n  <id>1</id>\n</order>", "XML has a line for each element"
+    console.press("Edit and send again")
+    body = console.find("#send ~ form [name=body]")
+    wait_until(lambda: body.get_attribute("value") == sent["body"], "the form has the message")
+    body.send_keys(Keys.CONTROL, "a", Keys.NULL, "edited")
+    console.press("Send")
+    console.wait_for("Sent: ")
+    again = api(server, tenant.key, "GET", "/queues/orders/peek")["messages"][1]
+    assert (again["body"], again["attributes"], again["group"]) == ("edited", sent["attributes"], "g")
+
+
+def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    for body in ("red one", "blue", "red two"):
+        message = {"body": body, "attributes": {"a": {"type": "String", "value": "v"}}}
+        api(server, tenant.key, "POST", "/queues/dead/messages", message)
+    console.sign_in(tenant.key)
+    console.go("dead/messages")
+    console.fill("most", "10")
+    console.press("Receive")
+    console.wait_for("Received: ")
+    wait_until(lambda: len(console.shown_messages()) == 6, "all messages and their attributes are shown")
+    console.fill("search", "red")
+    console.press("Move the 2 shown")
+    wait_until(lambda: "name a destination" in console.errors(), "they have no origin")
+    console.fill("destination", "orders")
+    console.press("Move the 2 shown")
+    console.wait_for("2 messages were moved.")
+    moved = api(server, tenant.key, "GET", "/queues/orders/peek")["messages"]
+    assert sorted(one["body"] for one in moved) == ["red one", "red two"]
+    assert moved[0]["attributes"] == {"a": {"type": "String", "value": "v"}}
+    left = api(server, tenant.key, "GET", "/queues/dead/peek")["messages"]
+    assert [one["body"] for one in left] == ["blue"]
+
+
 def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})

@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -111,6 +112,55 @@ def test_a_body_of_a_mebibyte_is_shown(console: ConsolePage, server: Server, ten
     assert len(console.shown_messages()[0]) == 20_000
     console.browser.find_element(By.XPATH, "//button[starts-with(., 'Show all')]").click()
     wait_until(lambda: len(console.shown_messages()[0]) >= len(body), "all of it is shown")
+
+
+def test_names_of_others_are_shown_and_never_run(console: ConsolePage, server: Server) -> None:
+    name = "<img src=x onerror=window.hacked=1>"
+    account = server.rest("POST", "/v1/tenants", {"name": name})["account"]
+    tenant = make_key(server, account, role="admin")
+    make_queues(server, account)
+    stream = {"value": HOSTILE, "key": HOSTILE, "headers": [{"name": HOSTILE, "value": HOSTILE}]}
+    api(server, tenant.key, "POST", "/streams", {"name": "clicks"})
+    api(server, tenant.key, "POST", "/streams/clicks/records", {"records": [stream]})
+    api(server, tenant.key, "POST", "/consumer-groups/%3Cb%3Egroup/commit", {"stream": "clicks", "position": "0:1"})
+    console.sign_in(tenant.key)
+    assert name in console.text
+    console.visit("streams/clicks/records", "clicks")
+    console.press("Peek")
+    wait_until(console.shown_messages, "the record is shown")
+    assert console.shown_messages() == [HOSTILE_SHOWN]
+    assert console.text.count("⟨U+202E⟩") == 4, "key, value, and the name and value of the header"
+    console.visit("groups/%3Cb%3Egroup", "<b>group")
+    operator = make_key(server, server.account, role="operator")
+    console.sign_in(operator.key)
+    console.visit("operators/tenants", "Service")
+    console.wait_for(name)
+    console.visit("account/audit", f"Account {server.account}")
+    wait_until(console.rows, "the log is shown")
+    assert not console.browser.find_elements("css selector", "main img, main b, main script")
+
+
+def test_other_pages_cannot_use_a_session(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    """The browser sends nothing by itself that would authenticate a request forged by another page."""
+    console.sign_in(tenant.key)
+    answer = console.browser.execute_async_script(
+        "const done = arguments[0]; fetch('/v1/queues', {method: 'POST', credentials: 'include', body: '{}'})"
+        ".then(answer => done(answer.status), error => done(String(error)))"
+    )
+    assert answer in (400, 401, 403), "without the header of the session"
+    assert api(server, tenant.key, "GET", "/queues")["queues"] == []
+    other = httpx.options(
+        f"{server.endpoint}/v1/queues",
+        headers={"origin": "https://example.com", "access-control-request-method": "POST"},
+        trust_env=False,
+    )
+    assert not [name for name in other.headers if name.startswith("access-control-")], "no other origin is let in"
+    refused = console.browser.execute_script(
+        "try { document.createElement('script').textContent = 'window.hacked = 1' } catch (error) { return error.name }"
+    )
+    assert refused == "TypeError", "texts do not become scripts"
+    wait_until(lambda: "TrustedScript" in "".join(logged(console.browser, "browser")), "the browser reports it")
+    assert ask(console.browser, "window.hacked") is None
 
 
 def test_no_page_can_frame_it(console: ConsolePage, server: Server) -> None:
