@@ -15,7 +15,7 @@ PAGES = (
 
 def make_stream(server: Server, key: str) -> None:
     """Make the stream ``clicks`` with five records in the first of two partitions, two of them read by ``readers``."""
-    api(server, key, "POST", "/streams", {"name": "clicks", "partitions": 2, "settings": {"retention.ms": 86_400_000}})
+    api(server, key, "POST", "/streams", {"name": "clicks", "partitions": 2, "settings": {"retention.ms": -1}})
     records = [
         {"value": f'{{"n": {number}}}', "key": f"k{number}", "partition": 0, "timestamp": 1_700_000_000 + number}
         for number in range(5)
