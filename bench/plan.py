@@ -42,6 +42,8 @@ class BenchPlan(msgspec.Struct, frozen=True):
     """Duration of calls against one rate."""
     peer_backlog: int
     """Messages that wait for the consumers of the other brokers; more than they take in a window."""
+    publications: int
+    """Messages published to a topic in one round."""
     stream_records: int
     """Records of 256 bytes in the stream that is read."""
 
@@ -71,6 +73,7 @@ FULL = BenchPlan(
     rows_measure_s=5,
     limit_s=10,
     peer_backlog=200_000,
+    publications=6_000,
     stream_records=10_000_000,
 )
 
@@ -99,5 +102,6 @@ QUICK = BenchPlan(
     rows_measure_s=2,
     limit_s=5,
     peer_backlog=60_000,
+    publications=1_500,
     stream_records=400_000,
 )

@@ -171,6 +171,27 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             _figure("send-observed", "added to a SendMessage"),
         ),
         PerformanceTarget(
+            "Publish to one queue, until it is there, against SendMessage",
+            1.6,
+            False,
+            "times",
+            _ratio("publish 1 queue", "publish send"),
+        ),
+        PerformanceTarget(
+            "Publish to 10 queues, until it is there, against SendMessage",
+            5,
+            False,
+            "times",
+            _ratio("publish 10 queues", "publish send"),
+        ),
+        PerformanceTarget(
+            "100 filter policies, added to a Publish, against SendMessage",
+            1,
+            False,
+            "times",
+            _figure("publish 100 policies", "added, against SendMessage"),
+        ),
+        PerformanceTarget(
             "SendMessage with everything switched on, server CPU a call", 90, False, "µs", _per_call("send-everything")
         ),
         PerformanceTarget(

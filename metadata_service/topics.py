@@ -169,6 +169,11 @@ def hidden_queue_name(topic_name: str) -> str:
     return HIDDEN_PREFIX + topic_name
 
 
+def topic_name_of(queue_name: str) -> str | None:
+    """Name of the topic whose hidden queue this is; None: it is not hidden."""
+    return queue_name.removeprefix(HIDDEN_PREFIX) if is_hidden(queue_name) else None
+
+
 def is_hidden(queue_name: str) -> bool:
     """True for the name of a topic's hidden queue."""
     return queue_name.startswith(HIDDEN_PREFIX)

@@ -124,6 +124,8 @@ def arn_glob(pattern: str) -> Matcher:
     parts = pattern.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn":
         raise PolicyError(f"{shown(pattern)} is not an ARN.")
+    if "*" not in pattern and "?" not in pattern and len(pattern) <= VALUE_LENGTH_MAX:
+        return pattern.__eq__
     globs = [Glob(part) for part in parts]
 
     def match(text: str) -> bool:

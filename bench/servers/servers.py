@@ -160,7 +160,12 @@ class ServerProcess:
 
     def call(self, action: str, members: dict[str, Any], timeout_s: float = 60) -> dict[str, Any]:
         """Make one signed call outside the measurements, on a connection of its own."""
-        request = self.signer.request(action, json.dumps(members).encode())
+        body = self.exchange(action, self.signer.request(action, json.dumps(members).encode()), timeout_s)
+        result: dict[str, Any] = json.loads(body) if body else {}
+        return result
+
+    def exchange(self, action: str, request: bytes, timeout_s: float = 60) -> bytes:
+        """Send one request on a connection of its own, and return the body of the answer."""
         with socket.create_connection((HOST, self.port), timeout=timeout_s) as stream:
             stream.sendall(request)
             answer = http.client.HTTPResponse(stream)
@@ -168,8 +173,7 @@ class ServerProcess:
             body = answer.read()
         if answer.status != 200:
             raise ServerError(f"{self.name} answered {action} with {answer.status}: {body[:500]!r}")
-        result: dict[str, Any] = json.loads(body) if body else {}
-        return result
+        return body
 
     def create_queue(self, name: str, **attributes: str) -> str:
         """Create a queue and return its URL.  A name that ends in .fifo makes a FIFO queue."""

@@ -29,6 +29,7 @@ from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
 from frontend.push.request import SIGNATURE, BuildRequest, queue_request, signature
 from frontend.push.target import PushTarget, pause_seconds, target_of_queue
 from frontend.push.usage import count_call
+from frontend.queues.at_most_once import open_received
 from frontend.queues.encryption import MessageEncryption
 from frontend.queues.message_arrivals import Arrivals
 from frontend.queues.payload import Payload
@@ -260,11 +261,11 @@ class QueuePusher:
             return ()
         if not received:
             return ()
-        opened, destroyed = await context.encryption.decrypted(
-            view, received, self._services.settings.external_url or ""
-        )
-        if not opened and destroyed is not None:
-            raise destroyed
+        base_url = self._services.settings.external_url or ""
+        found = await open_received(context.queues, context.encryption, view, received, base_url)
+        opened = found.messages
+        if not opened and found.destroyed is not None:
+            raise found.destroyed
         size = sum(len(stored.body.encode()) + size_of(stored.attributes) for _, stored in opened)
         count_call(self._services.meter, view, "ReceiveMessage", len(opened), size)
         return opened

@@ -52,7 +52,10 @@ class QueryReader:
         for wire in parameters:
             top, dot, rest = wire.partition(".")
             if top in wires:
-                self._plant(tree, wire, [top, *rest.split(".")] if dot else [top], parameters.get(wire))
+                if not dot and top not in tree:
+                    tree[top] = parameters.get(wire)
+                else:
+                    self._plant(tree, wire, [top, *rest.split(".")] if dot else [top], parameters.get(wire))
         for top, node in tree.items():
             member_name, type_ = wires[top]
             members[member_name] = self._value(type_, node, top)

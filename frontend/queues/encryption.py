@@ -64,6 +64,10 @@ class Opened(NamedTuple):
     """Messages to be delivered, each with its payload."""
     destroyed: DataKeyDestroyed | None
     """Set if others cannot be decrypted because their key was destroyed."""
+    unread: Sequence[ReceivedMessage] = ()
+    """Messages of topics whose key cannot be loaded now, if others of the receive are deleted already."""
+    error: Exception | None = None
+    """Error of loading the key of one of these."""
 
 
 class MessageEncryption:
@@ -150,11 +154,16 @@ class MessageEncryption:
         Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
         in flight for a while, and end up in the dead-letter queue.  If a key cannot be loaded, the whole
         receive fails, unless the other messages are deleted already.
+
+        A receive from a queue that delivers at most once has deleted its messages, except those of topics.
         """
         messages: list[tuple[ReceivedMessage, Payload]] = []
         destroyed: DataKeyDestroyed | None = None
-        deleted = view.settings.at_most_once
+        unread: list[ReceivedMessage] = []
+        failure: Exception | None = None
+        at_most_once = view.settings.at_most_once
         for message in received:
+            deleted = at_most_once and message.subscription is None
             try:
                 stored = await self._opened(view, message, message.payload, base_url, deleted=deleted)
             except DataKeyDestroyed as error:
@@ -165,13 +174,17 @@ class MessageEncryption:
                     )
                 continue
             except (KeyringError, StoreError) as error:
-                if not deleted:
+                if not at_most_once:
                     raise
+                if not deleted:
+                    unread.append(message)
+                    failure = error
+                    continue
                 log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
                 continue
             if stored is not None:
                 messages.append((message, stored))
-        return Opened(messages, destroyed)
+        return Opened(messages, destroyed, unread, failure)
 
     async def inspect(self, view: QueueView, message: Peeked, base_url: str) -> Payload | None:
         """Decrypt the payload of one message.  ``base_url``: as for :meth:`decrypted`.

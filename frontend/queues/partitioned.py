@@ -27,7 +27,9 @@ from backend.api import (
     ChangeVisibility,
     Counters,
     CountMessages,
+    CountNotifications,
     Delete,
+    DeleteOnce,
     HandleOutcome,
     ListMoves,
     MapStale,
@@ -48,6 +50,7 @@ from backend.api import (
     Receive,
     ReceivedMessage,
     ReceiveOptions,
+    Release,
     Send,
     SendResult,
     SettingsStale,
@@ -62,6 +65,7 @@ from frontend.queues.view import PartitionView, QueueView
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
 
 _T = TypeVar("_T")
+_O = TypeVar("_O")
 
 TRIES = 6
 REFRESH_SECONDS = 0.2
@@ -100,9 +104,12 @@ class PartitionedCalls:
             Publish: self.send,
             Receive: self.receive,
             Delete: self.delete,
+            DeleteOnce: self.delete_once,
+            Release: self.release,
             ChangeVisibility: self.change_visibility,
             CountMessages: self.count_messages,
             QueueMeasures: self.queue_measures,
+            CountNotifications: self.count_notifications,
             Purge: self.purge,
             PeekMessages: self.peek_messages,
             StartMove: self.start_move,
@@ -300,6 +307,18 @@ class PartitionedCalls:
     async def delete(self, view: QueueView, command: Delete) -> list[HandleOutcome]:
         return await self._by_handle(view, Delete, command.handles, command.handles)
 
+    async def delete_once(self, view: QueueView, command: DeleteOnce) -> list[bool]:
+        return await self._by_handle(view, DeleteOnce, command.handles, command.handles)
+
+    async def release(self, view: QueueView, command: Release) -> None:
+        by_partition: dict[int, list[str]] = {}
+        for handle in command.handles:
+            by_partition.setdefault(partition_of(handle), []).append(handle)
+        await _all(
+            self._at(view, _id_picker(partition), Release(view.target, handles))
+            for partition, handles in by_partition.items()
+        )
+
     async def change_visibility(self, view: QueueView, command: ChangeVisibility) -> list[HandleOutcome]:
         changes = command.changes
         return await self._by_handle(view, ChangeVisibility, [handle for handle, _ in changes], changes)
@@ -307,10 +326,10 @@ class PartitionedCalls:
     async def _by_handle(
         self,
         view: QueueView,
-        make: Callable[[Target, Sequence[_T]], PartitionCommand[list[HandleOutcome]]],
+        make: Callable[[Target, Sequence[_T]], PartitionCommand[list[_O]]],
         handles: Sequence[str],
         asked: Sequence[_T],
-    ) -> list[HandleOutcome]:
+    ) -> list[_O]:
         """Ask each partition about the handles that name it."""
         by_partition: dict[int, list[int]] = {}
         for place, handle in enumerate(handles):
@@ -346,6 +365,9 @@ class PartitionedCalls:
 
     async def queue_measures(self, view: QueueView, command: QueueMeasures) -> list[Measures]:
         return [one for part in await self._each(view, command) for one in part]
+
+    async def count_notifications(self, view: QueueView, command: CountNotifications) -> None:
+        await self._at(view, lambda now: now.open_parts[0], command)
 
     async def purge(self, view: QueueView, command: Purge) -> None:
         await self._each(view, command)

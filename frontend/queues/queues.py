@@ -42,7 +42,7 @@ from metadata_service.clusters.partition_map import open_ones, received_from
 from metadata_service.models import Queue
 from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
-from metadata_service.topics import is_hidden
+from metadata_service.topics import hidden_queue_name, is_hidden
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -77,6 +77,13 @@ class Queues:
             except QueueNotFound:
                 pass
         raise queue_does_not_exist()
+
+    async def of_topic(self, account: str, name: str) -> QueueView | None:
+        """The hidden queue of a topic; None if there is no such topic."""
+        try:
+            return self.view(await self._services.metadata.get(account, hidden_queue_name(name)))
+        except QueueNotFound:
+            return None
 
     async def by_arn(self, text: str, account: str) -> QueueView | None:
         """The account's queue with this ARN; None if there is none here."""

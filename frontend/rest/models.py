@@ -270,6 +270,16 @@ class QueueMetricsShown(BaseModel):
     metrics: list[MetricShown] = Field(description="metrics of the queue; some exist for FIFO or fair queues only")
 
 
+class TopicMetricsShown(BaseModel):
+    topic: str
+    account: str
+    time: float
+    counted_since: float = Field(
+        description="time of the latest reset of the counters: if it changes, they have restarted"
+    )
+    metrics: list[MetricShown]
+
+
 # --- alarms --------------------------------------------------------------------------------------------------
 
 AlarmComparison = Literal[
@@ -280,8 +290,9 @@ AlarmComparison = Literal[
 class AlarmGiven(Given):
     """Condition of an alarm, and the webhook to be called."""
 
-    queue: str
-    metric: str = Field(description="a queue metric; of a counter its rate per minute is used")
+    queue: str | None = Field(None, description="the queue; either this or a topic")
+    topic: str | None = Field(None, description="the topic")
+    metric: str = Field(description="a metric of the queue or topic; of a counter its rate per minute is used")
     comparison: AlarmComparison
     threshold: float = Field(allow_inf_nan=False)
     minutes: int = Field(
@@ -293,7 +304,8 @@ class AlarmGiven(Given):
 class AlarmShown(BaseModel):
     name: str
     account: str
-    queue: str
+    queue: str | None = Field(description="null: it is an alarm on a topic")
+    topic: str | None = Field(description="null: it is an alarm on a queue")
     metric: str
     comparison: str
     threshold: float

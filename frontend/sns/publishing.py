@@ -97,7 +97,9 @@ class QueuePublisher:
 
 
 def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicView) -> PublicationOutcome:
-    return PublicationOutcome(publication.content.message_id, f"{result.number:020d}" if topic.fifo else None)
+    return PublicationOutcome(
+        publication.content.message_id, f"{result.number:020d}" if topic.fifo else None, result.duplicate
+    )
 
 
 def render(delivered: DeliveredMessage) -> Payload:

@@ -339,7 +339,7 @@ def add_commands(commands: Any, key: Group) -> None:
         ("tenant", "create, suspend and delete tenants (operators)", add_tenant_commands),
         ("queue", "show, purge, move and delete queues", add_queue_commands),
         ("stream", "create, read and write streams; positions of consumer groups", add_stream_commands),
-        ("alarm", "alarms on queues, which call a webhook", add_alarm_commands),
+        ("alarm", "alarms on queues and topics, which call a webhook", add_alarm_commands),
         ("limits", "limits and quotas of tenants (operators)", add_limits_commands),
         ("role", "create, list and delete roles, which sessions assume", add_role_commands),
         ("token", "create short-lived tokens with an API key", add_token_commands),

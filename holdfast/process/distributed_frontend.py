@@ -65,7 +65,7 @@ async def _frontend(settings: Settings, secret: bytes, tls: PeerTls) -> int:
         addresses = FleetAddresses(fleet)
         backend = ClusterRouter(addresses.of, addresses.numbers, secret=secret, name=name, tls=tls.client)
         cache, streams = MetadataClient(metadata.queues), StreamClient(metadata.streams)
-        topics = TopicClient(metadata.topics)
+        topics = TopicClient(metadata.topics, shared=True)
         changes = _following(settings, metadata, cache, streams, topics)
         service = await Frontend.over(
             settings, metadata, keyring, cache, streams, topics, changes, backend, fleet=fleet

@@ -145,7 +145,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         await services.limiter.start()
         await finish_deletions(services)
         await declare(services, root, settings.queues)
-        storage = meter_storage(settings, node, store.queues, store.streams)
+        storage = meter_storage(settings, node, store.queues, store.streams, store.topics)
     except BaseException:
         await node.close()
         await services.close()

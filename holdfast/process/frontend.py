@@ -125,7 +125,7 @@ class Frontend:
             await store.close()
             raise
         metadata, streams = MetadataClient(store.queues), StreamClient(store.streams)
-        topics = TopicClient(store.topics)
+        topics = TopicClient(store.topics, shared=True)
         changes = ChangeWatch(store.changes, metadata, streams, topics)
         return await cls.over(
             settings,

@@ -6,20 +6,31 @@ refuses versions older than it knows.  :meth:`MetadataClient.get` then reads fro
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping
 
 from metadata_service.models import NewQueue, Queue
+from metadata_service.nodes.change_feed import POLL_SECONDS
 from metadata_service.nodes.named_cache import NamedCache
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
 from telemetry import caches
 
+ABSENT_SECONDS = POLL_SECONDS
+"""Time for which :meth:`MetadataClient.find` does not look again for a queue that did not exist: as long as other
+processes' changes may take to be seen."""
+
 
 class MetadataClient(NamedCache[Queue]):
-    """Cache of queues by account and name.  Keeps the ``limit`` most recently used queues; absence is not cached."""
+    """Cache of queues by account and name.  Keeps the ``limit`` most recently used queues."""
 
     def __init__(self, store: QueueStore, *, limit: int = 10_000) -> None:
         super().__init__("queues", limit)
         self._store = store
+        self._absent: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Names of queues that did not exist, with the time until which that counts, in the order of these times."""
+        self._created = 0
+        """Number of queues created here: a read that overlaps a creation does not show absence."""
 
     def _id(self, record: Queue) -> int:
         return record.queue_id
@@ -35,6 +46,29 @@ class MetadataClient(NamedCache[Queue]):
             raise
         return self.remember(queue) if forgotten == self._forgotten else queue
 
+    async def find(self, account: str, name: str) -> Queue | None:
+        """The queue, which may be cached; None if there is none, or was none :data:`ABSENT_SECONDS` ago."""
+        queue = self.cached(account, name)
+        if queue is not None:
+            return queue
+        now, created = asyncio.get_running_loop().time(), self._created
+        if self.known_absent(account, name):
+            return None
+        try:
+            return await self.get(account, name)
+        except QueueNotFound:
+            if created == self._created:
+                self._absent[account, name] = now + ABSENT_SECONDS
+                self._absent.move_to_end((account, name))
+                if len(self._absent) > self._limit:
+                    self._absent.popitem(last=False)
+            return None
+
+    def known_absent(self, account: str, name: str) -> bool:
+        """True if :meth:`find` knows that there is no queue with this name."""
+        until = self._absent.get((account, name))
+        return until is not None and asyncio.get_running_loop().time() < until
+
     async def by_id(self, queue_id: int) -> Queue | None:
         """Delegate to :meth:`QueueStore.get_queue_by_id`."""
         return await self._store.get_queue_by_id(queue_id)
@@ -44,9 +78,15 @@ class MetadataClient(NamedCache[Queue]):
         try:
             created = await self._store.create_queue(new)
         except QueueExists as error:
-            self.remember(error.queue)
+            self._note_created(error.queue)
             raise
-        return self.remember(created)
+        self._note_created(created)
+        return created
+
+    def _note_created(self, queue: Queue) -> None:
+        self._created += 1
+        self._absent.pop((queue.account, queue.name), None)
+        self.remember(queue)
 
     async def update(
         self,

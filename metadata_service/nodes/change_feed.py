@@ -53,6 +53,7 @@ class ChangeWatch:
 
     async def poll(self) -> None:
         """Drop the queues, streams and topics that changed since the last poll."""
+        started = asyncio.get_running_loop().time()
         try:
             changes = await self._store.queue_changes(self._last)
         except StoreError as error:
@@ -66,6 +67,8 @@ class ChangeWatch:
         self._last = changes.last
         self._polls = (self._polls + 1) % self._forget_polls
         self._forget(changes.names if self._polls else None)
+        for cache in self._caches:
+            cache.checked(started)
 
     def _forget(self, names: list[tuple[str, str]] | None) -> None:
         for cache in self._caches:

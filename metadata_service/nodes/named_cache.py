@@ -1,6 +1,6 @@
 """Cache of records by account and name, for queues and for streams.
 
-Only records that exist are cached, never their absence.
+Only records that exist are cached here, never their absence.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class NamedCache(Generic[R]):
         self._records: OrderedDict[tuple[str, str], R] = OrderedDict()
         self._forgotten = 0
         """Number of invalidations: the result of a read that overlaps one may be stale and is not cached."""
+        self._checked_at = float("-inf")
+        """Time of the event loop before which all changes are known here, as far as other processes recorded them."""
         self._hit, self._miss = caches.indexes(kind)
 
     def _id(self, record: R) -> int:
@@ -71,6 +73,10 @@ class NamedCache(Generic[R]):
             return
         for account, name in names:
             self.invalidate(account, name)
+
+    def checked(self, at: float) -> None:
+        """Note that records that were changed before this time of the event loop have been dropped."""
+        self._checked_at = at
 
     def remember(self, record: R) -> R:
         """Cache ``record`` unless a newer version is cached: answers may arrive out of order."""

@@ -1,9 +1,11 @@
-"""Metrics of one queue, by CloudWatch's names."""
+"""Metrics of one queue or topic, by CloudWatch's names."""
 
 from __future__ import annotations
 
-from backend.api import QueueMeasures
-from frontend.queue_metrics import METRICS, value_of
+from collections.abc import Sequence
+
+from backend.api import Measures, QueueMeasures
+from frontend.queue_metrics import METRICS, Metric, value_of
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
 from frontend.rest.models import MetricShown, QueueMetricsShown
@@ -13,15 +15,20 @@ async def read_metrics(context: Context, view: QueueView) -> QueueMetricsShown:
     """Read the queue's metrics.  Raises the errors of a call."""
     parts = await context.queues.call(view, QueueMeasures(view.target))
     now_ms = context.services.now_ms()
-    values = {metric: value_of(metric, parts, now_ms) for metric in METRICS}
     return QueueMetricsShown(
         queue=view.queue.name,
         account=view.queue.account,
         time=now_ms / 1000,
         counted_since=max(one.since_ms for one in parts) / 1000,
-        metrics=[
-            MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
-            for metric, value in values.items()
-            if value is not None
-        ],
+        metrics=shown_metrics(METRICS, parts, now_ms),
     )
+
+
+def shown_metrics(metrics: Sequence[Metric], parts: Sequence[Measures], now_ms: int) -> list[MetricShown]:
+    """Values of those of the metrics that these partitions have."""
+    values = ((metric, value_of(metric, parts, now_ms)) for metric in metrics)
+    return [
+        MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
+        for metric, value in values
+        if value is not None
+    ]

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
 from auth.principal import SCOPES, effective_scopes
+from backend.api import QueueMeasures
 from frontend.queue_metrics import QUEUES_MAX, QueueMetrics
-from frontend.request.access import listed_prefixes
+from frontend.request.access import check_name, check_scopes, listed_prefixes
 from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, RestRoute
-from frontend.rest.live.metrics import read_metrics
-from frontend.rest.models import QueueMetricsShown
-from frontend.rest.problems import not_permitted
+from frontend.rest.live.metrics import read_metrics, shown_metrics
+from frontend.rest.models import QueueMetricsShown, TopicMetricsShown
+from frontend.rest.problems import not_found, not_permitted
 from frontend.rest.resources.queues import Account, Name
+from frontend.topic_metrics import TOPIC_METRICS
 from telemetry.prometheus import CONTENT_TYPE
+
+TopicName = Annotated[str, Path(description="name of the topic")]
 
 
 def create_router(context: Context) -> APIRouter:
     """Create the routes of metrics."""
     router = APIRouter(route_class=RestRoute, tags=["metrics"])
     services = context.services
-    pages = QueueMetrics(services.backend, services.now_ms)
+    pages = QueueMetrics(services.backend, services.now_ms, () if services.topics is None else TOPIC_METRICS)
 
     @router.get("/queues/{name}/metrics", name="queue.metrics")
     async def queue_metrics(caller: CurrentCaller, name: Name, account: Account = None) -> QueueMetricsShown:
@@ -35,6 +39,30 @@ def create_router(context: Context) -> APIRouter:
 
         return await caller.limited("GetQueueAttributes", read)
 
+    @router.get("/topics/{name}/metrics", name="topic.metrics")
+    async def topic_metrics(caller: CurrentCaller, name: TopicName, account: Account = None) -> TopicMetricsShown:
+        """Show the topic's counters, under CloudWatch's names."""
+        owner = caller.account(account)
+        caller.target = f"arn:aws:sns:{services.settings.region}:{owner}:{name[:256]}"
+        check_scopes(caller.principal, "the metrics of a topic", frozenset((*SCOPES, "monitor")))
+        check_name(caller.principal, name, "topics")
+
+        async def read() -> TopicMetricsShown:
+            view = await context.queues.of_topic(owner, name)
+            if view is None:
+                raise not_found(f"topic {name[:256]!r}")
+            parts = await context.queues.call(view, QueueMeasures(view.target))
+            now_ms = services.now_ms()
+            return TopicMetricsShown(
+                topic=name,
+                account=owner,
+                time=now_ms / 1000,
+                counted_since=max(one.since_ms for one in parts) / 1000,
+                metrics=shown_metrics(TOPIC_METRICS, parts, now_ms),
+            )
+
+        return await caller.limited("GetQueueAttributes", read)
+
     @router.get(
         "/metrics",
         name="metrics.scrape",
@@ -44,11 +72,14 @@ def create_router(context: Context) -> APIRouter:
     async def scrape(
         caller: CurrentCaller,
         account: Account = None,
-        prefix: Annotated[str, Query(description="only queues with this name prefix")] = "",
-        limit: Annotated[int, Query(ge=1, le=QUEUES_MAX, description="maximum number of queues, by name")] = 1000,
+        prefix: Annotated[str, Query(description="only queues and topics with this name prefix")] = "",
+        limit: Annotated[
+            int, Query(ge=1, le=QUEUES_MAX, description="maximum number of queues, by name, and then of topics")
+        ] = 1000,
     ) -> Response:
-        """Show the queues that the key may be used for, in Prometheus's format; refreshed every ten seconds at
-        most."""
+        """Show the queues and topics that the key may be used for, in Prometheus's format.
+
+        They are refreshed every ten seconds at most."""
         owner = caller.account(account)
         principal = caller.principal
         scopes = effective_scopes(principal.scopes)

@@ -11,6 +11,7 @@ from frontend.request.request import Call, Members
 from frontend.sns.actions.context import SnsContext
 from frontend.sns.messages import publication, rendering
 from frontend.sns.messages.publication import PUBLICATION_FORMAT, PublicationContent, PublishedMessage
+from frontend.sns.messages.random_ids import RandomIds
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import (
     BATCH_ENTRY_IDS_NOT_DISTINCT,
@@ -22,21 +23,24 @@ from frontend.sns.protocol.errors import (
     invalid_parameter,
     missing_parameter,
 )
+from frontend.sns.topics.audiences import TopicAudience
 from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication, PublicationOutcome
-from frontend.sns.topics.view import SubscriptionView, TopicView
+from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import is_batch_id
+
+_random_id = RandomIds()
 
 
 async def publish(context: SnsContext, call: Call, members: Members) -> Members:
     view = await _topic(context, call, _target(members))
     message = publication.read_publication(members, view.rules)
-    publication.check_size(message.size)
+    publication.check_size(message.size, view.rules.size_max)
     call.retry = await context.sender.retry_of(call, view, members)
-    subscriptions = await context.topics.subscriptions(view)
-    prepared = await _prepared(context, call, view, subscriptions, message, 0)
-    (outcome,) = await context.sender.publish(call, view, [prepared])
+    audience = await context.topics.audience(view)
+    prepared = await _prepared(context, call, view, audience, message, 0)
+    (outcome,) = await _store(context, call, view, [prepared])
     if isinstance(outcome, Exception):
         raise outcome
     return _answer(outcome)
@@ -49,6 +53,8 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
     view = await _topic(context, call, text)
     entries: list[Members] = members.get("PublishBatchRequestEntries") or []
     _check_entries(entries)
+    if sum(len(entry.get("Message") or "") for entry in entries) > limits.MESSAGE_BYTES_MAX:
+        raise SqsError(BATCH_REQUEST_TOO_LONG)
     for entry in entries:
         publication.check_ordered(entry, view.rules)
     failed: list[Members] = []
@@ -60,13 +66,16 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
             failed.append(_failure(entry["Id"], error))
     if sum(message.size for message in messages.values()) > limits.MESSAGE_BYTES_MAX:
         raise SqsError(BATCH_REQUEST_TOO_LONG)
+    for entry_id in [entry_id for entry_id, one in messages.items() if one.size > view.rules.size_max]:
+        del messages[entry_id]
+        failed.append(_failure(entry_id, invalid_parameter("Message too long")))
     call.retry = await context.sender.retry_of(call, view, members)
-    subscriptions = await context.topics.subscriptions(view)
+    audience = await context.topics.audience(view)
     prepared = [
-        await _prepared(context, call, view, subscriptions, message, place)
+        await _prepared(context, call, view, audience, message, place)
         for place, message in enumerate(messages.values())
     ]
-    outcomes = await context.sender.publish(call, view, prepared) if prepared else ()
+    outcomes = await _store(context, call, view, prepared) if prepared else ()
     successful: list[Members] = []
     for entry_id, outcome in zip(messages, outcomes, strict=True):
         if isinstance(outcome, Exception):
@@ -74,6 +83,19 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
         else:
             successful.append({"Id": entry_id, **_answer(outcome)})
     return {"Successful": successful, "Failed": failed}
+
+
+async def _store(
+    context: SnsContext, call: Call, view: TopicView, publications: Sequence[PreparedPublication]
+) -> Sequence[PublicationOutcome | Exception]:
+    """Store publications, and count those that were not stored before.  Raises if none was stored."""
+    for one in publications:
+        context.notifications.reserve(view.topic, one)
+    outcomes = await context.sender.publish(call, view, publications)
+    for one, outcome in zip(publications, outcomes, strict=True):
+        if not isinstance(outcome, Exception) and not outcome.repeated:
+            context.notifications.stored(view.topic, one)
+    return outcomes
 
 
 def _target(members: Members) -> str:
@@ -116,12 +138,12 @@ async def _prepared(
     context: SnsContext,
     call: Call,
     view: TopicView,
-    subscriptions: Sequence[SubscriptionView],
+    audience: TopicAudience,
     message: PublishedMessage,
     place: int,
 ) -> PreparedPublication:
     """``place``: that of the publication among those of the call that are stored."""
-    deliveries = await context.planner.plan(view, subscriptions, message)
+    deliveries, outcomes = await context.planner.plan(view, audience, message)
     deduplication = ""
     if view.fifo:
         deduplication = message.deduplication or sha256(message.message.encode()).hexdigest()
@@ -141,13 +163,13 @@ async def _prepared(
         signer = await context.signing.signer()
         content.certificate = signer.certificate
         content.signature = await signer.sign(rendering.signed_notification(content), view.signature_version)
-    return PreparedPublication(content, deliveries, message.group, deduplication, message.size)
+    return PreparedPublication(content, deliveries, message.group, deduplication, message.size, outcomes)
 
 
 def _message_id(call: Call, place: int) -> str:
     """The id of a publication: random, or for a call with a token that of each of its repetitions."""
     if call.retry is None:
-        return str(uuid.uuid4())
+        return _random_id()
     return str(uuid.UUID(bytes=blake2b(call.retry.of(place), digest_size=16).digest(), version=4))
 
 

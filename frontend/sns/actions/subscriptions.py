@@ -108,8 +108,7 @@ def _endpoint(context: SnsContext, call: Call, members: Members) -> QueueArn:
         raise invalid_parameter("SQS endpoint ARN")
     if queue.region != context.services.settings.region:
         raise invalid_parameter(f"Endpoint Reason: the service has no queues in the region {shown(queue.region)}")
-    if queue.account == call.principal.account:
-        check_name(call.principal, queue.name)
+    check_name(call.principal, queue.name)
     return queue
 
 
@@ -252,6 +251,7 @@ async def set_subscription_attributes(context: SnsContext, call: Call, members: 
         if "RedrivePolicy" in values and queue is not None:
             _check_dead_letter(merged, queue)
         if merged == subscription.attributes:
+            await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
             return
         try:
             await context.topics.client.update_subscription(
@@ -344,7 +344,7 @@ def _check_owner(call: Call, action: str, subscription: Subscription, members: M
     principal = call.principal
     if subscription.owner == principal.account:
         queue = arn.parse(subscription.endpoint)
-        if queue is not None and queue.account == principal.account:
+        if queue is not None:
             check_name(principal, queue.name)
         return
     if topic_owner and subscription.topic_account == principal.account:

@@ -6,13 +6,14 @@ Sources: [guide] is the Amazon SNS Developer Guide, "Filter policy constraints";
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from frontend.sns.filters.body_paths import BodyPath
 from frontend.sns.filters.conditions import KeyCondition
 from frontend.sns.filters.expressions import RESERVED_NAMES, FilterPolicyInvalid, compile_condition, refused
-from frontend.sns.filters.message import BodyPath
 from frontend.sns.filters.policy import Branch, FilterPolicy
 from telemetry.texts import shown
 
@@ -23,6 +24,8 @@ KEYS_MAX = 5
 COMBINATIONS_MAX = 150
 """Product of the numbers of values of all keys, each times the depth of its key; the sum of the products for $or
 [guide, seen]."""
+OPERANDS_MAX = 1_000
+"""Values of anything-but and wildcard characters of a policy [own]: no combinations, but they take memory and work."""
 DEPTH_MAX = 150
 """Levels of nesting, and parts of a key's path between dots [own]: more levels have too many combinations anyway."""
 
@@ -55,7 +58,10 @@ def compile_filter_policy(text: str, scope: FilterScope) -> FilterPolicy | None:
         raise FilterPolicyInvalid("Filter policy scope MessageAttributes does not support nested filter policy")
     if _combinations(nodes) > COMBINATIONS_MAX:
         raise _too_complex()
-    return FilterPolicy(list(map(_with_paths, _branches(nodes))), on_body=scope == "MessageBody")
+    if _operands(nodes) > OPERANDS_MAX:
+        raise refused(f"There can not be more than {OPERANDS_MAX} values of anything-but and wildcard characters")
+    branches = list(map(_with_paths, _branches(nodes)))
+    return FilterPolicy(branches, on_body=scope == "MessageBody", text_bytes=sys.getsizeof(text))
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -130,6 +136,12 @@ def _combinations(nodes: _Nodes) -> int:
         if product > COMBINATIONS_MAX:
             break
     return product
+
+
+def _operands(nodes: _Nodes) -> int:
+    return sum(
+        node.condition.operands if isinstance(node, _Key) else sum(map(_operands, node.alternatives)) for node in nodes
+    )
 
 
 def _branches(nodes: _Nodes) -> list[tuple[_Key, ...]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frontend.sns.filters.message import Place
+from frontend.sns.filters.body_paths import Place
+from frontend.sns.filters.work import WorkCounter
 
 
 class _Element:
@@ -23,22 +24,31 @@ class _Element:
         self.arrays: dict[int, set[int]] = {}
         """The sets of keys that each array of the element can match together."""
 
-    def key_sets(self) -> set[int]:
+    def key_sets(self, work: WorkCounter) -> set[int]:
         """The largest sets of keys that match together in the element."""
         found = {self.keys}
         for sets in self.arrays.values():
-            found = _largest({one | other for one in found for other in sets})
+            work.add(1 + len(found) * len(sets) // 4)
+            found = _largest({one | other for one in found for other in sets}, work)
         return found
 
 
-def match_together(keys: Sequence[Sequence[Place | None]]) -> bool:
+def match_together(keys: Sequence[Sequence[Place | None]], work: WorkCounter) -> bool:
     """True if one match of each key can be chosen, no two of them in different elements of one array.
 
-    ``keys``: the places of the matches of each key.
+    ``keys``: the places of the matches of each key.  Raises :class:`TooMuchWork`.
     """
     constrained = [places for places in keys if None not in places]
     if len(constrained) < 2:
         return all(constrained)
+    count = sum(map(len, constrained))
+    work.add(1 + count)
+    first, *others = [{_name(place) for place in places if place is not None} for places in constrained]
+    if first.intersection(*others):
+        return True  # all of them in one element
+    if len({array for elements in (first, *others) for array, _ in elements}) == 1:
+        return False  # all of them in one array
+    work.add(4 * count)
     message = _Element(None, 0)
     elements: dict[tuple[int, int], _Element] = {}
     for number, places in enumerate(constrained):
@@ -48,29 +58,36 @@ def match_together(keys: Sequence[Sequence[Place | None]]) -> bool:
     for element in reversed(elements.values()):  # each after those within it
         if element.parent is not None:
             sets = element.parent.arrays.setdefault(element.array, {0})
-            element.parent.arrays[element.array] = _largest(sets | element.key_sets())
-    return (1 << len(constrained)) - 1 in message.key_sets()
+            element.parent.arrays[element.array] = _largest(sets | element.key_sets(work), work)
+    return (1 << len(constrained)) - 1 in message.key_sets(work)
+
+
+def _name(place: Place) -> tuple[int, int]:
+    """Id of the array, and the index: tuples as deep as the nesting would take long to hash."""
+    return place[0][1], place[1]
 
 
 def _element(elements: dict[tuple[int, int], _Element], message: _Element, place: Place) -> _Element:
     """The element of a place, made with those around it where it is new."""
-    missing: list[Place] = []
+    missing: list[tuple[int, int]] = []
     around: Place | None = place
     parent = message
     while around is not None:
-        known = elements.get(around[1:])
+        name = _name(around)
+        known = elements.get(name)
         if known is not None:
             parent = known
             break
-        missing.append(around)
-        around = around[0]
-    for one in reversed(missing):
-        parent = elements[one[1:]] = _Element(parent, one[1])
+        missing.append(name)
+        around = around[0][0]
+    for name in reversed(missing):
+        parent = elements[name] = _Element(parent, name[0])
     return parent
 
 
-def _largest(sets: set[int]) -> set[int]:
+def _largest(sets: set[int], work: WorkCounter) -> set[int]:
     """Sets that are not part of another."""
     if len(sets) == 1:
         return sets
+    work.add(len(sets) * len(sets) // 4)
     return {one for one in sets if not any(one != other and one & other == one for other in sets)}

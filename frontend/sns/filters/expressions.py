@@ -10,7 +10,9 @@ from frontend.sns.filters.conditions import (
     AddressRange,
     AnyOf,
     AnythingBut,
-    AnythingButMatching,
+    AnythingButIgnoringCase,
+    AnythingButStarting,
+    AnythingButWildcards,
     EqualsIgnoreCase,
     Exists,
     KeyCondition,
@@ -92,6 +94,8 @@ def _wildcard(pattern: str) -> ValueMatcher:
 
 def _wildcard_parts(pattern: str) -> list[str]:
     """The texts around the wildcards, without escapes.  Positions in errors count the quote before the pattern."""
+    if "\\" not in pattern and "**" not in pattern:
+        return pattern.split("*")
     parts = [""]
     text: list[str] = []
     position = 0
@@ -224,13 +228,19 @@ def _excluded(operands: list[Any]) -> frozenset[Value]:
 
 def _anything_but_matching(operand: dict[str, Any]) -> ValueMatcher:
     name, inner = _single(operand, "Anything-But expression name not found")
-    make = _TEXT_MATCHERS.get(name)
-    if make is None:
+    if name not in _TEXT_MATCHERS:
         raise refused(f"Unsupported anything-but pattern: {shown(name)}")
-    texts = [_text(name, one) for one in inner] if isinstance(inner, list) and inner else [_text(name, inner)]
-    if name in ("prefix", "suffix") and "" in texts:
+    texts = [_text(name, one) for one in (inner if isinstance(inner, list) and inner else [inner])]
+    match name:
+        case "equals-ignore-case":
+            return AnythingButIgnoringCase(frozenset(text.lower() for text in texts))
+        case "wildcard":
+            every = [_wildcard_parts(text) for text in texts]
+            exact = frozenset(parts[0] for parts in every if len(parts) == 1)
+            return AnythingButWildcards(exact, tuple(Wildcard(parts) for parts in every if len(parts) > 1))
+    if "" in texts:
         raise refused("Null prefix/suffix not allowed")
-    return AnythingButMatching(tuple(map(make, texts)))
+    return AnythingButStarting(texts, backwards=name == "suffix")
 
 
 _OPERATORS: dict[str, Callable[[Any], ValueMatcher]] = {

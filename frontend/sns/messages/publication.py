@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 
 from frontend.query.reading import Members
 from frontend.sns.protocol import limits
@@ -20,7 +19,6 @@ from telemetry.texts import shown
 PUBLICATION_FORMAT = 1
 PROTOCOL = "sqs"
 """Protocol of the endpoints that messages are delivered to: the key of a message for them, with a structure."""
-_DEFAULT = "default"
 
 _ID = re.compile(r"[!-~]{1,128}\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -75,6 +73,8 @@ class TopicRules(NamedTuple):
 
     fifo: bool
     content_based: bool
+    size_max: int = limits.MESSAGE_BYTES_MAX
+    """Bytes of a publication with its attributes."""
 
 
 def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
@@ -82,6 +82,7 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
     given: str | None = members.get("Message")
     if not given:
         raise invalid_parameter("Empty message")
+    check_size(len(given))  # before it is parsed; there are at least as many bytes
     message = _message(given, members.get("MessageStructure"))
     attributes = message_attributes(members.get("MessageAttributes") or {})
     return PublishedMessage(
@@ -94,9 +95,9 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
     )
 
 
-def check_size(size: int) -> None:
+def check_size(size: int, size_max: int = limits.MESSAGE_BYTES_MAX) -> None:
     """Check the size of a publication.  Raises InvalidParameter."""
-    if size > limits.MESSAGE_BYTES_MAX:
+    if size > size_max:
         raise invalid_parameter("Message too long")
 
 
@@ -123,24 +124,42 @@ def _message(given: str, structure: str | None) -> str:
     return message
 
 
+class _StructuredMessage(msgspec.Struct):
+    """The members of a structured message that are for queues; others are skipped without being stored."""
+
+    default: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    sqs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_structured = msgspec.json.Decoder(_StructuredMessage).decode
+_read_text = msgspec.json.Decoder(str).decode
+
+
 def _structured(given: str) -> str:
     """The message for queues in an object with a message for each protocol."""
     try:
-        messages = orjson.loads(given)
-    except orjson.JSONDecodeError:
-        messages = None
-    if not isinstance(messages, dict):
-        raise invalid_parameter("Message Structure - JSON message body failed to parse")
-    if _DEFAULT not in messages:
+        messages = _read_structured(given)
+    except (msgspec.MsgspecError, RecursionError):
+        raise invalid_parameter("Message Structure - JSON message body failed to parse") from None
+    if isinstance(messages.default, msgspec.UnsetType):
         raise invalid_parameter("Message Structure - No default entry in JSON message body")
-    if not isinstance(messages[_DEFAULT], str):
+    default = _entry_text(messages.default)
+    if default is None:
         raise invalid_parameter("Message Structure - The default entry of the JSON message body is not a text")
-    message = messages.get(PROTOCOL)
-    if not isinstance(message, str):  # as SNS does: an entry that is no text is ignored
-        message = messages[_DEFAULT]
+    message = None if isinstance(messages.sqs, msgspec.UnsetType) else _entry_text(messages.sqs)
+    if message is None:  # as SNS does: an entry that is no text is ignored
+        message = default
     if not message:
         raise invalid_parameter("Empty message")
-    return str(message)
+    return message
+
+
+def _entry_text(entry: msgspec.Raw) -> str | None:
+    """The text of an entry; None: it is no text."""
+    try:
+        return _read_text(entry)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _subject(given: str | None) -> str | None:
@@ -228,6 +247,7 @@ def _attribute(name: str, value: Mapping[str, Any]) -> Attribute:
             raise invalid_message_attribute(
                 f"The message attribute '{name}' has characters that a message in a queue cannot have."
             )
+        check_size(len(content))
         check = _CHECKS.get(type_ if type_ == _ARRAY else match[1])
         if check is not None:
             check(name, content)
@@ -264,16 +284,15 @@ def _check_number(name: str, text: str) -> None:
 
 def _check_array(name: str, text: str) -> None:
     try:
-        elements = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        elements = None
-    if not isinstance(elements, list) or any(isinstance(element, list | dict) for element in elements):
+        _read_array(text)
+    except (msgspec.MsgspecError, RecursionError):
         raise invalid_message_attribute(
             f"The value of the message attribute '{name}' of the type String.Array is an array in JSON whose elements "
             "are texts, numbers, true, false and null."
-        )
+        ) from None
 
 
+_read_array = msgspec.json.Decoder(list[str | float | int | bool | None]).decode
 _CHECKS: dict[str, Callable[[str, str], None]] = {"Number": _check_number, _ARRAY: _check_array}
 
 

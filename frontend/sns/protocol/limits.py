@@ -10,6 +10,8 @@ from __future__ import annotations
 
 MESSAGE_BYTES_MAX = 262_144
 """Message and attributes of one publication, and of all publications of a batch [guide]."""
+MESSAGE_BYTES_SETTING_MIN = 1_024
+"""Least value of a topic's MaximumMessageSize [api, SetTopicAttributes]; its maximum there, 1 MiB, is not served."""
 BATCH_ENTRIES_MAX = 10
 """Entries of a batch [api, PublishBatch]."""
 SUBJECT_LENGTH_MAX = 100

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -18,28 +19,31 @@ from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
+from frontend.request.throttle import Throttle
 from frontend.services import Services
-from frontend.sns.filters.message import FilterMessage
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
+from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
+from frontend.sns.topics.outcomes import DecidedOutcomes, DeliveryFailure
 from frontend.sns.topics.policies import SERVICE_NAME
-from frontend.sns.topics.view import SubscriptionView, TopicView
+from frontend.sns.topics.selection import SubscriptionSelector
+from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
-from metadata_service.store import QueueNotFound
 from metadata_service.topics import is_hidden
-from telemetry.metrics import Counter, Registry
 
 TURN = 100
-"""Number of subscriptions that are evaluated before other calls get their turn."""
+"""Number of deliveries that are decided before other calls get their turn."""
 
-DELIVERIES = Counter(
-    "holdfast_topic_deliveries_total",
-    "Deliveries of publications that were decided, by outcome: queued; or, for what could not be delivered, "
-    "dead_letter (to the subscription's dead-letter queue) or dropped.",
-    labels=("outcome",),
-    series_max=4,
-)
+READS = 20
+"""Number of subscriptions whose queues are read at the same time, where they are not cached."""
+
 _SNS = ServicePrincipal(SERVICE_NAME)
+_FactsOfAccounts = Callable[[str], Callable[[str], str | None]]
+"""Facts for the policy of a queue, by the account of the queue."""
+
+
+class _NotCached(Exception):
+    """A queue has to be read from the store."""
 
 
 class PlannedDelivery(msgspec.Struct, frozen=True):
@@ -64,6 +68,15 @@ class PreparedPublication(msgspec.Struct, frozen=True):
     """Deduplication id of a publication to a FIFO topic, given or computed of its message; otherwise empty."""
     size: int
     """Bytes that count towards limits."""
+    outcomes: DecidedOutcomes
+    """Outcomes of its other deliveries."""
+
+
+class DeliveryPlan(NamedTuple):
+    """The deliveries of a publication, and the outcomes of its others."""
+
+    deliveries: tuple[PlannedDelivery, ...]
+    outcomes: DecidedOutcomes
 
 
 class PublicationOutcome(NamedTuple):
@@ -73,6 +86,8 @@ class PublicationOutcome(NamedTuple):
     """Id of the publication, also of one that was not stored because its deduplication id was seen."""
     sequence_number: str | None
     """20 digits, for FIFO topics."""
+    repeated: bool = False
+    """True if it was stored before, by the same call or with its deduplication id, and is not stored again."""
 
 
 class PublicationSender(Protocol):
@@ -99,26 +114,36 @@ class PublicationSender(Protocol):
 class DeliveryPlanner:
     """Decides the deliveries of publications."""
 
-    def __init__(self, services: Services, queues: Queues) -> None:
+    def __init__(self, services: Services, queues: Queues, throttle: Throttle) -> None:
         self._metadata = services.metadata
+        self._tenants = services.credentials.tenants
+        self._throttle = throttle
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
+        self._selector = SubscriptionSelector()
 
-    async def plan(
-        self, topic: TopicView, subscriptions: Sequence[SubscriptionView], message: PublishedMessage
-    ) -> tuple[PlannedDelivery, ...]:
-        """The deliveries of a publication to a topic with these subscriptions."""
-        filtered = FilterMessage(message.attributes, message.message)
-        found: list[PlannedDelivery] = []
-        for count, one in enumerate(subscriptions, 1):
-            if one.filter is None or one.filter.matches(filtered):
-                delivery = await self._delivery(topic, one, message)
-                if delivery is not None:
-                    found.append(delivery)
-            if count % TURN == 0:
+    async def plan(self, topic: TopicView, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan:
+        """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
+        outcomes = DecidedOutcomes()
+        planned: list[PlannedDelivery | None] = []
+        unread: list[tuple[int, SubscriptionView]] = []
+        facts = self._facts(topic)
+        known = partial(self._known_destination, topic, message, facts)
+        for place, one in enumerate(await self._selector.select(audience, message, outcomes)):
+            try:
+                planned.append(_delivery(one, message, known, outcomes))
+            except _NotCached:
+                planned.append(None)
+                unread.append((place, one))
+            if place % TURN == TURN - 1:
                 await asyncio.sleep(0)
-        return tuple(found)
+        for start in range(0, len(unread), READS):
+            some = unread[start : start + READS]
+            read = await asyncio.gather(*(self._destinations(topic, message, facts, one) for _, one in some))
+            for (place, one), found in zip(some, read, strict=True):
+                planned[place] = _delivery(one, message, found.__getitem__, outcomes)
+        return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -129,41 +154,62 @@ class DeliveryPlanner:
         """The queue with this ARN; None if there is none here."""
         if named.region != self._region or is_hidden(named.name):
             return None
+        queue = await self._metadata.find(named.account, named.name)
+        return None if queue is None else self._queues.view(queue)
+
+    def _known_queue(self, named: QueueArn) -> QueueView | None:
+        """The queue with this ARN; None if there is none here.  Raises :class:`_NotCached`."""
+        if named.region != self._region or is_hidden(named.name):
+            return None
         queue = self._metadata.cached(named.account, named.name)
-        if queue is None:
-            try:
-                queue = await self._metadata.get(named.account, named.name)
-            except QueueNotFound:
-                return None
-        return self._queues.view(queue)
+        if queue is not None:
+            return self._queues.view(queue)
+        if self._metadata.known_absent(named.account, named.name):
+            return None
+        raise _NotCached
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
-        policy = queue.policy
-        if policy is None:
-            return False
-        facts = self._facts(topic, queue.queue.account)
-        return policy.decide(_SNS, "SendMessage", queue.arn, facts) is Decision.ALLOWED
+        return _lets_in(queue, self._facts(topic))
 
-    async def _delivery(
-        self, topic: TopicView, one: SubscriptionView, message: PublishedMessage
-    ) -> PlannedDelivery | None:
-        raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
-        if raw_fits or not one.raw:
-            queue = await self.permitted_queue(topic, one.queue)
-            if queue is not None and message.size <= queue.message_bytes_max:
-                DELIVERIES.add("queued")
-                return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
-        if one.dead_letter is not None:
-            queue = await self.permitted_queue(topic, one.dead_letter)
-            if queue is not None and message.size <= queue.message_bytes_max:
-                DELIVERIES.add("dead_letter")
-                return PlannedDelivery(queue, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
-        DELIVERIES.add("dropped")
-        return None
+    def _known_destination(
+        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
+    ) -> QueueView | DeliveryFailure:
+        """The queue with this ARN if it takes the message.  Raises :class:`_NotCached`."""
+        queue = self._known_queue(named)
+        if queue is None or queue.queue.account != topic.topic.account:
+            failure = _refusal(queue, message, facts)
+            if failure is not None:
+                return failure
+            raise _NotCached  # the account has to be checked, too
+        return _refusal(queue, message, facts) or queue
 
-    def _facts(self, topic: TopicView, account: str) -> Callable[[str], str | None]:
-        def facts(key: str) -> str | None:
+    async def _destinations(
+        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, one: SubscriptionView
+    ) -> dict[QueueArn, QueueView | DeliveryFailure]:
+        """The queues that a subscription's messages may go to, or the reasons why they do not take this one."""
+        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
+        return {named: await self._destination(topic, message, facts, named) for named in names}
+
+    async def _destination(
+        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
+    ) -> QueueView | DeliveryFailure:
+        queue = await self.queue(named)
+        failure = _refusal(queue, message, facts)
+        if failure is not None or queue is None:
+            return failure or DeliveryFailure.ABSENT
+        account = queue.queue.account
+        if account == topic.topic.account:
+            return queue  # its state and its quota were checked when the publication was let in
+        tenant = self._tenants.cached(account) or await self._tenants.find(account)
+        if tenant is None or tenant.state != "active":
+            return DeliveryFailure.SUSPENDED
+        return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
+
+    def _facts(self, topic: TopicView) -> _FactsOfAccounts:
+        """The facts for the policies of queues, by the account of the queue."""
+
+        def facts(account: str, key: str) -> str | None:
             match key:
                 case "aws:sourcearn":
                     return str(topic.arn)
@@ -183,9 +229,46 @@ class DeliveryPlanner:
                     return account
             return None
 
-        return facts
+        return lambda account: partial(facts, account)
 
 
-def register(registry: Registry) -> None:
-    """Register the metrics of deliveries."""
-    registry.add(DELIVERIES)
+def _refusal(queue: QueueView | None, message: PublishedMessage, facts: _FactsOfAccounts) -> DeliveryFailure | None:
+    """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
+    if queue is None:
+        return DeliveryFailure.ABSENT
+    if not _lets_in(queue, facts):
+        return DeliveryFailure.DENIED
+    return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
+
+
+def _delivery(
+    one: SubscriptionView,
+    message: PublishedMessage,
+    find: Callable[[QueueArn], QueueView | DeliveryFailure],
+    outcomes: DecidedOutcomes,
+) -> PlannedDelivery | None:
+    """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped.
+
+    ``find`` returns a queue that takes the message, or the reason why it does not; its errors are raised before an
+    outcome is counted.
+    """
+    raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
+    queue = find(one.queue) if raw_fits or not one.raw else DeliveryFailure.TOO_MANY_ATTRIBUTES
+    if not isinstance(queue, DeliveryFailure):
+        return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
+    dead_letter = None if one.dead_letter is None else find(one.dead_letter)
+    outcomes.failures[queue] = outcomes.failures.get(queue, 0) + 1
+    if dead_letter is None:
+        return None
+    if isinstance(dead_letter, DeliveryFailure):
+        outcomes.redrive_failed += 1
+        return None
+    outcomes.redriven += 1
+    return PlannedDelivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
+
+
+def _lets_in(queue: QueueView, facts: _FactsOfAccounts) -> bool:
+    policy = queue.policy
+    if policy is None:
+        return False
+    return policy.decide(_SNS, "SendMessage", queue.arn, facts(queue.queue.account)) is Decision.ALLOWED

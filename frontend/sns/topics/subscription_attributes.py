@@ -41,8 +41,13 @@ def canonical(given: Mapping[str, str]) -> Attributes:
 
 
 def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
-    """Stored attributes after canonical ``values`` have been set.  Raises InvalidParameter if they do not fit."""
+    """Stored attributes after canonical ``values`` have been set.  Raises InvalidParameter if they do not fit.
+
+    The scope of a filter policy is removed with it, so that it is not that of a later one.
+    """
     result = {name: value for name, value in (dict(stored) | dict(values)).items() if value != ""}
+    if values.get("FilterPolicy") == "" and "FilterPolicyScope" not in values:
+        result.pop("FilterPolicyScope", None)
     for name, default in _DEFAULTS.items():
         if result.get(name) == default:
             del result[name]
@@ -98,9 +103,11 @@ def shown_attributes(subscription: Subscription, subscription_arn: str, topic_ar
     }
     if subscription.confirmed_by:
         found["SubscriptionPrincipal"] = subscription.confirmed_by
+    found |= dict(stored)
+    found.pop("FilterPolicyScope", None)
     if "FilterPolicy" in stored:
-        found["FilterPolicyScope"] = _DEFAULTS["FilterPolicyScope"]
-    return found | dict(stored)
+        found["FilterPolicyScope"] = filter_scope(stored)
+    return found
 
 
 def _value(name: str, text: str) -> str:

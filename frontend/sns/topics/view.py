@@ -10,21 +10,18 @@ import msgspec
 from auth.encryption.named_keys import key_name
 from auth.policies.policies import Policy
 from frontend.services import Services
-from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.messages.arn import SubscriptionArn, TopicArn
 from frontend.sns.messages.publication import TopicRules
 from frontend.sns.protocol.errors import CONCURRENT_ACCESS, topic_does_not_exist
-from frontend.sns.topics import attributes, policies, subscription_attributes
+from frontend.sns.topics import attributes, policies
+from frontend.sns.topics.audiences import AudienceCache, TopicAudience
 from frontend.sqs.protocol.errors import SqsError
-from metadata_service import arn
-from metadata_service.arn import QueueArn
 from metadata_service.nodes.cached_topics import TopicClient
 from metadata_service.store import ConditionFailed, TopicNotFound
 from metadata_service.topics import Subscription, Topic
 
 _TRIES = 8
 _VIEWS_MAX = 10_000
-_SUBSCRIPTION_VIEWS_MAX = 50_000
 
 
 class TopicView(msgspec.Struct, frozen=True):
@@ -44,17 +41,6 @@ class TopicView(msgspec.Struct, frozen=True):
         return self.rules.fifo
 
 
-class SubscriptionView(msgspec.Struct, frozen=True):
-    """A confirmed subscription of a queue, with its parsed attributes."""
-
-    subscription: Subscription
-    filter: FilterPolicy | None
-    raw: bool
-    queue: QueueArn
-    dead_letter: QueueArn | None
-    """Queue for messages that cannot be delivered."""
-
-
 class TopicUpdate(NamedTuple):
     """A change of a topic's record; None: unchanged."""
 
@@ -69,7 +55,7 @@ class Topics:
         self.client = client
         self._region = services.settings.region
         self._views: dict[int, TopicView] = {}
-        self._subscriptions: dict[bytes, SubscriptionView] = {}
+        self._audiences = AudienceCache()
 
     def arn(self, account: str, name: str) -> TopicArn:
         return TopicArn(self._region, account, name)
@@ -100,15 +86,9 @@ class Topics:
             self._views[topic.topic_id] = view
         return view
 
-    async def subscriptions(self, view: TopicView) -> list[SubscriptionView]:
+    async def audience(self, view: TopicView) -> TopicAudience:
         """The topic's confirmed subscriptions of queues."""
-        found = []
-        for subscription in await self.client.subscriptions(view.topic):
-            if not subscription.pending:
-                one = self._subscription_view(subscription)
-                if one is not None:
-                    found.append(one)
-        return found
+        return await self._audiences.get(view.topic.topic_id, await self.client.subscriptions(view.topic))
 
     async def change(self, view: TopicView, make: Callable[[Topic], TopicUpdate | None]) -> TopicView:
         """Store the change that ``make`` computes for the current topic (None: no change); returns the topic
@@ -139,31 +119,11 @@ class Topics:
             topic=topic,
             arn=self.arn(topic.account, topic.name),
             rules=TopicRules(
-                fifo=attributes.is_fifo_topic(stored), content_based=stored.get("ContentBasedDeduplication") == "true"
+                fifo=attributes.is_fifo_topic(stored),
+                content_based=stored.get("ContentBasedDeduplication") == "true",
+                size_max=attributes.message_bytes_max(stored),
             ),
             policy=policies.stored_policy(policy) if policy else None,
             signature_version=stored.get("SignatureVersion", "1"),
             key_name=key_name(stored.get("KmsMasterKeyId", ""), self._region, topic.account),
         )
-
-    def _subscription_view(self, subscription: Subscription) -> SubscriptionView | None:
-        """The view of a subscription; None if it cannot be delivered to, as one of another release."""
-        known = self._subscriptions.get(subscription.subscription_id)
-        if known is not None and known.subscription.version == subscription.version:
-            return known
-        stored = subscription.attributes
-        queue = arn.parse(subscription.endpoint)
-        if queue is None:
-            return None
-        dead_letter = subscription_attributes.dead_letter_arn(stored)
-        view = SubscriptionView(
-            subscription=subscription,
-            filter=subscription_attributes.compiled(stored),
-            raw=stored.get("RawMessageDelivery") == "true",
-            queue=queue,
-            dead_letter=None if dead_letter is None else arn.parse(dead_letter),
-        )
-        if len(self._subscriptions) >= _SUBSCRIPTION_VIEWS_MAX:
-            self._subscriptions.clear()
-        self._subscriptions[subscription.subscription_id] = view
-        return view

@@ -1,12 +1,14 @@
 """Filter policies: cases as data, and a comparison with a slow matcher."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from frontend.sns.filters.body_paths import PathTree
 from frontend.sns.filters.compiler import FilterScope, compile_filter_policy
 from frontend.sns.filters.expressions import FilterPolicyInvalid
 from frontend.sns.filters.message import FilterMessage
@@ -27,6 +29,23 @@ def compiled(policy: Any, scope: FilterScope) -> FilterPolicy:
     found = compile_filter_policy(as_text(policy), scope)
     assert found is not None
     return found
+
+
+def matches(policy: FilterPolicy, attributes: Sequence[Attribute], body: str, *, indexed: bool = False) -> bool:
+    """``indexed``: few values are indexed, too."""
+    message = filter_message(attributes, body, policy)
+    if indexed:
+        every = message.body_values() if policy.on_body else message.attribute_values()
+        for values in (every or {}).values():
+            values.small = False
+    return policy.matches(message)
+
+
+def filter_message(attributes: Sequence[Attribute], body: str, *policies: FilterPolicy) -> FilterMessage:
+    paths = PathTree()
+    for policy in policies:
+        paths.add(policy.paths)
+    return FilterMessage(attributes, body, paths)
 
 
 def attribute(name: str, value: Any) -> Attribute:
@@ -52,8 +71,9 @@ def test_cases_of_both_scopes(case: dict[str, Any]) -> None:
     for expected, messages in ((True, case["matches"]), (False, case["misses"])):
         for message in messages:
             attributes = [attribute(name, value) for name, value in message.items()]
-            assert on_attributes.matches(FilterMessage(attributes, "")) is expected, message
-            assert on_body.matches(FilterMessage((), json.dumps(message))) is expected, message
+            for indexed in (False, True):
+                assert matches(on_attributes, attributes, "", indexed=indexed) is expected, message
+                assert matches(on_body, (), json.dumps(message), indexed=indexed) is expected, message
 
 
 @pytest.mark.parametrize("case", rows("attributes"))
@@ -65,7 +85,7 @@ def test_cases_of_attributes(case: dict[str, Any]) -> None:
                 (name, type_, value.encode() if type_.startswith("Binary") else value)
                 for name, (type_, value) in message.items()
             ]
-            assert policy.matches(FilterMessage(attributes, '{"a": "x"}')) is expected, message
+            assert matches(policy, attributes, '{"a": "x"}') is expected, message
 
 
 @pytest.mark.parametrize("case", rows("bodies"))
@@ -74,7 +94,8 @@ def test_cases_of_bodies(case: dict[str, Any]) -> None:
     for expected, messages in ((True, case["matches"]), (False, case["misses"])):
         for message in messages:
             body = as_text(message)
-            assert policy.matches(FilterMessage([("a", "String", "x")], body)) is expected, message
+            for indexed in (False, True):
+                assert matches(policy, [("a", "String", "x")], body, indexed=indexed) is expected, message
             if isinstance(case["policy"], dict):
                 assert oracle.matches_body(case["policy"], body) is expected or "\\ud800" in body, message
 
@@ -105,21 +126,21 @@ def test_an_empty_policy_is_none(text: str) -> None:
 
 
 def test_a_message_is_read_once_and_only_if_a_policy_needs_it() -> None:
-    message = FilterMessage([("a", "String", "x")], '{"a": "x"}')
     on_attributes, on_body = compiled({"a": ["x"]}, "MessageAttributes"), compiled({"a": ["x"]}, "MessageBody")
+    message = filter_message([("a", "String", "x")], '{"a": "x"}', on_attributes, on_body)
     assert on_attributes.matches(message)
-    assert message._body == {}
+    assert message._body_text is not None
     assert on_body.matches(message)
-    first = message.body()
+    first = message.body_values()
     assert on_body.matches(message)
-    assert message.body() is first
-    assert message.attributes() is message.attributes()
+    assert message.body_values() is first
+    assert message.attribute_values() is message.attribute_values()
 
 
 # --- comparison with the slow matcher ------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["a", "b", "a.b", "c", ""])
-TEXTS = st.sampled_from(["x", "xy", "yx", "X", "", "*", "10.0.0.1", "1", "a*", "xyx"])
+TEXTS = st.sampled_from(["x", "xy", "yx", "X", "", "*", "10.0.0.1", "1", "a*", "xyx", "::1", "x\U0010ffff"])
 NUMBERS = st.sampled_from([0, 1, 1.5, -1, 10**9, 10**9 + 1, 0.000004, 2.00001, -(10**12), 100])
 SCALARS = TEXTS | NUMBERS | st.sampled_from([True, False, None])
 LEAVES = SCALARS | st.lists(SCALARS | st.lists(SCALARS, max_size=2), max_size=3)
@@ -130,6 +151,7 @@ BODIES = st.dictionaries(NAMES, VALUES, max_size=4)
 PATTERNS = st.sampled_from(["x*", "*x", "x*y*", "*", "x", "a\\*", "*y*"])
 IN_RANGE = st.sampled_from([0, 1, 1.5, -1, 10**9, 2, 2.00001])
 LOWER, UPPER = st.sampled_from([">", ">="]), st.sampled_from(["<", "<="])
+STARTS = st.sampled_from(["x", "xy", "y", "X", "1", "\U0010ffff"])
 EXPRESSIONS = st.one_of(
     st.fixed_dictionaries({"prefix": TEXTS}),
     st.fixed_dictionaries({"suffix": TEXTS}),
@@ -142,8 +164,10 @@ EXPRESSIONS = st.one_of(
     st.fixed_dictionaries(
         {"anything-but": TEXTS | NUMBERS | st.lists(TEXTS, min_size=1) | st.lists(NUMBERS, min_size=1)}
     ),
-    st.fixed_dictionaries({"anything-but": st.fixed_dictionaries({"prefix": st.sampled_from(["x", "xy"])})}),
-    st.fixed_dictionaries({"anything-but": st.fixed_dictionaries({"wildcard": PATTERNS})}),
+    *(
+        st.fixed_dictionaries({"anything-but": st.fixed_dictionaries({name: one | st.lists(one, min_size=1)})})
+        for name, one in (("prefix", STARTS), ("suffix", STARTS), ("wildcard", PATTERNS))
+    ),
     st.fixed_dictionaries({"anything-but": st.fixed_dictionaries({"equals-ignore-case": st.lists(TEXTS, min_size=1)})}),
 )
 CONDITIONS = st.lists(SCALARS | EXPRESSIONS, min_size=1, max_size=2)
@@ -174,7 +198,8 @@ def test_bodies_match_as_by_the_definition(policy: dict[str, Any], body: dict[st
         assume("too complex" not in str(error))
         raise
     assert found is not None
-    assert found.matches(FilterMessage((), text)) is oracle.matches_body(policy, text)
+    for indexed in (False, True):
+        assert matches(found, (), text, indexed=indexed) is oracle.matches_body(policy, text)
 
 
 ATTRIBUTES = st.dictionaries(
@@ -196,4 +221,5 @@ def test_attributes_match_as_by_the_definition(policy: dict[str, Any], attribute
     message: list[Attribute] = [
         (name, type_, text.encode() if type_ == "Binary" else text) for name, (type_, text) in attributes.items()
     ]
-    assert found.matches(FilterMessage(message, "")) is oracle.matches_attributes(policy, attributes)
+    for indexed in (False, True):
+        assert matches(found, message, "", indexed=indexed) is oracle.matches_attributes(policy, attributes)

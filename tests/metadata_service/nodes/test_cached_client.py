@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from metadata_service.models import NewQueue, Queue
+from metadata_service.nodes import cached_client
 from metadata_service.nodes.cached_client import MetadataClient
 from metadata_service.store import (
     ConditionFailed,
@@ -44,6 +45,23 @@ async def test_an_absent_queue_is_not_remembered(store: MetadataStore, client: M
         await client.get(ACCOUNT, "orders")
     queue = await create(store, "orders")
     assert await client.get(ACCOUNT, "orders") == queue
+
+
+async def test_an_absent_queue_is_looked_for_now_and_then(
+    store: MetadataStore, client: MetadataClient, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not client.known_absent(ACCOUNT, "orders")
+    assert await client.find(ACCOUNT, "orders") is None
+    assert client.known_absent(ACCOUNT, "orders")
+    faults.calls.clear()
+    assert await client.find(ACCOUNT, "orders") is None
+    assert faults.calls == []
+    monkeypatch.setattr(cached_client, "ABSENT_SECONDS", -1)
+    assert await client.find(ACCOUNT, "others") is None
+    assert not client.known_absent(ACCOUNT, "others")
+    queue = await client.create(NewQueue(ACCOUNT, "orders", {}, {}, now_ms=NOW_MS, hold_seconds=60))
+    assert await client.find(ACCOUNT, "orders") == queue
+    assert not client.known_absent(ACCOUNT, "orders")
 
 
 async def test_changes_made_through_the_client_are_seen_at_once(store: MetadataStore, client: MetadataClient) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from frontend.sns.messages import arn, publication
 from frontend.sns.messages.publication import PublicationContent, TopicRules
+from frontend.sns.messages.random_ids import RandomIds
 from frontend.sns.protocol.limits import MESSAGE_BYTES_MAX
 from frontend.sqs.protocol.errors import SqsError
 from tests.behaviour.cases import resolve
@@ -79,3 +80,12 @@ def test_arns_are_read_as_they_are_written(subscription_id: bytes) -> None:
     subscription = arn.SubscriptionArn(topic, subscription_id)
     assert arn.subscription_arn(str(subscription)) == subscription
     assert str(subscription).endswith(":" + str(uuid.UUID(bytes=subscription_id)))
+
+
+def test_random_ids_are_uuids_of_version_4() -> None:
+    make = RandomIds()
+    made = [make() for _ in range(1_000)]
+    assert len(set(made)) == 1_000
+    parsed = [uuid.UUID(text) for text in made]
+    assert list(map(str, parsed)) == made
+    assert {(one.version, one.variant) for one in parsed} == {(4, uuid.RFC_4122)}
