@@ -179,6 +179,10 @@ class AuditLog:
         """Refused sign-ins of this minute that share one count."""
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
     async def write(self, entry: AuditEntry) -> None:
         """Write an entry, and wait until it is on disk (or in the service's log, if that fails)."""
         if not self._write(_facts(entry)):

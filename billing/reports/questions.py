@@ -47,6 +47,15 @@ class UsageAsked(msgspec.Struct, frozen=True, tag="usage"):
     lines_max: int
 
 
+class CostsAsked(msgspec.Struct, frozen=True, tag="costs"):
+    """Request for the costs of a month so far with their forecast, as JSON."""
+
+    account: str
+    period: str
+    """Month, such as 2026-11."""
+    lines_max: int
+
+
 class InvoicesAsked(msgspec.Struct, frozen=True, tag="invoices"):
     """Request for the list of invoices, as JSON."""
 
@@ -68,6 +77,10 @@ class InvoiceAsked(msgspec.Struct, frozen=True, tag="invoice"):
     format: DirectFormat
     draft: bool
     """True for the invoice as it would be if the month ended now."""
+
+
+DirectlyAsked = UsageAsked | CostsAsked | InvoicesAsked | InvoiceAsked
+"""Requests that are answered while the caller waits."""
 
 
 class DocumentAsked(msgspec.Struct, frozen=True, tag="document"):
@@ -92,7 +105,7 @@ class ContentAsked(msgspec.Struct, frozen=True, tag="content"):
     path: str
 
 
-Asked = UsageAsked | InvoicesAsked | InvoiceAsked | DocumentAsked | ContentAsked
+Asked = UsageAsked | CostsAsked | InvoicesAsked | InvoiceAsked | DocumentAsked | ContentAsked
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from billing.reports.questions import (
     SUFFIXES,
     AnswerHeader,
     ContentAsked,
+    CostsAsked,
     DocumentAsked,
     DocumentMade,
     InvoiceAsked,
@@ -57,6 +58,8 @@ def answer(question: Question) -> tuple[AnswerHeader, bytes]:
         match asked:
             case UsageAsked():
                 return AnswerHeader("found"), _usage(lake, asked)
+            case CostsAsked():
+                return _costs(lake, asked)
             case InvoicesAsked():
                 return AnswerHeader("found"), _invoices(lake, asked)
             case InvoiceAsked():
@@ -96,6 +99,48 @@ def _usage(lake: Lake, asked: UsageAsked) -> bytes:
         lines_max=asked.lines_max,
     )
     return msgspec.json.encode(summary)
+
+
+def _costs(lake: Lake, asked: CostsAsked) -> tuple[AnswerHeader, bytes]:
+    from billing.pricing.costs import read_costs
+    from billing.reports import analysis
+
+    costs = read_costs(lake, asked.period, asked.account)
+    if costs is None:
+        return AnswerHeader("none", f"the costs of {asked.period} are not computed yet; the next rating does that"), b""
+    stored = lake.read_bytes(analysis.path_of(asked.period))
+    try:
+        forecasts = [] if stored is None else analysis.decode(stored).of(asked.account).forecasts
+    except analysis.NoAnalysis as error:
+        return AnswerHeader("unavailable", str(error)), b""
+    bill = next((one for one in forecasts if one.measure == "bill"), None)
+    shown = {
+        "month": asked.period,
+        "account": asked.account,
+        "name": costs.name,
+        "note": costs.note,
+        "explained": costs.explained,
+        "totals": [{"currency": currency, "amount": f"{amount:f}"} for currency, amount in costs.totals.items()],
+        "lines": [
+            {
+                "queue": one.queue,
+                "tags": one.tags,
+                "currency": one.currency,
+                "amount": f"{one.total:f}",
+                "charges": {name: f"{amount:f}" for name, amount in one.charges.items()},
+            }
+            for one in costs.queues[: asked.lines_max]
+        ],
+        "more": max(0, len(costs.queues) - asked.lines_max),
+        "forecast": None
+        if bill is None
+        else {
+            "currency": bill.currency,
+            **{name: f"{getattr(bill, name):f}" for name in ("so_far", "low", "likely", "high")},
+            "days": bill.days,
+        },
+    }
+    return AnswerHeader("found"), msgspec.json.encode(shown)
 
 
 def _invoices(lake: Lake, asked: InvoicesAsked) -> bytes:

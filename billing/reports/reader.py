@@ -20,12 +20,10 @@ from billing.reports.questions import (
     AnswerHeader,
     Asked,
     ContentAsked,
+    DirectlyAsked,
     DocumentAsked,
     DocumentMade,
-    InvoiceAsked,
-    InvoicesAsked,
     Question,
-    UsageAsked,
 )
 
 logger = logging.getLogger("holdfast.usage")
@@ -64,7 +62,7 @@ class Reader:
         self._command = (*python, "-m", "billing.reports.read")
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
+    async def ask(self, asked: DirectlyAsked | ContentAsked) -> bytes:
         """Return the content of the answer.
 
         Raises :class:`NotFound`, :class:`QuestionRefused`, :class:`Unmade` and :class:`ReportUnavailable`.

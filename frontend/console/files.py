@@ -13,6 +13,7 @@ from hashlib import sha256
 from html import escape
 from importlib.metadata import distribution
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from frontend.http.asgi import AsgiReceive, AsgiSend, Scope
@@ -107,7 +108,16 @@ async def _answer(send: AsgiSend, status: int, headers: list[tuple[bytes, bytes]
 def _names() -> Iterator[str]:
     """Names of all files: the console's own, and libraries."""
     yield from _LIBRARIES
-    yield from (one.name for one in (files("frontend.console") / "page").iterdir())
+    yield from _names_in(files("frontend.console") / "page", "")
+
+
+def _names_in(folder: Traversable, prefix: str) -> Iterator[str]:
+    for one in folder.iterdir():
+        name = f"{prefix}{one.name}"
+        if one.is_dir():
+            yield from _names_in(one, f"{name}/")
+        else:
+            yield name
 
 
 def _read(name: str, region: str) -> ServedFile:

@@ -166,6 +166,23 @@ class Throttle:
             await self._weigh(allowance)
         allowance.check_stored_bytes(stored_max, caller)
 
+    def use(self, tenant: Tenant) -> tuple[TenantLimits, dict[str, float]]:
+        """Limits of the tenant, and the use of those that are counted in this process, by their names.
+
+        A rate that processes share in a Redis has none here.
+        """
+        allowance = self.allowance(tenant)
+        if allowance is None:
+            return UNLIMITED, {}
+        used: dict[str, float] = {"connections": allowance.calls, "long_polls": allowance.polls}
+        now = time.monotonic()
+        for scope in SCOPES:
+            for meter in allowance.meters.get(scope, ()):
+                name = meter.key.partition("}:")[2]
+                if meter.rate:
+                    used[name] = meter.level_at(now)
+        return allowance.limits, used
+
     async def queues_max(self, account: str) -> int | None:
         """Maximum number of queues of the account; None: no limit."""
         tenant = await self._tenants.find(account)

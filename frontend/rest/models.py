@@ -58,11 +58,18 @@ class QueueLine(BaseModel):
         None, description="name of its dead-letter queue; present if counters were requested"
     )
     messages: Counted | None = Field(None, description="present if counters were requested")
+    oldest_seconds: float | None = Field(
+        None, description="lists by numbers: age of the oldest message; null: the queue is empty"
+    )
+    sent_per_second: float | None = Field(
+        None, description="lists by numbers: messages sent per second between the latest two summaries"
+    )
 
 
 class QueuePage(BaseModel):
     queues: list[QueueLine]
     next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")
+    as_of: float | None = Field(None, description="lists by numbers: time of the summary that they are made of")
 
 
 class MoveTaskShown(BaseModel):
@@ -623,6 +630,9 @@ class ClusterStatus(BaseModel):
     clusters: list[ClusterShown]
     manager: ManagerShown | None = Field(description="null: this service never had one, or the query failed")
     not_asked: list[str] = Field(description="descriptions of sources that did not answer in time; empty: all did")
+    damaged: int = Field(
+        description="partitions in the process that answers that cannot be served, because their journal is damaged"
+    )
 
 
 class WeightGiven(Given):

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from billing.reports.questions import ContentAsked, DocumentAsked, DocumentMade, InvoiceAsked, InvoicesAsked, UsageAsked
+from billing.reports.questions import ContentAsked, DirectlyAsked, DocumentAsked, DocumentMade
 from billing.reports.reader import Reader
 
 
@@ -14,7 +14,7 @@ class AnsweringReader(Reader):
         self.asked: list[Any] = []
         self.answer: bytes | Exception = b'{"an":"answer"}'
 
-    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
+    async def ask(self, asked: DirectlyAsked | ContentAsked) -> bytes:
         self.asked.append(asked)
         if isinstance(self.answer, Exception):
             raise self.answer

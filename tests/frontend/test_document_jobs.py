@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from auth.credentials import Tenant
-from billing.reports.questions import ContentAsked, DocumentAsked, DocumentMade, InvoiceAsked, InvoicesAsked, UsageAsked
+from billing.reports.questions import ContentAsked, DirectlyAsked, DocumentAsked, DocumentMade
 from billing.reports.reader import NotFound, Reader
 from frontend import document_jobs as module
 from frontend.document_jobs import Busy, Documents, TooManyOpen, Wanted
@@ -41,7 +41,7 @@ class HeldReader(Reader):
         self.lake[path] = f"{asked.kind} of {asked.period}".encode()
         return DocumentMade(path, len(self.lake[path]))
 
-    async def ask(self, asked: UsageAsked | InvoicesAsked | InvoiceAsked | ContentAsked) -> bytes:
+    async def ask(self, asked: DirectlyAsked | ContentAsked) -> bytes:
         assert isinstance(asked, ContentAsked)
         if asked.path not in self.lake:
             raise NotFound("the document no longer exists")

@@ -29,7 +29,7 @@ export class Refusal extends Error {
   }
 }
 
-async function fetched(method, path, headers, body, signal) {
+async function fetched(method, path, headers, body, { signal, as = "json" } = {}) {
   let answer;
   try {
     answer = await fetch(path, { method, headers, body, signal, credentials: "omit", cache: "no-store", redirect: "error" });
@@ -37,13 +37,14 @@ async function fetched(method, path, headers, body, signal) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(0, { detail: "The service cannot be reached. The console tries again by itself." }, 0);
   }
-  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  if (answer.ok && as === "stream") return answer.body;
+  if (answer.ok) return answer.status === 204 ? null : answer[as]();
   const problem = await answer.json().catch(() => ({}));
   throw new Refusal(answer.status, problem, Number(answer.headers.get("retry-after")) || 0);
 }
 
-/** Calls the REST interface.  `json` or `text` is the body; members of `query` that are undefined are left out. */
-export async function call(method, path, { query = {}, json, text, signal } = {}) {
+/** Calls the REST interface.  `json` or `text` is the body, `as` the form of the answer; members of `query` that are undefined are left out. */
+export async function call(method, path, { query = {}, json, text, signal, as } = {}) {
   const parameters = new URLSearchParams();
   const all = { account: session.account === session.caller?.account ? undefined : session.account, ...query };
   for (const [name, value] of Object.entries(all)) if (value !== undefined && value !== "") parameters.set(name, value);
@@ -58,11 +59,40 @@ export async function call(method, path, { query = {}, json, text, signal } = {}
   }
   const used = token;
   try {
-    return await fetched(method, `/v1/${path}${parameters.size ? `?${parameters}` : ""}`, headers, body, signal);
+    return await fetched(method, `/v1/${path}${parameters.size ? `?${parameters}` : ""}`, headers, body, { signal, as });
   } catch (error) {
     if (error.status === 401 && used === token) signOut("Your session has ended. Sign in again.");
     throw error;
   }
+}
+
+/** Follows live numbers: `onEvent` gets the kind and the content of each event.  Ends when the service ends it. */
+export async function follow(query, onEvent, signal) {
+  const body = await call("GET", "events", { query, signal, as: "stream" });
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      return { done: true }; // the connection was lost
+    });
+    if (done) return;
+    text += value;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const one of events) {
+      const found = /^event: (.*)\ndata: (.*)$/.exec(one);
+      if (found) onEvent(found[1], JSON.parse(found[2]));
+    }
+  }
+}
+
+/** Has the browser save an answer of the REST interface as a file. */
+export async function download(path, query, name) {
+  const content = new Blob([await call("GET", path, { query, as: "blob" })]);
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(content), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 async function start(given, seconds) {
@@ -86,6 +116,10 @@ export async function signInWithBearer(presented) {
   return start((await fetched("POST", "/v1/token", headers, TOKEN_REQUEST)).token, TOKEN_SECONDS);
 }
 
+/** Buys a token with an API key, which is sent once. */
+export const buyToken = (key, asked) =>
+  fetched("POST", "/v1/token", { authorization: `Bearer ${key}`, ...AS_JSON }, JSON.stringify(asked));
+
 /** Signs in with an access key, whose secret does not leave this function. */
 export async function signInWithAccessKey(id, secret) {
   const headers = await signedHeaders("POST", "/v1/token", TOKEN_REQUEST, { id, secret }, region);
@@ -100,7 +134,16 @@ export function signOut(notice = "") {
   session.notice = notice;
 }
 
+/** Whether the caller administers an account. */
+export const administers = () => may("manage") && ["admin", "operator"].includes(session.caller.role);
+
 export const may = (scope) => Boolean(session.caller?.scopes.includes(scope));
+
+/** Whether the caller has a right on streams: "read", "write" or "manage". */
+export const mayStream = (right) => may(`streams:${right}`);
+export const usesStreams = () => ["read", "write", "manage"].some(mayStream);
+
+export const streamPath = (name, rest = "") => `streams/${encodeURIComponent(name)}${rest}`;
 
 /** Path of a queue below /v1/. */
 export const queuePath = (name, rest = "") => `queues/${encodeURIComponent(name)}${rest}`;

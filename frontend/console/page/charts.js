@@ -8,9 +8,9 @@ const COLOURS = ["--line-1", "--line-2", "--line-3"];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Lines over time: `samples` are objects with `time`, `lines` are [label, member]. */
+/** Lines over time: `samples` are objects with `time`, `lines` are [label, member]; `label` names a sample otherwise. */
 export const LineChart = {
-  props: ["title", "samples", "lines", "unit"],
+  props: ["title", "samples", "lines", "unit", "label"],
   setup(props) {
     const canvas = ref(null);
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -19,7 +19,7 @@ export const LineChart = {
 
     function data() {
       return {
-        labels: props.samples.map((one) => localTime(one.time).split(", ").at(-1)),
+        labels: props.samples.map(props.label || ((one) => localTime(one.time).split(", ").at(-1))),
         datasets: props.lines.map(([label, member], at) => ({
           label,
           data: props.samples.map((one) => one[member]),

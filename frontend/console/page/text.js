@@ -8,6 +8,9 @@ export const count = (value) => (value === null || value === undefined ? "–" :
 
 export const rate = (value) => rates.format(value);
 
+/** A part of one, in percent. */
+export const percent = (value) => `${rates.format(value * 100)}%`;
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   let unit = 0;
@@ -17,6 +20,15 @@ export function bytes(value) {
   }
   return `${rates.format(value)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
+
+/** An amount of money, given as a decimal number. */
+export function money(amount, currency) {
+  const digits = Math.abs(Number(amount)) < 1 ? 4 : 2;
+  return new Intl.NumberFormat("en", { style: "currency", currency, maximumFractionDigits: digits }).format(amount);
+}
+
+/** A month such as 2026-11, in words. */
+export const month = (text) => new Date(`${text}-01T00:00Z`).toLocaleDateString("en", { month: "long", year: "numeric", timeZone: "UTC" });
 
 /** A length of time: the two largest units. */
 export function duration(seconds) {
@@ -74,6 +86,31 @@ function indented(text) {
     })
     .replace(/([[{])\s+([\]}])/g, "$1$2");
   return deepest > DEPTH_MAX ? null : found;
+}
+
+/** The text as XML with a line for each element; null if its tags do not match, or are deeply nested. */
+export function asXml(text) {
+  if (!/^\s*</.test(text)) return null;
+  const open = [], lines = [];
+  let closing = false; // the last line is an end tag, or an element that is complete
+  for (const part of text.match(/<!--[^]*?-->|<!\[CDATA\[[^]*?\]\]>|<\?[^]*?\?>|<[^<>]*>|[^<]+/g) || []) {
+    const name = /^<(\/?)([^\s\/>!?]+)[^>]*?(\/?)>$/.exec(part);
+    if (name && name[1]) {
+      if (open.pop() !== name[2]) return null;
+      if (closing) lines.push("  ".repeat(open.length) + part);
+      else lines[lines.length - 1] += part;
+      closing = true;
+    } else if (name || part.startsWith("<")) {
+      lines.push("  ".repeat(open.length) + part);
+      closing = !name || Boolean(name[3]);
+      if (name && !name[3]) open.push(name[2]);
+      if (open.length > DEPTH_MAX) return null;
+    } else if (part.trim()) {
+      if (closing || !lines.length) lines.push("  ".repeat(open.length) + part.trim());
+      else lines[lines.length - 1] += part.trim();
+    }
+  }
+  return open.length || lines.length < 2 ? null : lines.join("\n");
 }
 
 /** Bytes of a base64 text as a dump; null if it is none. */

@@ -1,9 +1,10 @@
 // Parts of pages.
 
-import { Refusal } from "./api.js";
+import { Refusal, follow } from "./api.js";
 
 const { h, nextTick, onMounted, onUnmounted, ref, shallowReactive, useId } = Vue;
 const PAUSE_MAX = 60;
+const RECONNECT_SECONDS = 0.2; // the service has ended the answer: it restarts, or the session is over
 
 /** Reads something now and every few seconds while the page is seen; less often while that fails. */
 export function usePolled(read, seconds) {
@@ -50,6 +51,70 @@ export function usePolled(read, seconds) {
   });
   return state;
 }
+
+/** Follows live numbers while the page is seen; `query` returns what is followed, `take` converts what arrives. */
+export function useLive(query, take) {
+  const state = shallowReactive({ data: null, error: null, refresh: start });
+  let reading = null, timer = 0, pause = 1;
+
+  async function start() {
+    stop();
+    const mine = (reading = new AbortController());
+    try {
+      await follow(query(), (kind, data) => {
+        if (mine.signal.aborted) return;
+        pause = 1;
+        if (kind === "problem") state.error = new Refusal(data.status, data, 0);
+        else Object.assign(state, { data: take(data), error: null });
+      }, mine.signal);
+      again(mine, RECONNECT_SECONDS);
+    } catch (error) {
+      if (error.name === "AbortError" || mine.signal.aborted) return;
+      if (!(error instanceof Refusal)) throw error;
+      state.error = error;
+      again(mine, Math.max(error.retryAfter || 0, pause));
+      pause = Math.min(pause * 2, PAUSE_MAX);
+    }
+  }
+  function again(mine, seconds) {
+    if (!mine.signal.aborted && !document.hidden) timer = setTimeout(start, seconds * 1000);
+  }
+  function stop() {
+    clearTimeout(timer);
+    reading?.abort();
+  }
+  const onVisibility = () => (document.hidden ? stop() : start());
+  onMounted(() => {
+    document.addEventListener("visibilitychange", onVisibility);
+    start();
+  });
+  onUnmounted(() => {
+    stop();
+    document.removeEventListener("visibilitychange", onVisibility);
+  });
+  return state;
+}
+
+/** Reads something once, and again with `refresh`. */
+export function useLoaded(read) {
+  const state = shallowReactive({ data: null, error: null, refresh });
+  async function refresh() {
+    try {
+      Object.assign(state, { data: await read(), error: null });
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      state.error = error;
+    }
+  }
+  onMounted(refresh);
+  return state;
+}
+
+/** What was read, or that it is being read, or why it cannot be. */
+export const loaded = (state, show) => [
+  failure(state.error),
+  state.data !== null ? show(state.data) : state.error ? null : h("p", { role: "status" }, "Loading…"),
+];
 
 /** An act of the viewer: while it runs, `busy`; then `error` or `done`, a sentence. */
 export function useAct() {
@@ -114,6 +179,31 @@ export const input = (model, name, label, { hint, code, tag = "input", options, 
         options?.map((one) => h("option", { value: one, selected: one === model[name] }, one === "" ? "(default)" : one)),
       ),
   });
+
+/** Checkboxes: `model[name]` is the list of what is chosen. */
+export const choices = (model, name, label, all) =>
+  h("fieldset", [
+    h("legend", label),
+    all.map((one) =>
+      h("label", { class: "choice", key: one }, [
+        h("input", {
+          type: "checkbox", name: `${name}-${one}`, checked: model[name].includes(one),
+          onChange: (event) => {
+            model[name] = event.target.checked ? [...model[name], one] : model[name].filter((other) => other !== one);
+          },
+        }),
+        one,
+      ])),
+  ]);
+
+/** Links to the pages of one thing: `tabs` are [tab, label]. */
+export const tabLinks = (label, tabs, current, link) =>
+  h("nav", { class: "tabs", "aria-label": label },
+    tabs.map(([tab, name]) => h("a", { href: link(tab), "aria-current": current === tab ? "page" : undefined }, name)));
+
+/** A secret that is shown once. */
+export const secret = (label, value) =>
+  h("div", { class: "notice", role: "status" }, [h("p", label), h("pre", { tabindex: 0, "aria-label": "Secret" }, value)]);
 
 /** A modal dialog, open as long as it is there. */
 export const Dialog = {

@@ -119,7 +119,7 @@ def create_router(services: Services) -> APIRouter:
             if one.report is not None and silent_s > REPORT_LATE_SECONDS
         ]
         shown = [_shown(one, silent_s, now_s) for one, silent_s in known]
-        return ClusterStatus(clusters=shown, manager=manager, not_asked=not_asked)
+        return ClusterStatus(clusters=shown, manager=manager, not_asked=not_asked, damaged=services.damaged())
 
     @router.post("/clusters/{name}/nodes/{node}/drain", name="cluster.drain")
     async def drain(caller: CurrentCaller, name: Name, node: Node) -> ClusterShown:

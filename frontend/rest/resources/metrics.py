@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
 from auth.principal import SCOPES, effective_scopes
-from backend.api import AccountMeasures, Measures, QueueMeasures
-from frontend.queue_metrics import METRICS, QUEUES_MAX, Metric, QueueMetrics, measures_by_queue, value_of
+from backend.api import AccountMeasures, QueueMeasures
+from frontend.queue_metrics import QUEUES_MAX, QueueMetrics, measures_by_queue
 from frontend.request.access import check_name, check_scopes, listed_prefixes
 from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
-from frontend.rest.models import MetricShown, QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
+from frontend.rest.live.metrics import metrics_of, read_metrics, shown_metrics
+from frontend.rest.models import QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
 from frontend.rest.problems import not_found, not_permitted
 from frontend.rest.resources.queues import Account, Name
 from frontend.topic_metrics import TOPIC_METRICS
@@ -37,9 +37,7 @@ def create_router(context: Context) -> APIRouter:
         caller.require_queue_by_any_scope(owner, name)
 
         async def read() -> QueueMetricsShown:
-            view = await context.access.seen_queue(caller.call_of(owner), owner, name)
-            parts = await context.queues.call(view, QueueMeasures(view.target))
-            return _of_queue(owner, name, parts, services.now_ms())
+            return await read_metrics(context, await context.access.seen_queue(caller.call_of(owner), owner, name))
 
         return await caller.limited("GetQueueAttributes", read)
 
@@ -62,7 +60,7 @@ def create_router(context: Context) -> APIRouter:
                 account=owner,
                 time=now_ms / 1000,
                 counted_since=max(one.since_ms for one in parts) / 1000,
-                metrics=_shown(TOPIC_METRICS, parts, now_ms),
+                metrics=shown_metrics(TOPIC_METRICS, parts, now_ms),
             )
 
         return await caller.limited("GetQueueAttributes", read)
@@ -86,7 +84,7 @@ def create_router(context: Context) -> APIRouter:
             by_queue = measures_by_queue(await services.backend.call(command))
             names, now_ms = list(by_queue), services.now_ms()
             return QueueMetricsPage(
-                queues=[_of_queue(owner, name, by_queue[name], now_ms) for name in names[:limit]],
+                queues=[metrics_of(owner, name, by_queue[name], now_ms) for name in names[:limit]],
                 next=names[limit - 1] if len(names) > limit else None,
             )
 
@@ -131,23 +129,3 @@ def _listed_prefixes(caller: RestCaller, prefix: str) -> list[str]:
             "prefixes."
         )
     return listed_prefixes(principal, prefix)
-
-
-def _of_queue(account: str, name: str, parts: Sequence[Measures], now_ms: int) -> QueueMetricsShown:
-    return QueueMetricsShown(
-        queue=name,
-        account=account,
-        time=now_ms / 1000,
-        counted_since=max(one.since_ms for one in parts) / 1000,
-        metrics=_shown(METRICS, parts, now_ms),
-    )
-
-
-def _shown(metrics: Sequence[Metric], parts: Sequence[Measures], now_ms: int) -> list[MetricShown]:
-    """Values of these metrics, of those that the partitions have."""
-    values = {metric: value_of(metric, parts, now_ms) for metric in metrics}
-    return [
-        MetricShown(name=metric.name, unit=metric.unit, value=value, counter=metric.counts)
-        for metric, value in values.items()
-        if value is not None
-    ]

@@ -9,14 +9,14 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 
-from backend.api import BackendError, CountMessages, Peeked, PeekState, QueueMeasures
+from backend.api import Peeked, PeekState, QueueMeasures
 from frontend.push.target import secrets_of_queue
 from frontend.queues.attributes import COUNTERS, STORED_BYTES, Settable, settable
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
 from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
-from frontend.rest.listing import list_permitted
+from frontend.rest.live.queue_pages import Listed, QueuePages
 from frontend.rest.models import (
     Counted,
     MessagePeeked,
@@ -31,7 +31,6 @@ from frontend.rest.models import (
     QueueAttributes,
     QueueChange,
     QueueGiven,
-    QueueLine,
     QueueMade,
     QueuePage,
     QueueShown,
@@ -40,10 +39,8 @@ from frontend.rest.models import (
 from frontend.rest.peek_position import LATEST, PeekPosition
 from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol import md5
-from frontend.sqs.protocol.errors import SqsError
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
 
-PAGE_MAX = 1_000
 PEEK_MAX = 100
 EXPORT_MAX = 1_000
 
@@ -54,34 +51,27 @@ _STATES = {state: state.name.lower() for state in PeekState}
 _PLACE = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19}){2,1000}\Z")
 
 
-def create_router(context: Context) -> APIRouter:
+def create_router(context: Context, pages: QueuePages) -> APIRouter:
     """Create the routes of queues."""
     router = APIRouter(route_class=RestRoute, tags=["queues"])
 
     @router.get("/queues", name="queue.list")
     async def list_queues(
         caller: CurrentCaller,
+        listing: Listed,
         account: Account = None,
-        prefix: Annotated[str, Query(description="only names with this prefix")] = "",
-        after: Annotated[str, Query(description="only names greater than this one")] = "",
-        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
         counters: Annotated[bool, Query(description="count messages and name dead-letter queues, too")] = False,
     ) -> QueuePage:
-        """List the queues of an account, by name, that the key may be used for."""
+        """List the queues of an account that the key may be used for, by name or by their numbers.
+
+        Lists by numbers, or of queues in a state, have counters always.  They are made of a summary, which is some
+        seconds old (`as_of`).
+        """
         owner = caller.account(account)
         caller.require_scope("manage")
-
-        async def read(one: str, limit: int) -> list[str]:
-            return await context.metadata.list_queues(owner, prefix=one, after=after, limit=limit)
-
-        async def page() -> QueuePage:
-            names = await list_permitted(read, caller.principal.prefixes, prefix, limit + 1)
-            lines = [
-                await _counted_line(context, owner, name) if counters else _line(owner, name) for name in names[:limit]
-            ]
-            return QueuePage(queues=lines, next=names[limit - 1] if len(names) > limit else None)
-
-        return await caller.limited("ListQueues", page)
+        return await caller.limited(
+            "ListQueues", lambda: pages.page(owner, caller.principal.prefixes, listing, counters=counters)
+        )
 
     @router.get("/queue-attributes", name="queue.attributes")
     async def list_attributes(caller: CurrentCaller) -> QueueAttributes:
@@ -342,29 +332,6 @@ def _attribute(one: Settable) -> QueueAttribute:
 
 def _url(account: str, name: str) -> str:
     return f"/{account}/{name}"
-
-
-async def _counted_line(context: Context, account: str, name: str) -> QueueLine:
-    """The queue's line with its number of messages, unless it was deleted meanwhile, or cannot be counted now."""
-    line = _line(account, name)
-    try:
-        view = await context.queues.find(account, name)
-        if view.redrive is not None:
-            line.dead_letter_queue = view.redrive.dead_letter_arn.rpartition(":")[2]
-        counters = await context.queues.call(view, CountMessages(view.target))
-    except (SqsError, BackendError):
-        return line
-    line.messages = Counted(
-        visible=counters.visible,
-        in_flight=counters.in_flight,
-        delayed=counters.delayed,
-        stored_bytes=counters.stored_bytes,
-    )
-    return line
-
-
-def _line(account: str, name: str) -> QueueLine:
-    return QueueLine(name=name, account=account, dead_letter_queue=None, messages=None)
 
 
 def _counters(attributes: dict[str, str]) -> Counted:

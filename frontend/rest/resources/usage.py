@@ -17,12 +17,15 @@ from billing.reports.questions import (
     LINES_MAX,
     MEDIA_TYPES,
     SUFFIXES,
+    CostsAsked,
     DirectFormat,
+    DirectlyAsked,
     InvoiceAsked,
     InvoicesAsked,
     UsageAsked,
 )
 from frontend.document_jobs import READER_ERRORS, ReaderError, described, sentence
+from frontend.rest.account.models import CostsShown
 from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.rest.problems import Problem, invalid, not_permitted
@@ -89,6 +92,20 @@ def create_router(services: Services) -> APIRouter:
         measured = availability(orjson.loads(found), period, whose, services.settings.availability_objective, now)
         return AvailabilityShown.model_validate(msgspec.to_builtins(measured))
 
+    @router.get("/costs", name="costs.show", response_model=CostsShown)
+    async def show_costs(
+        caller: CurrentCaller,
+        account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
+        month: Annotated[str | None, Query(description="such as 2026-11; without it, this month")] = None,
+        limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="queues at most")] = 100,
+    ) -> Response:
+        """Costs of a month so far by queue, highest first, as last rated, with a forecast of the month's bill."""
+        caller.require_role("operator", "admin")
+        whose = caller.account(account)
+        period = month or f"{datetime.fromtimestamp(services.clock(), UTC):%Y-%m}"
+        check_month(period)
+        return _json(await _ask(CostsAsked(whose, period, limit)))
+
     @router.get("/invoices", name="invoice.list", response_model=InvoiceList)
     async def list_invoices(
         caller: CurrentCaller,
@@ -141,7 +158,7 @@ def create_router(services: Services) -> APIRouter:
             raise not_permitted("Only an operator may look at all accounts.")
         return None
 
-    async def _ask(asked: UsageAsked | InvoicesAsked | InvoiceAsked) -> bytes:
+    async def _ask(asked: DirectlyAsked) -> bytes:
         if services.lake is None:
             raise usage_not_counted()
         try:

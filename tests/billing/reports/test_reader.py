@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from billing.pricing.plans import book_of, customers_of
 from billing.reports import questions
 from billing.reports import read as read_module
 from billing.reports import reader as reader_module
+from billing.reports.analysis import Forecast, encode, path_of
 from billing.reports.reader import NotFound, QuestionRefused, Reader, ReportUnavailable
 from tests.billing.books import BOOK
+from tests.billing.cases import analysed
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
 from tests.servers.waiting import until
@@ -40,7 +43,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
-async def ask(lake: Lake, asked: questions.UsageAsked | questions.InvoicesAsked | questions.InvoiceAsked) -> Any:
+async def ask(lake: Lake, asked: questions.DirectlyAsked) -> Any:
     return msgspec.json.decode(await Reader(lake.url).ask(asked))
 
 
@@ -50,6 +53,25 @@ async def test_usage(lake: Lake) -> None:
     assert (summary["total"]["calls"], summary["more"]) == (7, 1)
     assert (summary["first"], summary["last"], summary["account"]) == ("2026-11-01", "2026-11-30", None)
     assert "2026-11-02" in summary["missing"] or datetime.now(UTC).date() < date(2026, 11, 2)
+
+
+async def test_costs(lake: Lake) -> None:
+    bill = Forecast(A, "bill", Decimal("4"), Decimal("5"), Decimal("6"), Decimal("7.5"), 9, "EUR")
+    lake.write_bytes(path_of("2026-12"), encode(analysed([date(2026, 12, 9)], forecasts=[bill])))
+    ended = await ask(lake, questions.CostsAsked(A, "2026-11", 10))
+    assert (ended["name"], ended["totals"]) == ("Invoiced", [{"currency": "EUR", "amount": "4.76"}])
+    assert ended["forecast"] is None, "that month was not analysed"
+    running = await ask(lake, questions.CostsAsked(A, "2026-12", 10))
+    assert (running["name"], running["totals"]) == ("Cost so far", [{"currency": "EUR", "amount": "0.40"}])
+    assert [(one["queue"], Decimal(one["amount"]), list(one["charges"])) for one in running["lines"]] == [
+        ("orders", Decimal("0.4"), ["Requests"])
+    ]
+    forecast = {"currency": "EUR", "so_far": "4", "low": "5", "likely": "6", "high": "7.5", "days": 9}
+    assert running["forecast"] == forecast
+    others = await ask(lake, questions.CostsAsked(B, "2026-12", 10))
+    assert (others["totals"], others["lines"], others["forecast"]) == ([], [], None), "tenants see their own costs"
+    with pytest.raises(NotFound, match="are not computed yet"):
+        await ask(lake, questions.CostsAsked(A, "2027-01", 10))
 
 
 async def test_invoices(lake: Lake) -> None:

@@ -1,32 +1,21 @@
 // The pages of one queue.
 
-import { call, may, queuePath } from "./api.js";
+import { call, may, queuePath } from "../api.js";
 import { Configuration } from "./configuration.js";
 import { DeadLetters } from "./dead_letters.js";
-import { queueLink } from "./links.js";
+import { queueLink } from "../links.js";
 import { Messages } from "./messages.js";
 import { Overview } from "./overview.js";
-import { Confirm, failure } from "./widgets.js";
+import { Confirm, loaded, tabLinks, useLoaded } from "../widgets.js";
 
-const { h, onMounted, shallowReactive } = Vue;
+const { h, shallowReactive } = Vue;
 
 /** Pages that need what `/v1/queues/NAME` shows, which takes the scope "manage". */
 const Managed = {
   props: ["name", "page"],
   setup(props) {
-    const state = shallowReactive({ shown: null, error: null });
-    async function refresh() {
-      try {
-        Object.assign(state, { shown: await call("GET", queuePath(props.name)), error: null });
-      } catch (error) {
-        state.error = error;
-      }
-    }
-    onMounted(refresh);
-    return () => [
-      failure(state.error),
-      state.shown ? h(props.page, { name: props.name, shown: state.shown, refresh }) : state.error ? null : h("p", { role: "status" }, "Loading…"),
-    ];
+    const state = useLoaded(() => call("GET", queuePath(props.name)));
+    return () => loaded(state, (shown) => h(props.page, { name: props.name, shown, refresh: state.refresh }));
   },
 };
 
@@ -82,8 +71,7 @@ export const Queue = {
           : null,
       ]),
       h("p", { class: "done", role: "status" }, state.done),
-      h("nav", { class: "tabs", "aria-label": "Pages of the queue" },
-        tabs.map(([tab, label]) => h("a", { href: queueLink(props.name, tab), "aria-current": props.tab === tab ? "page" : undefined }, label))),
+      tabLinks("Pages of the queue", tabs, props.tab, (tab) => queueLink(props.name, tab)),
       content(),
       dialog(),
     ];

@@ -1,9 +1,9 @@
 // Dead letters: the queue's own dead-letter queue, and moves out of this one.
 
-import { call, queuePath } from "./api.js";
-import { queueLink } from "./links.js";
-import { count, localTime } from "./text.js";
-import { input, outcome, table, useAct } from "./widgets.js";
+import { call, queuePath } from "../api.js";
+import { queueLink } from "../links.js";
+import { count, localTime } from "../text.js";
+import { input, outcome, table, useAct } from "../widgets.js";
 
 const { h, onMounted, onUnmounted, reactive } = Vue;
 const PROGRESS_MS = 1000;

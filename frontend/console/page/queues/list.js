@@ -1,15 +1,16 @@
 // The list of queues.
 
-import { call, may, queuePath, session } from "./api.js";
-import { queueLink } from "./links.js";
-import { bytes, count } from "./text.js";
-import { Dialog, failure, input, outcome, sparkline, table, useAct, usePolled } from "./widgets.js";
+import { call, may, queuePath, session } from "../api.js";
+import { queueLink } from "../links.js";
+import { bytes, count, duration, rate } from "../text.js";
+import { Dialog, Field, failure, input, outcome, sparkline, table, useAct, useLive } from "../widgets.js";
 
 const { h, reactive } = Vue;
 const PAGE = 50;
-const SECONDS = 5;
 const SAMPLES = 60;
 const TYPING_MS = 250;
+const SORTS = [["name", "name"], ["depth", "depth"], ["age", "oldest message"], ["rate", "messages sent"], ["stored", "stored bytes"]];
+const STATES = [["any", "any"], ["waiting", "with available messages"], ["in_flight", "with messages in flight"], ["delayed", "with delayed messages"], ["empty", "empty"]];
 
 const CreateQueue = {
   emits: ["close"],
@@ -68,15 +69,17 @@ const OpenQueue = {
 
 const List = {
   setup() {
-    const view = reactive({ prefix: "", pages: [""], creating: false });
+    const view = reactive({ prefix: "", sort: "name", state: "any", pages: [""], creating: false });
     const samples = new Map(); // by name: the latest depths
-    const polled = usePolled(read, SECONDS);
+    const sorted = () => view.sort !== "name" || view.state !== "any";
+    const polled = useLive(asked, sampled);
     let typing = 0;
 
-    async function read(signal) {
-      const page = await call("GET", "queues", {
-        query: { prefix: view.prefix, after: view.pages.at(-1), limit: PAGE, counters: true }, signal,
-      });
+    function asked() {
+      const state = view.state === "any" ? undefined : view.state;
+      return { prefix: view.prefix, sort: sorted() ? (view.sort === "name" ? "depth" : view.sort) : undefined, state, after: view.pages.at(-1), limit: PAGE };
+    }
+    function sampled(page) {
       for (const { name, messages } of page.queues) {
         if (!messages) continue;
         const depths = samples.get(name) || [];
@@ -89,18 +92,23 @@ const List = {
       const prefix = event.target.value.trim();
       clearTimeout(typing);
       typing = setTimeout(() => {
-        Object.assign(view, { prefix, pages: [""] });
-        polled.refresh();
+        change({ prefix });
       }, TYPING_MS);
     }
-
-    function turn(pages) {
-      view.pages = pages;
+    function change(what) {
+      Object.assign(view, { pages: [""], ...what });
       polled.refresh();
     }
+    const turn = (pages) => change({ pages });
+    const choice = (name, label, options) =>
+      h(Field, { label }, {
+        default: (bound) =>
+          h("select", { ...bound, name, onChange: (event) => change({ [name]: event.target.value }) },
+            options.map(([value, text]) => h("option", { value, selected: view[name] === value }, text))),
+      });
 
     const link = (name) => h("a", { href: queueLink(name) }, h("bdi", name));
-    const row = ({ name, messages, dead_letter_queue: dead }) => ({
+    const row = ({ name, messages, dead_letter_queue: dead, oldest_seconds: age, sent_per_second: sent }) => ({
       key: name,
       cells: [
         link(name),
@@ -108,17 +116,22 @@ const List = {
         count(messages?.in_flight),
         count(messages?.delayed),
         bytes(messages?.stored_bytes),
+        ...(polled.data.as_of ? [age === null ? "–" : duration(age), `${rate(sent)}/s`] : []),
         sparkline(samples.get(name) || []),
         dead ? link(dead) : "–",
       ],
     });
-    const columns = [["Name", "name"], ["Available", "number"], ["In flight", "number"], ["Delayed", "number"], ["Stored", "number"], ["Depth, live", ""], ["Dead-letter queue", "name"]];
+    const columns = () => [
+      ["Name", "name"], ["Available", "number"], ["In flight", "number"], ["Delayed", "number"], ["Stored", "number"],
+      ...(polled.data.as_of ? [["Oldest", "number"], ["Sent", "number"]] : []),
+      ["Depth, live", ""], ["Dead-letter queue", "name"],
+    ];
 
     function content() {
       const { data } = polled;
       if (!data) return polled.error ? null : h("p", { role: "status" }, "Loading…");
-      if (data.queues.length) return table("Queues", columns, data.queues.map(row));
-      if (view.prefix || view.pages.length > 1) return h("p", { class: "empty", role: "status" }, "No queue’s name begins like this.");
+      if (data.queues.length) return table("Queues", columns(), data.queues.map(row));
+      if (view.prefix || view.pages.length > 1 || view.state !== "any") return h("p", { class: "empty", role: "status" }, view.state === "any" ? "No queue’s name begins like this." : "No such queue is in this state.");
       return h("div", { class: "empty" }, [
         h("h2", "No queues yet"),
         h("p", "A queue holds messages until someone has received and deleted them. Create one, then send it a message from its page."),
@@ -132,6 +145,8 @@ const List = {
           h("label", { for: "search" }, "Names that begin with"),
           h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", onInput: search }),
         ]),
+        choice("sort", "Sorted by", SORTS),
+        choice("state", "In the state", STATES),
         h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create a queue"),
       ]),
       failure(polled.error),

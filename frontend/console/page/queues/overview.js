@@ -1,14 +1,12 @@
 // A queue's numbers: now, and since the page was opened.
 
-import { call, queuePath } from "./api.js";
-import { bytes, count, duration, localTime } from "./text.js";
-import { failure, usePolled } from "./widgets.js";
+import { bytes, count, duration, localTime } from "../text.js";
+import { failure, useLive } from "../widgets.js";
 
 const { defineAsyncComponent, h, shallowReactive } = Vue;
-const SECONDS = 5;
-const SAMPLES = 720; // an hour
+const SAMPLES = 1800; // an hour of changes
 
-const LineChart = defineAsyncComponent(() => import("./charts.js").then((module) => module.LineChart));
+const LineChart = defineAsyncComponent(() => import("../charts.js").then((module) => module.LineChart));
 
 const AMOUNTS = [["Available", "visible"], ["In flight", "in_flight"], ["Delayed", "delayed"]];
 const RATES = [["Sent", "sent"], ["Received", "received"], ["Deleted", "deleted"]];
@@ -20,8 +18,7 @@ export const Overview = {
     const history = shallowReactive({ amounts: [], rates: [] });
     let before = null;
 
-    const polled = usePolled(async (signal) => {
-      const answer = await call("GET", queuePath(props.name, "/metrics"), { signal });
+    const polled = useLive(() => ({ queue: props.name }), (answer) => {
       const values = Object.fromEntries(answer.metrics.map(({ name, value }) => [name, value]));
       const { time, counted_since: since } = answer;
       const amounts = {
@@ -40,7 +37,7 @@ export const Overview = {
       }
       before = { time, since, values };
       return { amounts, values, since };
-    }, SECONDS);
+    });
 
     const fact = (label, value) => h("div", [h("dt", label), h("dd", value)]);
 

@@ -1,8 +1,8 @@
 // A queue's attributes and tags, edited within the limits that the service names.
 
-import { call, queuePath } from "./api.js";
-import { localTime, utcTime } from "./text.js";
-import { failure, input, outcome, useAct } from "./widgets.js";
+import { call, queuePath } from "../api.js";
+import { localTime, utcTime } from "../text.js";
+import { failure, input, outcome, useAct } from "../widgets.js";
 
 const { h, onMounted, reactive, shallowReactive } = Vue;
 

@@ -1,47 +1,13 @@
-// Messages of a queue: look, send, receive, delete.
+// Messages of a queue: peek, send, receive, delete.
 
-import { call, may, queuePath } from "./api.js";
-import { asHex, asJson, bytes, count, localTime, utcTime, visible } from "./text.js";
-import { input, outcome, useAct } from "./widgets.js";
+import { Refusal, call, may, queuePath } from "../api.js";
+import { Body, time } from "../body.js";
+import { queueLink } from "../links.js";
+import { bytes, count, visible } from "../text.js";
+import { input, outcome, useAct } from "../widgets.js";
 
-const { computed, h, reactive, shallowReactive } = Vue;
-const SHOWN_MAX = 20_000;
-const JSON_MAX = 1_048_576;
-
-/** A text of anyone, shown as text, JSON, or the bytes of base64. */
-const Body = {
-  props: ["text", "label"],
-  setup(props) {
-    const view = reactive({ form: "", whole: false });
-    const forms = computed(() => {
-      const all = { Text: visible(props.text) };
-      const json = props.text.length <= JSON_MAX ? asJson(props.text) : null;
-      const hex = asHex(props.text);
-      if (json !== null) all.JSON = visible(json);
-      if (hex !== null) all.Bytes = hex;
-      return all;
-    });
-    return () => {
-      const form = view.form || (forms.value.JSON === undefined ? "Text" : "JSON");
-      const text = forms.value[form];
-      const names = Object.keys(forms.value);
-      return h("div", { class: "body" }, [
-        names.length > 1
-          ? h("div", { class: "buttons", role: "group", "aria-label": `${props.label}: shown as` },
-              names.map((one) => h("button", { type: "button", "aria-pressed": String(one === form), onClick: () => (view.form = one) }, one)))
-          : null,
-        text === ""
-          ? h("p", { class: "hint" }, "Empty")
-          : h("pre", { tabindex: 0, dir: "ltr", role: "group", "aria-label": props.label }, view.whole ? text : text.slice(0, SHOWN_MAX)),
-        text.length > SHOWN_MAX && !view.whole
-          ? h("button", { type: "button", onClick: () => (view.whole = true) }, `Show all ${count(text.length)} characters`)
-          : null,
-      ]);
-    };
-  },
-};
-
-const time = (seconds) => [localTime(seconds), h("small", utcTime(seconds))];
+const { computed, h, nextTick, reactive, shallowReactive, watch } = Vue;
+const named = (arn) => arn?.split(":").at(-1) || "";
 
 /** A message as it was peeked or received. */
 function message(one, acts) {
@@ -52,7 +18,7 @@ function message(one, acts) {
     one.group && ["Group", visible(one.group)],
     one.deduplication_id && ["Deduplication id", visible(one.deduplication_id)],
     one.sequence_number && ["Sequence number", one.sequence_number],
-    one.origin && ["Came from", one.origin.split(":").at(-1)],
+    one.origin && ["Came from", h("a", { href: queueLink(named(one.origin), "dead-letters") }, h("bdi", named(one.origin)))],
     one.sender && ["Sender", visible(one.sender)],
     one.trace_header && ["Trace", visible(one.trace_header)],
   ];
@@ -68,30 +34,37 @@ function message(one, acts) {
   ]);
 }
 
-const Look = {
-  props: ["name"],
+/** Messages that have this text in their id, group, body or an attribute. */
+function containing(messages, text) {
+  const wanted = text.toLowerCase();
+  const texts = (one) => [one.id, one.group, one.body, ...Object.values(one.attributes).map(({ value }) => value)];
+  return messages.filter((one) => texts(one).some((part) => part?.toLowerCase().includes(wanted)));
+}
+
+const Peek = {
+  props: ["name", "edit"],
   setup(props) {
     const form = reactive({ limit: "10", search: "" });
     const found = shallowReactive({ messages: null });
     const act = useAct();
-    const matching = computed(() => {
-      const wanted = form.search.toLowerCase();
-      const texts = (one) => [one.id, one.group, one.body, ...Object.values(one.attributes).map(({ value }) => value)];
-      return (found.messages || []).filter((one) => texts(one).some((text) => text?.toLowerCase().includes(wanted)));
-    });
-    const look = (event) => {
+    const matching = computed(() => containing(found.messages || [], form.search));
+    const acts = (one) =>
+      may("send") && one.body !== null
+        ? h("div", { class: "buttons" }, h("button", { type: "button", onClick: () => props.edit(one) }, "Edit and send again"))
+        : null;
+    const peek = (event) => {
       event?.preventDefault();
       act.run(async () => {
         found.messages = (await call("GET", queuePath(props.name, "/peek"), { query: { limit: form.limit } })).messages;
       });
     };
     return () =>
-      h("section", { "aria-labelledby": "look" }, [
-        h("h2", { id: "look" }, "Look"),
+      h("section", { "aria-labelledby": "peek" }, [
+        h("h2", { id: "peek" }, "Peek"),
         h("p", "Shows the first messages without receiving them: nothing changes for consumers."),
-        h("form", { class: "line", onSubmit: look }, [
+        h("form", { class: "line", onSubmit: peek }, [
           input(form, "limit", "Messages", { tag: "select", options: ["10", "50", "100"] }),
-          h("button", { type: "submit", class: "primary", disabled: act.busy }, "Look"),
+          h("button", { type: "submit", class: "primary", disabled: act.busy }, "Peek"),
           found.messages?.length ? input(form, "search", "Containing", { type: "search", autocomplete: "off" }) : null,
         ]),
         outcome(act),
@@ -99,18 +72,27 @@ const Look = {
           h("p", { role: "status" }, found.messages.length
             ? `${count(matching.value.length)} of ${count(found.messages.length)} messages.`
             : "The queue is empty. Send it a message below."),
-        matching.value.map((one) => message(one)),
+        matching.value.map((one) => message(one, acts(one))),
       ]);
   },
 };
 
 const Send = {
-  props: ["name"],
+  props: ["name", "draft"],
   setup(props) {
     const fifo = props.name.endsWith(".fifo");
     const form = reactive({ body: "", delay: "", group: fifo ? "default" : "", deduplication: "" });
     const attributes = reactive({ rows: [] });
     const act = useAct();
+    watch(() => props.draft.message, (one) => {
+      Object.assign(form, { body: one.body, group: one.group || (fifo ? "default" : ""), deduplication: "", delay: "" });
+      attributes.rows = Object.entries(one.attributes).map(([name, { type, value }]) => ({ name, type, value }));
+      nextTick(() => {
+        const field = document.querySelector("#send ~ form [name=body]");
+        field.focus();
+        field.scrollIntoView({ block: "center" });
+      });
+    });
 
     function submit(event) {
       event.preventDefault();
@@ -158,8 +140,8 @@ const Send = {
           attributes.rows.map((row, at) =>
             h("div", { class: "line", key: at }, [
               input(row, "name", `Attribute ${at + 1}`, { required: true, autocomplete: "off" }),
-              input(row, "type", `Type of attribute ${at + 1}`, { tag: "select", options: ["String", "Number", "Binary"] }),
-              input(row, "value", row.type === "Binary" ? "Value in base64" : "Value", { required: true, autocomplete: "off" }),
+              input(row, "type", `Type of attribute ${at + 1}`, { tag: "select", options: [...new Set(["String", "Number", "Binary", row.type])] }),
+              input(row, "value", row.type.startsWith("Binary") ? "Value in base64" : "Value", { required: true, autocomplete: "off" }),
               h("button", { type: "button", "aria-label": `Remove attribute ${at + 1}`, onClick: () => attributes.rows.splice(at, 1) }, "Remove"),
             ])),
           outcome(act),
@@ -175,9 +157,10 @@ const Send = {
 const Receive = {
   props: ["name"],
   setup(props) {
-    const form = reactive({ most: "1", visibility: "" });
+    const form = reactive({ most: "1", visibility: "", search: "", destination: "" });
     const held = shallowReactive({ messages: [] });
     const act = useAct();
+    const matching = computed(() => containing(held.messages, form.search));
 
     const receive = (event) => {
       event.preventDefault();
@@ -189,12 +172,36 @@ const Receive = {
         return `Received: ${count(answer.messages.length)}`;
       });
     };
+    async function drop(one) {
+      await call("DELETE", queuePath(props.name, "/messages"), { query: { receipt_handle: one.receipt_handle } });
+      held.messages = held.messages.filter((other) => other !== one);
+    }
     const remove = (one) =>
       act.run(async () => {
-        await call("DELETE", queuePath(props.name, "/messages"), { query: { receipt_handle: one.receipt_handle } });
-        held.messages = held.messages.filter((other) => other !== one);
+        await drop(one);
         return `Deleted: ${one.id}`;
       });
+    /** Sends each to its destination, and deletes it here after that. */
+    const redrive = (messages) =>
+      act.run(async () => {
+        let count = 0;
+        for (const one of messages) {
+          const destination = form.destination.trim() || named(one.origin);
+          if (!destination) throw new Refusal(0, { detail: `${count} were moved. The message ${one.id} did not come from another queue: name a destination.` }, 0);
+          const json = { body: one.body, attributes: one.attributes };
+          if (one.group) json.group = one.group;
+          if (one.deduplication_id) json.deduplication_id = one.deduplication_id;
+          await call("POST", queuePath(destination, "/messages"), { json });
+          await drop(one);
+          count += 1;
+        }
+        return count === 1 ? "1 message was moved." : `${count} messages were moved.`;
+      });
+    const acts = (one) =>
+      h("div", { class: "buttons" }, [
+        may("send") ? h("button", { type: "button", disabled: act.busy, onClick: () => redrive([one]) }, "Move") : null,
+        h("button", { type: "button", class: "danger", disabled: act.busy, onClick: () => remove(one) }, "Delete"),
+      ]);
 
     return () =>
       h("section", { "aria-labelledby": "receive" }, [
@@ -206,20 +213,32 @@ const Receive = {
           h("button", { type: "submit", class: "primary", disabled: act.busy }, "Receive"),
         ]),
         outcome(act),
-        held.messages.map((one) =>
-          message(one, h("div", { class: "buttons" }, h("button", { type: "button", class: "danger", disabled: act.busy, onClick: () => remove(one) }, "Delete")))),
+        held.messages.length
+          ? h("div", { class: "line" }, [
+              input(form, "search", "Containing", { type: "search", autocomplete: "off" }),
+              may("send") ? input(form, "destination", "Move to (empty: where they came from)", { autocomplete: "off", spellcheck: "false" }) : null,
+              may("send")
+                ? h("button", { type: "button", disabled: act.busy || !matching.value.length, onClick: () => redrive(matching.value) }, `Move the ${count(matching.value.length)} shown`)
+                : null,
+            ])
+          : null,
+        matching.value.map((one) => message(one, acts(one))),
       ]);
   },
 };
 
 export const Messages = {
   props: ["name"],
-  setup: (props) => () => {
-    const parts = [
-      may("manage") && may("receive") ? h(Look, { name: props.name }) : null,
-      may("send") ? h(Send, { name: props.name }) : null,
-      may("receive") ? h(Receive, { name: props.name }) : null,
-    ];
-    return parts.some(Boolean) ? parts : h("p", { class: "empty" }, "Your key may neither send nor receive messages: it takes the scopes “send” and “receive”.");
+  setup(props) {
+    const draft = shallowReactive({ message: null });
+    const edit = (one) => (draft.message = { ...one });
+    return () => {
+      const parts = [
+        may("manage") && may("receive") ? h(Peek, { name: props.name, edit }) : null,
+        may("send") ? h(Send, { name: props.name, draft }) : null,
+        may("receive") ? h(Receive, { name: props.name }) : null,
+      ];
+      return parts.some(Boolean) ? parts : h("p", { class: "empty" }, "Your key may neither send nor receive messages: it takes the scopes “send” and “receive”.");
+    };
   },
 };

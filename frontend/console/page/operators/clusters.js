@@ -1,0 +1,107 @@
+// Backend clusters with their nodes and shards, and what is under way in them.
+
+import { call } from "../api.js";
+import { count, duration, localTime, percent } from "../text.js";
+import { failure, outcome, table, useAct, usePolled } from "../widgets.js";
+
+const { h } = Vue;
+const SECONDS = 2;
+const NODE_COLUMNS = [["Node", "name"], ["State", ""], ["Shards", "number"], ["CPU", "number"], ["Storage", "number"], ["Release", ""], ["", ""]];
+const PROCESS_COLUMNS = [["Process", "name"], ["State", ""], ["Reported", ""]];
+const PIN_COLUMNS = [["Account", ""], ["Queue", "name"], ["Partitions", "number"]];
+
+const fact = (label, value) => h("div", [h("dt", label), h("dd", value)]);
+const since = (time) => (time ? h("small", `since ${localTime(time)}`) : null);
+const button = (label, name, onClick, act) => h("button", { type: "button", disabled: act.busy, "aria-label": `${label} ${name}`, onClick }, label);
+
+function underWay(clusters) {
+  const said = [];
+  for (const { name, moving, unassigned, state, nodes } of clusters) {
+    if (moving) said.push(`${count(moving)} shards of ${name} are being handed over.`);
+    if (unassigned) said.push(`${count(unassigned)} shards of ${name} have no live owner: their queues wait for a takeover.`);
+    if (state === "retiring") said.push(`The queues of ${name} move to other clusters.`);
+    for (const node of nodes) {
+      if (node.state === "draining" && node.shards) said.push(`${node.name} gives up ${count(node.shards)} shards.`);
+      if (node.state === "suspect") said.push(`${node.name} is silent for ${duration(node.silent_seconds)}: a takeover may begin.`);
+    }
+  }
+  return said;
+}
+
+export const Clusters = {
+  setup() {
+    const polled = usePolled((signal) => call("GET", "cluster", { query: { account: undefined }, signal }), SECONDS);
+    const act = useAct();
+
+    const change = (path, done) =>
+      act.run(async () => {
+        await call("POST", `clusters/${path}`, { query: { account: undefined } });
+        await polled.refresh();
+        return done;
+      });
+    const nodePath = (cluster, node, verb) => `${encodeURIComponent(cluster.name)}/nodes/${encodeURIComponent(node.name)}/${verb}`;
+    const row = (cluster) => (node) => ({
+      key: node.name,
+      cells: [
+        [h("bdi", node.name), h("small", node.address)],
+        [node.state, since(node.since), node.taken_over_by.length ? h("small", `taken over by ${node.taken_over_by.join(", ")}`) : null],
+        count(node.shards), percent(node.cpu), percent(node.storage), node.release || "–",
+        node.state === "draining"
+          ? button("Undrain", node.name, () => change(nodePath(cluster, node, "undrain"), `${node.name} gets shards again.`), act)
+          : node.state === "gone" ? ""
+            : button("Drain", node.name, () => change(nodePath(cluster, node, "drain"), `${node.name} gives up its shards.`), act),
+      ],
+    });
+    const section = (cluster) =>
+      h("section", { key: cluster.name, "aria-labelledby": `cluster-${cluster.number}` }, [
+        h("h2", { id: `cluster-${cluster.number}` }, ["Cluster ", h("bdi", cluster.name)]),
+        h("dl", { class: "facts" }, [
+          fact("State", cluster.state),
+          fact("Utilisation", cluster.utilisation === null ? "–" : percent(cluster.utilisation)),
+          fact("Manager", cluster.manager || "–"),
+          fact("Reported", cluster.reported_seconds === null ? "never" : `${duration(cluster.reported_seconds)} ago`),
+          fact("Weight for new queues", cluster.weight),
+          fact("Shards on their way", count(cluster.moving)),
+          fact("Shards without an owner", count(cluster.unassigned)),
+        ]),
+        table(`Nodes of ${cluster.name}`, NODE_COLUMNS, cluster.nodes.map(row(cluster))),
+        h("div", { class: "buttons" },
+          cluster.state === "serving"
+            ? button("Retire", cluster.name, () => change(`${encodeURIComponent(cluster.name)}/retire`, `The queues of ${cluster.name} move to other clusters.`), act)
+            : button("Serve again", cluster.name, () => change(`${encodeURIComponent(cluster.name)}/serve`, `${cluster.name} takes new queues again.`), act)),
+      ]);
+    const manager = (shown) =>
+      h("section", { "aria-labelledby": "manager" }, [
+        h("h2", { id: "manager" }, "Out-cluster manager"),
+        shown.processes.length
+          ? table("Processes", PROCESS_COLUMNS, shown.processes.map((one) => ({ key: one.name, cells: [h("bdi", one.name), [one.state, since(one.since)], localTime(one.reported_at)] })))
+          : null,
+        shown.decisions.length
+          ? [h("h3", "Latest decisions"), h("ul", shown.decisions.toReversed().map((one) => h("li", { key: `${one.time}${one.text}` }, [localTime(one.time), ": ", one.text])))]
+          : null,
+        shown.pins.length
+          ? table("Queues whose partitions are set", PIN_COLUMNS, shown.pins.map((one) => ({ key: `${one.account}/${one.queue}`, cells: [one.account, h("bdi", one.queue), count(one.partitions)] })))
+          : null,
+      ]);
+
+    return () => {
+      const { data } = polled;
+      if (!data) return failure(polled.error) || h("p", { role: "status" }, "Loading…");
+      const said = underWay(data.clusters);
+      return [
+        failure(polled.error),
+        outcome(act),
+        data.not_asked.map((one) => h("p", { class: "error", key: one }, `No answer in time: ${one}.`)),
+        h("section", { "aria-labelledby": "now" }, [
+          h("h2", { id: "now" }, "Under way"),
+          said.length ? h("ul", { role: "status" }, said.map((one) => h("li", { key: one }, one))) : h("p", { role: "status" }, "No takeover, no hand-over and no move is under way."),
+          data.damaged
+            ? h("p", { class: "error" }, `${count(data.damaged)} partitions cannot be served, because their journal is damaged. The command holdfast damage lists them.`)
+            : null,
+        ]),
+        data.clusters.map(section),
+        data.manager ? manager(data.manager) : null,
+      ];
+    };
+  },
+};

@@ -1,0 +1,1 @@
+"""Live numbers by server-sent events."""

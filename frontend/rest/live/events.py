@@ -1,0 +1,135 @@
+"""Live numbers: a list of queues, or one queue's metrics, as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import ExitStack
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel
+
+from frontend.http.asgi import AsgiReceive, AsgiSend, Scope
+from frontend.http.long_polls import LongPolls
+from frontend.request.context import Context
+from frontend.request.pipeline import Pipeline
+from frontend.request.request import ClientRequest
+from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
+from frontend.rest.live.feeds import Feeds, Follower, RightsChanged, TooManyFollowers
+from frontend.rest.live.metrics import read_metrics
+from frontend.rest.live.queue_pages import Listed, QueuePages
+from frontend.rest.problems import Problem
+
+MEDIA_TYPE: Final = "text/event-stream"
+RETRY_SECONDS: Final = 10.0
+
+
+class EventStream(Response):
+    """An answer that goes on until the client disconnects, its credential ends, or the process drains."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, follower: Follower, polls: LongPolls, receive: AsgiReceive, ends: ExitStack) -> None:
+        """``receive``: the connection's; ``ends``: what to release at the end."""
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._follower = follower
+        self._polls = polls
+        self._receive = receive
+        self._ends = ends
+
+    async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
+        with self._ends:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            while not self._polls.draining:
+                event = await self._polls.run(self._follower.next(), self._receive, None)
+                if event is None:
+                    break
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+def create_router(context: Context, pages: QueuePages) -> APIRouter:
+    """Create the route of live numbers."""
+    router = APIRouter(route_class=RestRoute, tags=["metrics"])
+    feeds = Feeds()
+
+    @router.get(
+        "/events",
+        name="events.follow",
+        response_class=Response,
+        responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+    )
+    async def follow(
+        caller: CurrentCaller,
+        listing: Listed,
+        account: Annotated[str | None, Query(description="account of the queues; operators may name any")] = None,
+        queue: Annotated[str, Query(description="only this queue: its metrics, in place of a list")] = "",
+    ) -> Response:
+        """Follow a list of queues, or the metrics of one queue, as server-sent events.
+
+        An event `queues` or `queue` has the same JSON as `GET /v1/queues?counters=true` or
+        `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  An event
+        `problem` has a problem document.  The answer ends within a second after the credential has ended.
+        """
+        owner = caller.account(account)
+        prefixes = caller.principal.prefixes
+        key: Hashable
+        if queue:
+            caller.require_queue_by_any_scope(owner, queue)
+            await caller.limited(
+                "GetQueueAttributes", lambda: context.access.seen_queue(caller.call_of(owner), owner, queue)
+            )
+
+            async def read() -> bytes:
+                return _json(await read_metrics(context, await context.queues.find(owner, queue)))
+
+            key, kind = ("queue", owner, queue), "queue"
+        else:
+            caller.require_scope("manage")
+            await caller.limited("ListQueues", _nothing)
+
+            async def read() -> bytes:
+                return _json(await pages.page(owner, prefixes, listing, counters=True))
+
+            key, kind = ("queues", owner, prefixes, listing.key), "queues"
+        return _stream(caller, feeds, key, kind, read)
+
+    return router
+
+
+def _stream(
+    caller: RestCaller, feeds: Feeds, key: Hashable, kind: str, read: Callable[[], Awaitable[bytes]]
+) -> EventStream:
+    ends = ExitStack()
+    if caller.call.allowance is not None:
+        ends.enter_context(caller.call.allowance.long_poll())
+    request = caller.request
+    presented = request.headers.get(b"authorization", b"") + request.query
+    try:
+        key, follower = feeds.follow(key, kind, read, presented, _check(caller.pipeline, request, caller))
+    except TooManyFollowers:
+        ends.close()
+        raise Problem(
+            503, "Busy", "Too many connections follow live numbers here.", retry_after_s=RETRY_SECONDS
+        ) from None
+    ends.callback(feeds.leave, key, follower)
+    return EventStream(follower, caller.pipeline.services.polls, caller.call.receive, ends)
+
+
+def _check(pipeline: Pipeline, request: ClientRequest, caller: RestCaller) -> Callable[[], Awaitable[None]]:
+    """A function that raises an error once the caller's credential is no longer valid, or has other rights."""
+    before = caller.principal
+
+    async def check() -> None:
+        if (await pipeline.authenticate(request, b"")).principal != before:
+            raise RightsChanged
+
+    return check
+
+
+async def _nothing() -> None: ...
+
+
+def _json(shown: BaseModel) -> bytes:
+    return shown.model_dump_json().encode()

@@ -1,0 +1,184 @@
+"""The account's pages of the console: limits, usage and cost, keys, roles, tokens, audit log."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import httpx
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from billing.lake.lake import Lake
+from billing.lake.months import Month
+from billing.pricing.invoices import Invoices
+from billing.pricing.plans import book_of, customers_of
+from billing.reports.analysis import Forecast, encode, path_of
+from tests.billing.books import BOOK
+from tests.billing.cases import analysed
+from tests.billing.published import calls, publish_calls
+from tests.billing.rated_lines import Used, rate
+from tests.browser import emulate, set_width
+from tests.frontend.console.pages import WIDTHS, ConsolePage, ConsoleTenant, api, check_page, make_key, make_queues
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
+
+PAGES = ("", "/usage", "/keys", "/roles", "/tokens", "/audit")
+
+
+def make_lake(server: Server, account: str) -> None:
+    """Fill the service's lake: usage of today, the costs of this month with a forecast, an invoice of the last one."""
+    lake = Lake(str(server.data / "lake"))
+    today = datetime.now(UTC).date()
+    publish_calls(lake, today, calls(account, "orders", "SendMessage", 1234))
+    month, before = (f"{day:%Y-%m}" for day in (today, date(today.year, today.month, 1) - timedelta(1)))
+    book = book_of(BOOK, "prices.yaml")
+    customers = customers_of("default: plain", "accounts.yaml", book)
+    for one in (before, month):
+        rate(lake, one, book, customers, Used(account, 10**7, tier=2))
+    if Month.parse(before) not in Invoices(lake).closed():
+        Invoices(lake).close(before, datetime.now(UTC))
+    bill = Forecast(account, "bill", Decimal("4"), Decimal("5"), Decimal("6"), Decimal("7.5"), 9, "EUR")
+    lake.write_bytes(path_of(month), encode(analysed([today], forecasts=[bill])))
+
+
+def test_limits_are_shown_with_their_use(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    limits = {"queues": 8, "send": {"per_second": 0.01, "burst": 10}}
+    server.rest("PATCH", f"/v1/tenants/{tenant.account}/limits", limits)
+    console.sign_in(tenant.key)
+    for _ in range(4):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    console.visit("account", f"Account {tenant.account}")
+    rows = wait_until(lambda: {row[0]: row[1:3] for row in console.rows()}, "the limits are shown")
+    assert rows["Queues"] == ["2", "8"]
+    assert rows["Calls that send"] in (["4 of the burst", "0/s, 10 at once"], ["3.9 of the burst", "0/s, 10 at once"])
+    assert rows["All calls"] == ["–", "no limit"]
+
+
+def test_usage_cost_and_invoices(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_lake(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.visit("account/usage", f"Account {tenant.account}")
+    console.wait_for("Cost so far")
+    console.wait_for("Forecast of the bill")
+    console.wait_for("between €5.00 and €7.50, by 9 days")
+    console.wait_for("1,234")
+    console.fill("by", "queue")
+    wait_until(lambda: ["orders", "1,234"] in [row[:2] for row in console.rows()], "usage by queue is shown")
+    console.wait_for("X-00000")
+    console.find("button[aria-label^='JSON of X-']").click()
+    console.wait_for("Saved.")
+
+
+def test_keys_are_made_rotated_and_revoked(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.visit("account/keys", f"Account {tenant.account}")
+    wait_until(lambda: [row[1] for row in console.rows()] == ["boss"], "the keys are listed")
+    console.fill("name", "worker")
+    console.fill("prefixes", "shop- mail-")
+    console.fill("days", "2")
+    console.press("Create")
+    console.wait_for("it is never shown again")
+    made = console.find("pre").text
+    caller = api(server, made, "GET", "/caller")
+    assert (caller["role"], caller["scopes"], caller["prefixes"]) == ("user", ["send", "receive"], ["shop-", "mail-"])
+    worker = caller["credential"]
+    console.find(f"[aria-label='Rotate {worker}']").click()
+    console.wait_for("stays valid for a day")
+    assert console.find("pre").text != made
+    console.find(f"[aria-label='Revoke {worker}']").click()
+    console.fill("name", "worker")
+    console.press("Revoke the key")
+
+    def state() -> str:
+        return next((row[5].split()[0] for row in console.rows() if row[0] == worker), "")
+
+    wait_until(lambda: state() == "revoked", "the key is revoked")
+    refused = httpx.get(f"{server.endpoint}/v1/caller", headers={"authorization": f"Bearer {made}"}, trust_env=False)
+    assert refused.status_code == 401
+
+
+def test_roles_are_made_changed_and_deleted(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.visit("account/roles", f"Account {tenant.account}")
+    console.wait_for("No roles yet")
+    console.fill("name", "ci")
+    console.fill("accounts", server.account)
+    console.press("Save")
+    console.wait_for("Saved.")
+    (role,) = api(server, tenant.key, "GET", "/roles")["roles"]
+    assert (role["name"], role["scopes"], role["trusted_accounts"]) == ("ci", ["send", "receive"], [server.account])
+    console.find("[aria-label='Edit ci']").click()
+    console.find("[name='scopes-receive']").click()
+    console.press("Save")
+    wait_until(
+        lambda: api(server, tenant.key, "GET", "/roles")["roles"][0]["scopes"] == ["send"], "the role is changed"
+    )
+    console.find("[aria-label='Delete ci']").click()
+    console.fill("name", "ci")
+    console.press("Delete the role")
+    console.wait_for("No roles yet")
+
+
+def test_tokens_are_made_with_a_key(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.visit("account/tokens", f"Account {tenant.account}")
+    console.fill("key", tenant.key)
+    console.fill("prefixes", "shop-")
+    console.fill("minutes", "5")
+    console.press("Make a token")
+    console.wait_for("The token is valid until")
+    caller = api(server, console.find("pre").text, "GET", "/caller")
+    assert (caller["scopes"], caller["prefixes"]) == (["send"], ["shop-"])
+    assert console.find("[name='key']").get_attribute("value") == "", "the key is not kept"
+
+
+def test_the_audit_log_is_searched(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    for number in range(60):
+        api(server, tenant.key, "PATCH", "/queues/orders", {"tags": {"n": str(number)}})
+    console.sign_in(tenant.key)
+    console.visit("account/audit", f"Account {tenant.account}")
+    wait_until(lambda: len(console.rows()) == 50, "a page of the log is shown")
+    assert console.rows()[0][1] == "token.buy", "signing in was the last act"
+    console.press("Older")
+    wait_until(lambda: len(console.rows()) > 60, "older lines are added")
+    console.fill("containing", "queue.create")
+    console.press("Search")
+    wait_until(lambda: [row[1] for row in console.rows()] == ["queue.create"] * 2, "lines that contain it are shown")
+    assert console.rows()[0][5] == "–", "the address of an operator is not shown to a tenant"
+
+
+def test_keys_without_rights_see_no_account(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    console.sign_in(make_key(server, tenant.account, role="user").key)
+    assert "Account" not in console.find("nav").text
+    console.visit("account/keys", f"Account {tenant.account}")
+    console.wait_for("Your key does not administer the account")
+
+
+def test_the_keyboard_suffices_for_a_key(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.tab_to("Account")
+    console.type(Keys.ENTER)
+    console.wait_for_heading(f"Account {tenant.account}")
+    console.tab_to("Keys")
+    console.type(Keys.ENTER)
+    console.wait_for("Create a key")
+    console.tab_to("name")
+    console.type("typed", Keys.ENTER)
+    console.wait_for("it is never shown again")
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+def test_pages_fit_and_pass_the_accessibility_checker(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant, scheme: str
+) -> None:
+    make_lake(server, tenant.account)
+    api(server, tenant.key, "PUT", "/roles/ci", {"trusted_accounts": [server.account]})
+    emulate(console.browser, scheme)
+    console.sign_in(tenant.key)
+    for width in WIDTHS:
+        set_width(console.browser, width)
+        for page in PAGES:
+            console.visit(f"account{page}", f"Account {tenant.account}")
+            wait_until(lambda: "Loading…" not in console.text, "the page is loaded")
+            check_page(console, width)

@@ -1,0 +1,118 @@
+"""The operators' pages of the console: clusters, tenants, partitions of queues."""
+
+import re
+
+import pytest
+from selenium import webdriver
+
+from tests.browser import emulate, set_width
+from tests.frontend.console.pages import WIDTHS, ConsolePage, ConsoleTenant, api, check_page, make_key, make_queues
+from tests.servers.server import Server
+from tests.servers.several import Several
+from tests.servers.waiting import wait_until
+
+PAGES = ("operators", "operators/tenants", "operators/partitions")
+
+
+@pytest.fixture
+def operator(server: Server) -> ConsoleTenant:
+    return make_key(server, server.account, role="operator")
+
+
+def test_a_service_of_one_process_shows_its_node(console: ConsolePage, operator: ConsoleTenant) -> None:
+    console.sign_in(operator.key)
+    console.visit("operators", "Service")
+    wait_until(lambda: [row[2] for row in console.rows()] == ["256"], "its node has all shards")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", console.rows()[0][5]), "the release is shown"
+    console.wait_for("No takeover, no hand-over and no move is under way.")
+    console.press("Drain")
+    wait_until(lambda: "has no clusters to manage" in console.errors(), "the refusal is shown")
+
+
+@pytest.mark.long
+def test_a_node_is_drained_and_watched(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("several")
+    with Several(folder, arguments=("--backends", "2"), frontends=1) as several:
+        console = ConsolePage(browser, several)
+        console.sign_in(make_key(several, several.account, role="operator").key)
+        console.visit("operators", "Service")
+
+        def shards() -> list[str]:
+            return [row[2] for row in console.rows() if len(row) == 7]
+
+        wait_until(lambda: sum(map(int, shards())) == 256 and "0" not in shards(), "both nodes have shards")
+        drained = console.rows()[0][0].split()[0]
+        console.find(f"[aria-label='Drain {drained}']").click()
+        wait_until(lambda: shards() == ["0", "256"], "the other node has all shards")
+        console.find(f"[aria-label='Undrain {drained}']").click()
+        wait_until(lambda: "0" not in shards(), "it has shards again")
+
+
+def test_tenants_are_made_limited_suspended_and_deleted(
+    console: ConsolePage, server: Server, operator: ConsoleTenant
+) -> None:
+    account = f"9{operator.key_id.encode().hex()[-11:]}".translate(str.maketrans("abcdef", "123456"))
+    console.sign_in(operator.key)
+    console.visit("operators/tenants", "Service")
+    console.fill("name", "Fresh")
+    console.fill("account", account)
+    console.press("Create")
+    console.wait_for(f"The tenant {account} was made.")
+
+    def state() -> str:
+        return next((row[2] for row in console.rows() if row[0] == account), "")
+
+    console.find(f"[aria-label='Limits {account}']").click()
+    console.fill("send", "50:200")
+    console.fill("queues", "7")
+    console.press("Save limits")
+    wait_until(lambda: not console.browser.find_elements("tag name", "dialog"), "the limits are saved")
+    limits = server.rest("GET", f"/v1/tenants/{account}/limits")
+    assert (limits["send"], limits["queues"], limits["calls"]) == ({"per_second": 50.0, "burst": 200}, 7, None)
+    console.find(f"[aria-label='Suspend {account}']").click()
+    wait_until(lambda: state() == "suspended", "the tenant is suspended")
+    console.find(f"[aria-label='Resume {account}']").click()
+    wait_until(lambda: state() == "active", "the tenant is active")
+    console.find(f"[aria-label='Delete… {account}']").click()
+    console.fill("name", account)
+    console.press("Delete the tenant")
+    wait_until(lambda: state() == "deleted", "the tenant is deleted")
+
+
+def test_the_pages_of_a_tenant_are_shown_to_operators(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant, operator: ConsoleTenant
+) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(operator.key)
+    console.visit("operators/tenants", "Service")
+    console.find(f"[aria-label='Show {tenant.account}']").click()
+    console.wait_for_heading(f"Queues of account {tenant.account}")
+    console.visit("account/keys", f"Account {tenant.account}")
+    wait_until(lambda: [row[1] for row in console.rows()] == ["boss"], "the tenant's keys are shown")
+    console.visit("operators/partitions", "Service")
+    console.fill("queue", "orders")
+    console.find("button[type=submit]").click()
+    console.wait_for("The queue has 1 partitions.")
+
+
+def test_tenants_see_no_pages_of_operators(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    assert "Operators" not in console.find("nav").text
+    for page in PAGES:
+        console.visit(page, "Service")
+        console.wait_for("These pages are for operators of the service.")
+    assert api(server, tenant.key, "GET", "/caller")["role"] == "admin"
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+def test_pages_fit_and_pass_the_accessibility_checker(
+    console: ConsolePage, operator: ConsoleTenant, scheme: str
+) -> None:
+    emulate(console.browser, scheme)
+    console.sign_in(operator.key)
+    for width in WIDTHS:
+        set_width(console.browser, width)
+        for page in PAGES:
+            console.visit(page, "Service")
+            wait_until(lambda: "Loading…" not in console.text, "the page is loaded")
+            check_page(console, width)

@@ -1,0 +1,230 @@
+"""Queues and messages in the console."""
+
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser import ask
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_queues
+from tests.servers.server import Server
+from tests.servers.waiting import wait_until
+
+
+def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.wait_for("No queues yet")
+    console.press("Create the first queue")
+    console.fill("name", "first")
+    console.press("Create")
+    console.wait_for_heading("first")
+    console.go("first/messages")
+    console.press("Peek")
+    console.wait_for("The queue is empty.")
+    console.fill("body", '{"order":12345678901234567890,"lines":[]}')
+    console.press("Send")
+    console.wait_for("Sent: ")
+    console.press("Peek")
+    console.wait_for("1 of 1 messages.")
+    assert console.shown_messages() == ['{\n  "order": 12345678901234567890,\n  "lines": []\n}']
+    console.press("Receive")
+    console.wait_for("Received: 1")
+    console.press("Delete")
+    console.wait_for("Deleted: ")
+    console.press("Peek")
+    console.wait_for("The queue is empty.")
+    console.go("")
+    wait_until(lambda: [row[:4] for row in console.rows()] == [["first", "0", "0", "0"]], "the list shows the queue")
+
+
+def test_the_keyboard_suffices(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    console.tab_to("bearer")
+    console.type(tenant.key, Keys.ENTER)
+    console.wait_for("No queues yet")
+    console.tab_to("Create the first queue")
+    console.type(Keys.ENTER)
+    wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
+    console.type(Keys.ESCAPE)
+    wait_until(lambda: not ask(console.browser, "document.querySelector('dialog')"), "the dialog is closed")
+    assert ask(console.browser, "document.activeElement.innerText") == "Create the first queue"
+    console.type(Keys.ENTER)
+    wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
+    console.type("typed", Keys.ENTER)
+    console.wait_for_heading("typed")
+    wait_until(lambda: ask(console.browser, "document.activeElement.tagName") == "H1", "the heading has the focus")
+
+
+def test_the_list_is_searched_and_paged_by_the_service(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    for number in range(60):
+        api(server, tenant.key, "POST", "/queues", {"name": f"q-{number:02}"})
+    api(server, tenant.key, "POST", "/queues", {"name": "other"})
+    console.sign_in(tenant.key)
+    names = [f"q-{number:02}" for number in range(60)]
+
+    def wait_for_names(wanted: list[str]) -> None:
+        wait_until(lambda: [row[0] for row in console.rows()] == wanted, f"{len(wanted)} queues are listed")
+
+    wait_for_names(["other", *names[:49]])
+    console.press("Next")
+    wait_for_names(names[49:])
+    console.press("Previous")
+    wait_for_names(["other", *names[:49]])
+    search = console.find("#search")
+    search.send_keys("q-5")
+    wait_for_names(names[50:])
+    search.send_keys("x")
+    console.wait_for("No queue’s name begins like this.")
+
+
+def test_the_list_is_sorted_and_filtered_by_numbers(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    for name, count in (("a", 0), ("b", 3), ("c", 1)):
+        api(server, tenant.key, "POST", "/queues", {"name": name})
+        for _ in range(count):
+            api(server, tenant.key, "POST", f"/queues/{name}/messages", {"body": "b"})
+    console.sign_in(tenant.key)
+    wait_until(lambda: [row[0] for row in console.rows()] == ["a", "b", "c"], "queues are listed by name")
+    console.fill("sort", "depth")
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["b", "3"], ["c", "1"], ["a", "0"]], "deepest first")
+    console.fill("state", "empty")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["a"], "empty queues are listed")
+    api(server, tenant.key, "POST", "/queues/a/messages", {"body": "b"})
+    console.wait_for("No such queue is in this state.")
+
+
+def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["dead", "0"], ["orders", "0"]], "the list is shown")
+    assert [row[6] for row in console.rows()] == ["–", "dead"], "dead-letter queues are shown"
+    for _ in range(3):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    wait_until(lambda: [row[1] for row in console.rows()] == ["0", "3"], "the list shows the messages")
+    console.go("orders")
+    console.wait_for("Oldest message")
+    chart = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
+    wait_until(lambda: ask(console.browser, chart), "the charts are there")
+    assert ask(console.browser, chart)[0] == "Messages. Now: Available 3, In flight 0, Delayed 0 messages"
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    wait_until(lambda: ", Delayed 0" in ask(console.browser, chart)[0].replace("Available 4", ""), "the chart follows")
+    wait_until(lambda: ask(console.browser, chart)[1].startswith("Messages per second. Now: Sent "), "rates are shown")
+
+
+def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/configuration")
+    timeout = console.find("[name='VisibilityTimeout']")
+    assert (timeout.get_attribute("min"), timeout.get_attribute("max")) == ("0", "43200")
+    console.fill("VisibilityTimeout", "77")
+    console.press("Save attributes")
+    console.wait_for("Saved.")
+    console.fill("Policy", "{")
+    console.press("Save attributes")
+    wait_until(lambda: "olicy" in console.errors(), "the policy is refused")
+    console.fill("Policy", "")
+    console.press("Add a tag")
+    console.fill("key", "stage")
+    console.fill("value", "test")
+    console.press("Save tags")
+    wait_until(
+        lambda: api(server, tenant.key, "GET", "/queues/orders")["tags"] == {"team": "shop", "stage": "test"}, "tagged"
+    )
+    wait_until(lambda: console.find("section[aria-labelledby=tags] .done").text == "Saved.", "it says so")
+    console.find("[aria-label='Remove tag 1']").click()
+    console.press("Save tags")
+    wait_until(lambda: len(api(server, tenant.key, "GET", "/queues/orders")["tags"]) == 1, "a tag is removed")
+    shown = api(server, tenant.key, "GET", "/queues/orders")
+    assert shown["attributes"]["VisibilityTimeout"] == "77"
+    assert "RedrivePolicy" in shown["attributes"], "what was not changed stays"
+
+
+def test_dead_letters_move_back_and_moves_are_cancelled(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    make_queues(server, tenant.account)
+    for number in range(20):
+        api(server, tenant.key, "POST", "/queues/dead/messages", {"body": str(number)})
+    console.sign_in(tenant.key)
+    console.go("orders/dead-letters")
+    console.wait_for("After 3 receives a message is moved to dead.")
+    console.go("dead/dead-letters")
+    console.fill("destination", "orders")
+    console.fill("rate", "1")
+    console.press("Start")
+    console.wait_for("The move has started.")
+    wait_until(lambda: console.rows()[0][1] == "running", "the move is shown")
+    console.press("Cancel")
+    console.wait_for("The move was cancelled after ")
+    wait_until(lambda: console.rows()[0][1] == "cancelled", "the move is over")
+    console.fill("rate", "")
+    console.press("Start")
+    wait_until(lambda: console.rows()[0][1] == "completed", "the rest is moved, and shown")
+    counted = api(server, tenant.key, "GET", "/queues?counters=true")["queues"]
+    assert [one["messages"]["visible"] for one in counted] == [0, 20]
+
+
+def test_a_message_is_edited_and_sent_again(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    sent = {
+        "body": "<order><id>1</id></order>",
+        "attributes": {"kind": {"type": "String.x", "value": "new"}},
+        "group": "g",
+    }
+    api(server, tenant.key, "POST", "/queues/orders/messages", sent)
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Peek")
+    console.wait_for("1 of 1 messages.")
+    assert console.shown_messages()[0] == "<order>\n  <id>1</id>\n</order>", "XML has a line for each element"
+    console.press("Edit and send again")
+    body = console.find("#send ~ form [name=body]")
+    wait_until(lambda: body.get_attribute("value") == sent["body"], "the form has the message")
+    body.send_keys(Keys.CONTROL, "a", Keys.NULL, "edited")
+    console.press("Send")
+    console.wait_for("Sent: ")
+    again = api(server, tenant.key, "GET", "/queues/orders/peek")["messages"][1]
+    assert (again["body"], again["attributes"], again["group"]) == ("edited", sent["attributes"], "g")
+
+
+def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    for body in ("red one", "blue", "red two"):
+        message = {"body": body, "attributes": {"a": {"type": "String", "value": "v"}}}
+        api(server, tenant.key, "POST", "/queues/dead/messages", message)
+    console.sign_in(tenant.key)
+    console.go("dead/messages")
+    console.fill("most", "10")
+    console.press("Receive")
+    console.wait_for("Received: ")
+    wait_until(lambda: len(console.shown_messages()) == 6, "all messages and their attributes are shown")
+    console.fill("search", "red")
+    console.press("Move the 2 shown")
+    wait_until(lambda: "name a destination" in console.errors(), "they have no origin")
+    console.fill("destination", "orders")
+    console.press("Move the 2 shown")
+    console.wait_for("2 messages were moved.")
+    moved = api(server, tenant.key, "GET", "/queues/orders/peek")["messages"]
+    assert sorted(one["body"] for one in moved) == ["red one", "red two"]
+    assert moved[0]["attributes"] == {"a": {"type": "String", "value": "v"}}
+    left = api(server, tenant.key, "GET", "/queues/dead/peek")["messages"]
+    assert [one["body"] for one in left] == ["blue"]
+
+
+def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    console.sign_in(tenant.key)
+    console.go("orders")
+    console.press("Purge…")
+    console.fill("name", "order")
+    assert not console.find("dialog button[type=submit]").is_enabled()
+    console.fill("name", "orders")
+    console.press("Delete all messages")
+    console.wait_for("The queue was purged.")
+    assert api(server, tenant.key, "GET", "/queues/orders")["messages"]["visible"] == 0
+    console.press("Delete…")
+    console.fill("name", "orders")
+    console.press("Delete the queue")
+    console.wait_for_heading("Queues")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["dead"], "the queue is gone")

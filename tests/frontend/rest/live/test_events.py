@@ -1,0 +1,209 @@
+"""Live numbers as server-sent events: shared by followers, and ended with the follower's credential."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, MutableMapping
+from typing import Any
+
+import pytest
+
+from backend.api import QueueMeasures
+from frontend.app import FrontendApp
+from frontend.rest.live import feeds
+from tests.frontend.cases import CALLERS
+from tests.frontend.service import HOST, KEY, FrontendService
+from tests.servers.waiting import until
+
+OPERATOR = CALLERS["operator"]
+
+
+class EventsConnection:
+    """A connection that follows live numbers."""
+
+    def __init__(self, app: FrontendApp, query: str, token: str) -> None:
+        self._received: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self._gone = asyncio.Event()
+        self._asked = False
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/events",
+            "raw_path": b"/v1/events",
+            "query_string": query.encode(),
+            "headers": [(b"host", HOST.encode()), (b"authorization", b"Bearer " + token.encode())],
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+            "http_version": "1.1",
+            "server": (HOST, 80),
+        }
+        self.task = asyncio.create_task(app(scope, self._receive, self._received.put))
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def status(self) -> int:
+        return int((await self._received.get())["status"])
+
+    async def event(self) -> tuple[str, Any] | None:
+        """The next event; None: the answer has ended."""
+        body = (await self._received.get())["body"]
+        if not body:
+            return None
+        kind, data = body.decode().rstrip().split("\n")
+        return kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+    async def close(self) -> None:
+        self._gone.set()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(feeds, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(feeds, "PAUSE_FACTOR", 0)
+
+
+async def api_key(service: FrontendService, **rights: Any) -> tuple[str, str]:
+    if await service.store.credentials.get_access_key(OPERATOR.access_key_id) is None:
+        await service.store.credentials.put_access_key(OPERATOR)
+    asked = {"name": "viewer", "kind": "api", "role": "admin", **rights}
+    made = (await service.rest("POST", "/keys", asked, by=OPERATOR)).json
+    return made["id"], made["secret"]
+
+
+@pytest.fixture
+async def connections(service: FrontendService) -> AsyncIterator[list[EventsConnection]]:
+    """Connections that are closed at the end."""
+    made: list[EventsConnection] = []
+    yield made
+    for one in made:
+        await one.close()
+
+
+def depth(event: tuple[str, Any] | None) -> Any:
+    assert event is not None
+    kind, shown = event
+    assert kind == "queue", shown
+    return next(one["value"] for one in shown["metrics"] if one["name"] == "ApproximateNumberOfMessagesVisible")
+
+
+async def test_followers_of_a_queue_share_what_is_computed(
+    service: FrontendService, connections: list[EventsConnection]
+) -> None:
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    connections += [EventsConnection(service.app, "queue=q", key) for _ in range(20)]
+    for one in connections:
+        assert await one.status() == 200
+        assert depth(await one.event()) == 0
+    before = len(service.backend.calls_of(QueueMeasures))
+    await service.json("SendMessage", {"QueueUrl": service.url("q"), "MessageBody": "b"})
+    sent = [asyncio.create_task(one.event()) for one in connections]
+    while not all(task.done() for task in sent):
+        await asyncio.sleep(0)
+    assert {depth(task.result()) for task in sent} == {1}
+    assert len(service.backend.calls_of(QueueMeasures)) - before < 20, "not once for each"
+
+
+async def test_a_list_is_followed(service: FrontendService, connections: list[EventsConnection]) -> None:
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    connections.append(EventsConnection(service.app, "prefix=q&limit=5", key))
+    assert await connections[0].status() == 200
+    event = await connections[0].event()
+    assert event is not None
+    assert event[0] == "queues"
+    assert [one["name"] for one in event[1]["queues"]] == ["q"]
+
+
+async def test_it_ends_when_the_key_is_revoked(service: FrontendService, connections: list[EventsConnection]) -> None:
+    await service.make_queue("q")
+    key_id, key = await api_key(service)
+    _, other = await api_key(service)
+    connections += [EventsConnection(service.app, "queue=q", one) for one in (key, key, other)]
+    for one in connections:
+        assert await one.status() == 200
+        await one.event()
+    await service.rest("DELETE", f"/keys/{key_id}", by=OPERATOR)
+    revoked, its_twin, stays = connections
+    assert await revoked.event() is None
+    assert await its_twin.event() is None
+    await service.json("SendMessage", {"QueueUrl": service.url("q"), "MessageBody": "b"})
+    assert depth(await stays.event()) == 1
+
+
+async def test_it_ends_when_the_tenant_is_suspended_or_the_process_drains(
+    service: FrontendService, connections: list[EventsConnection]
+) -> None:
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    connections.append(EventsConnection(service.app, "queue=q", key))
+    assert await connections[0].status() == 200
+    await connections[0].event()
+    service.app.start_drain()
+    assert await connections[0].event() is None
+
+
+async def test_nothing_is_computed_without_followers(service: FrontendService) -> None:
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    one = EventsConnection(service.app, "queue=q", key)
+    assert await one.status() == 200
+    await one.event()
+    await one.close()
+    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == "feeds"])
+
+
+@pytest.mark.parametrize(
+    ("query", "rights", "status"),
+    [
+        ("queue=none", {}, 404),
+        ("queue=q!", {}, 400),
+        ("account=999999999999", {}, 403),
+        ("", {"scopes": ["send"]}, 403),
+        ("queue=other", {"prefixes": ["q"]}, 403),
+        ("sort=colour", {}, 400),
+        ("limit=0", {}, 400),
+    ],
+)
+async def test_what_is_refused(
+    service: FrontendService,
+    connections: list[EventsConnection],
+    query: str,
+    rights: dict[str, Any],
+    status: int,
+) -> None:
+    await service.make_queue("q")
+    _, key = await api_key(service, **rights)
+    connections.append(EventsConnection(service.app, query, key))
+    assert await connections[0].status() == status
+
+
+async def test_followers_count_as_waiting_receives(
+    service: FrontendService, connections: list[EventsConnection]
+) -> None:
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    await service.rest("PATCH", f"/tenants/{KEY.account}/limits", {"long_polls": 1}, by=OPERATOR)
+    for status in (200, 429):
+        connections.append(EventsConnection(service.app, "queue=q", key))
+        assert await connections[-1].status() == status
+    await connections[0].close()
+    connections.append(EventsConnection(service.app, "queue=q", key))
+    assert await connections[-1].status() == 200
+
+
+async def test_a_process_has_a_bounded_number_of_followers(
+    service: FrontendService, connections: list[EventsConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "FOLLOWERS_MAX", 1)
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    for status in (200, 503):
+        connections.append(EventsConnection(service.app, "queue=q", key))
+        assert await connections[-1].status() == status
