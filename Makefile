@@ -51,6 +51,7 @@ test test-all: $(VENV)/.dev
 	@$(BIN)/python -m tests.servers.java.kafka_client
 	@$(BIN)/python -m tests.servers.java.kafka_broker
 	@$(BIN)/python -m tests.servers.java.spark_connector
+	@$(BIN)/python -m tests.compat.java
 	@$(BIN)/python -m tests.compat.kafka.java
 	@$(BIN)/python -m tests.compat.kafka.go
 	@$(BIN)/python -m tests.compat.kafka.suites.source

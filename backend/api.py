@@ -193,7 +193,8 @@ class PartitionSettings(msgspec.Struct, frozen=True, array_like=True):
     bytes_max: int = 0
     """Number of stored bytes from which on the queue refuses sends; 0: no limit."""
     at_most_once: bool = False
-    """A receive deletes the messages that it returns, in the same commit."""
+    """A receive deletes the messages that it returns, in the same commit.  Those that topics delivered it only claims:
+    :class:`DeleteOnce` deletes them."""
     routing: Routing | None = None
     """None: the partition is, and always was, the queue's only one."""
     ack_level: AckLevel = AckLevel.QUORUM
@@ -375,6 +376,37 @@ class Counters(msgspec.Struct, array_like=True):
     """Bytes of all payloads.  A message in transfer counts here until its destination has it."""
 
 
+class NotificationCounts(msgspec.Struct, array_like=True):
+    """Counts of a topic's publications, and of the notifications to its subscriptions, by outcome."""
+
+    published: int = 0
+    published_bytes: int = 0
+    """Bytes of their messages and attributes, as they were given."""
+    delivered: int = 0
+    """Notifications that were handed on to queues, or that endpoints have confirmed."""
+    failed: int = 0
+    """Notifications that could not be delivered, and will not be tried again."""
+    filtered_by_attributes: int = 0
+    """Notifications that filter policies on attributes have rejected, also of messages without any."""
+    filtered_without_attributes: int = 0
+    """Those of messages without any attribute."""
+    filtered_by_body: int = 0
+    """Notifications that filter policies on bodies have rejected, also of messages whose body is no JSON object."""
+    filtered_invalid_body: int = 0
+    """Those of messages whose body is no JSON object."""
+    redriven: int = 0
+    """Failed notifications that went to a dead-letter queue."""
+    redrive_failed: int = 0
+    """Failed notifications that could not go to the dead-letter queue of their subscription."""
+    expired: int = 0
+    """Deliveries that were given up, because their publication was older than the retention, or unreadable."""
+
+    def add(self, more: NotificationCounts) -> None:
+        """Add other counts."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+
 class Measures(msgspec.Struct, array_like=True):
     """Statistics of a partition, for the queue's owner.
 
@@ -419,6 +451,10 @@ class Measures(msgspec.Struct, array_like=True):
     """Deliveries given up since the partition exists: their publication was older than the retention, or unreadable.
     Those to deleted queues do not count.
     """
+    notifications: NotificationCounts | None = None
+    """Counts of a topic since ``since_ms``; None: the queue is not a topic's, or there are none."""
+    last_number: int = 0
+    """No message has been stored with a higher number so far."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):
@@ -682,6 +718,17 @@ class Delete(MessageCommand[list[HandleOutcome]]):
     handles: Sequence[str]
 
 
+class DeleteOnce(PartitionCommand[list[bool]]):
+    """Delete messages of topics that a receive from a queue with ``at_most_once`` has returned.
+
+    Returns for each handle whether this call has deleted its message, which may then be delivered: not if it was gone,
+    or is in transfer to another queue.
+    """
+
+    KIND: ClassVar[int] = 57
+    handles: Sequence[str]
+
+
 class ChangeVisibility(MessageCommand[list[HandleOutcome]]):
     """Set claims to last the given seconds from now; 0 ends a claim at once."""
 
@@ -826,11 +873,18 @@ class QueueMeasures(PartitionCommand[list[Measures]]):
     KIND: ClassVar[int] = 53
 
 
+class CountNotifications(PartitionCommand[None]):
+    """Add to the counts of a topic, whose queue this is.  They are statistics, and not durable."""
+
+    KIND: ClassVar[int] = 56
+    counts: NotificationCounts
+
+
 class AccountMeasures(AccountCommand[list[Measures]]):
     """Return statistics of partitions that belong to the account's first ``max_queues`` queues by name.
 
-    Only queues after ``after`` whose names begin with one of ``prefixes`` (none: all) count.  Sorted by name.  A node
-    returns those of the partitions that are open there.
+    Only queues after ``after`` whose names begin with one of ``prefixes`` count; without prefixes all but those of
+    topics.  Sorted by name.  A node returns those of the partitions that are open there.
     """
 
     KIND: ClassVar[int] = 54

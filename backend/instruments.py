@@ -46,6 +46,10 @@ LOST_BATCHES: Final = Counter(
     "holdfast_lost_batches_total",
     "Batches of topics whose bytes were damaged or unreadable when this process moved them to an extent.",
 )
+EXPIRED_DELIVERIES: Final = Counter(
+    "holdfast_expired_deliveries_total",
+    "Deliveries of publications given up because the publication was older than its topic's retention, or unreadable.",
+)
 REROUTED: Final = Counter(
     "holdfast_calls_rerouted_total",
     "Calls to a backend that no longer owned the shard, repeated at another one.",
@@ -57,5 +61,15 @@ for _how in ("taken", "received", "handed over"):
 def register(registry: Registry) -> None:
     """Register a backend's counters and histograms."""
     registry.add(
-        WRITES, FENCES, ROW_RECORDS, ROW_BYTES, FAILURES, CHECKPOINTS, CHECKPOINTS_FAILED, MOVES, SEALED, LOST_BATCHES
+        WRITES,
+        FENCES,
+        ROW_RECORDS,
+        ROW_BYTES,
+        FAILURES,
+        CHECKPOINTS,
+        CHECKPOINTS_FAILED,
+        MOVES,
+        SEALED,
+        LOST_BATCHES,
+        EXPIRED_DELIVERIES,
     )

@@ -25,14 +25,16 @@ from backend.api import BackendError, Measures, QueueMeasures
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.rules import judged
 from frontend.alarms.webhooks import WebhookFailed
-from frontend.queue_metrics import BY_NAME, Metric, value_of
+from frontend.queue_metrics import Metric, value_of
 from frontend.queues.queues import Queues
 from frontend.services import Services
 from frontend.sqs.protocol.errors import SqsError
+from frontend.topic_metrics import metrics_of
 from metadata_service.alarms import Alarm, AlarmStatus, WatchedAlarm
 from metadata_service.clusters.election import Election
 from metadata_service.models import ManagerEntry
 from metadata_service.store import AlarmStore, ConditionFailed, StoreError
+from metadata_service.topics import topic_name_of
 
 EVALUATION_SECONDS: Final = 60.0
 STAND_SECONDS: Final = 2.0
@@ -206,7 +208,10 @@ class Keeper:
     async def _measures(self, account: str, queue: str) -> list[Measures]:
         """Measures of the queue's partitions; empty if they are not available."""
         try:
-            view = await self._queues.find(account, queue)
+            topic = topic_name_of(queue)
+            view = await (self._queues.find(account, queue) if topic is None else self._queues.of_topic(account, topic))
+            if view is None:
+                return []
             return await self._queues.call(view, QueueMeasures(view.target))
         except (SqsError, BackendError) as error:
             logger.debug("queue %s of account %s cannot be measured: %s", queue, account, error)
@@ -215,7 +220,7 @@ class Keeper:
     def _value(
         self, alarm: Alarm, parts: Sequence[Measures], before: tuple[int, dict[int, Measures]] | None, now_ms: int
     ) -> float | None:
-        metric = BY_NAME.get(alarm.metric)
+        metric = metrics_of(alarm.queue).get(alarm.metric)
         if metric is None or not parts:
             return None
         if not metric.counts:

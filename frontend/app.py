@@ -72,8 +72,10 @@ class FrontendApp:
         self.services.polls.drain()
 
     async def drain(self) -> None:
-        """Wait for unacknowledged sends after the last call, for a limited time."""
+        """Wait for unacknowledged sends after the last call, for a limited time, and report the counts of topics."""
         await self.context.unacknowledged.drain(DRAIN_SECONDS)
+        if self.sns is not None:
+            await self.sns.context.notifications.close()
 
 
 def create_app(services: Services, sender_of: SenderOf = QueuePublisher) -> FrontendApp:

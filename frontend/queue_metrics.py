@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from backend.api import AccountMeasures, Backend, Measures
 from frontend.queues.attributes import STORED_BYTES
+from metadata_service.topics import hidden_queue_name, subscription_id_of, topic_name_of
 from telemetry.metrics import Family, Series
 
 KEPT_SECONDS: Final = 10.0
@@ -25,7 +26,7 @@ Unit = Literal["Count", "Seconds", "Bytes"]
 
 
 class Metric(NamedTuple):
-    """A metric of a queue."""
+    """A metric of a queue, or of a topic."""
 
     name: str
     """CloudWatch's name, if it has one."""
@@ -41,7 +42,8 @@ class Metric(NamedTuple):
     """Aggregation of the partitions' values."""
 
 
-def _age_seconds(one: Measures, now_ms: int) -> float:
+def age_seconds(one: Measures, now_ms: int) -> float:
+    """Age of the oldest message."""
     return max(0, now_ms - one.oldest_ms) / 1000 if one.oldest_ms else 0.0
 
 
@@ -72,7 +74,7 @@ METRICS: Final = (
         "Seconds",
         "holdfast_queue_oldest_message_age_seconds",
         "Age of the oldest message, in any state.",
-        _age_seconds,
+        age_seconds,
         together=max,
     ),
     Metric(
@@ -154,6 +156,8 @@ METRICS: Final = (
 )
 BY_NAME: Final = {metric.name: metric for metric in METRICS}
 
+_OWN: Final = "Holdfast"
+"""Beginning of the names of metrics that CloudWatch does not have."""
 TRUNCATED: Final = "holdfast_queue_metrics_truncated"
 
 
@@ -163,26 +167,37 @@ def value_of(metric: Metric, parts: Sequence[Measures], now_ms: int) -> float | 
     return metric.together(found) if found else None
 
 
+def measures_by_queue(measures: Sequence[Measures]) -> dict[str, list[Measures]]:
+    """Group the partitions' statistics by queue, in the order of the first ones."""
+    by_queue: dict[str, list[Measures]] = {}
+    for one in measures:
+        by_queue.setdefault(one.queue, []).append(one)
+    return by_queue
+
+
 class QueueMetrics:
     """Pages for Prometheus, cached for a while."""
 
-    def __init__(self, backend: Backend, now_ms: Callable[[], int]) -> None:
+    def __init__(self, backend: Backend, now_ms: Callable[[], int], topic_metrics: Sequence[Metric] = ()) -> None:
+        """``topic_metrics``: metrics of topics, which are on the same pages."""
         self._backend = backend
         self._now_ms = now_ms
+        self._topic_metrics = topic_metrics
         self._pages: dict[tuple[object, ...], tuple[float, asyncio.Task[bytes]]] = {}
 
     async def page(self, account: str, prefixes: Sequence[str], queues_max: int) -> bytes:
-        """Page of the account's first ``queues_max`` queues by name, of those that begin with one of ``prefixes``.
+        """Page of the account's first ``queues_max`` queues and topics, of those whose names begin with one of
+        ``prefixes``; queues come first.
 
         Raises :class:`~backend.api.BackendError`.
         """
         if not prefixes:  # the caller may see no queues
-            return await asyncio.to_thread(_page, [], queues_max, 0)
+            return await asyncio.to_thread(self._page, [], queues_max, 0)
         now = asyncio.get_running_loop().time()
         key = (account, *prefixes, queues_max)
         known = self._pages.get(key)
         if known is None or known[0] <= now:
-            made = asyncio.create_task(self._make(account, [one for one in prefixes if one], queues_max), name="a page")
+            made = asyncio.create_task(self._make(account, prefixes, queues_max), name="a page")
             made.add_done_callback(lambda made: made.cancelled() or made.exception())  # there may be no waiter left
             known = now + KEPT_SECONDS, made
             self._pages = {one: page for one, page in self._pages.items() if page[0] > now}
@@ -197,22 +212,36 @@ class QueueMetrics:
             raise
 
     async def _make(self, account: str, prefixes: Sequence[str], queues_max: int) -> bytes:
+        if self._topic_metrics:
+            prefixes = [*prefixes, *map(hidden_queue_name, prefixes)]
+        else:
+            prefixes = [one for one in prefixes if one]
         measures = await self._backend.call(AccountMeasures(account, prefixes, "", queues_max + 1))
-        return await asyncio.to_thread(_page, measures, queues_max, self._now_ms())
+        return await asyncio.to_thread(self._page, measures, queues_max, self._now_ms())
+
+    def _page(self, measures: Sequence[Measures], queues_max: int, now_ms: int) -> bytes:
+        return _page(measures, self._topic_metrics, queues_max, now_ms)
 
 
-def _page(measures: Sequence[Measures], queues_max: int, now_ms: int) -> bytes:
+def _page(measures: Sequence[Measures], topic_metrics: Sequence[Metric], queues_max: int, now_ms: int) -> bytes:
     from telemetry.prometheus import text
 
-    by_queue: dict[str, list[Measures]] = {}
-    for one in measures:
-        by_queue.setdefault(one.queue, []).append(one)
-    names = list(by_queue)
-    families = [_family(metric, {name: by_queue[name] for name in names[:queues_max]}, now_ms) for metric in METRICS]
+    by_name = measures_by_queue([one for one in measures if subscription_id_of(one.queue) is None])
+    names = list(by_name)
+    queues: dict[str, list[Measures]] = {}
+    topics: dict[str, list[Measures]] = {}
+    for name in names[:queues_max]:
+        topic = topic_name_of(name)
+        if topic is None:
+            queues[name] = by_name[name]
+        else:
+            topics[topic] = by_name[name]
+    families = [_family(metric, queues, now_ms, "queue") for metric in METRICS]
+    families += [_family(metric, topics, now_ms, "topic") for metric in topic_metrics]
     truncated = Family(
         TRUNCATED,
         "gauge",
-        "1: the answer does not include all queues; request a prefix, or a higher limit.",
+        "1: the answer does not include all queues and topics; request a prefix, or a higher limit.",
         (),
         (),
         (Series((), float(len(names) > queues_max)),),
@@ -220,21 +249,21 @@ def _page(measures: Sequence[Measures], queues_max: int, now_ms: int) -> bytes:
     return text([*families, truncated])
 
 
-def _family(metric: Metric, by_queue: dict[str, list[Measures]], now_ms: int) -> Family:
+def _family(metric: Metric, by_name: dict[str, list[Measures]], now_ms: int, label: str) -> Family:
     if metric.counts:
         series = [
             Series((name, str(one.partition)), value)
-            for name, parts in by_queue.items()
+            for name, parts in by_name.items()
             for one in parts
             if (value := metric.read(one, now_ms)) is not None
         ]
-        labels: tuple[str, ...] = ("queue", "partition")
+        labels: tuple[str, ...] = (label, "partition")
     else:
         series = [
             Series((name,), value)
-            for name, parts in by_queue.items()
+            for name, parts in by_name.items()
             if (value := value_of(metric, parts, now_ms)) is not None
         ]
-        labels = ("queue",)
-    help_ = metric.help if metric.name == STORED_BYTES else f"{metric.help} CloudWatch: {metric.name}."
+        labels = (label,)
+    help_ = metric.help if metric.name.startswith(_OWN) else f"{metric.help} CloudWatch: {metric.name}."
     return Family(metric.family, "counter" if metric.counts else "gauge", help_, labels, (), tuple(series))

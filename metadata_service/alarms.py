@@ -1,4 +1,4 @@
-"""Records of tenants' alarms on their queues.
+"""Records of tenants' alarms on their queues and topics.
 
 The tenant writes an alarm's definition; the alarm keeper (:mod:`frontend.alarm_keeper`) writes its status.
 Both are one record, so that they are created and deleted together.
@@ -28,9 +28,9 @@ class Alarm(msgspec.Struct, frozen=True):
     alarm_id: str
     """Random identifier of this definition."""
     queue: str
-    """Name of a queue of the account; the queue need not exist."""
+    """Name of a queue of the account, or of the hidden queue of a topic; it need not exist."""
     metric: str
-    """A metric of :data:`frontend.queue_metrics.METRICS`."""
+    """A metric of :data:`frontend.queue_metrics.METRICS`, or of :data:`frontend.topic_metrics.TOPIC_METRICS`."""
     comparison: Comparison
     threshold: float
     minutes: int

@@ -23,7 +23,7 @@ from billing.lake.months import Month
 from billing.lake.tables import SCHEMAS, STORAGE_HOURLY, USAGE_HOURLY, LakeTables, days_of
 from billing.pricing.estimate import Prices
 from billing.pricing.forecast import DAYS_MAX, METHOD, Outlook, outlook, since_first_use
-from billing.pricing.plans import STORAGE_METERS, Meter
+from billing.pricing.plans import STORAGE_METERS, Meter, is_counted
 from billing.reports.analysis import (
     DEPTHS_MAX,
     LINES_MAX,
@@ -42,7 +42,7 @@ from billing.reports.analysis import (
 from spark_analytics import records
 from spark_analytics.input_size import bytes_of_storage, bytes_of_tables
 from spark_analytics.period import month_of
-from spark_analytics.session import in_one_partition, read_files, session
+from spark_analytics.session import in_one_partition, meter_of_kind, read_files, session
 
 STEP: Final = "analysis"
 HELP: Final = "analyse a month's usage: busy queues, waste, depth, hot partitions, noisy tenants, a forecast"
@@ -53,7 +53,7 @@ THROTTLED_SHARE: Final = 0.01
 NOISY_SHARE: Final = 0.2
 """A tenant with at least this share of all calls affects the others."""
 
-_SENDS: Final = ["SendMessage", "SendMessageBatch", "Produce"]
+_SENDS: Final = ["SendMessage", "SendMessageBatch", "Produce", "sns:Publish", "sns:PublishBatch"]
 _RECEIVE: Final = "ReceiveMessage"
 _RECEIVES: Final = [_RECEIVE, "Fetch"]
 
@@ -141,9 +141,7 @@ def noisy(usage: DataFrame) -> DataFrame:
 def daily(usage: DataFrame, storage: DataFrame) -> DataFrame:
     """Quantity of each meter that each account used, by day."""
     is_stream = F.col("kind") == "stream"
-    meter = F.when(F.col("kind").isin("fifo", "fair", "stream"), F.concat(F.lit("requests_"), "kind")).otherwise(
-        "requests_standard"
-    )
+    meter = meter_of_kind()
     bytes_out = F.when(is_stream, "stream_bytes_out").otherwise("bytes_out")
     stored_as = F.when(is_stream, "stream_storage").otherwise("storage")
     day = F.to_date("hour").alias("day")
@@ -222,7 +220,7 @@ def forecasts(series: Series, month: Month, prices: Prices | None) -> list[Forec
             seen = outlook(used[meter], first, last)
             if seen is not None:
                 found[meter] = seen
-        requests = [of for meter, of in used.items() if meter.startswith("requests")]
+        requests = [of for meter, of in used.items() if is_counted(meter)]
         stored = [of for meter, of in used.items() if meter in STORAGE_METERS]
         sent = [of for meter, of in used.items() if meter in ("bytes_out", "stream_bytes_out")]
         measured: list[tuple[Measure, Outlook | None]] = [

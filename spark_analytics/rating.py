@@ -56,7 +56,15 @@ from billing.pricing.plans import METERS, Customers, PriceBook
 from billing.pricing.rated import FewerHours, Rated, Rating, check_hours, folder_of
 from spark_analytics.input_size import bytes_of_tables, rows_of_tables
 from spark_analytics.period import load_prices, month_of
-from spark_analytics.session import JobFailed, frame_of, in_one_partition, read_files, session, write_files
+from spark_analytics.session import (
+    JobFailed,
+    frame_of,
+    in_one_partition,
+    meter_of_kind,
+    read_files,
+    session,
+    write_files,
+)
 
 STEP: Final = "rating"
 HELP: Final = "price a month's usage: for each queue and set of tags, tier by tier"
@@ -114,14 +122,8 @@ _BROADCAST_ROWS: Final = 1_000_000
 def units_of(calls: DataFrame, storage: DataFrame) -> DataFrame:
     """Convert hourly tables to units of meters: ``account``, ``hour``, ``queue``, ``queue_id``, ``tags``, ``meter``,
     ``units``."""
-    kind = F.col("kind")
-    is_stream = kind == "stream"
-    requests = (
-        F.when(kind == "fifo", "requests_fifo")
-        .when(kind == "fair", "requests_fair")
-        .when(is_stream, "requests_stream")
-        .otherwise("requests_standard")
-    )
+    is_stream = F.col("kind") == "stream"
+    requests = meter_of_kind()
     bytes_out = F.when(is_stream, "stream_bytes_out").otherwise("bytes_out")
     measured = F.array(
         F.struct(requests.alias("meter"), F.col("chunks").alias("units")),

@@ -11,12 +11,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from billing.lake.lake import Lake, LakeUnavailable
+from billing.pricing.estimate import METER_OF
 from spark_analytics import s3_jars
 from spark_analytics.input_size import MIB, SMALL_JAVA, SMALL_MASTER, is_small, settings_for
 from spark_analytics.progress import print_step
@@ -120,6 +121,14 @@ def is_one_partition(spark: SparkSession) -> bool:
 def in_one_partition(rows: DataFrame) -> DataFrame:
     """Return a small input's rows as one partition, so that no later step shuffles them."""
     return rows.coalesce(1) if is_one_partition(rows.sparkSession) else rows
+
+
+def meter_of_kind() -> Column:
+    """Meter of requests or deliveries, for rows with the column ``kind``."""
+    meter = F.lit(METER_OF[""])
+    for kind, counted_by in METER_OF.items():
+        meter = F.when(F.col("kind") == kind, counted_by).otherwise(meter)
+    return meter
 
 
 def read_files(

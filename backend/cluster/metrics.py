@@ -34,6 +34,8 @@ class Sums:
         self.visible = self.in_flight = self.delayed = self.stored_bytes = self.quarantined = 0
         self.oldest_ms = 0
         """Age of the oldest message; 0: there is none."""
+        self.pending_deliveries = self.oldest_pending_ms = 0
+        """Deliveries of publications still to be made, and the age of the oldest publication that has some."""
         self.topic_partitions = self.batch_bytes = 0
         self.unbound_bytes = self.unbound_bytes_max = 0
         """Bytes of batches in the log; of one partition, at most."""
@@ -52,7 +54,7 @@ class Sums:
         if now - self._checked_at < REFRESH_SECONDS:
             return
         self._checked_at = now
-        visible = in_flight = delayed = stored_bytes = quarantined = oldest_ms = 0
+        visible = in_flight = delayed = stored_bytes = quarantined = oldest_ms = pending = oldest_pending_ms = 0
         for count, partition in enumerate(list(self._node.partitions.values()), 1):
             counters = partition.fold.counters()
             visible += counters.visible
@@ -63,10 +65,14 @@ class Sums:
             sent_ms = partition.fold.first_sent_ms()
             if sent_ms:
                 oldest_ms = max(oldest_ms, partition.clock() - sent_ms)
+            if partition.fold.publications:
+                pending += partition.fold.pending_deliveries
+                oldest_pending_ms = max(oldest_pending_ms, partition.clock() - sent_ms)
             if not count % AT_ONCE:
                 await asyncio.sleep(0)
         self.visible, self.in_flight, self.delayed = visible, in_flight, delayed
         self.stored_bytes, self.quarantined, self.oldest_ms = stored_bytes, quarantined, oldest_ms
+        self.pending_deliveries, self.oldest_pending_ms = pending, oldest_pending_ms
         await self._refresh_streams()
 
     async def _refresh_streams(self) -> None:
@@ -139,6 +145,16 @@ def register(
         "holdfast_oldest_message_seconds",
         "Age of the oldest message stored on this node; 0: none.",
         lambda: sums.oldest_ms / 1000,
+    )
+    registry.declare(
+        "holdfast_pending_deliveries",
+        "Deliveries of topics' publications that this node has still to make.",
+        lambda: sums.pending_deliveries,
+    )
+    registry.declare(
+        "holdfast_oldest_pending_delivery_seconds",
+        "Age of the oldest publication on this node with deliveries still to be made; 0: none.",
+        lambda: sums.oldest_pending_ms / 1000,
     )
     registry.declare("holdfast_partitions", "Queue partitions served by this node.", lambda: len(node.partitions))
     registry.declare("holdfast_shards", f"Shards of {SHARDS} that this node serves.", lambda: len(node.owned))

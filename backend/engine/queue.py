@@ -37,7 +37,7 @@ from backend.api import (
     Transfer,
 )
 from backend.engine import records
-from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT
+from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT, MOVING
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import message_id, pack_id
 from backend.engine.receipt_handles import Handles
@@ -358,6 +358,22 @@ class QueueCommands:
                 gone.append(number)
             outcomes.append(done)
         return ([records.Deleted(gone)] if gone else []), outcomes
+
+    def delete_once(self, handles: Sequence[str], now: int) -> tuple[list[records.Record], list[bool]]:
+        """Delete messages that are still here; return for each handle whether this deletes its message."""
+        fold = self.fold
+        fold.advance(now)
+        gone: list[int] = []
+        deleted: list[bool] = []
+        for text in handles:
+            handle = self.handles.read(text)
+            number = 0 if isinstance(handle, HandleOutcome) else handle[0]
+            found = fold.locate(number) if number and number not in gone else None
+            is_here = found is not None and found[0].states[found[1]] != MOVING
+            if is_here:
+                gone.append(number)
+            deleted.append(is_here)
+        return ([records.Deleted(gone)] if gone else []), deleted
 
     def release(self, handles: Sequence[str], now: int) -> list[records.Record]:
         """End claims whose messages reached no client; messages not claimed by one of these handles do not change."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Container, Iterator
-from heapq import nsmallest
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ DELIVERY_BYTES = 24
 OUTGOING_BYTES = 900
 """Approximate memory of a destination of deliveries, beside its pending ones."""
 CHUNK_DELIVERIES = 256
+_TRANSFER_BITS = 64
+_TRANSFER_MASK = (1 << _TRANSFER_BITS) - 1
 
 
 class PendingDelivery(NamedTuple):
@@ -64,15 +66,18 @@ class DeliveryChunk:
 class PendingDeliveries:
     """Deliveries of publications to one destination that are still to be made, in order of transfer number."""
 
-    __slots__ = ("_chunks", "_count", "_highest", "_in_order")
+    __slots__ = ("_by_publication", "_chunks", "_count", "_highest", "_in_order")
 
     def __init__(self) -> None:
-        self._chunks: deque[DeliveryChunk] = deque()
+        self._chunks: list[DeliveryChunk] = []
         self._count = 0
         self._highest = 0
         self._in_order = True
         """True if the publications are in order, too; deliveries that were sent to another partition before may not be.
         """
+        self._by_publication: list[int] | None = None
+        """Heap of all deliveries by publication and transfer, packed; those done since may be in it.  None: it is not
+        needed, or is made when it is."""
 
     def __len__(self) -> int:
         return self._count
@@ -91,11 +96,29 @@ class PendingDeliveries:
 
     def next(self, count: int) -> list[PendingDelivery]:
         """Return the first deliveries in order of their publications."""
-        return list(islice(self, count)) if self._in_order else nsmallest(count, self, key=_publication)
+        if self._in_order:
+            return list(islice(self, count))
+        heap = self._by_publication
+        if heap is None:
+            heap = self._by_publication = [_packed(one.number, one.transfer) for one in self]
+            heapify(heap)
+        first: list[int] = []
+        found: list[PendingDelivery] = []
+        while heap and len(found) < count:
+            packed = heappop(heap)
+            delivery = self.get(packed & _TRANSFER_MASK)
+            if delivery is not None:
+                first.append(packed)
+                found.append(delivery)
+        for packed in first:
+            heappush(heap, packed)
+        return found
 
     def append(self, transfer: int, number: int, index: int) -> None:
         """Add a delivery; its transfer number is higher than all others."""
         self._note(number)
+        if self._by_publication is not None:
+            heappush(self._by_publication, _packed(number, transfer))
         chunk = self._chunks[-1] if self._chunks else None
         if chunk is None or len(chunk.numbers) >= CHUNK_DELIVERIES:
             chunk = DeliveryChunk()
@@ -158,12 +181,13 @@ class PendingDeliveries:
             self._highest = number
 
     def _find(self, transfer: int) -> tuple[DeliveryChunk, int] | None:
-        for chunk in self._chunks:
-            if chunk.transfers[-1] >= transfer:
-                place = bisect_left(chunk.transfers, transfer, chunk.start)
-                if place < len(chunk.numbers) and chunk.transfers[place] == transfer and chunk.numbers[place]:
-                    return chunk, place
-                return None
+        at = bisect_left(self._chunks, transfer, key=_last_transfer)
+        if at == len(self._chunks):
+            return None
+        chunk = self._chunks[at]
+        place = bisect_left(chunk.transfers, transfer, chunk.start)
+        if place < len(chunk.numbers) and chunk.transfers[place] == transfer and chunk.numbers[place]:
+            return chunk, place
         return None
 
     def _trim(self) -> None:
@@ -176,12 +200,17 @@ class PendingDeliveries:
             chunk.start = place
             if place < len(numbers):
                 return
-            self._chunks.popleft()
-        self._in_order, self._highest = True, 0
+            del self._chunks[0]
+        self._in_order, self._highest, self._by_publication = True, 0, None
 
 
-def _publication(delivery: PendingDelivery) -> tuple[int, int]:
-    return delivery.number, delivery.transfer
+def _last_transfer(chunk: DeliveryChunk) -> int:
+    return chunk.transfers[-1]
+
+
+def _packed(number: int, transfer: int) -> int:
+    """A publication and a transfer as one number that sorts as they do."""
+    return number << _TRANSFER_BITS | transfer
 
 
 class Outgoing:

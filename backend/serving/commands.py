@@ -26,7 +26,9 @@ from backend.api import (
     Configure,
     Counters,
     CountMessages,
+    CountNotifications,
     Delete,
+    DeleteOnce,
     Drop,
     Forget,
     HandleOutcome,
@@ -36,6 +38,7 @@ from backend.api import (
     MapStale,
     Measures,
     MoveTask,
+    NotificationCounts,
     PartitionDamaged,
     PartitionGone,
     PartitionOpening,
@@ -142,11 +145,13 @@ class CommandHandlers:
             Watch: self.watch,
             Release: self.release,
             Delete: self.delete,
+            DeleteOnce: self.delete_once,
             ChangeVisibility: self.change_visibility,
             CountMessages: self.count_messages,
             AccountBytes: self.account_bytes,
             QueueMeasures: self.queue_measures,
             AccountMeasures: self.account_measures,
+            CountNotifications: self.count_notifications,
             PeekMessages: self.peek,
             StartMove: self.start_move,
             ListMoves: self.list_moves,
@@ -378,7 +383,8 @@ class CommandHandlers:
 
         The claim and this record mostly share a row.  If a crash separates them, no client has received the messages,
         and they become visible again when their claims end.  Messages that were delivered to another client, or left
-        for another queue, while their payloads were read here are not delivered.
+        for another queue, while their payloads were read here are not delivered.  Those that topics delivered stay
+        claimed: the caller may have to load the key of another account before it can read them.
         """
 
         def delete(partition: OpenPartition) -> list[Entry | None]:
@@ -391,7 +397,8 @@ class CommandHandlers:
                 if at is None or at[0].states[at[1]] == MOVING:
                     kept.append(None)
                     continue
-                gone.append(claim.number)
+                if entry is not None and records.subscription_of(entry[0])[0] is None:
+                    gone.append(claim.number)
                 kept.append(entry)
             if gone:
                 self._writer.write_records(partition, [records.Deleted(gone)], partition.clock())
@@ -425,6 +432,22 @@ class CommandHandlers:
                 partition.deleted += len(record.numbers)
         self._wakeups.changed(partition)
         return outcomes
+
+    async def delete_once(self, command: DeleteOnce) -> list[bool]:
+        def delete(command: DeleteOnce) -> list[bool]:
+            partition = self._find(command.target)
+            now = partition.clock()
+            written, deleted = partition.queue.delete_once(command.handles, now)
+            self._writer.write_records(partition, written, now)
+            for record in written:
+                assert isinstance(record, records.Deleted)
+                self._payload_cache.forget(partition, record.numbers)
+            self._wakeups.changed(partition)
+            return deleted
+
+        deleted = await self._writer.with_space(delete, command)
+        await self._writer.durable()
+        return deleted
 
     async def change_visibility(self, command: ChangeVisibility) -> list[HandleOutcome]:
         try:
@@ -544,6 +567,12 @@ class CommandHandlers:
 
     async def account_measures(self, command: AccountMeasures) -> list[Measures]:
         return await measured_of(self._partitions, command)
+
+    async def count_notifications(self, command: CountNotifications) -> None:
+        partition = self._find(command.target)
+        if partition.notifications is None:
+            partition.notifications = NotificationCounts()
+        partition.notifications.add(command.counts)
 
     async def peek(self, command: PeekMessages) -> list[Peeked]:
         partition = self._find(command.target)

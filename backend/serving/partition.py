@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from backend.api import (
     MapStale,
+    NotificationCounts,
     NotOwner,
     PartitionGone,
     PartitionSettings,
@@ -41,6 +42,8 @@ class OpenPartition:
         "closed",
         "deduplicated",
         "deleted",
+        "dropped_before",
+        "dropped_noted",
         "empty_receives",
         "epoch",
         "fanout_task",
@@ -50,6 +53,7 @@ class OpenPartition:
         "loading",
         "mean_bytes",
         "move_worker",
+        "notifications",
         "queue",
         "received",
         "recorded_byte_ms",
@@ -99,6 +103,11 @@ class OpenPartition:
         """Start of the counts below (:class:`~backend.api.Measures` defines them)."""
         self.sent = self.sent_bytes = self.deduplicated = 0
         self.received = self.empty_receives = self.deleted = 0
+        self.notifications: NotificationCounts | None = None
+        self.dropped_before = fold.dropped_deliveries
+        """Deliveries that were given up before."""
+        self.dropped_noted = fold.dropped_deliveries
+        """Deliveries given up that are counted in the metrics, and logged."""
         self.transfer_task: asyncio.Task[None] | None = None
         self.transfer_round: asyncio.Future[tuple[int, bool]] | None = None
         """Resolved with (destination, success) at the end of the next transfer round; set while a receive waits for

@@ -11,10 +11,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from backend.api import AccountMeasures, Measures
+import msgspec
+
+from backend.api import AccountMeasures, Measures, NotificationCounts
 from backend.engine.order import QUIET_AFTER_MS
 from backend.serving.partition import OpenPartition
 from backend.serving.stream_partition import StreamPartition
+from metadata_service.topics import is_hidden
 
 GROUPS_MAX: Final = 5_000
 """Maximum number of message groups counted for one queue: a quarter of a millisecond."""
@@ -53,6 +56,8 @@ def measured(partition: OpenPartition) -> Measures:
         None if noisy is None else max(0, counters.visible - noisy_waiting),
         fold.pending_deliveries,
         fold.dropped_deliveries,
+        _notifications(partition),
+        fold.next_number - 1,
     )
 
 
@@ -61,6 +66,15 @@ def name_of(partition: OpenPartition) -> str:
     settings = partition.fold.settings
     assert settings is not None
     return settings.arn.rpartition(":")[2]
+
+
+def _notifications(partition: OpenPartition) -> NotificationCounts | None:
+    """Return the counts of a topic."""
+    expired = partition.fold.dropped_deliveries - partition.dropped_before
+    counts = partition.notifications
+    if counts is None and not expired:
+        return None
+    return msgspec.structs.replace(counts or NotificationCounts(), expired=expired)
 
 
 def _groups(partition: OpenPartition) -> tuple[int | None, int | None, int]:
@@ -84,7 +98,8 @@ async def measured_of(partitions: Mapping[int, OpenPartition], command: AccountM
     for count, partition in enumerate(list(partitions.values()), 1):
         if partition.account == account and not partition.fold.dropped:
             name = name_of(partition)
-            if name > after and (last is None or name <= last) and (not prefixes or name.startswith(prefixes)):
+            listed = name.startswith(prefixes) if prefixes else not is_hidden(name)
+            if name > after and (last is None or name <= last) and listed:
                 found.append((name, partition))
         if not count % AT_ONCE:
             if len(found) > 2 * max_names + AT_ONCE:

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-StorageKind = Literal["standard", "fifo", "stream"]
+StorageKind = Literal["standard", "fifo", "stream", "topic"]
+"""Kind of the queue; ``stream``: a stream; ``topic``: the publications of a topic that are to be delivered."""
 
 MINUTE_SECONDS: Final = 60
 MINUTE_MS: Final = 60_000
@@ -26,12 +27,12 @@ class StorageKey(msgspec.Struct, frozen=True, array_like=True):
     account: str
     """Account of 12 digits that owns the queue or stream."""
     queue: str
-    """Name of the queue or stream."""
+    """Name of the queue, stream or topic."""
     queue_id: int
-    """Incarnation of the queue or stream, whose ids are in one number space."""
+    """Incarnation of the queue, stream or topic, whose ids are in one number space."""
     kind: StorageKind
     tags: tuple[tuple[str, str], ...] = ()
-    """Tags of the queue or stream, by name."""
+    """Tags of the queue, stream or topic, by name."""
 
 
 class StorageRecord(msgspec.Struct, frozen=True):

@@ -11,9 +11,10 @@ from typing import Final, Literal
 
 import msgspec
 
-Kind = Literal["standard", "fair", "fifo", "stream", ""]
+Kind = Literal["standard", "fair", "fifo", "stream", "topic", "delivery_sqs", "delivery_http", ""]
 """Kind of the queue or call: ``fair`` is a send with a message group to a standard queue; ``stream`` is a call of
-Kafka's protocol; "" if there is no queue."""
+Kafka's protocol; ``topic`` is a call of SNS's protocol; ``delivery_sqs`` and ``delivery_http`` are deliveries of a
+topic, to queues and by HTTP; "" if there is no queue."""
 
 COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages", "bytes_in", "bytes_out", "empty")
 """Counters of a key, in this order:
@@ -28,6 +29,9 @@ COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "messages"
   bytes of the batches that were stored, and of those in answers;
 * ``empty``: successful calls that concerned no message, such as a receive that returned none.
 
+A delivery of a topic is no call: it counts in ``messages``, ``chunks`` (its 64 KiB chunks) and, by HTTP, ``bytes_out``;
+one that failed for good counts in ``empty`` alone.
+
 Only ever extended at the end.
 """
 CALLS, REFUSED, THROTTLED, FAILED, CHUNKS, MESSAGES, BYTES_IN, BYTES_OUT, EMPTY = range(len(COUNTS))
@@ -40,16 +44,17 @@ class UsageKey(msgspec.Struct, frozen=True, array_like=True):
     """Key of calls that are counted together.  Fields are only ever added at the end, with a default."""
 
     account: str
-    """Account of 12 digits that pays: the owner of the queue, or else the caller."""
+    """Account of 12 digits that pays: the owner of the queue, or of a topic that delivers, or else the caller."""
     queue: str
-    """Name of the queue or stream; "" for calls that concern none."""
+    """Name of the queue, stream or topic; "" for calls that concern none, and for topics of another account."""
     queue_id: int
-    """Incarnation of the queue or stream, whose ids are in one number space; 0 for none."""
+    """Incarnation of the queue, stream or topic, whose ids are in one number space; 0 for none."""
     kind: Kind
     action: str
-    """Action, by its name in SQS; of streams, by its name in Kafka's protocol."""
+    """Action, by its name in SQS; of streams, by its name in Kafka's protocol; of topics, ``sns:`` and its name in SNS,
+    or ``delivery:`` and the protocol."""
     tags: tuple[tuple[str, str], ...] = ()
-    """Tags of the queue at the time, by name."""
+    """Tags of the queue, stream or topic at the time, by name."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):

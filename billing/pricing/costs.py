@@ -29,6 +29,9 @@ CHARGES: Final[Mapping[Meter, str]] = {
     "stream_storage": "Stream storage",
     "stream_bytes_in": "Bytes produced",
     "stream_bytes_out": "Bytes fetched",
+    "requests_topic": "Topic requests",
+    "deliveries_sqs": "Deliveries",
+    "deliveries_http": "Deliveries",
 }
 
 

@@ -23,8 +23,11 @@ METER_OF: Final[Mapping[str, Meter]] = {
     "fair": "requests_fair",
     "fifo": "requests_fifo",
     "stream": "requests_stream",
+    "topic": "requests_topic",
+    "delivery_sqs": "deliveries_sqs",
+    "delivery_http": "deliveries_http",
 }
-"""Meter of requests, by the kind of the call."""
+"""Meter of requests, and of deliveries, by the kind of the call."""
 
 
 class Prices:

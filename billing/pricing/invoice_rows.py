@@ -21,6 +21,9 @@ METER_TITLES: Final = {
     "stream_storage": "Stream storage",
     "stream_bytes_in": "Data produced to streams",
     "stream_bytes_out": "Data fetched from streams",
+    "requests_topic": "Requests to topics",
+    "deliveries_sqs": "Deliveries to queues",
+    "deliveries_http": "Deliveries by HTTP",
 }
 _UNITS: Final = {
     "requests_standard": ("requests", "1,000,000"),
@@ -32,8 +35,12 @@ _UNITS: Final = {
     "stream_storage": ("GB-months", "1"),
     "stream_bytes_in": ("GB", "1"),
     "stream_bytes_out": ("GB", "1"),
+    "requests_topic": ("requests", "1,000,000"),
+    "deliveries_sqs": ("deliveries", "1,000,000"),
+    "deliveries_http": ("deliveries", "100,000"),
 }
 """The unit of a quantity, and the number of them that a price is for."""
+_COUNTED_UNITS: Final = ("requests", "deliveries")
 _CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
 
 
@@ -42,7 +49,7 @@ class Charge(NamedTuple):
 
     meter: str
     units: Decimal
-    """Units of measurement: 64 KiB requests, bytes, or byte-milliseconds."""
+    """Units of measurement: 64 KiB requests or deliveries, bytes, or byte-milliseconds."""
     per: Decimal
     """Units of measurement for which the price is charged."""
     price: Decimal
@@ -52,8 +59,8 @@ class Charge(NamedTuple):
 
     @property
     def quantity(self) -> Decimal:
-        """Quantity in the displayed unit: requests, GB-months or GB."""
-        if self.meter.startswith("requests"):
+        """Quantity in the displayed unit: requests, deliveries, GB-months or GB."""
+        if self.unit in _COUNTED_UNITS:
             return self.units
         return _CONTEXT.divide(self.units, self.per)
 
@@ -74,8 +81,8 @@ class Charge(NamedTuple):
 
 
 def tier_text(meter: str, price: Decimal, starts: Decimal, ends: Decimal | None) -> str:
-    """A tier in words; its edges are in requests, GB-months or GB."""
-    unit = "" if meter.startswith("requests") else f" {_UNITS[meter][0]}"
+    """A tier in words; its edges are in requests, deliveries, GB-months or GB."""
+    unit = "" if _UNITS[meter][0] in _COUNTED_UNITS else f" {_UNITS[meter][0]}"
     if not price and not starts and ends is not None:
         return f"the first {plain(ends)}{unit} free"
     if ends is None:

@@ -24,13 +24,17 @@ from billing.pricing.strict_yaml import YamlNode, parse
 
 QueueMeter = Literal["requests_standard", "requests_fair", "requests_fifo", "storage", "bytes_out"]
 StreamMeter = Literal["requests_stream", "stream_storage", "stream_bytes_in", "stream_bytes_out"]
-Meter = QueueMeter | StreamMeter
-"""Measured quantities that have a price.  Those of queues do not include streams."""
+TopicMeter = Literal["requests_topic", "deliveries_sqs", "deliveries_http"]
+Meter = QueueMeter | StreamMeter | TopicMeter
+"""Measured quantities that have a price.  Those of queues do not include streams.  Of topics, ``storage`` and
+``bytes_out`` include what they store and send."""
 QUEUE_METERS: Final[tuple[QueueMeter, ...]] = get_args(QueueMeter)
 """Meters that each price book has."""
 STREAM_METERS: Final[tuple[StreamMeter, ...]] = get_args(StreamMeter)
-"""Meters that a price book may leave out: then they cost nothing."""
-METERS: Final[tuple[Meter, ...]] = (*QUEUE_METERS, *STREAM_METERS)
+"""Meters of streams.  A price book may leave them out: then they cost nothing."""
+TOPIC_METERS: Final[tuple[TopicMeter, ...]] = get_args(TopicMeter)
+"""Meters of topics, which a price book may leave out, too."""
+METERS: Final[tuple[Meter, ...]] = (*QUEUE_METERS, *STREAM_METERS, *TOPIC_METERS)
 STORAGE_METERS: Final[frozenset[Meter]] = frozenset(("storage", "stream_storage"))
 BYTES_METERS: Final[frozenset[Meter]] = frozenset(("bytes_out", "stream_bytes_in", "stream_bytes_out"))
 
@@ -41,7 +45,14 @@ _EDGE_PLACES: Final = 9
 """Decimal places of an edge in GB or GB-months, so that it is a whole number of bytes."""
 _YEARS: Final = range(2000, 2200)
 _REQUESTS_EACH: Final = 10**6
-"""Number of requests that a price is for."""
+"""Number of requests, or of deliveries to queues, that a price is for."""
+_HTTP_DELIVERIES_EACH: Final = 10**5
+"""Number of deliveries by HTTP that a price is for.  Source: Amazon SNS pricing."""
+
+
+def is_counted(meter: str) -> bool:
+    """Return whether the meter counts requests or deliveries, so that its quantities are whole numbers."""
+    return meter.startswith(("requests", "deliveries"))
 
 
 class NoPrice(ValueError):
@@ -52,11 +63,11 @@ class Tier(msgspec.Struct, frozen=True):
     """A price, for the part of a month's usage between two amounts."""
 
     starts: Decimal
-    """Lower edge in requests, GB-months or GB; free units count as well."""
+    """Lower edge in requests, deliveries, GB-months or GB; free units count as well."""
     ends: Decimal | None
     """Upper edge, exclusive; None: no limit."""
     price: Decimal
-    """Price of a million requests, a GB-month or a GB."""
+    """Price of a million requests or deliveries to queues, 100,000 deliveries by HTTP, a GB-month or a GB."""
 
 
 FREE: Final = (Tier(Decimal(0), None, Decimal(0)),)
@@ -69,7 +80,7 @@ class Version(msgspec.Struct, frozen=True):
     starts: date
     """First day, in the plan's time zone."""
     prices: dict[Meter, tuple[Tier, ...]]
-    """Tiers, by meter; those of streams may be missing.  See :meth:`tiers`."""
+    """Tiers, by meter; those of streams and topics may be missing.  See :meth:`tiers`."""
     discounts: dict[Meter, int]
     """Discounts in basis points, by meter that has prices.  See :meth:`discount`."""
     minimum: Decimal
@@ -138,19 +149,19 @@ class Plan(msgspec.Struct, frozen=True):
     def units_per(self, meter: Meter, month: Month) -> int:
         """Return the number of units of measurement that a price of this meter is for.
 
-        Requests are measured in chunks of 64 KiB, transfer in bytes, and storage in byte-milliseconds.  A GB-month is
-        10⁹ bytes stored for the whole month, so it depends on the length of this month in this time zone.
+        Requests and deliveries are measured in chunks of 64 KiB, transfer in bytes, and storage in byte-milliseconds.
+        A GB-month is 10⁹ bytes stored for the whole month, so it depends on the length of this month in this time zone.
         """
         if meter in BYTES_METERS:
             return GB_BYTES
         if meter in STORAGE_METERS:
             starts, ends = self.edges(month)
             return GB_BYTES * int((ends - starts).total_seconds()) * 1000
-        return _REQUESTS_EACH
+        return _HTTP_DELIVERIES_EACH if meter == "deliveries_http" else _REQUESTS_EACH
 
     def edge_units(self, meter: Meter, month: Month, edge: Decimal) -> int:
         """Convert a tier's edge to units of measurement: a whole number."""
-        if meter.startswith("requests"):
+        if is_counted(meter):
             return int(edge)
         return int(edge.scaleb(_EDGE_PLACES)) * self.units_per(meter, month) // 10**_EDGE_PLACES
 
@@ -299,7 +310,7 @@ def _plan(name: str, node: YamlNode) -> Plan:
 def _version(node: YamlNode, minor_places: int) -> Version:
     fields = node.fields("from", "prices", discount=Decimal(0), discounts={}, minimum=Decimal(0), tax=None)
     given = fields["prices"].entries()
-    prices = fields["prices"].fields(*QUEUE_METERS, **dict.fromkeys(STREAM_METERS))
+    prices = fields["prices"].fields(*QUEUE_METERS, **dict.fromkeys((*STREAM_METERS, *TOPIC_METERS)))
     meters = [meter for meter in METERS if meter in given]
     discount = fields["discount"].basis_points()
     discounts: dict[Meter, int] = dict.fromkeys(meters, discount)
@@ -326,7 +337,7 @@ def _version(node: YamlNode, minor_places: int) -> Version:
 
 
 def _tiers(node: YamlNode, meter: Meter) -> tuple[Tier, ...]:
-    places = 0 if meter.startswith("requests") else _EDGE_PLACES
+    places = 0 if is_counted(meter) else _EDGE_PLACES
     fields = node.fields("tiers", free=Decimal(0))
     free = fields["free"].decimal(places)
     tiers = [Tier(Decimal(0), free, Decimal(0))] if free else []

@@ -27,7 +27,7 @@ from billing.pricing.charges import ChargeLine
 from billing.pricing.invoice_rows import METER_TITLES
 from billing.pricing.invoices import Invoice
 from billing.pricing.money import BASIS_POINTS, LINE_PLACES, PRICE_PLACES
-from billing.pricing.plans import STREAM_METERS
+from billing.pricing.plans import STREAM_METERS, TOPIC_METERS
 
 VERSION: Final = "1.2"
 
@@ -85,6 +85,7 @@ SCHEMA: Final = pa.schema(
 _SERVICE: Final = "Holdfast"
 _CATEGORIES: Final = {"usage": "Usage", "rounding": "Adjustment", "minimum": "Adjustment", "tax": "Tax"}
 _BYTE_MILLISECONDS_OF_GB_HOUR: Final = 10**9 * 3_600_000
+# FOCUS has no unit for deliveries: they are requests to the subscribers.
 _CONSUMED: Final[Mapping[str, tuple[str, int]]] = {
     "requests_standard": ("Requests", 1),
     "requests_fair": ("Requests", 1),
@@ -95,6 +96,9 @@ _CONSUMED: Final[Mapping[str, tuple[str, int]]] = {
     "stream_storage": ("GB-Hours", _BYTE_MILLISECONDS_OF_GB_HOUR),
     "stream_bytes_in": ("GB", 10**9),
     "stream_bytes_out": ("GB", 10**9),
+    "requests_topic": ("Requests", 1),
+    "deliveries_sqs": ("Requests", 1),
+    "deliveries_http": ("Requests", 1),
 }
 _PRICED: Final = {
     "requests_standard": "1000000 Requests",
@@ -106,6 +110,9 @@ _PRICED: Final = {
     "stream_storage": "GB-Months",
     "stream_bytes_in": "GB",
     "stream_bytes_out": "GB",
+    "requests_topic": "1000000 Requests",
+    "deliveries_sqs": "1000000 Requests",
+    "deliveries_http": "100000 Requests",
 }
 _CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
 _PLACE: Final = Decimal(1).scaleb(-LINE_PLACES)
@@ -197,6 +204,8 @@ def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
 def _resource_type(line: ChargeLine) -> str | None:
     if not line.queue:
         return None
+    if line.meter in TOPIC_METERS:
+        return "Topic"
     return "Stream" if line.meter in STREAM_METERS else "Queue"
 
 

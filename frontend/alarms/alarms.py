@@ -15,6 +15,7 @@ from frontend.alarms.rules import reason
 from frontend.alarms.webhooks import WebhookFailed, Webhooks, host_of
 from metadata_service.alarms import Alarm, Comparison, Notification
 from metadata_service.store import AlarmStore
+from metadata_service.topics import topic_name_of
 
 SECRET_PREFIX: Final = "hfwh_"
 
@@ -30,6 +31,7 @@ class AlarmDefinition(NamedTuple):
     """Requested definition of an alarm."""
 
     queue: str
+    """Name of the queue; of a topic that of its hidden queue."""
     metric: str
     comparison: Comparison
     threshold: float
@@ -99,6 +101,7 @@ class Alarms:
 
 def webhook_body(alarm: Alarm, notification: Notification, *, test: bool) -> bytes:
     """Body of a webhook call: JSON."""
+    topic = topic_name_of(alarm.queue)
     return msgspec.json.encode(
         {
             "id": notification.id,
@@ -111,7 +114,7 @@ def webhook_body(alarm: Alarm, notification: Notification, *, test: bool) -> byt
             "alarm": {
                 "account": alarm.account,
                 "name": alarm.name,
-                "queue": alarm.queue,
+                **({"queue": alarm.queue} if topic is None else {"topic": topic}),
                 "metric": alarm.metric,
                 "comparison": alarm.comparison,
                 "threshold": alarm.threshold,

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from metadata_service.alarms import Alarm, AlarmStatus, Comparison, Notification, State
+from metadata_service.topics import topic_name_of
 
 MISSING_MINUTES_MIN: Final = 3
 EARLY_SECONDS: Final = 10
@@ -96,9 +97,11 @@ def _changed(
 
 def reason(alarm: Alarm, state: State, value: float | None) -> str:
     """Explain the state in a sentence."""
-    what = f"{alarm.metric} of queue {alarm.queue}"
+    topic = topic_name_of(alarm.queue)
+    kind, name = ("queue", alarm.queue) if topic is None else ("topic", topic)
+    what = f"{alarm.metric} of {kind} {name}"
     if value is None:
-        return f"{what} is not known: there is no such queue, or it has no such metric, or it cannot be asked."
+        return f"{what} is not known: there is no such {kind}, or it has no such metric, or it cannot be asked."
     sign, _ = COMPARISONS[alarm.comparison]
     if state == "ALARM":
         return f"{what} is {value:.15g}, and has been {sign} {alarm.threshold:.15g} for {alarm.minutes} min."

@@ -24,6 +24,7 @@ from backend.api import Peeked, ReceivedMessage
 from frontend.queues import payload
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
+from metadata_service.models import Queue
 from metadata_service.store import StoreError
 
 log = logging.getLogger("holdfast.encryption")
@@ -46,6 +47,8 @@ class DeliveredMessage(NamedTuple):
     """Number of the message in its queue's partition."""
     base_url: str
     """Beginning of the service's URLs, as the receiver knows them."""
+    queue: Queue
+    """The queue that it was delivered to."""
 
 
 Render = Callable[[DeliveredMessage], Payload]
@@ -64,6 +67,10 @@ class Opened(NamedTuple):
     """Messages to be delivered, each with its payload."""
     destroyed: DataKeyDestroyed | None
     """Set if others cannot be decrypted because their key was destroyed."""
+    unread: Sequence[ReceivedMessage] = ()
+    """Messages of topics whose key cannot be loaded now, if others of the receive are deleted already."""
+    error: Exception | None = None
+    """Error of loading the key of one of these."""
 
 
 class MessageEncryption:
@@ -121,7 +128,7 @@ class MessageEncryption:
         return await self._keyring.decrypt(account, stored, stale=deleted)
 
     async def _delivered(
-        self, message: ReceivedMessage | Peeked, stored: bytes, base_url: str, deleted: bool
+        self, view: QueueView, message: ReceivedMessage | Peeked, stored: bytes, base_url: str, deleted: bool
     ) -> Payload:
         """Decrypt a message that a topic delivered.  Raises as :meth:`decrypt`."""
         assert message.subscription is not None
@@ -129,7 +136,10 @@ class MessageEncryption:
             raise DecryptionFailed("it is no publication")
         account, encrypted = stored[1:_ACCOUNT_END].decode("ascii", "replace"), stored[_ACCOUNT_END:]
         publication = await self._decrypt(account, encrypted, deleted)
-        return self._render(DeliveredMessage(publication, message.subscription, message.raw, message.number, base_url))
+        delivered = DeliveredMessage(
+            publication, message.subscription, message.raw, message.number, base_url, view.queue
+        )
+        return self._render(delivered)
 
     async def before_receiving(self, view: QueueView) -> None:
         """Check that the queue's named key was not destroyed, and load the keys for a receive that deletes.
@@ -150,11 +160,16 @@ class MessageEncryption:
         Messages that cannot be decrypted are left out, and logged unless their key was destroyed.  They remain
         in flight for a while, and end up in the dead-letter queue.  If a key cannot be loaded, the whole
         receive fails, unless the other messages are deleted already.
+
+        A receive from a queue that delivers at most once has deleted its messages, except those of topics.
         """
         messages: list[tuple[ReceivedMessage, Payload]] = []
         destroyed: DataKeyDestroyed | None = None
-        deleted = view.settings.at_most_once
+        unread: list[ReceivedMessage] = []
+        failure: Exception | None = None
+        at_most_once = view.settings.at_most_once
         for message in received:
+            deleted = at_most_once and message.subscription is None
             try:
                 stored = await self._opened(view, message, message.payload, base_url, deleted=deleted)
             except DataKeyDestroyed as error:
@@ -165,13 +180,17 @@ class MessageEncryption:
                     )
                 continue
             except (KeyringError, StoreError) as error:
-                if not deleted:
+                if not at_most_once:
                     raise
+                if not deleted:
+                    unread.append(message)
+                    failure = error
+                    continue
                 log.error("message %s of %s is lost, its key cannot be loaded: %s", message.message_id, view.arn, error)
                 continue
             if stored is not None:
                 messages.append((message, stored))
-        return Opened(messages, destroyed)
+        return Opened(messages, destroyed, unread, failure)
 
     async def inspect(self, view: QueueView, message: Peeked, base_url: str) -> Payload | None:
         """Decrypt the payload of one message.  ``base_url``: as for :meth:`decrypted`.
@@ -197,7 +216,7 @@ class MessageEncryption:
         """Decrypt the payload of one message.  Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`."""
         try:
             if message.subscription is not None:
-                return await self._delivered(message, stored, base_url, deleted)
+                return await self._delivered(view, message, stored, base_url, deleted)
             return await self.decrypt(view.queue.account, stored, deleted=deleted)
         except (DecryptionFailed, DataKeyMissing, msgspec.DecodeError) as error:
             log.error("message %s of %s cannot be decrypted: %s", message.message_id, view.arn, error)

@@ -27,7 +27,9 @@ from backend.api import (
     ChangeVisibility,
     Counters,
     CountMessages,
+    CountNotifications,
     Delete,
+    DeleteOnce,
     HandleOutcome,
     ListMoves,
     MapStale,
@@ -40,14 +42,13 @@ from backend.api import (
     PartitionCommand,
     PartitionGone,
     PartitionUnknown,
-    Peeked,
-    PeekMessages,
     Publish,
     Purge,
     QueueMeasures,
     Receive,
     ReceivedMessage,
     ReceiveOptions,
+    Release,
     Send,
     SendResult,
     SettingsStale,
@@ -62,6 +63,7 @@ from frontend.queues.view import PartitionView, QueueView
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
 
 _T = TypeVar("_T")
+_O = TypeVar("_O")
 
 TRIES = 6
 REFRESH_SECONDS = 0.2
@@ -100,11 +102,13 @@ class PartitionedCalls:
             Publish: self.send,
             Receive: self.receive,
             Delete: self.delete,
+            DeleteOnce: self.delete_once,
+            Release: self.release,
             ChangeVisibility: self.change_visibility,
             CountMessages: self.count_messages,
             QueueMeasures: self.queue_measures,
+            CountNotifications: self.count_notifications,
             Purge: self.purge,
-            PeekMessages: self.peek_messages,
             StartMove: self.start_move,
             ListMoves: self.list_moves,
             CancelMove: self.cancel_move,
@@ -161,7 +165,7 @@ class PartitionedCalls:
             assert message.group is not None
             by_slot.setdefault(self.of_group(view, message.group).slot, []).append(place)
         slots = list(by_slot)
-        answers = await _all(
+        answers = await all_of(
             self._at(
                 view,
                 _slot_picker(slot),
@@ -300,6 +304,18 @@ class PartitionedCalls:
     async def delete(self, view: QueueView, command: Delete) -> list[HandleOutcome]:
         return await self._by_handle(view, Delete, command.handles, command.handles)
 
+    async def delete_once(self, view: QueueView, command: DeleteOnce) -> list[bool]:
+        return await self._by_handle(view, DeleteOnce, command.handles, command.handles)
+
+    async def release(self, view: QueueView, command: Release) -> None:
+        by_partition: dict[int, list[str]] = {}
+        for handle in command.handles:
+            by_partition.setdefault(partition_of(handle), []).append(handle)
+        await all_of(
+            self._at(view, _id_picker(partition), Release(view.target, handles))
+            for partition, handles in by_partition.items()
+        )
+
     async def change_visibility(self, view: QueueView, command: ChangeVisibility) -> list[HandleOutcome]:
         changes = command.changes
         return await self._by_handle(view, ChangeVisibility, [handle for handle, _ in changes], changes)
@@ -307,10 +323,10 @@ class PartitionedCalls:
     async def _by_handle(
         self,
         view: QueueView,
-        make: Callable[[Target, Sequence[_T]], PartitionCommand[list[HandleOutcome]]],
+        make: Callable[[Target, Sequence[_T]], PartitionCommand[list[_O]]],
         handles: Sequence[str],
         asked: Sequence[_T],
-    ) -> list[HandleOutcome]:
+    ) -> list[_O]:
         """Ask each partition about the handles that name it."""
         by_partition: dict[int, list[int]] = {}
         for place, handle in enumerate(handles):
@@ -318,7 +334,7 @@ class PartitionedCalls:
         if any(partition and view.part(partition) is None for partition in by_partition):
             view = await self._queues.refreshed(view)  # the partition may be newer than this view
         partitions = list(by_partition)
-        outcomes = await _all(
+        outcomes = await all_of(
             # Any partition can report what is wrong with a handle that names none of them.
             self._at(
                 view, _id_picker(partition), make(view.target, [asked[place] for place in by_partition[partition]])
@@ -347,12 +363,11 @@ class PartitionedCalls:
     async def queue_measures(self, view: QueueView, command: QueueMeasures) -> list[Measures]:
         return [one for part in await self._each(view, command) for one in part]
 
+    async def count_notifications(self, view: QueueView, command: CountNotifications) -> None:
+        await self._at(view, lambda now: now.open_parts[0], command)
+
     async def purge(self, view: QueueView, command: Purge) -> None:
         await self._each(view, command)
-
-    async def peek_messages(self, view: QueueView, command: PeekMessages) -> list[Peeked]:
-        found = await self._each(view, command)
-        return sorted((one for some in found for one in some), key=lambda one: one.sent_ms)[: command.max_messages]
 
     # --- move tasks -------------------------------------------------------------------------------------------
 
@@ -440,7 +455,7 @@ def _in_order(count: int, parts: Any) -> list[Any]:
     return answers
 
 
-async def _all(calls: Any) -> list[Any]:
+async def all_of(calls: Any) -> list[Any]:
     """Run calls concurrently and return their results.  The first error is raised when all have ended."""
     made: list[Coroutine[Any, Any, Any]] = list(calls)
     if len(made) == 1:

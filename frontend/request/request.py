@@ -13,6 +13,7 @@ from auth.principal import Principal
 from frontend.http.asgi import AsgiReceive, Scope, client_address
 from frontend.queues.view import QueueView
 from frontend.request.allowance import Allowance
+from metadata_service.topics import Topic
 from telemetry.calls import Calling
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Call(msgspec.Struct, eq=False):
     """Token of a sending call, if it has one."""
     handed: Handed | None = None
     """Trace context that a sending call gives its messages."""
+    topic: Topic | None = None
+    """Topic of the caller's own account that an action of SNS is about, once the caller is authorized."""
 
     def queue_url(self, account: str, name: str) -> str:
         return f"{self.base_url}/{account}/{name}"

@@ -152,6 +152,15 @@ class Throttle:
             return
         await self._check_stored_bytes(allowance, allowance.limits.stored_bytes, caller)
 
+    async def may_store(self, tenant: Tenant) -> bool:
+        """Return whether the tenant's quota of stored bytes has room."""
+        allowance = self.allowance(tenant)
+        if allowance is None or allowance.limits.stored_bytes is None:
+            return True
+        if time.monotonic() >= allowance.stored_due:
+            await self._weigh(allowance)
+        return allowance.stored_bytes < allowance.limits.stored_bytes
+
     async def _check_stored_bytes(self, allowance: Allowance, stored_max: int, caller: str) -> None:
         if time.monotonic() >= allowance.stored_due:
             await self._weigh(allowance)

@@ -1,7 +1,7 @@
 """Metering of a request, before its answer is sent (:mod:`billing`).
 
-The owner of the queue pays; for calls without a queue, the caller.  Unauthenticated requests are not metered,
-unless the policy of a queue allows them to all callers.
+The owner of the queue pays; for calls without a queue, such as those about topics, the caller.  Unauthenticated
+requests are not metered, unless the policy of a queue allows them to all callers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Usage:
         if view is None:
             if not request.account:
                 return
+            topic = None if request.call is None else request.call.topic
             name: tuple[object, ...] = (request.account, action)
+            if topic is not None:
+                name = (topic.topic_id, action, tuple(sorted(topic.tags.items())))
         else:
             fair = action in _GROUPED and not view.fifo and _has_group(action, request.members)
             name = (view.queue.queue_id, view.queue.version, action, fair)
@@ -80,9 +83,13 @@ class Usage:
 def _key(request: ClientRequest, name: tuple[object, ...]) -> UsageKey:
     view, action = request.view, request.action
     if view is None:
-        return UsageKey(request.account, "", 0, "", action)
+        kind: Kind = "topic" if action.startswith("sns:") else ""
+        topic = None if request.call is None else request.call.topic
+        if topic is None:
+            return UsageKey(request.account, "", 0, kind, action)
+        return UsageKey(request.account, topic.name, topic.topic_id, kind, action, tuple(sorted(topic.tags.items())))
     queue = view.queue
-    kind: Kind = "fifo" if view.fifo else "fair" if name[3] else "standard"
+    kind = "fifo" if view.fifo else "fair" if name[3] else "standard"
     return UsageKey(queue.account, queue.name, queue.queue_id, kind, action, tuple(sorted(queue.tags.items())))
 
 

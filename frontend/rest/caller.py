@@ -31,7 +31,7 @@ async def _audited_read() -> None: ...
 
 
 AUDITED_READ = Depends(_audited_read)
-"""Declares, among a route's dependencies, that it is audited although it only reads."""
+"""Declares, among a route's dependencies, that it is audited although it only reads, unless it shows nothing."""
 NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
 """Routes exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
 
@@ -47,6 +47,8 @@ class RestCaller:
         """Object of the request, for the audit log."""
         self.gone = False
         """True once the client has disconnected: nothing is sent any more."""
+        self.showed_nothing = False
+        """True once an audited read has found nothing to show."""
         self.made = ""
         """Id of a credential that the request created, for the audit log."""
 
@@ -177,7 +179,7 @@ class RestRoute(APIRoute):
                 if self.audited:
                     await audit.failed(caller.call, self.name, caller.target, problem.status, problem.code)
             else:
-                if self.audited and not only_reads:
+                if self.audited and not only_reads and not caller.showed_nothing:
                     await audit.done(caller.call, self.name, caller.target, caller.made)
             return response
 

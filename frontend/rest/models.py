@@ -115,10 +115,13 @@ class Peek(BaseModel):
         description="messages of the page; fewer than requested if they exceed about 4 MiB"
     )
 
+    next: str = Field(description="value of `after` for the messages behind these, also for those still to come")
 
-class Stored(Peek):
+
+class Stored(BaseModel):
     """A page of all messages that a queue stores."""
 
+    messages: list[MessagePeeked]
     next: str | None = Field(description="value of `after` for the next page; null: this is the last one")
 
 
@@ -263,6 +266,21 @@ class QueueMetricsShown(BaseModel):
     metrics: list[MetricShown] = Field(description="metrics of the queue; some exist for FIFO or fair queues only")
 
 
+class QueueMetricsPage(BaseModel):
+    queues: list[QueueMetricsShown] = Field(description="by name; a queue is here once it has been used")
+    next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")
+
+
+class TopicMetricsShown(BaseModel):
+    topic: str
+    account: str
+    time: float
+    counted_since: float = Field(
+        description="time of the latest reset of the counters: if it changes, they have restarted"
+    )
+    metrics: list[MetricShown]
+
+
 # --- alarms --------------------------------------------------------------------------------------------------
 
 AlarmComparison = Literal[
@@ -273,8 +291,9 @@ AlarmComparison = Literal[
 class AlarmGiven(Given):
     """Condition of an alarm, and the webhook to be called."""
 
-    queue: str
-    metric: str = Field(description="a queue metric; of a counter its rate per minute is used")
+    queue: str | None = Field(None, description="the queue; either this or a topic")
+    topic: str | None = Field(None, description="the topic")
+    metric: str = Field(description="a metric of the queue or topic; of a counter its rate per minute is used")
     comparison: AlarmComparison
     threshold: float = Field(allow_inf_nan=False)
     minutes: int = Field(
@@ -286,7 +305,8 @@ class AlarmGiven(Given):
 class AlarmShown(BaseModel):
     name: str
     account: str
-    queue: str
+    queue: str | None = Field(description="null: it is an alarm on a topic")
+    topic: str | None = Field(description="null: it is an alarm on a queue")
     metric: str
     comparison: str
     threshold: float

@@ -1,4 +1,4 @@
-"""``holdfast alarm``: alarms of a tenant on its queues."""
+"""``holdfast alarm``: alarms of a tenant on its queues and topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _SIGNS: Final = dict(_COMPARISONS.values())
 def _create(client: RestClient, parsed: Parsed) -> None:
     body = {
         "queue": parsed.queue,
-        "metric": parsed.metric,
+        "topic": parsed.topic,
+        "metric": parsed.metric
+        or ("NumberOfNotificationsFailed" if parsed.topic else "ApproximateNumberOfMessagesVisible"),
         "comparison": parsed.threshold[0],
         "threshold": parsed.threshold[1],
         "minutes": parsed.minutes,
@@ -40,15 +42,17 @@ def _create(client: RestClient, parsed: Parsed) -> None:
 def _list(client: RestClient, parsed: Parsed) -> None:
     from holdfast.commandline.text_tables import moment, table
 
-    found = client.call("GET", "alarms", query={"account": parsed.account, "queue": parsed.queue})
+    found = client.call(
+        "GET", "alarms", query={"account": parsed.account, "queue": parsed.queue, "topic": parsed.topic}
+    )
     rows = [
-        (one["name"], one["state"], moment(one["since"]), one["queue"], _condition(one), one["webhook_host"])
+        (one["name"], one["state"], moment(one["since"]), _watched(one), _condition(one), one["webhook_host"])
         for one in found["alarms"]
     ]
     print_result(
         parsed,
         found,
-        lambda: table(("ALARM", "STATE", "SINCE", "QUEUE", "RINGS", "WEBHOOK"), rows, nothing="There are no alarms."),
+        lambda: table(("ALARM", "STATE", "SINCE", "OF", "RINGS", "WEBHOOK"), rows, nothing="There are no alarms."),
     )
 
 
@@ -71,6 +75,10 @@ def _test(client: RestClient, parsed: Parsed) -> None:
     print_result(parsed, tested, lambda: str(tested["detail"]))
 
 
+def _watched(alarm: dict[str, Any]) -> str:
+    return f"topic {alarm['topic']}" if alarm["topic"] else str(alarm["queue"])
+
+
 def _condition(alarm: dict[str, Any]) -> str:
     return f"{alarm['metric']} {_SIGNS[alarm['comparison']]} {alarm['threshold']:.15g} for {alarm['minutes']} min"
 
@@ -82,6 +90,7 @@ def _facts(alarm: dict[str, Any]) -> str:
         {
             "alarm": alarm["name"],
             "queue": alarm["queue"],
+            "topic": alarm["topic"],
             "rings": _condition(alarm),
             "webhook": alarm["webhook_host"],
             "state": alarm["state"],
@@ -105,13 +114,15 @@ class _Threshold(argparse.Action):
 
 def add_alarm_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    create = group.add("create", _create, "create an alarm on a queue, replacing one of the same name", "name")
-    create.add_argument("--queue", metavar="NAME", required=True, help="the queue")
+    create = group.add("create", _create, "create an alarm on a queue or topic, replacing one of the same name", "name")
+    watched = create.add_mutually_exclusive_group(required=True)
+    watched.add_argument("--queue", metavar="NAME", help="the queue")
+    watched.add_argument("--topic", metavar="NAME", help="the topic")
     create.add_argument(
         "--metric",
         metavar="METRIC",
-        default="ApproximateNumberOfMessagesVisible",
-        help="a name in `holdfast queue metrics`; default: ApproximateNumberOfMessagesVisible",
+        help="a name in the metrics of queues or topics (docs/queue-metrics.md); default: "
+        "ApproximateNumberOfMessagesVisible, and of topics NumberOfNotificationsFailed",
     )
     threshold = create.add_mutually_exclusive_group(required=True)
     for name, (_, sign) in _COMPARISONS.items():
@@ -127,6 +138,7 @@ def add_alarm_commands(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--webhook", metavar="URL", required=True, help="URL to POST each change of state to")
     listing = group.add("list", _list, "list alarms with their states")
     listing.add_argument("--queue", metavar="NAME", help="only alarms on this queue")
+    listing.add_argument("--topic", metavar="NAME", help="only alarms on this topic")
     show = group.add("show", _show, "show an alarm, and the delivery to its webhook", "name")
     delete = group.add("delete", _delete, "delete an alarm", "name")
     test = group.add("test", _test, "call the webhook once, as if the alarm fired", "name")

@@ -208,7 +208,7 @@ def _show_keys(settings: Settings) -> int:
             await stores.close()
         url = next(iter(running_endpoints(settings.data)), endpoint(settings, settings.port))
         for key in found:
-            print("\n".join(shell_lines(key, url, settings.region)))
+            print("\n".join(shell_lines(key, url, settings.region, sns=settings.sns)))
         if not found:
             print(f"holdfast: account {settings.account} has no access key", file=sys.stderr)
         return 0 if found else 1

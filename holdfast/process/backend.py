@@ -201,7 +201,7 @@ async def run_backend(
             streams=StoreStreamResolver(store.streams),
         )
         stack.push_async_callback(node.close)
-        storage = meter_storage(settings, node, store.queues, store.streams)
+        storage = meter_storage(settings, node, store.queues, store.streams, store.topics)
         if storage is not None:
             stack.push_async_callback(storage.close)
         role = await BackendRole.start(

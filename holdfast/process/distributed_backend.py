@@ -110,7 +110,7 @@ async def _backend(
                 if not left or not isinstance(error, ConditionFailed):
                     raise CannotStart(f"the journal of {name} in Cassandra cannot be opened: {error}") from error
                 await recovered_by_others(entries, name)
-        storage = meter_storage(settings, node, metadata.queues, metadata.streams)
+        storage = meter_storage(settings, node, metadata.queues, metadata.streams, metadata.topics)
         if storage is not None:
             closing.later(storage)
             closing.later(start_uploader(settings))

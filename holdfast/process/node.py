@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from backend.api import SHARDS, BackendError, Peer
@@ -19,7 +20,8 @@ from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.errors import CannotStart
 from holdfast.settings import Settings
 from metadata_service.sqlite.store import SQLiteStore
-from metadata_service.store import ConditionFailed, EntryStore, QueueStore, StreamStore
+from metadata_service.store import ConditionFailed, EntryStore, QueueStore, StreamStore, TopicNotFound, TopicStore
+from metadata_service.topics import topic_name_of
 
 TRIES: Final = 8
 """Number of attempts to start a node while others start."""
@@ -89,13 +91,20 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def meter_storage(settings: Settings, node: Node, queues: QueueStore, streams: StreamStore) -> StorageMeter | None:
+def meter_storage(
+    settings: Settings, node: Node, queues: QueueStore, streams: StreamStore, topics: TopicStore
+) -> StorageMeter | None:
     """Start metering the node's storage, if the settings enable it.  Raises :class:`CannotStart`."""
     if settings.usage == "off":
         return None
 
     async def tags(queue_id: int) -> Mapping[str, str] | None:
-        found = await queues.get_queue_by_id(queue_id) or await streams.get_stream_by_id(queue_id)
+        queue = await queues.get_queue_by_id(queue_id)
+        topic = None if queue is None else topic_name_of(queue.name)
+        if queue is not None and topic is not None:
+            with suppress(TopicNotFound):
+                return (await topics.get_topic(queue.account, topic)).tags
+        found = queue or await streams.get_stream_by_id(queue_id)
         return None if found is None else found.tags
 
     try:

@@ -219,7 +219,7 @@ def greet(settings: Settings, sockets: list[socket.socket], prepared: Prepared) 
     """Report the start: in the log, and to the person at the terminal."""
     url = endpoint(settings, sockets[0].getsockname()[1])
     log.info("started %s", logs.facts(version=__version__, url=url, data=settings.data, pid=os.getpid()))
-    lines = shell_lines(prepared.root, url, settings.region)
+    lines = shell_lines(prepared.root, url, settings.region, sns=settings.sns)
     new = prepared.new and settings.root_access_key_id is None  # a given key is known, and output may go to a log
     logs.say(_greeting(settings, url, lines, prepared.root.access_key_id, new and not logs.is_json()))
 

@@ -9,7 +9,7 @@ from backend import instruments as backend_instruments
 from frontend.kafka.metering import instruments as kafka_instruments
 from frontend.request import instruments as frontend_instruments
 from frontend.services import Services
-from frontend.sns.topics import deliveries
+from frontend.sns.topics import notifications
 from frontend.usage_stream import PUBLISHED
 from holdfast.runtime.usage_upload import register_outbox_metrics, register_usage_metrics
 from holdfast.settings import Settings
@@ -24,7 +24,7 @@ def register_frontend_metrics(
     frontend_instruments.register(registry)
     kafka_instruments.register(registry, kafka_connections)
     if services.topics is not None:
-        deliveries.register(registry)
+        notifications.register(registry)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
     if services.pusher is not None:
         services.pusher.register_metrics(registry)

@@ -126,13 +126,15 @@ def is_good(key: AccessKey) -> bool:
     return key.active and (key.expires_s is None or key.expires_s > time.time())
 
 
-def shell_lines(key: AccessKey, endpoint: str, region: str) -> list[str]:
-    """Three shell lines that make the AWS CLI and the SDKs use this service.
+def shell_lines(key: AccessKey, endpoint: str, region: str, *, sns: bool = False) -> list[str]:
+    """Three shell lines that make the AWS CLI and the SDKs use this service.  ``sns``: also for topics.
 
     Version 1 of the AWS CLI ignores the variable for SQS (in regions that it knows), but not its own option: hence the
     function.  A shell with these keys cannot use other services of AWS anyway.
     """
     variables = f"AWS_ENDPOINT_URL_SQS={endpoint} AWS_DEFAULT_REGION={region} AWS_REGION={region}"
+    if sns:
+        variables += f" AWS_ENDPOINT_URL_SNS={endpoint}"
     return [
         f"export AWS_ACCESS_KEY_ID={key.access_key_id}",
         f"export AWS_SECRET_ACCESS_KEY={shlex.quote(key.secret)}",

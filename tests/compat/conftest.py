@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.servers.server import REPOSITORY, Server
+from tests.holdfast.pairs import make_pair
+from tests.servers.server import REGION, REPOSITORY, Server
 
 CLIENTS = REPOSITORY / ".cache" / "clients"
 WALK_SECONDS = 100
@@ -21,6 +22,25 @@ NODE = Path(__file__).parent / "clients" / "node"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Server that the tests share; each creates its own queues."""
     with Server(tmp_path_factory.mktemp("holdfast")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def topic_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Server with topics that the tests share; each creates its own."""
+    with Server(tmp_path_factory.mktemp("topics"), {"SNS": "true"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def secure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Server with TLS, because the validators fetch certificates by HTTPS only; also for the name of AWS's host."""
+    folder = tmp_path_factory.mktemp("secure")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    make_pair(names=[f"sns.{REGION}.amazonaws.com"]).write(cert, key)
+    server = Server(folder, {"SNS": "true"})
+    server.secure(cert, key)
+    with server:
         yield server
 
 

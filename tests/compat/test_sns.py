@@ -26,10 +26,9 @@ from tests.servers.waiting import wait_until
 SIGNED = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("topics"), {"SNS": "true"}) as running:
-        yield running
+@pytest.fixture
+def server(topic_server: Server) -> Server:
+    return topic_server
 
 
 def sns_client(server: Server) -> Any:

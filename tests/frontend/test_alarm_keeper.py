@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from backend.api import Measures, QueueMeasures, Unavailable
+from backend.api import Measures, NotificationCounts, QueueMeasures, Unavailable
 from frontend import alarm_keeper as module
 from frontend.alarm_keeper import Keeper, _Office
 from frontend.alarms.alarms import AlarmDefinition, Alarms
@@ -20,6 +20,7 @@ from frontend.alarms.webhooks import Webhooks
 from metadata_service.alarms import AlarmStatus, Notification
 from metadata_service.clusters.election import Election
 from metadata_service.store import StoreUnavailable
+from metadata_service.topics import NewTopic
 from tests.frontend.hooks import Hook
 from tests.frontend.service import KEY, FrontendService, running
 from tests.servers.waiting import until
@@ -142,6 +143,34 @@ async def test_counted_traffic_is_charged_by_its_rate(world: _World) -> None:
     sent, since = 5, 2
     await world.minute(keeper)
     assert ((await world.status()).state, (await world.status()).value) == ("OK", 5), "it was counted anew"
+
+
+async def test_an_alarm_watches_a_topic_by_its_hidden_queue(world: _World) -> None:
+    failed = 0
+    backend = world.service.backend
+    created = NewTopic(account=KEY.account, name="t", attributes={}, tags={}, now_ms=1, queue_attributes={})
+    topic = await world.service.store.topics.create_topic(created)
+
+    async def counting(command: QueueMeasures) -> list[Measures]:
+        assert command.target.queue_id == topic.topic_id
+        return [Measures(1, "~t", since_ms=1, notifications=NotificationCounts(failed=failed))]
+
+    backend.replaced[QueueMeasures] = counting
+    await world.make(metric="NumberOfNotificationsFailed", threshold=0, queue="~t")
+    keeper = world.keeper()
+    await world.minute(keeper)
+    failed = 3
+    await world.minute(keeper)
+    status = await world.until(lambda status: status.delivered_s)
+    assert (status.state, status.value) == ("ALARM", 3)
+    (call,) = world.hook.calls
+    assert call.json["reason"].startswith("NumberOfNotificationsFailed of topic t is 3, and has been > 0")
+    assert (call.json["alarm"]["topic"], "queue" in call.json["alarm"]) == ("t", False)
+    await world.service.store.topics.delete_topic(topic.topic_id)
+    world.service.app.services.metadata.invalidate(KEY.account, "~t")
+    for _ in range(4):
+        await world.minute(keeper)
+    assert (await world.status()).state == "INSUFFICIENT_DATA"
 
 
 async def test_a_failed_webhook_is_called_again_with_the_same_id(world: _World) -> None:

@@ -10,6 +10,7 @@ import pytest
 from backend.api import AccountMeasures, Measures
 from frontend import queue_metrics
 from frontend.queue_metrics import METRICS, TRUNCATED, QueueMetrics
+from frontend.topic_metrics import TOPIC_METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,18 @@ def test_the_dashboard_for_tenants_shows_what_the_page_has() -> None:
     assert shown == {metric.family for metric in METRICS} | {TRUNCATED}
     for target in (target for panel in json.loads(text)["panels"] for target in panel["targets"]):
         for name in re.findall(r"holdfast_queue_\w+_total", target["expr"]):
+            assert f"rate({name}{{" in target["expr"], "partitions count by themselves"
+
+
+def test_metrics_of_topics_are_named_and_shown_as_those_of_queues_are() -> None:
+    assert len({metric.name for metric in TOPIC_METRICS}) == len({metric.family for metric in TOPIC_METRICS})
+    for metric in TOPIC_METRICS:
+        assert metric.family.startswith("holdfast_topic_")
+        assert metric.family.endswith("_total") == metric.counts
+    text = (ROOT / "helm/holdfast/files/customers/holdfast-topics.json").read_text()
+    assert set(re.findall(r"holdfast_topic_\w+", text)) == {metric.family for metric in TOPIC_METRICS}
+    for target in (target for panel in json.loads(text)["panels"] for target in panel["targets"]):
+        for name in re.findall(r"holdfast_topic_\w+_total", target["expr"]):
             assert f"rate({name}{{" in target["expr"], "partitions count by themselves"
 
 

@@ -25,7 +25,7 @@ from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.model import ACTIONS
 from metadata_service import arn
-from tests.fuzz import filter_targets, kafka_door, kafka_targets, rest_targets
+from tests.fuzz import filter_targets, kafka_door, kafka_targets, rest_targets, sns_door, sns_targets
 from tests.fuzz import large as large_inputs
 from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES
 from tests.fuzz.grammar import Draws
@@ -56,6 +56,8 @@ class FuzzTarget:
     """Function that returns the length of an input in bytes, the base of its cost."""
     allowance_bytes: int = MEMORY_ALLOWANCE_BYTES
     """Memory that any input may use."""
+    short_inputs: int = 5_000
+    """Number of inputs in the short run of the tests."""
 
 
 def _promise(holds: bool, what: str) -> None:
@@ -378,5 +380,16 @@ PARSERS: tuple[FuzzTarget, ...] = (
         rest_targets.large_records,
         rest_targets.records_size,
     ),
+    FuzzTarget("sns-forms", sns_targets.make_form, sns_targets.feed_form, sns_targets.large_form),
+    FuzzTarget(
+        "sns-publications",
+        sns_targets.make_publication,
+        sns_targets.feed_publication,
+        sns_targets.large_publication,
+    ),
+    FuzzTarget(
+        "sns-attributes", sns_targets.make_attributes, sns_targets.feed_attributes, sns_targets.large_attributes
+    ),
+    FuzzTarget("sns-callers", sns_door.make_calls, sns_door.feed_calls, sns_door.large_calls, short_inputs=1_000),
     FuzzTarget("rest-positions", rest_targets.make_position, rest_targets.feed_position, rest_targets.large_position),
 )

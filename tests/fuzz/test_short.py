@@ -26,7 +26,6 @@ SHORT = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 DOOR_INPUTS = 2_000
-PARSER_INPUTS = 5_000
 LARGE_INPUTS = 60
 
 
@@ -43,7 +42,7 @@ def test_parser_with_hypothesis(target: FuzzTarget) -> None:
 @pytest.mark.parametrize("target", PARSERS, ids=lambda target: target.name)
 def test_parser_with_many(target: FuzzTarget) -> None:
     draws = Draws(Random(20261121))
-    for number in range(PARSER_INPUTS):
+    for number in range(target.short_inputs):
         given_input = target.make(draws)
         with context(number, given_input):
             target.feed(given_input)

@@ -2,6 +2,7 @@
 
 import os
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -13,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 PEM = serialization.Encoding.PEM
-LOOPBACK = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+_ADDRESS = x509.IPAddress(ip_address("127.0.0.1"))
+LOOPBACK = x509.SubjectAlternativeName([_ADDRESS])
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,12 @@ class Pair:
         return context
 
 
-def make_pair(days: int = 2, password: bytes = b"") -> Pair:
+def make_pair(days: int = 2, password: bytes = b"", names: Sequence[str] = ()) -> Pair:
+    """Make a self-signed certificate.  ``names``: hosts that it is for, besides 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = _certificate("localhost", "localhost", key, days).add_extension(LOOPBACK, critical=False)
+    cert = _certificate("localhost", "localhost", key, days)
+    hosts = x509.SubjectAlternativeName([_ADDRESS, *map(x509.DNSName, names)])
+    cert = cert.add_extension(hosts, critical=False)
     encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
     return Pair(
         cert.sign(key, hashes.SHA256()).public_bytes(PEM),

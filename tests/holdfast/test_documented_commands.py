@@ -13,6 +13,7 @@ PAGES = (
     *(
         "docs/backup.md",
         "docs/billing.md",
+        "docs/console.md",
         "docs/moving.md",
         "docs/queue-metrics.md",
         "docs/streams.md",

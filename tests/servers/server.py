@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,12 @@ class Server(ServerContext):
             self.settings.setdefault("HOLDFAST_ROOT_ACCESS_KEY_ID", ACCESS_KEY_ID)
             self.settings.setdefault("HOLDFAST_ROOT_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY)
         self.process: subprocess.Popen[bytes] | None = None
+        self._trust: ssl.SSLContext | None = None
+
+    def secure(self, cert: Path, key: Path) -> None:
+        """Serve with TLS from the next start on."""
+        self._trust = ssl.create_default_context(cafile=cert)
+        self.settings |= {"HOLDFAST_TLS_CERT": str(cert), "HOLDFAST_TLS_KEY": str(key)}
 
     # --- the process --------------------------------------------------------------------------------
 
@@ -128,7 +135,7 @@ class Server(ServerContext):
         process = self.running()
         if process.poll() is not None:
             raise RuntimeError(f"holdfast serve ended with {process.returncode}:\n{self.log_tail()}")
-        return is_ready(self.port)
+        return is_ready(self.port, self._trust)
 
     def running(self) -> subprocess.Popen[bytes]:
         """Process that was started last and not stopped."""
@@ -170,7 +177,7 @@ class Server(ServerContext):
     @property
     def endpoint(self) -> str:
         """URL for clients."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self._trust is None else 'https'}://127.0.0.1:{self.port}"
 
     @property
     def ports(self) -> list[int]:
@@ -181,6 +188,7 @@ class Server(ServerContext):
         """Return an environment with which any AWS client finds only this server and its keys."""
         return {
             **clean_environment(),
+            "AWS_ENDPOINT_URL_SNS": self.endpoint,
             "AWS_ENDPOINT_URL_SQS": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret_access_key,

@@ -4,6 +4,7 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -51,9 +52,14 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def is_ready(port: int) -> bool:
-    """Return whether a Holdfast's ``/health/ready`` answers 200 on this loopback port now."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+def is_ready(port: int, trust: ssl.SSLContext | None = None) -> bool:
+    """Return whether a Holdfast's ``/health/ready`` answers 200 on this loopback port now.  ``trust``: by TLS."""
+    connection = (
+        http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        if trust is None
+        else http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=trust)
+    )
+    with closing(connection):
         try:
             connection.request("GET", "/health/ready")
             return connection.getresponse().status == http.client.OK

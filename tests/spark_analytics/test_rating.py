@@ -19,7 +19,7 @@ from billing.lake.months import Month
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, days_of
 from billing.metering.usage import BYTES_IN, BYTES_OUT, CHUNKS
 from billing.pricing.invoices import Invoices
-from billing.pricing.plans import Customers, NoPrice, PriceBook
+from billing.pricing.plans import Customers, NoPrice, PriceBook, is_counted
 from billing.pricing.rated import Rated
 from spark_analytics import rating
 from spark_analytics.__main__ import main
@@ -49,6 +49,9 @@ KINDS = {
     "fair": "requests_fair",
     "fifo": "requests_fifo",
     "stream": "requests_stream",
+    "topic": "requests_topic",
+    "delivery_sqs": "deliveries_sqs",
+    "delivery_http": "deliveries_http",
     "": "requests_standard",
 }
 AFTER = "20300101T000000"
@@ -120,8 +123,7 @@ def used_in(text: str, month: str, **given: Any) -> Hour:
 
 def line_of(text: str) -> dict[str, Any]:
     meter, tier, queue, units, cost, *more = text.split()
-    if meter in KINDS:
-        meter = f"requests_{meter}"
+    meter = KINDS.get(meter, meter)
     line = {"meter": meter, "tier": int(tier), "queue": queue.replace("-", ""), "units": int(units)}
     line["amount"] = Decimal(cost)
     for name, value in (word.split("=") for word in more):
@@ -191,7 +193,7 @@ def by_units(
                     continue
                 left = Fraction(units)
                 for number, tier in enumerate(version.tiers(meter), 1):  # type: ignore[arg-type]
-                    scale = Fraction(1) if meter.startswith("requests") else unit
+                    scale = Fraction(1) if is_counted(meter) else unit
                     until = None if tier.ends is None else Fraction(tier.ends) * scale
                     if until is not None and place >= until:
                         continue

@@ -44,6 +44,7 @@ from backend.serving.memory_limit import Memory
 from backend.serving.partition import Entry, OpenPartition, size_of_transfer
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peers import Peers
+from backend.serving.publications.expiry import ExpiredDeliveries
 from backend.serving.shards import Shards
 from backend.serving.wakeups import Wakeups
 from backend.serving.writer import PartitionWriter
@@ -127,6 +128,7 @@ class _Deliveries:
         self._lane_of: dict[int, LaneKey] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Lock()
+        self._expired = ExpiredDeliveries(source)
 
     @property
     def _ended(self) -> bool:
@@ -147,6 +149,7 @@ class _Deliveries:
         finally:
             for task in self._tasks:
                 task.cancel()
+            self._expired.note(last=True)
             self._fanout.ended(self._source)
 
     async def _wait_for_predecessors(self) -> None:
@@ -222,6 +225,7 @@ class _Deliveries:
 
     async def _try(self, destination: int) -> bool:
         """Deliver a batch; return whether that worked."""
+        self._expired.note()
         out = self._fold.outgoing.get(destination)
         if out is None:
             return True  # its publications were removed, and then its partition was forgotten

@@ -1,4 +1,7 @@
-"""Routes of alarms on queues, for callers that manage the queue."""
+"""Routes of alarms on queues and topics, for callers that manage the queue or topic.
+
+An alarm on a topic is stored as one on the topic's hidden queue.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from fastapi import APIRouter, Path, Query, Response
 from auth.principal import Scope
 from frontend.alarms.alarms import AlarmDefinition, Alarms
 from frontend.alarms.webhooks import WebhookFailed
-from frontend.queue_metrics import BY_NAME
-from frontend.request.access import in_prefixes
+from frontend.request.access import check_name, in_prefixes
 from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import AlarmGiven, AlarmList, AlarmMade, AlarmShown, AlarmTested
 from frontend.rest.problems import Problem, invalid, not_found
+from frontend.topic_metrics import metrics_of
 from metadata_service.alarms import WatchedAlarm
+from metadata_service.topics import hidden_queue_name, is_hidden, topic_name_of
 
 ALARMS_MAX = 500
 """Maximum number of alarms of an account."""
@@ -42,7 +46,7 @@ def create_router(context: Context) -> APIRouter:
         found = await alarms().store.get_alarm(owner, name)
         if found is None:
             raise not_found(f"alarm {name[:80]!r}")
-        caller.require_queue(scope, owner, found.alarm.queue)
+        require_watched(caller, scope, owner, found.alarm.queue)
         caller.target = f"alarm {name} of {owner}"
         return found
 
@@ -56,23 +60,26 @@ def create_router(context: Context) -> APIRouter:
         """
         owner = caller.account(account)
         kept = alarms()
-        caller.require_queue("manage", owner, given.queue)
+        queue = _watched_by(given)
+        require_watched(caller, "manage", owner, queue)
         caller.target = f"alarm {name[:80]} of {owner}"
         if not _NAME.match(name):
             raise invalid("The name of an alarm is 1 to 80 letters, digits, - and _.")
-        if given.metric not in BY_NAME:
-            raise invalid(f"There is no metric {given.metric[:100]!r}; there are {', '.join(BY_NAME)}.")
-        await context.queues.find(owner, given.queue)
+        known_metrics = metrics_of(queue)
+        if given.metric not in known_metrics:
+            raise invalid(f"There is no metric {given.metric[:100]!r}; there are {', '.join(known_metrics)}.")
+        if given.topic is None:
+            await context.queues.find(owner, queue)
+        elif await context.queues.of_topic(owner, given.topic) is None:
+            raise not_found(f"topic {given.topic[:256]!r}")
         known = await kept.store.list_alarms(owner)
         before = next((one for one in known if one.alarm.name == name), None)
         if before is not None:
-            caller.require_queue("manage", owner, before.alarm.queue)
+            require_watched(caller, "manage", owner, before.alarm.queue)
             caller.target = f"alarm {name} of {owner}"
         elif len(known) >= ALARMS_MAX:
             raise Problem(409, "TooManyAlarms", f"The account {owner} has {ALARMS_MAX} alarms; delete some.")
-        asked = AlarmDefinition(
-            given.queue, given.metric, given.comparison, given.threshold, given.minutes, given.webhook
-        )
+        asked = AlarmDefinition(queue, given.metric, given.comparison, given.threshold, given.minutes, given.webhook)
         try:
             alarm, secret = await kept.create(owner, name, asked)
         except ValueError as error:
@@ -85,13 +92,18 @@ def create_router(context: Context) -> APIRouter:
         caller: CurrentCaller,
         account: Account = None,
         queue: Annotated[str | None, Query(description="only alarms on this queue")] = None,
+        topic: Annotated[str | None, Query(description="only alarms on this topic")] = None,
     ) -> AlarmList:
-        """List the alarms of an account, by name, on queues that the key may be used for."""
+        """List the alarms of an account, by name, on queues and topics that the key may be used for."""
         owner = caller.account(account)
         caller.require_scope("monitor")
-        found = [one for one in await alarms().store.list_alarms(owner) if queue is None or one.alarm.queue == queue]
-        allowed = set(in_prefixes(caller.principal, {one.alarm.queue for one in found}))
-        return AlarmList(alarms=[_shown(one) for one in found if one.alarm.queue in allowed])
+        found = await alarms().store.list_alarms(owner)
+        if queue is not None:
+            found = [one for one in found if one.alarm.queue == queue]
+        if topic is not None:
+            found = [one for one in found if one.alarm.queue == hidden_queue_name(topic)]
+        allowed = set(in_prefixes(caller.principal, {_name(one) for one in found}))
+        return AlarmList(alarms=[_shown(one) for one in found if _name(one) in allowed])
 
     @router.get("/alarms/{name}", name="alarm.show")
     async def show(caller: CurrentCaller, name: Name, account: Account = None) -> AlarmShown:
@@ -120,12 +132,37 @@ def create_router(context: Context) -> APIRouter:
     return router
 
 
+def _watched_by(given: AlarmGiven) -> str:
+    """Name of the queue that is to be watched, also of a topic's.  Raises :class:`Problem`."""
+    if given.queue is not None and given.topic is None:
+        return given.queue
+    if given.topic is not None and given.queue is None:
+        return hidden_queue_name(given.topic)
+    raise invalid("An alarm is on a queue or on a topic: give one of the two.")
+
+
+def require_watched(caller: RestCaller, scope: Scope, account: str, queue: str) -> None:
+    """Require that the caller's key may be used for what an alarm watches."""
+    topic = topic_name_of(queue)
+    if topic is None:
+        caller.require_queue(scope, account, queue)
+        return
+    caller.require_scope(scope)
+    check_name(caller.principal, topic, "topics")
+
+
+def _name(watched: WatchedAlarm) -> str:
+    """Name of the queue or topic."""
+    return topic_name_of(watched.alarm.queue) or watched.alarm.queue
+
+
 def _shown(watched: WatchedAlarm) -> AlarmShown:
     alarm, status = watched.alarm, watched.status
     return AlarmShown(
         name=alarm.name,
         account=alarm.account,
-        queue=alarm.queue,
+        queue=None if is_hidden(alarm.queue) else alarm.queue,
+        topic=topic_name_of(alarm.queue),
         metric=alarm.metric,
         comparison=alarm.comparison,
         threshold=alarm.threshold,

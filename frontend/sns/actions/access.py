@@ -54,6 +54,7 @@ class TopicAccess:
             raise topic_does_not_exist()
         if view.policy is not None and view.policy.denies:
             self._check_own(call, action, view, view.policy, facts)
+        call.topic = view.topic
         return view
 
     def check_credential(self, principal: Principal, action: str, name: str | None = None) -> None:

@@ -12,6 +12,7 @@ from frontend.request.request import Call, Members
 from frontend.sns.actions.access import TopicAccess
 from frontend.sns.messages.signing import SigningKeys
 from frontend.sns.topics.deliveries import DeliveryPlanner, PublicationSender
+from frontend.sns.topics.notifications import NotificationCounter
 from frontend.sns.topics.view import Topics
 from metadata_service.nodes.cached_topics import TopicClient
 
@@ -19,7 +20,7 @@ from metadata_service.nodes.cached_topics import TopicClient
 class SnsContext:
     """The services, and objects derived from them."""
 
-    __slots__ = ("access", "base", "planner", "sender", "services", "signing", "topics")
+    __slots__ = ("access", "base", "notifications", "planner", "sender", "services", "signing", "topics")
 
     def __init__(self, base: Context, client: TopicClient, sender: PublicationSender) -> None:
         self.base = base
@@ -27,7 +28,8 @@ class SnsContext:
         self.services = base.services
         self.topics = Topics(base.services, client)
         self.access = TopicAccess(base.services, self.topics)
-        self.planner = DeliveryPlanner(base.services, base.queues)
+        self.planner = DeliveryPlanner(base.services, base.queues, base.throttle)
+        self.notifications = NotificationCounter(base.services, base.queues)
         self.signing = SigningKeys(base.services.credentials.store, clock=base.services.clock)
         self.sender = sender
 

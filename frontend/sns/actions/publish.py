@@ -29,6 +29,7 @@ from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import is_batch_id
+from metadata_service.topics import subscription_id_of
 
 _random_id = RandomIds()
 
@@ -36,11 +37,11 @@ _random_id = RandomIds()
 async def publish(context: SnsContext, call: Call, members: Members) -> Members:
     view = await _topic(context, call, _target(members))
     message = publication.read_publication(members, view.rules)
-    publication.check_size(message.size)
+    publication.check_size(message.size, view.rules.size_max)
     call.retry = await context.sender.retry_of(call, view, members)
     audience = await context.topics.audience(view)
     prepared = await _prepared(context, call, view, audience, message, 0)
-    (outcome,) = await context.sender.publish(call, view, [prepared])
+    (outcome,) = await _store(context, call, view, [prepared])
     if isinstance(outcome, Exception):
         raise outcome
     return _answer(outcome)
@@ -53,6 +54,8 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
     view = await _topic(context, call, text)
     entries: list[Members] = members.get("PublishBatchRequestEntries") or []
     _check_entries(entries)
+    if sum(len(entry.get("Message") or "") for entry in entries) > limits.MESSAGE_BYTES_MAX:
+        raise SqsError(BATCH_REQUEST_TOO_LONG)
     for entry in entries:
         publication.check_ordered(entry, view.rules)
     failed: list[Members] = []
@@ -64,13 +67,16 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
             failed.append(_failure(entry["Id"], error))
     if sum(message.size for message in messages.values()) > limits.MESSAGE_BYTES_MAX:
         raise SqsError(BATCH_REQUEST_TOO_LONG)
+    for entry_id in [entry_id for entry_id, one in messages.items() if one.size > view.rules.size_max]:
+        del messages[entry_id]
+        failed.append(_failure(entry_id, invalid_parameter("Message too long")))
     call.retry = await context.sender.retry_of(call, view, members)
     audience = await context.topics.audience(view)
     prepared = [
         await _prepared(context, call, view, audience, message, place)
         for place, message in enumerate(messages.values())
     ]
-    outcomes = await context.sender.publish(call, view, prepared) if prepared else ()
+    outcomes = await _store(context, call, view, prepared) if prepared else ()
     successful: list[Members] = []
     for entry_id, outcome in zip(messages, outcomes, strict=True):
         if isinstance(outcome, Exception):
@@ -78,6 +84,19 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
         else:
             successful.append({"Id": entry_id, **_answer(outcome)})
     return {"Successful": successful, "Failed": failed}
+
+
+async def _store(
+    context: SnsContext, call: Call, view: TopicView, publications: Sequence[PreparedPublication]
+) -> Sequence[PublicationOutcome | Exception]:
+    """Store publications, and count those that were not stored before.  Raises if none was stored."""
+    for one in publications:
+        context.notifications.reserve(view.topic, one)
+    outcomes = await context.sender.publish(call, view, publications)
+    for one, outcome in zip(publications, outcomes, strict=True):
+        if not isinstance(outcome, Exception) and not outcome.repeated:
+            context.notifications.stored(view.topic, one)
+    return outcomes
 
 
 def _target(members: Members) -> str:
@@ -125,7 +144,7 @@ async def _prepared(
     place: int,
 ) -> PreparedPublication:
     """``place``: that of the publication among those of the call that are stored."""
-    deliveries = await context.planner.plan(view, audience, message)
+    deliveries, outcomes = await context.planner.plan(view, audience, message)
     deduplication = ""
     if view.fifo:
         deduplication = message.deduplication or sha256(message.message.encode()).hexdigest()
@@ -141,11 +160,28 @@ async def _prepared(
         sender=call.principal.principal_id,
         deduplication_id=deduplication or None,
     )
+    if message.variants and any(subscription_id_of(one.queue.queue.name) is not None for one in deliveries):
+        content.variants = tuple((protocol, variant, b"") for protocol, variant in message.variants)
     if not view.fifo and _wants_envelope(deliveries):
-        signer = await context.signing.signer()
-        content.certificate = signer.certificate
-        content.signature = await signer.sign(rendering.signed_notification(content), view.signature_version)
-    return PreparedPublication(content, deliveries, message.group, deduplication, message.size)
+        await _sign(context, content)
+    return PreparedPublication(content, deliveries, message.group, deduplication, message.size, outcomes)
+
+
+async def _sign(context: SnsContext, content: PublicationContent) -> None:
+    """Sign the notification, and those of other messages for some protocols."""
+    signer = await context.signing.signer()
+    content.certificate = signer.certificate
+
+    async def signature(one: PublicationContent) -> bytes:
+        return await signer.sign(rendering.signed_notification(one), content.signature_version)
+
+    content.signature = await signature(content)
+    content.variants = tuple(
+        [
+            (protocol, message, await signature(content.for_protocol(protocol)))
+            for protocol, message, _ in content.variants
+        ]
+    )
 
 
 def _message_id(call: Call, place: int) -> str:

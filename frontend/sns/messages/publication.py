@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 
 from frontend.query.reading import Members
 from frontend.sns.protocol import limits
@@ -15,12 +14,12 @@ from frontend.sns.protocol.errors import invalid_message_attribute, invalid_para
 from frontend.sqs.protocol import limits as sqs_limits
 from frontend.sqs.protocol.md5 import Attribute
 from frontend.sqs.protocol.validation import has_invalid_characters
+from metadata_service.topics import PUSHED_PROTOCOLS
 from telemetry.texts import shown
 
 PUBLICATION_FORMAT = 1
 PROTOCOL = "sqs"
 """Protocol of the endpoints that messages are delivered to: the key of a message for them, with a structure."""
-_DEFAULT = "default"
 
 _ID = re.compile(r"[!-~]{1,128}\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -52,6 +51,15 @@ class PublicationContent(msgspec.Struct, array_like=True):
     """Principal that published it."""
     deduplication_id: str | None = None
     trace_header: str | None = None
+    variants: tuple[tuple[str, str, bytes], ...] = ()
+    """Other messages for some protocols: protocol, message, and the signature of its notification."""
+
+    def for_protocol(self, protocol: str) -> PublicationContent:
+        """The publication as endpoints of a protocol get it."""
+        for name, message, signature in self.variants:
+            if name == protocol:
+                return msgspec.structs.replace(self, message=message, signature=signature)
+        return self
 
 
 encode_publication = msgspec.msgpack.Encoder().encode
@@ -68,6 +76,8 @@ class PublishedMessage(NamedTuple):
     deduplication: str | None
     size: int
     """Bytes that count towards the limits: the message as it was given, and its attributes."""
+    variants: tuple[tuple[str, str], ...] = ()
+    """Other messages for protocols of HTTP: protocol and message."""
 
 
 class TopicRules(NamedTuple):
@@ -75,6 +85,8 @@ class TopicRules(NamedTuple):
 
     fifo: bool
     content_based: bool
+    size_max: int = limits.MESSAGE_BYTES_MAX
+    """Bytes of a publication with its attributes."""
 
 
 def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
@@ -82,7 +94,8 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
     given: str | None = members.get("Message")
     if not given:
         raise invalid_parameter("Empty message")
-    message = _message(given, members.get("MessageStructure"))
+    check_size(len(given))  # before it is parsed; there are at least as many bytes
+    message, variants = _messages(given, members.get("MessageStructure"))
     attributes = message_attributes(members.get("MessageAttributes") or {})
     return PublishedMessage(
         message,
@@ -91,12 +104,13 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
         _group(members.get("MessageGroupId"), topic),
         _deduplication(members.get("MessageDeduplicationId"), topic),
         len(given.encode()) + _size(attributes),
+        variants,
     )
 
 
-def check_size(size: int) -> None:
+def check_size(size: int, size_max: int = limits.MESSAGE_BYTES_MAX) -> None:
     """Check the size of a publication.  Raises InvalidParameter."""
-    if size > limits.MESSAGE_BYTES_MAX:
+    if size > size_max:
         raise invalid_parameter("Message too long")
 
 
@@ -109,38 +123,64 @@ def check_ordered(members: Members, topic: TopicRules) -> None:
 # --- message and subject -----------------------------------------------------------------------------------
 
 
-def _message(given: str, structure: str | None) -> str:
-    """The message for queues."""
+def _messages(given: str, structure: str | None) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The message for queues, and those for protocols of HTTP that differ from it."""
+    variants: tuple[tuple[str, str], ...] = ()
     if not structure:
         message = given
     elif structure == "json":
-        message = _structured(given)
+        message, variants = _structured(given)
     else:
         raise invalid_parameter(f"MessageStructure Reason: it is json or absent, not {shown(structure)}")
-    encoded = message.encode()
-    if has_invalid_characters(encoded):
-        raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
-    return message
+    for text in (message, *(variant for _, variant in variants)):
+        if has_invalid_characters(text.encode()):
+            raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
+    return message, variants
 
 
-def _structured(given: str) -> str:
-    """The message for queues in an object with a message for each protocol."""
+class _StructuredMessage(msgspec.Struct):
+    """The members of a structured message that are served; others are skipped without being stored."""
+
+    default: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    sqs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    http: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    https: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_structured = msgspec.json.Decoder(_StructuredMessage).decode
+_read_text = msgspec.json.Decoder(str).decode
+
+
+def _structured(given: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The messages in an object with one for each protocol."""
     try:
-        messages = orjson.loads(given)
-    except orjson.JSONDecodeError:
-        messages = None
-    if not isinstance(messages, dict):
-        raise invalid_parameter("Message Structure - JSON message body failed to parse")
-    if _DEFAULT not in messages:
+        messages = _read_structured(given)
+    except (msgspec.MsgspecError, RecursionError):
+        raise invalid_parameter("Message Structure - JSON message body failed to parse") from None
+    if isinstance(messages.default, msgspec.UnsetType):
         raise invalid_parameter("Message Structure - No default entry in JSON message body")
-    if not isinstance(messages[_DEFAULT], str):
+    default = _entry_text(messages.default)
+    if default is None:
         raise invalid_parameter("Message Structure - The default entry of the JSON message body is not a text")
-    message = messages.get(PROTOCOL)
-    if not isinstance(message, str):  # as SNS does: an entry that is no text is ignored
-        message = messages[_DEFAULT]
-    if not message:
-        raise invalid_parameter("Empty message")
-    return str(message)
+    found: dict[str, str] = {}
+    for protocol in (PROTOCOL, *PUSHED_PROTOCOLS):
+        entry = getattr(messages, protocol)
+        message = None if isinstance(entry, msgspec.UnsetType) else _entry_text(entry)
+        if message is None:  # as SNS does: an entry that is no text is ignored
+            message = default
+        if not message:
+            raise invalid_parameter("Empty message")
+        found[protocol] = message
+    of_queues = found.pop(PROTOCOL)
+    return of_queues, tuple((protocol, other) for protocol, other in found.items() if other != of_queues)
+
+
+def _entry_text(entry: msgspec.Raw) -> str | None:
+    """The text of an entry; None: it is no text."""
+    try:
+        return _read_text(entry)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _subject(given: str | None) -> str | None:
@@ -228,6 +268,7 @@ def _attribute(name: str, value: Mapping[str, Any]) -> Attribute:
             raise invalid_message_attribute(
                 f"The message attribute '{name}' has characters that a message in a queue cannot have."
             )
+        check_size(len(content))
         check = _CHECKS.get(type_ if type_ == _ARRAY else match[1])
         if check is not None:
             check(name, content)
@@ -264,16 +305,15 @@ def _check_number(name: str, text: str) -> None:
 
 def _check_array(name: str, text: str) -> None:
     try:
-        elements = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        elements = None
-    if not isinstance(elements, list) or any(isinstance(element, list | dict) for element in elements):
+        _read_array(text)
+    except (msgspec.MsgspecError, RecursionError):
         raise invalid_message_attribute(
             f"The value of the message attribute '{name}' of the type String.Array is an array in JSON whose elements "
             "are texts, numbers, true, false and null."
-        )
+        ) from None
 
 
+_read_array = msgspec.json.Decoder(list[str | float | int | bool | None]).decode
 _CHECKS: dict[str, Callable[[str, str], None]] = {"Number": _check_number, _ARRAY: _check_array}
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 MESSAGE_BYTES_MAX = 262_144
 """Message and attributes of one publication, and of all publications of a batch [guide]."""
+MESSAGE_BYTES_SETTING_MIN = 1_024
+"""Least value of a topic's MaximumMessageSize [api, SetTopicAttributes]; its maximum there, 1 MiB, is not served."""
 BATCH_ENTRIES_MAX = 10
 """Entries of a batch [api, PublishBatch]."""
 SUBJECT_LENGTH_MAX = 100
@@ -29,6 +31,10 @@ FILTER_POLICIES_MAX = 200
 """Subscriptions of a topic that have a filter policy [guide]."""
 PENDING_SECONDS = 2 * 24 * 3_600
 """Time in which a subscription can be confirmed [guide]."""
+DELIVERY_RETRIES_MAX = 100
+"""Retries of a delivery policy [guide]."""
+DELIVERY_SECONDS_MAX = 3_600
+"""Sum of all delays of a delivery policy, and the longest of them [guide]."""
 TOKEN_LENGTH_MAX = 1_024
 """Length of a token of ConfirmSubscription [own]."""
 ARN_LENGTH_MAX = 1_024

@@ -13,7 +13,7 @@ from frontend.sns.messages.arn import TopicArn
 from frontend.sns.messages.signing import SIGNATURE_VERSIONS
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import invalid_attribute, invalid_parameter, unknown_attribute
-from frontend.sns.topics import policies
+from frontend.sns.topics import delivery_policies, policies
 from metadata_service.topics import Topic
 from telemetry.texts import shown
 
@@ -22,26 +22,12 @@ Attributes = dict[str, str]
 FIFO_SUFFIX = ".fifo"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
 _FIFO_NAME = re.compile(r"[A-Za-z0-9_-]{1,251}\.fifo\Z")
+_SIZE = re.compile(r"[0-9]{1,9}\Z")
 _BOOLEANS = ("true", "false")
 _ONLY_FIFO = ("ContentBasedDeduplication", "FifoThroughputScope")
 _FEEDBACK = re.compile(
     r"(HTTP|Firehose|Lambda|Application|SQS)(SuccessFeedbackRoleArn|SuccessFeedbackSampleRate|FailureFeedbackRoleArn)\Z"
 )
-_EFFECTIVE_DELIVERY = {
-    "http": {
-        "defaultHealthyRetryPolicy": {
-            "minDelayTarget": 20,
-            "maxDelayTarget": 20,
-            "numRetries": 3,
-            "numMaxDelayRetries": 0,
-            "numNoDelayRetries": 0,
-            "numMinDelayRetries": 0,
-            "backoffFunction": "linear",
-        },
-        "disableSubscriptionOverrides": False,
-        "defaultRequestPolicy": {"headerContentType": "text/plain; charset=UTF-8"},
-    }
-}
 
 
 def check_topic_name(name: str, *, fifo: bool) -> None:
@@ -76,7 +62,8 @@ def canonical(given: Mapping[str, str], *, fifo: bool, creating: bool = False) -
         if name in _ONLY_FIFO and not fifo:
             raise invalid_attribute(name, "It is only for FIFO topics")
         if _FEEDBACK.match(name):
-            if text:
+            # Terraform's provider sets the rates of all protocols to 0 for each new topic.
+            if text and (text, name.endswith("SampleRate")) != ("0", True):
                 raise invalid_attribute(
                     name, "Deliveries are counted in the service's metrics, and not logged elsewhere"
                 )
@@ -105,20 +92,24 @@ def is_fifo_topic(stored: Mapping[str, str]) -> bool:
     return stored.get("FifoTopic") == "true"
 
 
+def message_bytes_max(stored: Mapping[str, str]) -> int:
+    """Bytes that a publication to the topic may have."""
+    return int(stored.get("MaximumMessageSize", _DEFAULTS["MaximumMessageSize"]))
+
+
 def shown_attributes(topic: Topic, arn: TopicArn, pending: int) -> Attributes:
     """All attributes of a topic.  ``pending``: number of its subscriptions that are not confirmed."""
     stored = topic.attributes
-    effective = orjson.loads(stored["DeliveryPolicy"]) if "DeliveryPolicy" in stored else {}
-    http = _EFFECTIVE_DELIVERY["http"] | (effective.get("http") or {})
     found = {
         "Policy": stored.get("Policy") or policies.default_policy(str(arn), topic.account),
         "Owner": topic.account,
         "SubscriptionsPending": str(pending),
         "TopicArn": str(arn),
-        "EffectiveDeliveryPolicy": orjson.dumps({"http": http}).decode(),
+        "EffectiveDeliveryPolicy": delivery_policies.shown_topic_delivery(stored),
         "SubscriptionsConfirmed": str(topic.subscriptions - pending),
         "SubscriptionsDeleted": str(topic.deleted_subscriptions),
         "DisplayName": "",
+        "MaximumMessageSize": _DEFAULTS["MaximumMessageSize"],
     }
     if is_fifo_topic(stored):
         found |= {"FifoTopic": "true", "ContentBasedDeduplication": "false"}
@@ -157,13 +148,19 @@ def _key_name(name: str, text: str) -> str:
     return text
 
 
+def _message_size(name: str, text: str) -> str:
+    least, greatest = limits.MESSAGE_BYTES_SETTING_MIN, limits.MESSAGE_BYTES_MAX
+    if not _SIZE.match(text) or not least <= int(text) <= greatest:
+        raise invalid_attribute(name, f"It is a number of bytes from {least} to {greatest} here, not {shown(text)}")
+    return str(int(text))
+
+
 def _policy(name: str, text: str) -> str:
     return policies.topic_policy(text) if text else text
 
 
-def delivery_policy(name: str, text: str) -> str:
-    """Canonical form of a delivery policy, which is for endpoints of HTTP and changes nothing for queues."""
-    return orjson.dumps(json_object(name, text)).decode() if text else text
+def _delivery_policy(name: str, text: str) -> str:
+    return delivery_policies.topic_delivery_policy(text) if text else text
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:
@@ -188,10 +185,11 @@ def _archive_policy(name: str, text: str) -> str:
 _CHECKS: dict[str, Callable[[str, str], str]] = {
     "ArchivePolicy": _archive_policy,
     "ContentBasedDeduplication": _boolean,
-    "DeliveryPolicy": delivery_policy,
+    "DeliveryPolicy": _delivery_policy,
     "DisplayName": _display_name,
     "FifoThroughputScope": _one_of("Topic", "MessageGroup"),
     "KmsMasterKeyId": _key_name,
+    "MaximumMessageSize": _message_size,
     "Policy": _policy,
     "SignatureVersion": _one_of(*SIGNATURE_VERSIONS),
     "TracingConfig": _one_of("PassThrough", "Active"),
@@ -199,6 +197,7 @@ _CHECKS: dict[str, Callable[[str, str], str]] = {
 TOPIC_SETTABLE = ("FifoTopic", *_CHECKS)
 _DEFAULTS = {
     "ContentBasedDeduplication": "false",
+    "MaximumMessageSize": str(limits.MESSAGE_BYTES_MAX),
     "SignatureVersion": "1",
     "TracingConfig": "PassThrough",
     "FifoThroughputScope": "Topic",

@@ -32,12 +32,13 @@ _PATH_BYTES = 350
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):
-    """A confirmed subscription of a queue, with its parsed attributes."""
+    """A confirmed subscription, with its parsed attributes."""
 
     subscription: Subscription
     filter: FilterPolicy | None
     raw: bool
     queue: QueueArn
+    """The subscribed queue, or the subscription's hidden queue."""
     dead_letter: QueueArn | None
     """Queue for messages that cannot be delivered."""
 
@@ -57,6 +58,8 @@ class TopicAudience(msgspec.Struct, frozen=True):
     """Those whose policies have to be evaluated for each message."""
     exact: dict[str, dict[Value, list[FilteredSubscriptions]]]
     """The others by attributes and values, of which their policies demand one."""
+    exact_subscriptions: int
+    """Number of these others."""
     paths: PathTree
     """Paths of all filter policies in bodies."""
     memory_bytes: int
@@ -141,6 +144,7 @@ class AudienceCache:
             unfiltered=tuple(unfiltered),
             filtered=others,
             exact=exact,
+            exact_subscriptions=sum(len(views) for policy, views in filtered.items() if policy.exact is not None),
             paths=paths,
             memory_bytes=memory + _PATH_BYTES * paths.size,
         )
@@ -148,7 +152,7 @@ class AudienceCache:
     def _view(self, subscription: Subscription) -> SubscriptionView | None:
         """The view of a subscription; None if it cannot be delivered to, as one of another release."""
         stored = subscription.attributes
-        queue = arn.parse(subscription.endpoint)
+        queue = subscription_attributes.queue_of(subscription)
         if queue is None:
             return None
         dead_letter = subscription_attributes.dead_letter_arn(stored)

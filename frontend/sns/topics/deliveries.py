@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -18,16 +19,18 @@ from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.request.request import Call, Members, Retry
+from frontend.request.throttle import Throttle
 from frontend.services import Services
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
 from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
+from frontend.sns.topics.outcomes import DecidedOutcomes, DeliveryFailure
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.selection import SubscriptionSelector
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
-from metadata_service.topics import is_hidden
-from telemetry.metrics import Counter, Registry
+from metadata_service.nodes.cached_client import NamedByClients
+from metadata_service.topics import Subscription, is_hidden
 
 TURN = 100
 """Number of deliveries that are decided before other calls get their turn."""
@@ -37,13 +40,6 @@ DECISIONS_MAX = 20_000
 READS = 20
 """Number of subscriptions whose queues are read at the same time, where they are not cached."""
 
-DELIVERIES = Counter(
-    "holdfast_topic_deliveries_total",
-    "Deliveries of publications that were decided, by outcome: queued; or, for what could not be delivered, "
-    "dead_letter (to the subscription's dead-letter queue) or dropped.",
-    labels=("outcome",),
-    series_max=4,
-)
 _SNS = ServicePrincipal(SERVICE_NAME)
 
 
@@ -61,6 +57,11 @@ class PlannedDelivery(msgspec.Struct, frozen=True):
     dead_letter: bool = False
     """True if the queue is the subscription's dead-letter queue."""
 
+    @property
+    def is_pushed(self) -> bool:
+        """True if the queue is the hidden one of a subscription of HTTP, from which the message is pushed."""
+        return is_hidden(self.queue.queue.name)
+
 
 class PreparedPublication(msgspec.Struct, frozen=True):
     """A publication with all that is needed to store it."""
@@ -73,6 +74,15 @@ class PreparedPublication(msgspec.Struct, frozen=True):
     """Deduplication id of a publication to a FIFO topic, given or computed of its message; otherwise empty."""
     size: int
     """Bytes that count towards limits."""
+    outcomes: DecidedOutcomes
+    """Outcomes of its other deliveries."""
+
+
+class DeliveryPlan(NamedTuple):
+    """The deliveries of a publication, and the outcomes of its others."""
+
+    deliveries: tuple[PlannedDelivery, ...]
+    outcomes: DecidedOutcomes
 
 
 class PublicationOutcome(NamedTuple):
@@ -82,6 +92,8 @@ class PublicationOutcome(NamedTuple):
     """Id of the publication, also of one that was not stored because its deduplication id was seen."""
     sequence_number: str | None
     """20 digits, for FIFO topics."""
+    repeated: bool = False
+    """True if it was stored before, by the same call or with its deduplication id, and is not stored again."""
 
 
 class PublicationSender(Protocol):
@@ -100,7 +112,7 @@ class PublicationSender(Protocol):
         that was not stored.  Raises such an error if none was.
         """
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         """Send a message that asks for the confirmation of a subscription to its queue.  Raises the backend's
         errors."""
 
@@ -108,8 +120,11 @@ class PublicationSender(Protocol):
 class DeliveryPlanner:
     """Decides the deliveries of publications."""
 
-    def __init__(self, services: Services, queues: Queues) -> None:
+    def __init__(self, services: Services, queues: Queues, throttle: Throttle) -> None:
         self._metadata = services.metadata
+        self._named = NamedByClients(services.metadata)
+        self._tenants = services.credentials.tenants
+        self._throttle = throttle
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
@@ -117,15 +132,15 @@ class DeliveryPlanner:
         self._let_in: dict[tuple[int, int, int], bool] = {}
         """Decisions of queues' policies, by the queue's id and version, and the topic's id."""
 
-    async def plan(
-        self, topic: TopicView, audience: TopicAudience, message: PublishedMessage
-    ) -> tuple[PlannedDelivery, ...]:
+    async def plan(self, topic: TopicView, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan:
         """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
+        outcomes = DecidedOutcomes()
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView]] = []
-        for place, one in enumerate(await self._selector.select(audience, message)):
+        known = partial(self._known_destination, topic, message)
+        for place, one in enumerate(await self._selector.select(audience, message, outcomes)):
             try:
-                planned.append(self._delivery(topic, one, message, self._known_queue))
+                planned.append(_delivery(one, message, known, outcomes))
             except _NotCached:
                 planned.append(None)
                 unread.append((place, one))
@@ -133,10 +148,10 @@ class DeliveryPlanner:
                 await asyncio.sleep(0)
         for start in range(0, len(unread), READS):
             some = unread[start : start + READS]
-            read = await asyncio.gather(*(self._queues_of(one) for _, one in some))
-            for (place, one), queues in zip(some, read, strict=True):
-                planned[place] = self._delivery(topic, one, message, queues.get)
-        return tuple(one for one in planned if one is not None)
+            read = await asyncio.gather(*(self._destinations(topic, message, one) for _, one in some))
+            for (place, one), found in zip(some, read, strict=True):
+                planned[place] = _delivery(one, message, found.__getitem__, outcomes)
+        return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -145,14 +160,24 @@ class DeliveryPlanner:
 
     async def queue(self, named: QueueArn) -> QueueView | None:
         """The queue with this ARN; None if there is none here."""
-        if named.region != self._region or is_hidden(named.name):
+        if named.region != self._region:
             return None
-        queue = await self._metadata.find(named.account, named.name)
+        queue = await self._named.find(named.account, named.name)
+        return None if queue is None else self._queues.view(queue)
+
+    async def hidden_queue(self, subscription: Subscription) -> QueueView | None:
+        """The hidden queue of a subscription; None: it has none, or was deleted."""
+        if subscription.queue_name is None:
+            return None
+        return await self._hidden_queue(subscription.topic_account, subscription.queue_name)
+
+    async def _hidden_queue(self, account: str, name: str) -> QueueView | None:
+        queue = await self._metadata.find(account, name)
         return None if queue is None else self._queues.view(queue)
 
     def _known_queue(self, named: QueueArn) -> QueueView | None:
-        """The queue with this ARN; None if there is none here.  Raises :class:`_NotCached`."""
-        if named.region != self._region or is_hidden(named.name):
+        """The queue with this ARN, or a hidden one; None if there is none here.  Raises :class:`_NotCached`."""
+        if named.region != self._region and not is_hidden(named.name):
             return None
         queue = self._metadata.cached(named.account, named.name)
         if queue is not None:
@@ -160,11 +185,6 @@ class DeliveryPlanner:
         if self._metadata.known_absent(named.account, named.name):
             return None
         raise _NotCached
-
-    async def _queues_of(self, one: SubscriptionView) -> dict[QueueArn, QueueView | None]:
-        """The queues that a subscription's messages may go to, as far as they exist."""
-        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
-        return {named: await self.queue(named) for named in names}
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
@@ -183,27 +203,52 @@ class DeliveryPlanner:
             self._let_in[key] = result
         return result
 
-    def _delivery(
-        self,
-        topic: TopicView,
-        one: SubscriptionView,
-        message: PublishedMessage,
-        find: Callable[[QueueArn], QueueView | None],
-    ) -> PlannedDelivery | None:
-        """The delivery for a subscription; None: the message is dropped."""
-        raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
-        if raw_fits or not one.raw:
-            queue = find(one.queue)
-            if queue is not None and message.size <= queue.message_bytes_max and self.lets_in(topic, queue):
-                DELIVERIES.add("queued")
-                return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
-        if one.dead_letter is not None:
-            queue = find(one.dead_letter)
-            if queue is not None and message.size <= queue.message_bytes_max and self.lets_in(topic, queue):
-                DELIVERIES.add("dead_letter")
-                return PlannedDelivery(queue, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
-        DELIVERIES.add("dropped")
-        return None
+    def _known_destination(
+        self, topic: TopicView, message: PublishedMessage, named: QueueArn
+    ) -> QueueView | DeliveryFailure:
+        """The queue with this ARN if it takes the message.  Raises :class:`_NotCached`."""
+        queue = self._known_queue(named)
+        if queue is None or queue.queue.account != topic.topic.account:
+            failure = self._refusal(topic, queue, message)
+            if failure is not None:
+                return failure
+            raise _NotCached  # the account has to be checked, too
+        return self._refusal(topic, queue, message) or queue
+
+    async def _destinations(
+        self, topic: TopicView, message: PublishedMessage, one: SubscriptionView
+    ) -> dict[QueueArn, QueueView | DeliveryFailure]:
+        """The queues that a subscription's messages may go to, or the reasons why they do not take this one."""
+        names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
+        return {named: await self._destination(topic, message, named) for named in names}
+
+    async def _destination(
+        self, topic: TopicView, message: PublishedMessage, named: QueueArn
+    ) -> QueueView | DeliveryFailure:
+        if is_hidden(named.name):
+            queue = await self._hidden_queue(named.account, named.name)
+        else:
+            queue = await self.queue(named)
+        failure = self._refusal(topic, queue, message)
+        if failure is not None or queue is None:
+            return failure or DeliveryFailure.ABSENT
+        account = queue.queue.account
+        if account == topic.topic.account:
+            return queue  # its state and its quota were checked when the publication was let in
+        tenant = self._tenants.cached(account) or await self._tenants.find(account)
+        if tenant is None or tenant.state != "active":
+            return DeliveryFailure.SUSPENDED
+        return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
+
+    def _refusal(self, topic: TopicView, queue: QueueView | None, message: PublishedMessage) -> DeliveryFailure | None:
+        """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
+        if queue is None:
+            return DeliveryFailure.ABSENT
+        if is_hidden(queue.queue.name):
+            return None  # it is its topic's own, and takes all messages
+        if not self.lets_in(topic, queue):
+            return DeliveryFailure.DENIED
+        return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
 
 
 class _Facts:
@@ -243,6 +288,29 @@ class _Facts:
         return None
 
 
-def register(registry: Registry) -> None:
-    """Register the metrics of deliveries."""
-    registry.add(DELIVERIES)
+def _delivery(
+    one: SubscriptionView,
+    message: PublishedMessage,
+    find: Callable[[QueueArn], QueueView | DeliveryFailure],
+    outcomes: DecidedOutcomes,
+) -> PlannedDelivery | None:
+    """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped.
+
+    ``find`` returns a queue that takes the message, or the reason why it does not; its errors are raised before an
+    outcome is counted.
+    """
+    raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
+    # an endpoint of HTTP gets no attributes with a raw message
+    takes_all = raw_fits or not one.raw or is_hidden(one.queue.name)
+    queue = find(one.queue) if takes_all else DeliveryFailure.TOO_MANY_ATTRIBUTES
+    if not isinstance(queue, DeliveryFailure):
+        return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
+    dead_letter = None if one.dead_letter is None else find(one.dead_letter)
+    outcomes.failures[queue] = outcomes.failures.get(queue, 0) + 1
+    if dead_letter is None:
+        return None
+    if isinstance(dead_letter, DeliveryFailure):
+        outcomes.redrive_failed += 1
+        return None
+    outcomes.redriven += 1
+    return PlannedDelivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)

@@ -87,7 +87,7 @@ class Topics:
         return view
 
     async def audience(self, view: TopicView) -> TopicAudience:
-        """The topic's confirmed subscriptions of queues."""
+        """The topic's confirmed subscriptions."""
         return await self._audiences.get(view.topic.topic_id, await self.client.subscriptions(view.topic))
 
     async def change(self, view: TopicView, make: Callable[[Topic], TopicUpdate | None]) -> TopicView:
@@ -119,7 +119,9 @@ class Topics:
             topic=topic,
             arn=self.arn(topic.account, topic.name),
             rules=TopicRules(
-                fifo=attributes.is_fifo_topic(stored), content_based=stored.get("ContentBasedDeduplication") == "true"
+                fifo=attributes.is_fifo_topic(stored),
+                content_based=stored.get("ContentBasedDeduplication") == "true",
+                size_max=attributes.message_bytes_max(stored),
             ),
             policy=policies.stored_policy(policy) if policy else None,
             signature_version=stored.get("SignatureVersion", "1"),

@@ -16,6 +16,7 @@ from backend.api import (
     SendResult,
 )
 from frontend.queues import payload
+from frontend.queues.at_most_once import open_received
 from frontend.queues.attributes import unknown
 from frontend.queues.encryption import Encrypt
 from frontend.queues.payload import Payload
@@ -166,10 +167,11 @@ async def receive_message(context: Context, call: Call, view: QueueView, members
         ) from None
     if not received:
         return None
-    opened, destroyed = await context.encryption.decrypted(view, received, call.base_url)
+    found = await open_received(context.queues, context.encryption, view, received, call.base_url)
+    opened = found.messages
     if not opened:
-        if destroyed is not None:
-            raise destroyed
+        if found.destroyed is not None:
+            raise found.destroyed
         return None
     if context.services.tracing is not None:
         trace_delivery(context.services.tracing, view.queue.name, call.request_id, opened)

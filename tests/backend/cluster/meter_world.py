@@ -54,8 +54,8 @@ class MeterWorld:
             raise StoreError("away")
         return self.tags[queue_id]
 
-    async def queue(self, node: Node, partition: int, **values: Any) -> api.Target:
-        arn = f"arn:aws:sqs:us-east-1:123456789012:queue-{partition}"
+    async def queue(self, node: Node, partition: int, name: str = "queue", **values: Any) -> api.Target:
+        arn = f"arn:aws:sqs:us-east-1:123456789012:{name}-{partition}"
         settings = api.PartitionSettings(partition, partition, 1, arn, b"k" * 16, **values)
         self.resolver.known[partition] = settings
         await node.call(api.Configure(settings))

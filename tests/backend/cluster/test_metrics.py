@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from backend.api import SHARDS, Target
+from backend.api import SHARDS, Delivery, Publication, Publish, Target, Unavailable
 from backend.cluster import metrics
 from backend.recovery import checkpointer
 from backend.serving.peers import Peers
@@ -59,6 +60,18 @@ async def test_it_exports_its_state(cluster: RestartableNode, tmp_path: Path, mo
     assert full["holdfast_partitions"] == 2
     assert full["holdfast_stored_bytes"] >= 7
     assert 0 <= full["holdfast_oldest_message_seconds"] < 60
+
+
+async def test_it_exports_pending_deliveries(cluster: RestartableNode) -> None:
+    registry = Registry()
+    metrics.register(registry, cluster.node)
+    topic = await cluster.queue(1)
+    unknown = Target(3, 3)  # it cannot be asked for, so its deliveries wait
+    cluster.resolver.settings = mock.AsyncMock(side_effect=Unavailable("away"))  # type: ignore[method-assign]
+    await cluster.node.call(Publish(topic, [Publication(b"x", deliveries=[Delivery(unknown, b"s" * 16)] * 3)]))
+    found = await metric_values(registry)
+    assert found["holdfast_pending_deliveries"] == 3
+    assert 0 <= found["holdfast_oldest_pending_delivery_seconds"] < 60
 
 
 async def test_sums_are_kept_for_a_moment(cluster: RestartableNode) -> None:

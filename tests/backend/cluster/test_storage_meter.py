@@ -148,6 +148,17 @@ async def test_a_deleted_queue_has_a_last_record(world: MeterWorld) -> None:
     assert spans(await world.recorded(meter, 300)) == [(0, 1, 6_000_000), (1, 1, 1_500_000)]
 
 
+async def test_publications_are_storage_of_their_topic(world: MeterWorld) -> None:
+    node = await world.node("a", range(api.SHARDS))
+    meter = world.meter(node)
+    target = await world.queue(node, 1, "~topic")
+    world.tags[1] = {"team": "b"}
+    await world.until(meter, 10)
+    await store(node, target, 100)
+    (one, *_) = await world.recorded(meter, 100)
+    assert (one.key.queue, one.key.queue_id, one.key.kind, one.key.tags) == ("topic-1", 1, "topic", (("team", "b"),))
+
+
 async def test_tags_are_read_and_are_in_all_records_of_the_hour(world: MeterWorld) -> None:
     _, meter, _ = await world.metered(100)
     await world.until(meter, 130)  # the metadata are unavailable

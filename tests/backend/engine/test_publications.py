@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from array import array
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -334,3 +334,42 @@ def test_pending_deliveries_are_found_in_any_order() -> None:
         left.discard(transfer)
         assert len(pending) == len(left)
     assert not pending.chunks()
+
+
+def test_pending_deliveries_out_of_order_are_not_searched_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones by publication are found among rerouted ones, while others are done and added."""
+    rng = random.Random(2)
+    pending = PendingDeliveries()
+    left: dict[int, int] = {}
+    transfer = 0
+
+    def add(number: int) -> None:
+        nonlocal transfer
+        transfer += 1
+        pending.append(transfer, number, 0)
+        left[transfer] = number
+
+    for number in rng.sample(range(1, 100_000), 3000):
+        add(number)
+    expected = sorted((number, transfer) for transfer, number in left.items())
+    assert [(one.number, one.transfer) for one in pending.next(50)] == expected[:50]
+
+    def searched(_: PendingDeliveries) -> NoReturn:
+        raise AssertionError("all were looked at again")
+
+    monkeypatch.setattr(PendingDeliveries, "__iter__", searched)
+    for _ in range(2000):
+        if left and rng.random() < 0.6:
+            done = rng.choice([one.transfer for one in pending.next(5)] + rng.sample(sorted(left), 1))
+            assert pending.pop(done) is not None
+            del left[done]
+        else:
+            add(rng.randrange(1, 100_000))
+        expected = sorted((number, transfer) for transfer, number in left.items())
+        assert [(one.number, one.transfer) for one in pending.next(3)] == expected[:3]
+    for done in list(left):
+        pending.pop(done)
+    monkeypatch.undo()
+    add(5)
+    add(6)
+    assert [one.number for one in pending.next(9)] == [5, 6], "in order again"

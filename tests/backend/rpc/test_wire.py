@@ -47,6 +47,7 @@ CALLS: list[tuple[api.Command[Any], Any]] = [
     (api.Receive(TARGET, api.ReceiveOptions(10, 30, 20, api.DeadLetter(3, TARGET, True), "attempt")), [RECEIVED]),
     (api.Release(TARGET, ["one", "two"]), None),
     (api.Delete(TARGET, ["one"]), list(api.HandleOutcome)),
+    (api.DeleteOnce(TARGET, ["one", "two"]), [True, False]),
     (api.ChangeVisibility(TARGET, [("one", 0), ("two", 43_200)]), [api.HandleOutcome.DONE]),
     (api.CountMessages(TARGET), api.Counters(1, 2, 3, 1 << 40)),
     (api.PeekMessages(TARGET, 100), [PEEKED]),
@@ -63,6 +64,7 @@ CALLS: list[tuple[api.Command[Any], Any]] = [
     (api.QueueMeasures(TARGET), [MEASURES]),
     (api.AccountMeasures("000000000000", ["one", "two"], "after", 10), [MEASURES]),
     (api.AccountBytes("000000000000"), 1 << 40),
+    (api.CountNotifications(TARGET, api.NotificationCounts(1, 1 << 40, 3, 4, 5, 6, 7, 8, 9, 10, 11)), None),
     (api.Publish(TARGET, [PUBLICATION, api.Publication(b"")]), [api.SendResult("id", 1 << 60)]),
     *stream_calls.CALLS,
 ]

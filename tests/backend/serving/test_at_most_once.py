@@ -75,6 +75,36 @@ def test_messages_of_a_receive_that_was_cut_off_are_delivered_once_or_never(serv
     assert (False, True) in outcomes, "cut off, and back"
 
 
+def test_what_a_topic_delivered_is_deleted_after_its_receive_for_one_of_its_receivers(service: VirtualNode) -> None:
+    topic, target = service.queue(8), service.queue(7, at_most_once=True)
+    service.send(target, b"sent")
+    service.call(api.Publish(topic, [api.Publication(b"published", deliveries=[api.Delivery(target, b"s" * 16)])]))
+    service.loop.until(lambda: not service.incarnation.partitions[8].fold.publications, 10)
+    first = service.receive(target, 1)
+    assert [message.payload for message in first] == [b"sent", b"published"]
+    service.loop.run_for(2)
+    second = service.receive(target, 30)
+    assert [message.payload for message in second] == [b"published"], "it was not deleted"
+    handles = [first[1].handle, first[1].handle, first[0].handle, "no handle"]
+    assert service.call(api.DeleteOnce(target, handles)) == [True, False, False, False]
+    assert service.call(api.DeleteOnce(target, [second[0].handle])) == [False]
+    restart(service, power=True)
+    service.loop.run_for(60)
+    assert service.receive(target) == []
+
+
+def test_what_a_topic_delivered_is_not_deleted_while_it_moves(service: VirtualNode) -> None:
+    topic, dead, target = service.queue(8), service.queue(9), service.queue(7, at_most_once=True)
+    service.call(api.Publish(topic, [api.Publication(b"published", deliveries=[api.Delivery(target, b"s" * 16)])]))
+    service.loop.until(lambda: not service.incarnation.partitions[8].fold.publications, 10)
+    letter = api.DeadLetter(1, dead)
+    (message,) = service.receive(target, 1, dead_letter=letter)
+    service.loop.run_for(2)
+    assert service.receive(target, dead_letter=letter) == []
+    assert service.call(api.DeleteOnce(target, [message.handle])) == [False]
+    assert [moved.payload for moved in service.receive(dead)] == [b"published"]
+
+
 def test_a_segment_that_is_just_being_made_is_waited_for(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:
     target = service.queue(7, at_most_once=True)
     service.send(target, b"a", b"b")

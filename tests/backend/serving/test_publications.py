@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from backend import api
+from backend import api, instruments
 from backend.api import shard_of
 from backend.engine import records
 from backend.node import Node
@@ -144,7 +144,8 @@ def test_deliveries_to_a_deleted_queue_are_dropped(service: VirtualNode) -> None
     assert bodies(service, kept) == [b"news"]
 
 
-def test_a_publication_past_the_retention_is_dropped(service: VirtualNode) -> None:
+def test_a_publication_past_the_retention_is_dropped(service: VirtualNode, caplog: pytest.LogCaptureFixture) -> None:
+    expired = instruments.EXPIRED_DELIVERIES.counts[0]
     topic, kept = service.queue(TOPIC, retention_seconds=60), service.queue(2)
     away = api.Target(1, 1)  # its settings cannot be read
     service.store.settings = mock.AsyncMock(side_effect=api.Unavailable("away"))  # type: ignore[method-assign]
@@ -153,10 +154,15 @@ def test_a_publication_past_the_retention_is_dropped(service: VirtualNode) -> No
     assert bodies(service, kept) == [b"news"]
     (measures,) = service.call(api.QueueMeasures(topic))
     assert (measures.pending_deliveries, measures.dropped_deliveries) == (0, 1)
+    assert measures.notifications == api.NotificationCounts(expired=1)
+    assert instruments.EXPIRED_DELIVERIES.counts[0] - expired == 1
+    (line,) = [text for text in caplog.messages if "given up" in text]
+    assert line.startswith(f"deliveries from partition {TOPIC} (")
+    assert line.endswith(": 1")
     assert service.call(api.CountMessages(topic)) == api.Counters()
     restart(service)
     (measures,) = service.call(api.QueueMeasures(topic))
-    assert measures.dropped_deliveries == 1
+    assert (measures.dropped_deliveries, measures.notifications) == (1, None)
 
 
 def test_a_stuck_destination_delays_no_other(service: VirtualNode) -> None:

@@ -42,6 +42,10 @@ async def test_the_first_of_many_are_found_without_all_being_sorted(monkeypatch:
         ]
 
     every = sorted([*names, "q002"])
+    partitions |= {3000: partition(3000, "~q001"), 3001: partition(3001, "~r")}
+    assert await first(10, "", "~", "q99") == [*(f"q{n}" for n in range(990, 1000))]
+    assert await first(10, "", "~") == ["~q001", "~r"]
+    assert await first(10, "", "~q") == ["~q001"]
     assert await first(5) == ["q000", "q001", "q002", "q002", "q003", "q004"], "all partitions of each"
     assert await first(3) == ["q000", "q001", "q002", "q002"]
     assert await first(2) == ["q000", "q001"]

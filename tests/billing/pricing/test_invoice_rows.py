@@ -42,14 +42,16 @@ def test_points_stand_below_each_other() -> None:
         ("stream_storage", GB_MONTH * 3, "3", "GB-months", "1"),
         ("stream_bytes_in", 1_500_000_000, "1.5", "GB", "1"),
         ("stream_bytes_out", 1_500_000_000, "1.5", "GB", "1"),
+        ("requests_topic", 64, "64", "requests", "1,000,000"),
+        ("deliveries_sqs", 1_234_567, "1,234,567", "deliveries", "1,000,000"),
+        ("deliveries_http", 1_234_567, "1,234,567", "deliveries", "100,000"),
         ("storage", GB_MONTH // 15_625, "0.000064", "GB-months", "1"),
         ("storage", 1, "< 0.000000001", "GB-months", "1"),
         ("bytes_out", 1, "0.000000001", "GB", "1"),
     ],
 )
 def test_quantities(meter: str, units: int, quantity: str, unit: str, price_for: str) -> None:
-    per = GB_MONTH if meter in STORAGE_METERS else 10**9 if meter in BYTES_METERS else 10**6
-    charge = Charge(meter, D(units), D(per), D("0.40"), 250, D(0))
+    charge = Charge(meter, D(units), D(per_of(meter)), D("0.40"), 250, D(0))
     assert (written(charge.quantity), charge.unit, charge.price_for, charge.percent_off) == (
         quantity,
         unit,
@@ -58,10 +60,19 @@ def test_quantities(meter: str, units: int, quantity: str, unit: str, price_for:
     )
 
 
+def per_of(meter: str) -> int:
+    """Units of measurement that a price of this meter is for."""
+    if meter in STORAGE_METERS:
+        return GB_MONTH
+    if meter in BYTES_METERS:
+        return 10**9
+    return 10**5 if meter == "deliveries_http" else 10**6
+
+
 @pytest.mark.parametrize("units", [1, 64, 999_999, 123_456_789_123, 10**18 + 7])
 def test_each_amount_can_be_recomputed_from_what_is_shown(units: int) -> None:
     for meter in METERS:
-        per = GB_MONTH if meter in STORAGE_METERS else 10**9 if meter in BYTES_METERS else 10**6
+        per = per_of(meter)
         price, discount = D("0.41"), 1250
         charge = Charge(meter, D(units), D(per), price, discount, line_amount(units, price, per, discount))
         shown = written(charge.quantity).replace(",", "")

@@ -14,6 +14,7 @@ from billing.pricing.plans import (
     METERS,
     QUEUE_METERS,
     STREAM_METERS,
+    TOPIC_METERS,
     Customer,
     NoPrice,
     PriceBook,
@@ -74,11 +75,11 @@ def test_prices_are_decimals_as_they_are_written() -> None:
     assert (version.minimum, version.tax_name, version.tax) == (Decimal("4.99"), "VAT", 1900)
 
 
-def test_prices_of_streams_may_be_left_out() -> None:
+def test_prices_of_streams_and_topics_may_be_left_out() -> None:
     version = book().plans["plain"].versions[0]
     assert set(version.prices) == set(version.discounts) == set(QUEUE_METERS)
-    assert [version.tiers(meter) for meter in STREAM_METERS] == [FREE] * len(STREAM_METERS)
-    assert [version.discount(meter) for meter in STREAM_METERS] == [0] * len(STREAM_METERS)
+    for meter in (*STREAM_METERS, *TOPIC_METERS):
+        assert (version.tiers(meter), version.discount(meter)) == (FREE, 0)
     plain, some = books.book("streams").plans.values()
     assert set(plain.versions[1].prices) == set(METERS)
     assert plain.versions[1].discounts["stream_bytes_in"] == 5000
@@ -94,6 +95,7 @@ def test_a_book_with_streams_is_the_same_when_it_was_kept_as_json() -> None:
 def test_a_book_without_streams_is_stored_as_before_there_were_any() -> None:
     stored = msgspec.json.encode(book())
     assert b"stream" not in stored
+    assert b"topic" not in stored
 
 
 def test_a_book_is_the_same_when_it_was_kept_as_json() -> None:
@@ -138,6 +140,9 @@ def test_a_gb_month_is_a_gb_for_all_of_the_month(month: str, hours: int) -> None
     assert plan.units_per("stream_storage", Month.parse(month)) == plan.units_per("storage", Month.parse(month))
     assert [plan.units_per(one, Month.parse(month)) for one in ("stream_bytes_in", "stream_bytes_out")] == [10**9] * 2
     assert plan.edge_units("requests_stream", Month.parse(month), Decimal(7)) == 7
+    counted = {meter: plan.units_per(meter, Month.parse(month)) for meter in TOPIC_METERS}
+    assert counted == {"requests_topic": 10**6, "deliveries_sqs": 10**6, "deliveries_http": 10**5}
+    assert [plan.edge_units(meter, Month.parse(month), Decimal(7)) for meter in TOPIC_METERS] == [7] * 3
     used = Decimal("999999999999999999.999999999")  # more digits than the default context multiplies exactly
     assert plan.edge_units("storage", Month.parse(month), used) == (10**27 - 1) * hours * 3_600_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from billing.lake.lake import Lake
 from billing.pricing.invoices import Invoice, Invoices
-from billing.pricing.plans import STREAM_METERS
+from billing.pricing.plans import STREAM_METERS, TOPIC_METERS
 from billing.reports import focus
 from tests.billing import books
 from tests.billing.focus_columns import COLUMNS, TABLES, breaches
@@ -34,6 +34,7 @@ def invoices(tmp_path_factory: pytest.TempPathFactory) -> list[Invoice]:
         Used(SHOP, 1_234_567_891, "bytes_out", queue=""),
         Used(SHOP, 31, "requests_fair"),
         *(Used(SHOP, 3_141_592_653, meter, queue="topic", tags={"team": "a"}) for meter in STREAM_METERS),
+        *(Used(SHOP, 3_141_592, meter, queue="news", tags={"team": "a"}) for meter in TOPIC_METERS),
         Used(YEN, 999_999),
         Used(YEN, 2_718_281, tier=3),
     ]
@@ -78,6 +79,16 @@ def test_streams_are_resources_of_their_own_type(rows: list[dict[str, Any]]) -> 
         "stream_bytes_out": ("GB", "GB"),
     }
     assert found["stream_bytes_in"]["PricingQuantity"] == Decimal("3.141592653")
+
+
+def test_topics_are_resources_of_their_own_type(rows: list[dict[str, Any]]) -> None:
+    found = {row["SkuId"]: row for row in rows if row["ResourceName"] == "news" and row["ChargeClass"] is None}
+    assert {row["ResourceType"] for row in found.values()} == {"Topic"}
+    assert {name: (row["ConsumedUnit"], row["PricingUnit"], row["PricingQuantity"]) for name, row in found.items()} == {
+        "requests_topic": ("Requests", "1000000 Requests", Decimal("3.141592")),
+        "deliveries_sqs": ("Requests", "1000000 Requests", Decimal("3.141592")),
+        "deliveries_http": ("Requests", "100000 Requests", Decimal("31.41592")),
+    }
 
 
 def test_the_columns_are_those_of_the_table() -> None:

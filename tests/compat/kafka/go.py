@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tests.compat.kafka.builds import BuildFailed, built_once, run_compiler
+from tests.compat.builds import BuildFailed, built_once, run_compiler
 from tests.compat.kafka.sessions import Program
 
 SOURCES = Path(__file__).parent / "clients" / "go"
@@ -18,7 +18,7 @@ USUAL_FOLDER = "/usr/local/go/bin"
 
 @cache
 def built() -> Path:
-    """Return the program's file.  Raises :class:`tests.compat.kafka.builds.BuildFailed`."""
+    """Return the program's file.  Raises :class:`tests.compat.builds.BuildFailed`."""
     return built_once("kafka-go", [*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"], _build)
 
 

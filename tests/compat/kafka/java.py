@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import cache
 from pathlib import Path
 
-from tests.compat.kafka.builds import BuildFailed, built_once, run_compiler
+from tests.compat.builds import QUICK_START, BuildFailed, built_once, compile_java
 from tests.compat.kafka.sessions import Program
 from tests.servers.java.maven import JarsMissing, fetch_jars
 
 JAVA = Path(__file__).parent / "clients" / "java"
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
 @cache
@@ -28,16 +26,13 @@ def jars() -> Path:
 def classes() -> Path:
     """The folder of the compiled program: compiling takes most of a short run.
 
-    Raises :class:`tests.servers.java.maven.JarsMissing` or :class:`tests.compat.kafka.builds.BuildFailed`.
+    Raises :class:`tests.servers.java.maven.JarsMissing` or :class:`tests.compat.builds.BuildFailed`.
     """
     return built_once("kafka-java", [JAVA / "Scenarios.java", JAVA / "pom.xml"], _compile)
 
 
 def _compile(folder: Path) -> None:
-    # by its module: runtimes without the command javac have it too
-    compiler = ["java", *QUICK_START, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
-    path = os.pathsep.join(map(str, sorted(jars().glob("*.jar"))))
-    run_compiler([*compiler, "-cp", path, "-d", folder, "Scenarios.java"], JAVA, os.environ)
+    compile_java(JAVA / "Scenarios.java", jars(), folder)
 
 
 def java_program() -> Program:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +22,7 @@ class StreamServer(Server):
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.kafka_port = free_port()
-        self._trust: ssl.SSLContext | None = None
         super().__init__(folder, {"KAFKA_PORT": str(self.kafka_port), **(settings or {})})
-
-    def secure(self, cert: Path, key: Path) -> None:
-        """Serve with TLS from the next start on."""
-        self._trust = ssl.create_default_context(cafile=cert)
-        self.settings |= {"HOLDFAST_TLS_CERT": str(cert), "HOLDFAST_TLS_KEY": str(key)}
-
-    def ready(self) -> bool:
-        if self._trust is None:
-            return super().ready()
-        assert self.running().poll() is None, self.log_tail()
-        with closing(http.client.HTTPSConnection("127.0.0.1", self.port, timeout=5, context=self._trust)) as connection:
-            try:
-                connection.request("GET", "/health/ready")
-                return connection.getresponse().status == http.client.OK
-            except (OSError, http.client.HTTPException):
-                return False
 
     def sign_in(self, mechanism: str = "SCRAM-SHA-256") -> ClientSignIn:
         """Return a sign-in with the root tenant's access key."""

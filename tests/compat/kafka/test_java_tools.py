@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.kafka.java import QUICK_START, jars
+from tests.compat.builds import QUICK_START
+from tests.compat.kafka.java import jars
 from tests.compat.kafka.sessions import StreamServer
 from tests.servers.server import clean_environment
 

@@ -6,7 +6,7 @@
       settings: {region: eu-west-1}           # of the frontend
       queues: {q: {}}                         # made first, with a policy for the account's topics: $q is its ARN
       topics: {t: {}}                         # made first: $t is its ARN
-      subscriptions: [[t, q, {}]]             # made first, with these attributes: $t_q is its ARN
+      subscriptions: [[t, q, {}]]             # made first, with these attributes: $t_q is its ARN; also of no queue
       each: [{name: a}, {name: b}]            # the case once for each row, with these variables
       steps:
         - CreateTopic: {Name: $name}          # a call of SNS: members as in boto3
@@ -116,7 +116,9 @@ class RecordingSender:
             outcomes.append(PublicationOutcome(content.message_id, f"{self._count:020d}" if topic.fifo else None))
         return outcomes
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.confirmations.append({"queue": queue.queue.name, **json.loads(body)})
 
 
@@ -164,16 +166,26 @@ class SnsCaseRun:
             if problems:
                 raise CaseFailed(f"{self._case.name} step {number}: " + "\n".join(problems))
 
-    async def outcome(self, action: str, params: dict[str, Any], topic: str, queue: str) -> str:
+    async def outcome(
+        self,
+        action: str,
+        params: dict[str, Any],
+        topic: str,
+        queue: str,
+        replaced: tuple[str, dict[str, str]] | None = None,
+    ) -> str:
         """Code of the answer to a call on a topic and a queue that are made for it: "ok", or that of the error; after
-        "entry" that of the only entry of a batch."""
+        "entry" that of the only entry of a batch.
+
+        ``replaced``: a name in the form, which is removed with all that it begins, and what is put in its place.
+        """
         names = self._variables
         names["fresh"] = f"fresh-{topic}"
         names["t"] = (await self._made("CreateTopic", {"Name": topic}))["TopicArn"]
         names["q"] = f"arn:aws:sqs:{names['region']}:{KEY.account}:{queue}"
         members = {"TopicArn": names["t"], "Protocol": "sqs", "Endpoint": names["q"]}
         names["t_q"] = (await self._made("Subscribe", members))["SubscriptionArn"]
-        status, answer = await self._call(action, self._resolve(params), KEY)
+        status, answer = await self._call(action, self._resolve(params), KEY, replaced)
         if status != 200:
             assert status < 500, answer
             return str(answer["Error"]["Code"])
@@ -190,9 +202,10 @@ class SnsCaseRun:
             fifo = {"FifoTopic": "true"} if name.endswith(".fifo") else {}
             answer = await self._made("CreateTopic", {"Name": name, "Attributes": {**fifo, **given(attributes)}})
             names[name.replace(".", "_")] = answer["TopicArn"]
-        for topic, queue, attributes in case.subscriptions:
+        for topic, queue, attributes in given(case.subscriptions):
+            endpoint = f"arn:aws:sqs:{names['region']}:{KEY.account}:{queue}"
             topic, queue = topic.replace(".", "_"), queue.replace(".", "_")
-            members = {"TopicArn": names[topic], "Protocol": "sqs", "Endpoint": names[queue]}
+            members = {"TopicArn": names[topic], "Protocol": "sqs", "Endpoint": endpoint}
             answer = await self._made("Subscribe", {**members, "Attributes": given(attributes)})
             names[f"{topic}_{queue}"] = answer["SubscriptionArn"]
         names.update(given(case.variables))
@@ -253,8 +266,14 @@ class SnsCaseRun:
                 raise AssertionError(f"unknown step {kind}")
         return []
 
-    async def _call(self, action: str, members: dict[str, Any], by: AccessKey | None) -> tuple[int, Any]:
-        form = encode(action, members)
+    async def _call(
+        self,
+        action: str,
+        members: dict[str, Any],
+        by: AccessKey | None,
+        replaced: tuple[str, dict[str, str]] | None = None,
+    ) -> tuple[int, Any]:
+        form = encode(action, members, replaced)
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
         if by is not None:
             headers = sign("POST", "/", form, headers, self._service.clock(), by, "sns")
@@ -266,14 +285,17 @@ class SnsCaseRun:
         return answer.status, parsed
 
 
-def encode(action: str, members: dict[str, Any]) -> bytes:
-    """Body of a request, also with members that no client would send."""
+def encode(action: str, members: dict[str, Any], replaced: tuple[str, dict[str, str]] | None = None) -> bytes:
+    """Body of a request, also with members that no client would send.  ``replaced``: see :meth:`SnsCaseRun.outcome`."""
     form: dict[str, Any] = {"Action": action, "Version": SERVICE.api_version}
     if action in SERVICE.operation_names:
         serializer = botocore.serialize.create_serializer("query", include_validation=False)
         form = serializer.serialize_to_request(members, SERVICE.operation_model(action))["body"]
     else:
         form |= members
+    if replaced is not None:
+        name, instead = replaced
+        form = {key: text for key, text in form.items() if key != name and not key.startswith(f"{name}.")} | instead
     return urlencode(form).encode()
 
 

@@ -103,7 +103,7 @@ async def test_calls_are_metered_for_their_account(tmp_path: Path) -> None:
         await post(service, {"Action": "Publish", "TopicArn": arn, "Message": "m" * 100_000, **SNS_VERSION})
         await post(service, {"Action": "Publish", "TopicArn": arn, **SNS_VERSION})
         assert await metered.lines() == {
-            "sns:CreateTopic": {"calls": 1, "chunks": 1},
-            "sns:Publish": {"calls": 1, "chunks": 2, "messages": 1, "refused": 1},
+            "sns:CreateTopic topic": {"calls": 1, "chunks": 1},
+            "sns:Publish t topic": {"calls": 1, "chunks": 2, "messages": 1, "refused": 1},
         }
     await meter.close()

@@ -106,6 +106,7 @@ def test_the_lines_for_a_shell() -> None:
         "export AWS_ENDPOINT_URL_SQS=http://127.0.0.1:9324 AWS_DEFAULT_REGION=eu-west-1 AWS_REGION=eu-west-1; "
         'aws() { command aws --endpoint-url "$AWS_ENDPOINT_URL_SQS" "$@"; }',
     ]
+    assert " AWS_ENDPOINT_URL_SNS=http://127.0.0.1:9324;" in shell_lines(key, "http://127.0.0.1:9324", "r", sns=True)[2]
 
 
 @pytest.mark.parametrize(("settings", "url"), table(__file__, "urls of clients"))

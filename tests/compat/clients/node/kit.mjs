@@ -10,9 +10,8 @@ export const LONG_POLL_SECONDS = 20;
 
 export const called = new Set();
 
-// A client that checks MD5s, as it does by default, and never retries.
-export function newClient(settings = {}) {
-  const client = new SQS({ maxAttempts: 1, ...settings });
+// Let a client note the names of the actions that it calls.
+export function noted(client) {
   const note = (next, context) => (args) => {
     called.add(context.commandName.replace(/Command$/, ""));
     return next(args);
@@ -20,6 +19,9 @@ export function newClient(settings = {}) {
   client.middlewareStack.add(note, { step: "initialize", name: "note" });
   return client;
 }
+
+// A client that checks MD5s, as it does by default, and never retries.
+export const newClient = (settings = {}) => noted(new SQS({ maxAttempts: 1, ...settings }));
 
 export const sqs = newClient();
 

@@ -1,10 +1,9 @@
-// Take all the steps, side by side, and print what became of each as JSON.
+// Take all the steps of the modules that the arguments name, side by side, and print what became of each as JSON.
 
-import * as consumer from "./consumer.mjs";
 import { called, sqs } from "./kit.mjs";
-import * as sdk from "./sdk.mjs";
 
-const steps = Object.entries({ ...sdk, ...consumer });
+const modules = await Promise.all(process.argv.slice(2).map((name) => import(`./${name}`)));
+const steps = modules.flatMap((module) => Object.entries(module));
 const taken = await Promise.all(
   steps.map(async ([name, step]) => {
     try {

@@ -14,7 +14,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.compat.kafka.builds import BuildFailed, built_once, run_compiler
+from tests.compat.builds import BuildFailed, built_once, run_compiler
 from tests.compat.kafka.tried import LOCKS
 
 CLIENT = "kafka-python"
@@ -23,7 +23,7 @@ LOCK = LOCKS / "kafka.txt"
 
 @cache
 def suite() -> Path:
-    """Return the folder with the package ``test``.  Raises :class:`tests.compat.kafka.builds.BuildFailed`."""
+    """Return the folder with the package ``test``.  Raises :class:`tests.compat.builds.BuildFailed`."""
     return built_once(f"{CLIENT}-tests", [LOCK], _fetch)
 
 

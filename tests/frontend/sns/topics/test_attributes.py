@@ -155,7 +155,13 @@ def test_a_scope_has_to_fit_the_stored_policy() -> None:
     stored = {"FilterPolicy": '{"a": {"b": ["c"]}}', "FilterPolicyScope": "MessageBody"}
     with pytest.raises(SqsError, match="does not support nested"):
         subscription_attributes.merged(stored, {"FilterPolicyScope": "MessageAttributes"})
-    assert subscription_attributes.merged(stored, {"FilterPolicy": ""}) == {"FilterPolicyScope": "MessageBody"}
+
+
+def test_a_scope_ends_with_its_policy() -> None:
+    stored = {"FilterPolicy": '{"a": {"b": ["c"]}}', "FilterPolicyScope": "MessageBody"}
+    assert subscription_attributes.merged(stored, {"FilterPolicy": ""}) == {}
+    both = {"FilterPolicy": "", "FilterPolicyScope": "MessageBody"}
+    assert subscription_attributes.merged({}, both) == {"FilterPolicyScope": "MessageBody"}
 
 
 @pytest.mark.parametrize(("stored", "given", "same"), table(__file__, "same"))

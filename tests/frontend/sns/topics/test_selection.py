@@ -12,6 +12,7 @@ from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.messages.publication import PublishedMessage
 from frontend.sns.topics import selection
 from frontend.sns.topics.audiences import AudienceCache, TopicAudience
+from frontend.sns.topics.outcomes import DecidedOutcomes
 from frontend.sns.topics.selection import SubscriptionSelector
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.topics import Subscription
@@ -45,7 +46,7 @@ def message(body: Any) -> PublishedMessage:
 
 
 async def selected(body: Any, *policies: Any) -> list[str]:
-    found = await SubscriptionSelector().select(await audience(*policies), message(body))
+    found = await SubscriptionSelector().select(await audience(*policies), message(body), DecidedOutcomes())
     return sorted(one.queue.name for one in found)
 
 
@@ -88,7 +89,11 @@ async def test_policies_with_exact_values_are_found_by_them(threads: list[thread
         ((), [], 1),
     ):
         threads.clear()
-        selected_ones = await SubscriptionSelector().select(found, message({})._replace(attributes=attributes))
+        outcomes = DecidedOutcomes()
+        given = message({})._replace(attributes=attributes)
+        selected_ones = await SubscriptionSelector().select(found, given, outcomes)
+        assert outcomes.filtered_by_attributes == len(policies) - len(expected)
+        assert outcomes.filtered_without_attributes == (0 if attributes else len(policies))
         assert sorted(one.queue.name for one in selected_ones) == expected
         assert len(threads) == evaluated
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 from tests.servers.server import REPOSITORY
 
 CACHE = REPOSITORY / ".cache"
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+"""Options of the Java runtime for a short run."""
 
 
 class BuildFailed(Exception):
@@ -51,6 +54,14 @@ def run_compiler(command: Sequence[str | Path], folder: Path, environment: Mappi
     )
     if done.returncode != 0:
         raise BuildFailed(f"{' '.join(map(str, command[:2]))} failed: {done.stdout[-2000:]}")
+
+
+def compile_java(source: Path, jars: Path, classes: Path) -> None:
+    """Compile a program of one file with the jars of a folder.  Raises :class:`BuildFailed`."""
+    # by its module: runtimes without the command javac have it too
+    compiler = ["java", *QUICK_START, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    path = os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))
+    run_compiler([*compiler, "-cp", path, "-d", classes, source.name], source.parent, os.environ)
 
 
 def _checksum(sources: Iterable[Path]) -> str:
