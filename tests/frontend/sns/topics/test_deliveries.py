@@ -90,5 +90,5 @@ async def test_queues_that_are_not_cached_are_read_together(service: FrontendSer
     ]
     audience = await AudienceCache().get(1, records)
     for _ in range(2):
-        planned = (await context.planner.plan(view, audience, message({}))).deliveries
-        assert [one.queue.queue.name for one in planned] == names[::2]
+        planned = await context.planner.plan(view, audience, message({}))
+        assert [one.queue.queue.name for one in planned.deliveries] == names[::2]

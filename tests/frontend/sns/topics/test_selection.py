@@ -90,9 +90,10 @@ async def test_policies_with_exact_values_are_found_by_them(threads: list[thread
     ):
         threads.clear()
         outcomes = DecidedOutcomes()
-        one_message = message({})._replace(attributes=attributes)
-        selected_ones = await SubscriptionSelector().select(found, one_message, outcomes)
-        assert outcomes.filtered_by_attributes == found.on_attributes - len(expected)
+        given = message({})._replace(attributes=attributes)
+        selected_ones = await SubscriptionSelector().select(found, given, outcomes)
+        assert outcomes.filtered_by_attributes == len(policies) - len(expected)
+        assert outcomes.filtered_without_attributes == (0 if attributes else len(policies))
         assert sorted(one.queue.name for one in selected_ones) == expected
         assert len(threads) == evaluated
 
