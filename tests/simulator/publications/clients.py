@@ -217,14 +217,14 @@ class TopicClients:
             self._port.event("subscribed queue not deleted", name, type(error).__name__)
             return
         self._port.event("subscribed queue deleted", name)
-        del self._leaving[queue_id]
-        if again is not None:
+        if self._leaving.pop(queue_id, None) is not None and again is not None:
             self._add(again, name)
 
     async def finish_deletions(self) -> None:
         """Delete the queues whose deletion a process did not survive."""
         for queue_id in list(self._leaving):
-            await self._delete(queue_id)
+            if queue_id in self._leaving:  # an earlier call may have done it meanwhile
+                await self._delete(queue_id)
 
 
 def _label(sent: SentPublication) -> str:
