@@ -453,6 +453,8 @@ class Measures(msgspec.Struct, array_like=True):
     """
     notifications: NotificationCounts | None = None
     """Counts of a topic since ``since_ms``; None: the queue is not a topic's, or there are none."""
+    last_number: int = 0
+    """No message has been stored with a higher number so far."""
 
 
 class MoveTask(msgspec.Struct, array_like=True):

@@ -45,7 +45,9 @@ class FrontendApp:
             self.sns = Sns(self.pipeline, services.topics, sender_of(self.context))
             others.append(self.sns)
         self.sqs = SqsEndpoint(self.pipeline, *others)
-        self.rest = app.create_rest(services, create_routers(self.context))
+        self.rest = app.create_rest(
+            services, create_routers(self.context, None if self.sns is None else self.sns.context)
+        )
         self.v1 = RestEndpoint(self.pipeline, self.rest)
         self._pages: dict[str, AsgiApp] = dict.fromkeys(app.PATHS, self.rest)
         """Applications that serve a path for GET."""

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from backend.api import AccountMeasures, Backend, Measures
 from frontend.queues.attributes import STORED_BYTES
-from metadata_service.topics import hidden_queue_name, topic_name_of
+from metadata_service.topics import hidden_queue_name, subscription_id_of, topic_name_of
 from telemetry.metrics import Family, Series
 
 KEPT_SECONDS: Final = 10.0
@@ -167,6 +167,14 @@ def value_of(metric: Metric, parts: Sequence[Measures], now_ms: int) -> float | 
     return metric.together(found) if found else None
 
 
+def measures_by_queue(measures: Sequence[Measures]) -> dict[str, list[Measures]]:
+    """Group the partitions' statistics by queue, in the order of the first ones."""
+    by_queue: dict[str, list[Measures]] = {}
+    for one in measures:
+        by_queue.setdefault(one.queue, []).append(one)
+    return by_queue
+
+
 class QueueMetrics:
     """Pages for Prometheus, cached for a while."""
 
@@ -218,9 +226,7 @@ class QueueMetrics:
 def _page(measures: Sequence[Measures], topic_metrics: Sequence[Metric], queues_max: int, now_ms: int) -> bytes:
     from telemetry.prometheus import text
 
-    by_name: dict[str, list[Measures]] = {}
-    for one in measures:
-        by_name.setdefault(one.queue, []).append(one)
+    by_name = measures_by_queue([one for one in measures if subscription_id_of(one.queue) is None])
     names = list(by_name)
     queues: dict[str, list[Measures]] = {}
     topics: dict[str, list[Measures]] = {}

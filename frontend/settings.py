@@ -31,6 +31,8 @@ class FrontendSettings:
     """Refuse DeleteQueue while the queue holds messages."""
     push: bool = True
     """Push the messages of queues that have an endpoint."""
+    webhook_networks: tuple[str, ...] = ()
+    """Non-public networks in which endpoints are allowed, also without TLS."""
     encryption: bool = True
     """Encrypt stored messages, in queues without a setting of their own."""
     console: bool = True

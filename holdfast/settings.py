@@ -175,7 +175,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     tls_key: Annotated[Path | None, Meta(description="the certificate's private key (PEM)")] = None
     external_url: Annotated[
         str | None,
-        Meta(description="base of queue URLs, such as `https://queue.example.com`; default: the request's Host"),
+        Meta(
+            description="base of queue URLs, and of links in messages of topics, such as `https://queue.example.com`; "
+            "default: the request's Host"
+        ),
         Check(_check_external_url),
     ] = None
     root_access_key_id: Annotated[
@@ -509,14 +512,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="private addresses and networks, separated by commas, in which webhooks of tenants' "
-            "alarms and endpoints of queues that push are allowed, with or without TLS; all others need a public "
-            "address and https"
+            "alarms and endpoints of queues and topics that push are allowed, with or without TLS; all others need a "
+            "public address and https"
         ),
         Check(parse_networks),
     ] = ""
     push: Annotated[
         Literal["on", "off"],
-        Meta(description="`off`: queues cannot push their messages to HTTP endpoints, and existing ones do not"),
+        Meta(description="`off`: queues and topics cannot push to HTTP endpoints, and existing ones do not"),
     ] = "on"
     availability_objective: Annotated[
         float,

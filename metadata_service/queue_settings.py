@@ -22,6 +22,8 @@ PUSH_BACKOFF_MIN = "HoldfastPushMinimumBackoffSeconds"
 PUSH_BACKOFF_MAX = "HoldfastPushMaximumBackoffSeconds"
 PUSH_SECRET_VERSION = "HoldfastPushSecretVersion"
 """Number of the signing secret; an increase replaces the secret."""
+SUBSCRIBED_TOPIC = "HoldfastSubscribedTopic"
+"""Name of the topic, in the hidden queue of a subscription; no call sets it."""
 PARTITIONS = "HoldfastPartitions"
 """Number of partitions at creation.  Fixed afterwards: the service itself may change the number for a standard
 queue, which does not show here."""

@@ -167,11 +167,12 @@ class QueueStore(Protocol):
 
         If sends go to other partitions afterwards, the new version is the queue's ``map_version``.
 
-        Raises :class:`QueueNotFound`, and :class:`ConditionFailed` unless the queue still has ``version``.
+        Raises :class:`QueueNotFound`, also for attributes and tags of a hidden queue, and :class:`ConditionFailed`
+        unless the queue still has ``version``.
         """
 
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
-        """Delete a queue and return its last state.  Raises :class:`QueueNotFound`."""
+        """Delete a queue and return its last state.  Raises :class:`QueueNotFound`, also for a hidden queue."""
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
         """At most ``limit`` names that begin with ``prefix`` and are greater than ``after``, in code point
@@ -270,8 +271,9 @@ class TopicStore(Protocol):
     async def get_topic(self, account: str, name: str) -> Topic:
         """Read a topic.  Raises :class:`TopicNotFound`."""
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
-        """At most ``limit`` topics whose names are greater than ``after``, in code point order of the names.
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
+        """At most ``limit`` topics whose names begin with ``prefix`` and are greater than ``after``, in code point
+        order of the names.
 
         The cost depends only on ``limit``.
         """
@@ -290,13 +292,13 @@ class TopicStore(Protocol):
         """
 
     async def delete_topic(self, topic_id: int) -> Topic:
-        """Delete a topic with its subscriptions and its hidden queue, and return its last state.
+        """Delete a topic with its subscriptions and all their hidden queues, and return its last state.
 
         Its name is free at once.  Raises :class:`TopicNotFound`.
         """
 
     async def create_subscription(self, new: NewSubscription) -> Subscription:
-        """Create a subscription with a new id.
+        """Create a subscription with a new id, and its hidden queue if it has one.
 
         Raises :class:`TopicNotFound`, :class:`SubscriptionExists` if the endpoint has one to the topic,
         :class:`TooManySubscriptions` and :class:`TooManyFilterPolicies`.
@@ -332,8 +334,13 @@ class TopicStore(Protocol):
         :class:`TooManyFilterPolicies` if it gets a filter policy and the topic has ``filter_policies_max`` of them.
         """
 
-    async def delete_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
-        """Delete a subscription and return its last state.  Raises :class:`SubscriptionNotFound`."""
+    async def delete_subscription(
+        self, topic_id: int, subscription_id: bytes, *, version: int | None = None
+    ) -> Subscription:
+        """Delete a subscription with its hidden queue, and return its last state.
+
+        Raises :class:`SubscriptionNotFound`, and :class:`ConditionFailed` unless it still has ``version``; None: any.
+        """
 
 
 class QueueChanges(NamedTuple):

@@ -5,6 +5,9 @@ deleted with it in one transaction: a queue whose name no action of SQS accepts 
 stored in its partitions, which lie on shards and are moved as those of other queues.  The hidden queue's id is the
 topic's id, in one number space with the ids of queues and streams.
 
+A subscription of an endpoint of HTTP has a hidden queue, too, in the account of the topic, which is created and deleted
+with it.  The topic delivers to it as to other queues, and its messages are pushed to the endpoint.
+
 The version of a topic is incremented by each change of its subscriptions as well, so a cache knows both by it.
 """
 
@@ -20,6 +23,10 @@ from metadata_service.models import NewQueue, Queue
 
 HIDDEN_PREFIX: Final = "~"
 """First character of the names of hidden queues: it is in the name of no other queue, and sorts after all of them."""
+SUBSCRIPTION_PREFIX: Final = "~~"
+"""Beginning of the names of subscriptions' hidden queues; no name of a topic begins with a tilde."""
+PUSHED_PROTOCOLS: Final = ("http", "https")
+"""Protocols whose subscriptions have hidden queues."""
 SUBSCRIPTION_ID_BYTES: Final = 16
 
 
@@ -120,6 +127,11 @@ class Subscription(msgspec.Struct, frozen=True):
     def has_filter_policy(self) -> bool:
         return "FilterPolicy" in self.attributes
 
+    @property
+    def queue_name(self) -> str | None:
+        """Name of the hidden queue; None: it has none."""
+        return subscription_queue_name(self.subscription_id) if self.protocol in PUSHED_PROTOCOLS else None
+
 
 class NewSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A subscription to be created."""
@@ -137,6 +149,25 @@ class NewSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of subscriptions of the topic; None: no limit."""
     filter_policies_max: int | None = None
     """Maximum number of the topic's subscriptions with a filter policy; None: no limit."""
+    queue_attributes: dict[str, str] = {}
+    """Attributes of the hidden queue, for protocols that have one."""
+    clusters: tuple[int, ...] = (0,)
+    """Backend cluster of each partition of the hidden queue."""
+
+    def hidden_queue(self, subscription: Subscription) -> NewQueue | None:
+        """The hidden queue to be created with the subscription; None: it has none."""
+        name = subscription.queue_name
+        if name is None:
+            return None
+        return NewQueue(
+            subscription.topic_account,
+            name,
+            self.queue_attributes,
+            {},
+            now_ms=self.now_ms,
+            hold_seconds=0,
+            clusters=self.clusters,
+        )
 
     def made(self, topic: Topic) -> Subscription:
         """Build the subscription, with a random id."""
@@ -169,13 +200,24 @@ def hidden_queue_name(topic_name: str) -> str:
     return HIDDEN_PREFIX + topic_name
 
 
+def subscription_queue_name(subscription_id: bytes) -> str:
+    return SUBSCRIPTION_PREFIX + subscription_id.hex()
+
+
+def subscription_id_of(queue_name: str) -> bytes | None:
+    """Id of the subscription whose hidden queue has this name; None: it is no subscription's."""
+    return bytes.fromhex(queue_name[2:]) if queue_name.startswith(SUBSCRIPTION_PREFIX) else None
+
+
 def topic_name_of(queue_name: str) -> str | None:
-    """Name of the topic whose hidden queue this is; None: it is not hidden."""
-    return queue_name.removeprefix(HIDDEN_PREFIX) if is_hidden(queue_name) else None
+    """Name of the topic whose hidden queue this is; None: it is no topic's."""
+    if not is_hidden(queue_name) or subscription_id_of(queue_name) is not None:
+        return None
+    return queue_name.removeprefix(HIDDEN_PREFIX)
 
 
 def is_hidden(queue_name: str) -> bool:
-    """True for the name of a topic's hidden queue."""
+    """True for the name of a hidden queue."""
     return queue_name.startswith(HIDDEN_PREFIX)
 
 

@@ -53,7 +53,7 @@ THROTTLED_SHARE: Final = 0.01
 NOISY_SHARE: Final = 0.2
 """A tenant with at least this share of all calls affects the others."""
 
-_SENDS: Final = ["SendMessage", "SendMessageBatch", "Produce"]
+_SENDS: Final = ["SendMessage", "SendMessageBatch", "Produce", "sns:Publish", "sns:PublishBatch"]
 _RECEIVE: Final = "ReceiveMessage"
 _RECEIVES: Final = [_RECEIVE, "Fetch"]
 

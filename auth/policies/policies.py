@@ -150,13 +150,14 @@ class _Principals:
 
 
 class _Statement:
-    __slots__ = ("actions", "conditions", "denies", "principals", "resources", "resources_others")
+    __slots__ = ("actions", "conditions", "denies", "principals", "resources", "resources_others", "sid")
 
     def __init__(self, given: dict[str, Any], actions: frozenset[str], service: str) -> None:
         _only(given, _OF_STATEMENT, "statement")
         if given.get("Effect") not in ("Allow", "Deny"):
             raise PolicyError("A statement needs an Effect, Allow or Deny.")
         self.denies = given["Effect"] == "Deny"
+        self.sid: str = given.get("Sid", "")
         name, others = _one_of(given, "Principal", "NotPrincipal")
         self.principals = _Principals(given[name], others=others)
         name, others = _one_of(given, "Action", "NotAction")
@@ -196,17 +197,26 @@ class Policy:
 
         A statement with a condition on a value that is too long to be matched applies if it denies.
         """
-        decision = Decision.SILENT
-        for statement in self._statements:
+        return self.explain(who, action, resource, facts)[0]
+
+    def explain(self, who: PolicyCaller, action: str, resource: str, facts: Facts) -> tuple[Decision, int | None]:
+        """Evaluate a request as :meth:`decide`; also returns the index of the statement that decides; None: none."""
+        decision, place = Decision.SILENT, None
+        for number, statement in enumerate(self._statements):
             try:
                 fits = statement.fits(who, action, resource, facts)
             except ValueTooLong:
                 fits = statement.denies
             if fits:
                 if statement.denies:
-                    return Decision.DENIED
-                decision = Decision.ALLOWED
-        return decision
+                    return Decision.DENIED, number
+                if place is None:
+                    decision, place = Decision.ALLOWED, number
+        return decision, place
+
+    def sid(self, number: int) -> str:
+        """Sid of the statement with this index; empty: it has none."""
+        return self._statements[number].sid
 
 
 NO_STATEMENTS = Policy([])
@@ -244,6 +254,28 @@ def compile_policy(document: object, actions: Iterable[str], service: str = "sqs
             _refuse_variables(statement)
         statements.append(_Statement(statement, known, service))
     return Policy(statements)
+
+
+def policy_caller(text: str) -> PolicyCaller:
+    """Caller that a policy's principal stands for: an account, the ARN of an entity, or the name of a service.
+
+    A role stands for a session of it.  Raises PolicyError.
+    """
+    root = _ROOT.match(text)
+    account = text if _ACCOUNT.match(text) else root[1] if root else None
+    if account is not None:
+        return Principal(account, "", f"arn:aws:iam::{account}:root", "")
+    if _ENTITY.match(text):
+        _, _, service, _, account, entity = text.split(":", 5)
+        if service == "iam" and entity.startswith("role/"):
+            text = f"arn:aws:sts::{account}:assumed-role/{entity.rpartition('/')[2]}/session"
+        return Principal(account, "", text, "")
+    if _SERVICE.match(text):
+        return ServicePrincipal(text)
+    raise PolicyError(
+        f"{shown(text)} is not a caller: that is an account, the ARN of an account's root, a user, a role, a role's "
+        "session or a federated user, or the name of a service, such as sns.amazonaws.com."
+    )
 
 
 def role_arn(arn: str) -> str:

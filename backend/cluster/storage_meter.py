@@ -35,7 +35,7 @@ from backend.serving.stream_partition import OpenStream
 from billing.metering.storage import BYTE_MS_MAX, HOUR_SECONDS, MINUTE_MS, MINUTE_SECONDS, StorageKey
 from billing.metering.storage_file import StorageEntry, StorageFile
 from metadata_service.store import StoreError
-from metadata_service.topics import topic_name_of
+from metadata_service.topics import is_hidden, topic_name_of
 
 logger = logging.getLogger("holdfast.usage")
 
@@ -348,9 +348,8 @@ class StorageMeter:
         settings = partition.fold.settings
         assert settings is not None
         name = settings.arn.rpartition(":")[2]
-        topic = topic_name_of(name)
-        if topic is not None:
-            return StorageKey(partition.account, topic, settings.queue_id, "topic", tags)
+        if is_hidden(name):  # a topic's, or a subscription's of an endpoint
+            return StorageKey(partition.account, topic_name_of(name) or name, settings.queue_id, "topic", tags)
         return StorageKey(partition.account, name, settings.queue_id, "fifo" if settings.fifo else "standard", tags)
 
     def _learned_key(self, queue_id: int) -> StorageKey | None:

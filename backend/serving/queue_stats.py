@@ -57,6 +57,7 @@ def measured(partition: OpenPartition) -> Measures:
         fold.pending_deliveries,
         fold.dropped_deliveries,
         _notifications(partition),
+        fold.next_number - 1,
     )
 
 

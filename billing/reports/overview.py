@@ -15,7 +15,7 @@ from billing.lake.periods import Period
 from billing.lake.tables import STORAGE_HOURLY, USAGE_HOURLY, LakeTables
 from billing.pricing.forecast import DAYS_MAX, Outlook, outlook, since_first_use
 
-SENDS: Final = frozenset(("SendMessage", "SendMessageBatch", "Produce"))
+SENDS: Final = frozenset(("SendMessage", "SendMessageBatch", "Produce", "sns:Publish", "sns:PublishBatch"))
 RECEIVES: Final = frozenset(("ReceiveMessage", "Fetch"))
 DELETES: Final = frozenset(
     ("DeleteMessage", "DeleteMessageBatch", "ChangeMessageVisibility", "ChangeMessageVisibilityBatch")

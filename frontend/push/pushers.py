@@ -17,8 +17,7 @@ from typing import Final, Protocol
 
 from frontend.push import instruments
 from frontend.push.endpoint import Endpoints
-from frontend.push.queue_pusher import FindTarget, PushContext, QueuePusher
-from frontend.push.request import BuildRequest, queue_request
+from frontend.push.queue_pusher import PushContext, QueuePusher
 from frontend.services import Services
 from metadata_service.clusters.election import Election
 from metadata_service.models import Candidate, ManagerEntry
@@ -82,11 +81,8 @@ class Pushers:
         *,
         alone: bool,
         election: Election | None = None,
-        find_target: FindTarget | None = None,
-        build_request: BuildRequest = queue_request,
     ) -> None:
-        """``name``: this process's, unique among the candidates.  ``alone``: there are no other frontends.  The rest as
-        in :class:`~frontend.push.queue_pusher.PushContext`."""
+        """``name``: this process's, unique among the candidates.  ``alone``: there are no other frontends."""
         self._services = services
         self._store = store
         self._endpoints = endpoints
@@ -100,7 +96,7 @@ class Pushers:
         )
         self._standing = False
         self._live = _Live()
-        self.context = PushContext(services, endpoints, find_target=find_target, build_request=build_request)
+        self.context = PushContext(services, endpoints)
         self._queues: list[_Name] = []
         """All queues that push."""
         self._ask_due = 0.0
@@ -128,6 +124,7 @@ class Pushers:
             _, late = await asyncio.wait(self._stopping, timeout=2 * DRAIN_SECONDS)
             for task in late:
                 task.cancel()
+        await self.context.close()
         if self._election is not None and self._standing:
             try:
                 await self._election.resign()

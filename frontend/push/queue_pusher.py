@@ -1,8 +1,9 @@
 """Push of one queue's messages, by a task that receives them and a task for each call of the endpoint.
 
 The pusher is a consumer: it receives a message, which is hidden for longer than a call may take, and deletes it after a
-2xx.  After anything else it gives the message back with a visibility timeout that doubles with each receive.  So a
-message is delivered at least once, whenever the process ends, and a redrive policy applies as to any consumer.
+2xx.  After anything else it gives the message back with a visibility timeout that the target's policy computes, until
+that gives it up.  So a message is delivered at least once, whenever the process ends, and a redrive policy applies as
+to any consumer.
 
 An answer 429 or 503 pauses the whole queue.  While an endpoint cannot be reached or does not answer, the number of
 calls at once falls to one, and then the queue pauses, too; each delivery raises it again.
@@ -17,8 +18,8 @@ import asyncio
 import logging
 import random
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError, OverLimit, Receive, ReceivedMessage, ReceiveOptions
@@ -26,8 +27,10 @@ from billing.metering.meter import UsageNotCounted
 from frontend.push import instruments
 from frontend.push.capacity import Capacity, units_of
 from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
-from frontend.push.request import SIGNATURE, BuildRequest, queue_request, signature
-from frontend.push.target import PushTarget, pause_seconds, target_of_queue
+from frontend.push.format import PushFormat, QueueFormat
+from frontend.push.request import SIGNATURE, PushRequest, signature
+from frontend.push.subscriptions import SubscriptionFormat
+from frontend.push.target import THROTTLED, PushTarget, pause_seconds
 from frontend.push.usage import count_call
 from frontend.queues.at_most_once import open_received
 from frontend.queues.encryption import MessageEncryption
@@ -41,8 +44,9 @@ from frontend.sns.publishing import render
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.limits import RECEIVE_MESSAGES_MAX, VISIBILITY_SECONDS_MAX
 from frontend.sqs.protocol.validation import size_of
-from metadata_service.models import Queue
 from metadata_service.store import QueueNotFound, StoreError
+from metadata_service.topics import subscription_id_of
+from ratelimit.meter import BucketMeter
 
 MARGIN_SECONDS: Final = 10
 """Time for which a message stays hidden after the deadline of its call, to be deleted or given back."""
@@ -66,35 +70,39 @@ JITTER: Final = 0.2
 
 logger = logging.getLogger("holdfast.push")
 
-FindTarget = Callable[[Queue], PushTarget | None]
-"""Function that returns the current push target of a queue; None: it is not pushed any more."""
+
+class _Attempt(NamedTuple):
+    """Outcome of a call."""
+
+    delivered: bool
+    seconds: int | None = None
+    """Time until the next attempt; None: there is none."""
 
 
 class PushContext:
     """Objects that all pushers of a process share."""
 
-    def __init__(
-        self,
-        services: Services,
-        endpoints: Endpoints,
-        *,
-        find_target: FindTarget | None = None,
-        build_request: BuildRequest = queue_request,
-    ) -> None:
-        """``find_target`` and ``build_request`` may decide by the queue, for targets and formats that are declared
-        elsewhere than in its attributes; it has to be among :meth:`QueueStore.push_queues` all the same."""
+    def __init__(self, services: Services, endpoints: Endpoints) -> None:
         self.services = services
         self.endpoints = endpoints
         self.queues = Queues(services)
         self.encryption = MessageEncryption(services.keyring, render, encrypts=services.settings.encryption)
         self.arrivals = Arrivals(services.backend)
         self.capacity = Capacity()
-        self.find_target: FindTarget = find_target or (lambda queue: target_of_queue(queue, services.naming))
-        self.build_request = build_request
+        self.queue_format: PushFormat = QueueFormat(services.naming)
+        self.subscription_format = SubscriptionFormat(services, self.queues, self.encryption)
         self.errors = ErrorLog(logger, level=logging.WARNING)
         self.failures = ErrorLog(logger, level=logging.INFO)
         self.calls = 0
         """Calls of endpoints in progress."""
+
+    async def close(self) -> None:
+        """Report the counts of deliveries."""
+        await self.subscription_format.close()
+
+    def format_of(self, queue_name: str) -> PushFormat:
+        """The format of a queue's pushes."""
+        return self.queue_format if subscription_id_of(queue_name) is None else self.subscription_format
 
 
 class _Backoff:
@@ -120,6 +128,7 @@ class QueuePusher:
         self._services = context.services
         self.account = account
         self.name = name
+        self._format = context.format_of(name)
         self._endpoint: HttpEndpoint | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._ended_call = asyncio.Event()
@@ -130,6 +139,8 @@ class QueuePusher:
         self._throttled = 0
         """Answers 429 and 503 in succession."""
         self._paused_until = 0.0
+        self._rate: BucketMeter | None = None
+        """Calls of the last second, if the target has a maximum rate."""
         self._more = False
         """True if the last receive returned messages, so that the next one does not wait for an arrival."""
         self._receiving = False
@@ -174,7 +185,7 @@ class QueuePusher:
         while not self._stopping:
             try:
                 view = await self._view()
-                target = None if view is None else self._context.find_target(view.queue)
+                target = None if view is None else await self._format.find_target(view)
                 if view is None or target is None:
                     return
                 if await self._turn(view, target):
@@ -218,6 +229,13 @@ class QueuePusher:
             self._ended_call.clear()
             await self._ended_call.wait()
             return True
+        rate = self._rate_of(target)
+        if rate is not None:
+            left = rate.wait(loop.time(), 1)
+            if left:
+                await asyncio.sleep(left)
+                return True
+            free = min(free, int(rate.burst - rate.level_at(loop.time())))
         waited = not self._more
         if waited and await self._context.arrivals.wait(view, WATCH_SECONDS) is None:
             if not self._calls:
@@ -232,6 +250,8 @@ class QueuePusher:
             if self._stopping or await self._has_changed(view):
                 return True
             received = await self._receive(view, target, reserved // units)
+            if rate is not None:
+                rate.level, rate.at = rate.level_at(loop.time()) + len(received), loop.time()
             for message, stored in received:
                 held = units_of(len(message.payload))
                 reserved -= held
@@ -241,6 +261,15 @@ class QueuePusher:
         finally:
             self._receiving = False
             capacity.release(self.account, queue_id, reserved)
+
+    def _rate_of(self, target: PushTarget) -> BucketMeter | None:
+        """Meter of the target's maximum rate."""
+        per_second = target.calls_per_second
+        if per_second is None:
+            self._rate = None
+        elif self._rate is None or self._rate.rate != per_second:
+            self._rate = BucketMeter(self.name, per_second, per_second, asyncio.get_running_loop().time())
+        return self._rate
 
     async def _receive(
         self, view: QueueView, target: PushTarget, messages_max: int
@@ -298,10 +327,18 @@ class QueuePusher:
         self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
     ) -> None:
         try:
-            seconds = await self._attempt(view, target, endpoint, message, stored)
+            attempt, seconds = None, None
+            request = await self._format.build_request(view, target, message, stored)
+            if request is not None:
+                attempt = await self._attempt(target, endpoint, message, request)
+                seconds = attempt.seconds
+                if seconds is None and not attempt.delivered:
+                    await self._format.give_up(view, target, message, stored)
             if not view.settings.at_most_once:  # else the receive has deleted it
                 await self._finish(view, message, seconds)
-        except (BackendError, StoreError, SqsError, UsageNotCounted) as error:
+            if attempt is not None and attempt.delivered:
+                self._format.delivered(target, message, stored)
+        except (BackendError, StoreError, SqsError, KeyringError, UsageNotCounted) as error:
             self._context.errors.say(
                 type(error).__name__,
                 "message %s of queue %s of account %s is delivered again after its visibility timeout: %s",
@@ -315,43 +352,47 @@ class QueuePusher:
             )
 
     async def _attempt(
-        self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
-    ) -> int | None:
-        """Call the endpoint.  Returns None if it has the message, else the seconds until the next attempt."""
+        self, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, request: PushRequest
+    ) -> _Attempt:
+        """Call the endpoint."""
         loop = asyncio.get_running_loop()
-        request = self._context.build_request(view, message, stored)
         headers = request.headers
         if target.secrets:
             headers[SIGNATURE] = signature(target.secrets, request.body, int(self._services.clock()))
         started = loop.time()
         retry_after: str | None = None
+        status: int | None = None
         try:
             answer = await endpoint.post(headers, request.body, target.timeout_seconds)
         except PushFailed as error:
             outcome: str = error.kind
             reason = str(error)
         else:
-            retry_after = answer.retry_after
-            reason = f"it has answered {answer.status}"
-            outcome = _outcome(answer.status)
+            status, retry_after = answer
+            reason = f"it has answered {status}"
+            outcome = _outcome(status)
         instruments.attempted(outcome, loop.time() - started)
         if outcome == "delivered":
             self._unanswered = self._throttled = 0
             self._allowed = min(self._allowed + 1, target.concurrency)
-            return None
+            return _Attempt(delivered=True)
         self._context.failures.say(
             f"pushes that were {outcome}",
             "message %s of queue %s of account %s was not delivered: %s",
             *(message.message_id, self.name, self.account, reason),
         )
-        backoff = target.policy.backoff(message.receives)
+        backoff = target.policy.delay(message.receives, status)
         if outcome == "refused":
             self._unanswered = self._throttled = 0
         elif outcome == "throttled":
-            backoff = max(1, round(self._slow_down(retry_after)))
+            pause = max(1, round(self._slow_down(retry_after)))
+            backoff = None if backoff is None else max(backoff, pause)
         else:
             self._fall_back()
-        return min(BACKOFF_SECONDS_MAX, max(1, round(backoff * random.uniform(1, 1 + JITTER))))
+        if backoff is None:
+            return _Attempt(delivered=False)
+        seconds = round(backoff * random.uniform(1, 1 + JITTER))
+        return _Attempt(False, min(BACKOFF_SECONDS_MAX, max(1 if backoff else 0, seconds)))
 
     def _slow_down(self, retry_after: str | None) -> float:
         """Pause the queue as its endpoint asks; returns for how long."""
@@ -406,4 +447,4 @@ class QueuePusher:
 def _outcome(status: int) -> str:
     if 200 <= status < 300:
         return "delivered"
-    return "throttled" if status in (429, 503) else "refused"
+    return "throttled" if status in THROTTLED else "refused"

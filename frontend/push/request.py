@@ -1,8 +1,4 @@
-"""HTTP requests for messages.
-
-A request has the message's body as its body, and the rest in headers.  Another format, such as an envelope, is another
-function with the signature of :func:`queue_request`.
-"""
+"""HTTP requests for messages of queues that push: the body is the message's, and the rest is in headers."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import hashlib
 import hmac
 import json
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from backend.api import ReceivedMessage
@@ -27,10 +23,6 @@ class PushRequest(NamedTuple):
 
     headers: dict[str, str]
     body: bytes
-
-
-BuildRequest = Callable[[QueueView, ReceivedMessage, Payload], PushRequest]
-"""Function that builds the request for a received message."""
 
 
 def queue_request(view: QueueView, message: ReceivedMessage, stored: Payload) -> PushRequest:

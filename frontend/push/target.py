@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from base64 import urlsafe_b64encode
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -25,6 +25,8 @@ from metadata_service.queue_settings import (
     number,
 )
 
+THROTTLED: Final = (429, 503)
+"""Answers that ask for a pause."""
 SECRET_PREFIX: Final = "hfwh_"
 SECRET_BYTES: Final = 24
 PAUSE_SECONDS_FIRST: Final = 1.0
@@ -35,15 +37,26 @@ _RETRY_AFTER_LENGTH_MAX: Final = 64
 _DOUBLINGS_MAX: Final = 32
 
 
-class DeliveryPolicy(msgspec.Struct, frozen=True):
+class DeliveryPolicy(Protocol):
     """Times between the attempts to deliver a message."""
 
+    def delay(self, attempts: int, status: int | None) -> float | None:
+        """Seconds until the next attempt, after ``attempts`` failed ones; None: there is no further one.
+
+        ``status``: status of the last answer; None: there was none.
+        """
+
+
+class DoublingBackoff(msgspec.Struct, frozen=True):
+    """A time that doubles with each attempt, without an end.  An endpoint that asks for a pause sets the time."""
+
     backoff_min: int
-    """Seconds after the first failed attempt; they double with each further one."""
+    """Seconds after the first failed attempt."""
     backoff_max: int
 
-    def backoff(self, attempts: int) -> int:
-        """Seconds until the next attempt, after this many."""
+    def delay(self, attempts: int, status: int | None) -> float | None:
+        if status in THROTTLED:
+            return 0
         return min(self.backoff_max, self.backoff_min << min(max(attempts - 1, 0), _DOUBLINGS_MAX))
 
 
@@ -56,8 +69,10 @@ class PushTarget(msgspec.Struct, frozen=True):
     timeout_seconds: int
     """Time limit of a call, including name resolution."""
     policy: DeliveryPolicy
-    secrets: tuple[bytes, ...]
+    secrets: tuple[bytes, ...] = ()
     """Secrets that sign each call: the current one first."""
+    calls_per_second: int | None = None
+    """Maximum rate of calls; None: no maximum."""
 
 
 def target_of_queue(queue: Queue, key: bytes) -> PushTarget | None:
@@ -70,7 +85,7 @@ def target_of_queue(queue: Queue, key: bytes) -> PushTarget | None:
         url,
         number(stored, PUSH_CONCURRENCY),
         number(stored, PUSH_TIMEOUT),
-        DeliveryPolicy(number(stored, PUSH_BACKOFF_MIN), number(stored, PUSH_BACKOFF_MAX)),
+        DoublingBackoff(number(stored, PUSH_BACKOFF_MIN), number(stored, PUSH_BACKOFF_MAX)),
         tuple(secret.encode() for secret in secrets_of_queue(queue, key)),
     )
 

@@ -1,4 +1,7 @@
-"""Metering of pushes: they count as the calls with which a consumer would receive and delete the messages."""
+"""Metering of pushes: they count as the calls with which a consumer would receive and delete the messages.
+
+Those to endpoints of topics are deliveries of their topics, and no calls.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Literal
 from billing.metering.meter import Meter
 from billing.metering.usage import BYTES_OUT, CALLS, CHUNKS, MESSAGES, UsageKey, chunks_of
 from frontend.queues.view import QueueView
+from metadata_service.topics import is_hidden
 
 Action = Literal["ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility"]
 
@@ -16,7 +20,7 @@ def count_call(meter: Meter | None, view: QueueView, action: Action, messages: i
 
     Raises :class:`~billing.metering.meter.UsageNotCounted`.
     """
-    if meter is None:
+    if meter is None or is_hidden(view.queue.name):
         return
     queue = view.queue
     name = (queue.queue_id, queue.version, action, False)  # as calls of clients are named, and counted with them

@@ -24,6 +24,7 @@ from backend.api import Peeked, ReceivedMessage
 from frontend.queues import payload
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
+from metadata_service.models import Queue
 from metadata_service.store import StoreError
 
 log = logging.getLogger("holdfast.encryption")
@@ -46,6 +47,8 @@ class DeliveredMessage(NamedTuple):
     """Number of the message in its queue's partition."""
     base_url: str
     """Beginning of the service's URLs, as the receiver knows them."""
+    queue: Queue
+    """The queue that it was delivered to."""
 
 
 Render = Callable[[DeliveredMessage], Payload]
@@ -125,7 +128,7 @@ class MessageEncryption:
         return await self._keyring.decrypt(account, stored, stale=deleted)
 
     async def _delivered(
-        self, message: ReceivedMessage | Peeked, stored: bytes, base_url: str, deleted: bool
+        self, view: QueueView, message: ReceivedMessage | Peeked, stored: bytes, base_url: str, deleted: bool
     ) -> Payload:
         """Decrypt a message that a topic delivered.  Raises as :meth:`decrypt`."""
         assert message.subscription is not None
@@ -133,7 +136,10 @@ class MessageEncryption:
             raise DecryptionFailed("it is no publication")
         account, encrypted = stored[1:_ACCOUNT_END].decode("ascii", "replace"), stored[_ACCOUNT_END:]
         publication = await self._decrypt(account, encrypted, deleted)
-        return self._render(DeliveredMessage(publication, message.subscription, message.raw, message.number, base_url))
+        delivered = DeliveredMessage(
+            publication, message.subscription, message.raw, message.number, base_url, view.queue
+        )
+        return self._render(delivered)
 
     async def before_receiving(self, view: QueueView) -> None:
         """Check that the queue's named key was not destroyed, and load the keys for a receive that deletes.
@@ -210,7 +216,7 @@ class MessageEncryption:
         """Decrypt the payload of one message.  Raises :class:`~auth.encryption.named_keys.DataKeyDestroyed`."""
         try:
             if message.subscription is not None:
-                return await self._delivered(message, stored, base_url, deleted)
+                return await self._delivered(view, message, stored, base_url, deleted)
             return await self.decrypt(view.queue.account, stored, deleted=deleted)
         except (DecryptionFailed, DataKeyMissing, msgspec.DecodeError) as error:
             log.error("message %s of %s cannot be decrypted: %s", message.message_id, view.arn, error)

@@ -42,8 +42,6 @@ from backend.api import (
     PartitionCommand,
     PartitionGone,
     PartitionUnknown,
-    Peeked,
-    PeekMessages,
     Publish,
     Purge,
     QueueMeasures,
@@ -111,7 +109,6 @@ class PartitionedCalls:
             QueueMeasures: self.queue_measures,
             CountNotifications: self.count_notifications,
             Purge: self.purge,
-            PeekMessages: self.peek_messages,
             StartMove: self.start_move,
             ListMoves: self.list_moves,
             CancelMove: self.cancel_move,
@@ -168,7 +165,7 @@ class PartitionedCalls:
             assert message.group is not None
             by_slot.setdefault(self.of_group(view, message.group).slot, []).append(place)
         slots = list(by_slot)
-        answers = await _all(
+        answers = await all_of(
             self._at(
                 view,
                 _slot_picker(slot),
@@ -314,7 +311,7 @@ class PartitionedCalls:
         by_partition: dict[int, list[str]] = {}
         for handle in command.handles:
             by_partition.setdefault(partition_of(handle), []).append(handle)
-        await _all(
+        await all_of(
             self._at(view, _id_picker(partition), Release(view.target, handles))
             for partition, handles in by_partition.items()
         )
@@ -337,7 +334,7 @@ class PartitionedCalls:
         if any(partition and view.part(partition) is None for partition in by_partition):
             view = await self._queues.refreshed(view)  # the partition may be newer than this view
         partitions = list(by_partition)
-        outcomes = await _all(
+        outcomes = await all_of(
             # Any partition can report what is wrong with a handle that names none of them.
             self._at(
                 view, _id_picker(partition), make(view.target, [asked[place] for place in by_partition[partition]])
@@ -371,10 +368,6 @@ class PartitionedCalls:
 
     async def purge(self, view: QueueView, command: Purge) -> None:
         await self._each(view, command)
-
-    async def peek_messages(self, view: QueueView, command: PeekMessages) -> list[Peeked]:
-        found = await self._each(view, command)
-        return sorted((one for some in found for one in some), key=lambda one: one.sent_ms)[: command.max_messages]
 
     # --- move tasks -------------------------------------------------------------------------------------------
 
@@ -462,7 +455,7 @@ def _in_order(count: int, parts: Any) -> list[Any]:
     return answers
 
 
-async def _all(calls: Any) -> list[Any]:
+async def all_of(calls: Any) -> list[Any]:
     """Run calls concurrently and return their results.  The first error is raised when all have ended."""
     made: list[Coroutine[Any, Any, Any]] = list(calls)
     if len(made) == 1:

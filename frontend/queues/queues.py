@@ -31,7 +31,7 @@ from backend.api import (
 from backend.engine.receipt_handles import Handles, partition_of
 from backend.partition_settings import partition_settings, target_for_message, target_of
 from frontend.queues import attributes, policies
-from frontend.queues.partitioned import PartitionedCalls
+from frontend.queues.partitioned import PartitionedCalls, all_of
 from frontend.queues.view import PartitionView, QueueView
 from frontend.services import Services
 from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError, queue_does_not_exist
@@ -40,9 +40,10 @@ from frontend.sqs.protocol.validation import is_queue_name
 from metadata_service import arn
 from metadata_service.clusters.partition_map import open_ones, received_from
 from metadata_service.models import Queue
+from metadata_service.nodes.cached_client import NamedByClients
 from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
-from metadata_service.topics import hidden_queue_name, is_hidden
+from metadata_service.topics import hidden_queue_name
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -64,6 +65,7 @@ class Queues:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._named = NamedByClients(services.metadata)
         self._views: dict[int, QueueView] = {}
         self._partitioned = PartitionedCalls(self, services.backend)
 
@@ -73,7 +75,7 @@ class Queues:
         """Read the queue from the store, without authorization.  Raises QueueDoesNotExist."""
         if is_queue_name(name):
             try:
-                return self.view(await self._services.metadata.get(account, name))
+                return self.view(await self._named.get(account, name))
             except QueueNotFound:
                 pass
         raise queue_does_not_exist()
@@ -90,14 +92,12 @@ class Queues:
         parsed = arn.parse(text)
         if parsed is None or parsed.account != account or parsed.region != self._services.settings.region:
             return None
-        if is_hidden(parsed.name):
-            return None
-        queue = self._services.metadata.cached(account, parsed.name)
+        queue = self._named.cached(account, parsed.name)
         if queue is None:
             if not is_queue_name(parsed.name):
                 return None
             try:
-                queue = await self._services.metadata.get(account, parsed.name)
+                queue = await self._named.get(account, parsed.name)
             except QueueNotFound:
                 return None
         return self.view(queue)
@@ -250,6 +250,14 @@ class Queues:
                 await self.configure(view)
         raise SqsError(SERVICE_UNAVAILABLE)
 
+    async def peek_each(
+        self, view: QueueView, messages_max: int, after: Mapping[int, int]
+    ) -> dict[int, Sequence[Peeked]]:
+        """Peek at each partition as :meth:`peek_at` does; ``after`` has their numbers."""
+        calls = [self.peek_at(view, part.id, messages_max, after.get(part.id, 0)) for part in view.parts]
+        found = await all_of(calls)
+        return {part.id: peeked for part, peeked in zip(view.parts, found, strict=True)}
+
     async def drop(self, view: QueueView) -> None:
         """Drop all partitions of a deleted queue in the backend.  Raises the backend's errors, after all have
         been asked."""
@@ -316,23 +324,16 @@ class Queues:
 def locate(url: str, own_account: str) -> tuple[str, str]:
     """Account and name of a queue URL.  Host and port are ignored, and a bare name is the caller's own queue.
 
-    Raises QueueDoesNotExist when it contains no name, or is too long, or names the hidden queue of a topic.
+    Raises QueueDoesNotExist when it contains no name, or is too long.
     """
     if len(url) <= _URL_KEPT:
-        return _located(url, own_account)
+        return _parsed(url, own_account)
     if len(url) > QUEUE_URL_LENGTH_MAX:
         raise queue_does_not_exist()
-    return _located.__wrapped__(url, own_account)
+    return _parsed.__wrapped__(url, own_account)
 
 
 @lru_cache(maxsize=_VIEWS_MAX)
-def _located(url: str, own_account: str) -> tuple[str, str]:
-    account, name = _parsed(url, own_account)
-    if is_hidden(name):
-        raise queue_does_not_exist()
-    return account, name
-
-
 def _parsed(url: str, own_account: str) -> tuple[str, str]:
     if "?" in url:
         url = url.partition("?")[0]

@@ -31,6 +31,7 @@ from frontend.request.request import Call
 from frontend.services import Services
 from frontend.sqs.protocol.errors import ACCESS_DENIED, SqsError, no_access_to_queue
 from frontend.sqs.protocol.validation import is_queue_name
+from metadata_service.nodes.cached_client import NamedByClients
 from metadata_service.store import QueueNotFound
 
 _ALL = frozenset(SCOPES)
@@ -81,7 +82,7 @@ class Access:
 
     def __init__(self, services: Services, queues: Queues) -> None:
         self._credentials = services.credentials
-        self._metadata = services.metadata
+        self._metadata = NamedByClients(services.metadata)
         self._region = services.settings.region
         self._clock = services.clock
         self._queues = queues

@@ -17,7 +17,7 @@ from auth.principal import Principal, Scope, effective_scopes
 from frontend.http.asgi import ClientGone
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import Call, ClientRequest, Members
-from frontend.rest.problems import MEDIA_TYPE, Problem, invalid, not_permitted, of_request, of_sqs
+from frontend.rest.problems import MEDIA_TYPE, Problem, invalid, not_found, not_permitted, of_request, of_sqs
 from frontend.sqs.protocol.validation import is_queue_name
 from telemetry.texts import shown
 
@@ -31,7 +31,7 @@ async def _audited_read() -> None: ...
 
 
 AUDITED_READ = Depends(_audited_read)
-"""Declares, among a route's dependencies, that it is audited although it only reads."""
+"""Declares, among a route's dependencies, that it is audited although it only reads, unless it shows nothing."""
 NEVER_LIMITED = frozenset(("limits.show", "limits.set"))
 """Routes exempt from an operator's limits: otherwise a limit on the own account could not be removed."""
 
@@ -47,6 +47,8 @@ class RestCaller:
         """Object of the request, for the audit log."""
         self.gone = False
         """True once the client has disconnected: nothing is sent any more."""
+        self.showed_nothing = False
+        """True once an audited read has found nothing to show."""
         self.made = ""
         """Id of a credential that the request created, for the audit log."""
 
@@ -106,6 +108,12 @@ class RestCaller:
 
     def arn(self, account: str, name: str) -> str:
         return f"arn:aws:sqs:{self.pipeline.services.settings.region}:{account}:{name}"
+
+    async def require_tenant(self, account: str) -> None:
+        """Require that the account, in which something is to be created, exists."""
+        tenant = await self.pipeline.services.credentials.store.get_tenant(account)
+        if tenant is None or tenant.state in ("deleting", "deleted"):
+            raise not_found(f"tenant {account}")
 
     # --- actions ---
 
@@ -177,7 +185,7 @@ class RestRoute(APIRoute):
                 if self.audited:
                     await audit.failed(caller.call, self.name, caller.target, problem.status, problem.code)
             else:
-                if self.audited and not only_reads:
+                if self.audited and not only_reads and not caller.showed_nothing:
                     await audit.done(caller.call, self.name, caller.target, caller.made)
             return response
 

@@ -122,10 +122,13 @@ class Peek(BaseModel):
         description="messages of the page; fewer than requested if they exceed about 4 MiB"
     )
 
+    next: str = Field(description="value of `after` for the messages behind these, also for those still to come")
 
-class Stored(Peek):
+
+class Stored(BaseModel):
     """A page of all messages that a queue stores."""
 
+    messages: list[MessagePeeked]
     next: str | None = Field(description="value of `after` for the next page; null: this is the last one")
 
 
@@ -268,6 +271,11 @@ class QueueMetricsShown(BaseModel):
         "counters may have decreased"
     )
     metrics: list[MetricShown] = Field(description="metrics of the queue; some exist for FIFO or fair queues only")
+
+
+class QueueMetricsPage(BaseModel):
+    queues: list[QueueMetricsShown] = Field(description="by name; a queue is here once it has been used")
+    next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")
 
 
 class TopicMetricsShown(BaseModel):

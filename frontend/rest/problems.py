@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from auth.errors import AuthError
+from frontend.sns.protocol import errors as sns
 from frontend.sqs.protocol import errors
 from frontend.sqs.protocol.errors import SqsError
 from telemetry.texts import TEXT_LENGTH_MAX, shown
@@ -25,8 +26,12 @@ _STATUS = {
     errors.RECEIPT_HANDLE_IS_INVALID.shape: 400,
     errors.REQUEST_THROTTLED.shape: 429,
     errors.OVER_LIMIT.shape: 429,
+    sns.CONCURRENT_ACCESS.shape: 409,
+    sns.FILTER_POLICY_LIMIT_EXCEEDED.shape: 429,
+    sns.SUBSCRIPTION_LIMIT_EXCEEDED.shape: 429,
+    sns.TOPIC_LIMIT_EXCEEDED.shape: 429,
 }
-"""HTTP statuses for errors where SQS's own are less specific."""
+"""HTTP statuses for errors where those of SQS and SNS are less specific."""
 _TITLES = {
     400: "The request is not valid",
     401: "Not signed in",

@@ -23,7 +23,7 @@ from auth.encryption.master_keys import KeyringError
 from backend.api import BackendError
 from frontend.queues.queues import Queues
 from frontend.services import Services
-from frontend.sns.topics.deletion import delete_topic_of
+from frontend.sns.topics.deletion import delete_subscription_of, delete_topic_of
 from frontend.streams.deletion import delete_stream
 from metadata_service.store import ConditionFailed, QueueNotFound, StoreError, StreamNotFound, TopicNotFound
 
@@ -119,7 +119,7 @@ async def _delete_topics(services: Services, account: str) -> None:
     while True:
         page = await client.owner_subscriptions(account, after=after, limit=_PAGE)
         for subscription in page.subscriptions:
-            await client.delete_subscription(subscription)
+            await delete_subscription_of(services, client, queues, subscription)
         after = page.after
         if not after:
             return

@@ -24,8 +24,19 @@ from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication,
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol import md5
+from frontend.sqs.protocol.validation import size_of
+from metadata_service.queue_settings import PUSH_URL
 from metadata_service.store import QueueNotFound
-from metadata_service.topics import hidden_queue_name
+from metadata_service.topics import hidden_queue_name, subscription_id_of
+
+
+class NotificationPayload(Payload):
+    """The message of a delivered publication, with what an endpoint of HTTP gets besides."""
+
+    message_id: str = ""
+    """Id of the publication."""
+    published_bytes: int = 0
+    """Bytes of the message and its attributes, as they were published."""
 
 
 class QueuePublisher:
@@ -64,7 +75,7 @@ class QueuePublisher:
         results = await self._context.retries.store(retry, view, Publish(view.target, stored))
         return [_outcome(one, result, topic) for one, result in zip(publications, results, strict=True)]
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         encoded = body.encode()
         stored = Payload(payload.FORMAT, body, md5.of_body(encoded), SERVICE_NAME)
         encrypt = await self._context.encryption.ready(queue)
@@ -102,9 +113,12 @@ def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicV
     )
 
 
-def render(delivered: DeliveredMessage) -> Payload:
+def render(delivered: DeliveredMessage) -> NotificationPayload:
     """Make the message of a delivered publication.  Raises :class:`msgspec.DecodeError`."""
     publication = decode_publication(delivered.publication)
+    is_pushed = subscription_id_of(delivered.queue.name) is not None
+    if is_pushed:
+        publication = publication.for_protocol(delivered.queue.attributes[PUSH_URL].partition(":")[0])
     if delivered.raw:
         message = rendering.render_raw(publication)
     else:
@@ -115,7 +129,7 @@ def render(delivered: DeliveredMessage) -> Payload:
             subscription_arn=str(subscription),
             sequence_number=None if publication.deduplication_id is None else f"{delivered.number:020d}",
         )
-    return Payload(
+    return NotificationPayload(
         payload.FORMAT,
         message.body,
         md5.of_body(message.body.encode()),
@@ -124,4 +138,6 @@ def render(delivered: DeliveredMessage) -> Payload:
         md5.of_attributes(message.attributes) if message.attributes else None,
         publication.deduplication_id,
         publication.trace_header,
+        message_id=publication.message_id,
+        published_bytes=len(publication.message.encode()) + size_of(publication.attributes) if is_pushed else 0,
     )

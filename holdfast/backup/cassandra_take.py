@@ -53,6 +53,7 @@ from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import LogEntry
 from metadata_service.store import StoreError
+from metadata_service.topics import is_hidden
 
 PUT_OFF_SECONDS: Final = 30.0
 ROUNDS: Final = 10
@@ -126,7 +127,7 @@ async def take(
             started_ms=started_at,
             moment_ms=moment_ms,
             ended_ms=now_ms(),
-            queues=len(copy.queues()),
+            queues=sum(not is_hidden(queue.name) for queue in copy.queues()),
             topics=len(copy.streams()),
             master_keys=tuple(copy.master_ids()),
             folders=(),

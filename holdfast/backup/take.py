@@ -35,6 +35,7 @@ from holdfast.backup.signature import ManifestSigner
 from holdfast.backup.target import CHUNK_BYTES, BackupTarget
 from metadata_service.models import BackupPin, LogEntry, ShardEntry
 from metadata_service.sqlite.copy import MetadataFile
+from metadata_service.topics import is_hidden
 
 PIN_SECONDS: Final = 600.0
 """Time after which the pin of a killed backup is void."""
@@ -86,7 +87,8 @@ def take(
         stack.callback(quietly, lambda: metadata.unpin(lambda one: one.name == name))
         moment, pin = _moment(data / "journal", metadata, pin, report)
         masters = metadata.master_ids()
-        queues, topics = len(metadata.queues()), len(metadata.streams())
+        queues = sum(not is_hidden(queue.name) for queue in metadata.queues())
+        topics = len(metadata.streams())
         copies = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH, dir=data)))
         copy = copies / "metadata.sqlite"
         metadata.copy_to(copy)

@@ -28,6 +28,7 @@ from metadata_service.sqlite.copy import MetadataFile
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import StoreError
 from metadata_service.streams import Stream
+from metadata_service.topics import is_hidden
 
 DAMAGES_LISTED: Final = 100
 
@@ -66,6 +67,8 @@ class VerifiedState(msgspec.Struct, frozen=True):
     topics: list[VerifiedTopic]
     groups: int
     """Number of consumer groups."""
+    publications: int = 0
+    """Publications with deliveries that are still to be made."""
 
     @property
     def messages(self) -> int:
@@ -184,9 +187,10 @@ def _state(queues: list[Queue], topics: list[Stream], clusters: list[OfflineStat
     counters = {number: one for stats in clusters for number, one in stats.counters.items()}
     counted = {number: one for stats in clusters for number, one in stats.topics.items()}
     return VerifiedState(
-        [_queue(counters, queue) for queue in queues],
+        [_queue(counters, queue) for queue in queues if not is_hidden(queue.name)],
         [_topic(counted, topic) for topic in topics],
         sum(stats.groups for stats in clusters),
+        sum(_queue(counters, queue).messages for queue in queues if is_hidden(queue.name)),
     )
 
 

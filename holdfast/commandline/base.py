@@ -20,7 +20,7 @@ EXIT_CODES = """exit codes:
   0  done
   1  refused, or failed
   2  wrong arguments
-  3  there is no such tenant, key, role, queue, alarm, cluster, node or invoice
+  3  there is no such tenant, key, role, queue, topic, alarm, cluster, node or invoice
   4  not signed in, or not permitted
   5  the service cannot be reached, or asks to try again later
 """

@@ -194,6 +194,7 @@ def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Prog
         "messages": state.messages,
         "records": state.records,
         "groups": state.groups,
+        "publications": state.publications,
         "counts": [
             {
                 "account": one.account,
@@ -232,6 +233,8 @@ def _verify_files(parsed: argparse.Namespace, settings: Settings, progress: Prog
                     f"{counted}, {_count(len(state.topics), 'topic')} and {_count(state.records, 'record')}, "
                     f"{_count(state.groups, 'consumer group')}"
                 )
+            if state.publications:
+                counted = f"{counted}, {_count(state.publications, 'publication')} to be delivered"
             lines.append(
                 f"Backup {manifest.name} of {document['moment']} is complete: {counted}, all of them readable."
             )

@@ -143,6 +143,13 @@ def _buy_token(client: RestClient, parsed: Parsed) -> None:
 # --- parsers -------------------------------------------------------------------------------------------------
 
 
+def _show_caller(client: RestClient, parsed: Parsed) -> None:
+    from holdfast.commandline.text_tables import facts, moment
+
+    caller = client.call("GET", "caller")
+    print_result(parsed, caller, lambda: facts({**caller, "expires": moment(caller["expires"])}))
+
+
 def add_key_commands(group: Group) -> None:
     create = group.add("create", _create_key, "create a key; its secret is shown once", "name")
     create.add_argument("--kind", choices=("access", "api"), default="access", help="access: signs; api: bearer key")
@@ -155,6 +162,7 @@ def add_key_commands(group: Group) -> None:
     )
     revoke = group.add("revoke", _revoke_key, "revoke a key", "id", asks=True)
     listing = group.add("list", _list_keys, "list keys, including revoked ones")
+    group.add("caller", _show_caller, "show the credential with which commands sign in, and its rights")
     account_option(create, rotate, revoke, listing)
 
 

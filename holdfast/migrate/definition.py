@@ -1,7 +1,7 @@
 """Definition of a queue without its messages, and its conversion for another service.
 
-ARNs are mapped by one rule.  References to a queue of the source account and region become references to the
-queue of the same name in the destination account and region.  Principals of the source account (its number,
+ARNs are mapped by one rule.  References to a queue or topic of the source account and region become references to
+that of the same name in the destination account and region.  Principals of the source account (its number,
 ``arn:aws:iam::...`` and ``arn:aws:sts::...``) become those of the new account.  Everything else stays
 unchanged, and is reported: other accounts, and ARNs of other services.
 """
@@ -27,6 +27,8 @@ BOUND = ("RedrivePolicy", "RedriveAllowPolicy", "Policy")
 after the RedrivePolicies of sources that it might not allow."""
 _ENCRYPTION = ("SqsManagedSseEnabled", "KmsDataKeyReusePeriodSeconds")
 """Attributes that a service may have disabled for all queues: differences are ignored."""
+_OWN = ("sqs", "sns")
+"""Services in ARNs of this service's queues and topics."""
 _ARN = re.compile(r"arn:(aws[a-z-]*):([a-z0-9-]+):([a-z0-9-]*):([0-9]{12}):(.+)\Z", re.DOTALL)
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
 
@@ -134,14 +136,16 @@ class ArnMapping:
     """Any queue ARN at the destination; only its region and account are used."""
 
     def mapped(self, definition: Definition) -> Definition:
-        values = {
-            name: _mapped_text(name, value, self._mapped) if name in BOUND else value
-            for name, value in definition.attributes.items()
-        }
+        values = self.mapped_values(definition.attributes)
         where = QueueArn(self.destination.region, self.destination.account, definition.name)
         return Definition(definition.name, where, values, definition.tags)
 
-    def _mapped(self, text: str) -> str:
+    def mapped_values(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Map the attributes that name other queues, topics or accounts."""
+        return {name: _mapped_text(name, value, self.mapped_text) for name, value in values.items()}
+
+    def mapped_text(self, text: str) -> str:
+        """Map an account or ARN; other texts stay as they are."""
         if text == self.source.account:
             return self.destination.account
         found = _ARN.match(text)
@@ -150,8 +154,8 @@ class ArnMapping:
         _, service, region, account, rest = found.groups()
         if account != self.source.account:
             return text
-        if service == "sqs" and region == self.source.region:
-            return f"arn:aws:sqs:{self.destination.region}:{self.destination.account}:{rest}"
+        if service in _OWN and region == self.source.region:
+            return f"arn:aws:{service}:{self.destination.region}:{self.destination.account}:{rest}"
         if service in ("iam", "sts"):
             return f"arn:aws:{service}::{self.destination.account}:{rest}"
         return text
@@ -167,7 +171,7 @@ def foreign_references(definition: Definition) -> list[str]:
         match = _ARN.match(value)
         if match is not None:
             own = match[4] == definition.arn.account
-            if not own or not (match[2] in ("iam", "sts") or (match[2] == "sqs" and match[3] == definition.arn.region)):
+            if not own or not (match[2] in ("iam", "sts") or (match[2] in _OWN and match[3] == definition.arn.region)):
                 found[value] = None
         elif _ACCOUNT.match(value) and value != definition.arn.account:
             found[value] = None

@@ -273,6 +273,7 @@ _SAME_SETTINGS = {field.name for field in fields(FrontendSettings)}.intersection
     "encryption",
     "default_limits",
     "push",
+    "webhook_networks",
 }
 """Settings of a frontend that are the same as the service's."""
 
@@ -283,6 +284,7 @@ def frontend_settings(settings: Settings, processes: int = 1) -> FrontendSetting
         **{name: getattr(settings, name) for name in _SAME_SETTINGS},
         encryption=settings.encryption == "on",
         push=settings.push == "on",
+        webhook_networks=tuple(str(network) for network in parse_networks(settings.webhook_networks)),
         default_limits=parse_limits(settings.default_limits),
         processes=processes,
     )

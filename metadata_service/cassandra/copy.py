@@ -39,10 +39,10 @@ from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.cassandra.streams import STREAMS, mark_of_stream, recounted, streams_in
 from metadata_service.cassandra.topics import (
-    is_lone_hidden_queue,
     mark_of_subscription,
     recomputed_topics,
     subscriptions_in,
+    with_hidden_queues,
 )
 from metadata_service.models import ClusterEntry, LogEntry, Queue, ShardEntry
 from metadata_service.opening import CannotOpen
@@ -267,7 +267,7 @@ async def put_together(store: CassandraStore, queues_and_keys: Spaces, last: Spa
 def _recomputed_names(rows: Mapping[str, str]) -> dict[str, str]:
     """Recompute the records of an account's queues and topics."""
     topics = recomputed_topics(rows)
-    return recomputed({row: record for row, record in rows.items() if not is_lone_hidden_queue(row, topics)}) | topics
+    return recomputed(with_hidden_queues(rows, topics)) | topics
 
 
 def _is_kept(space: str) -> bool:

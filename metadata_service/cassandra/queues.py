@@ -91,7 +91,7 @@ class CassandraQueues:
                 writes: dict[str, str | None] = {
                     "account": text(msgspec.structs.replace(state, queues=state.queues + 1)),
                     row: text(queue),
-                    **_index_rows(name, None, queue.attributes),
+                    **index_rows(name, None, queue.attributes),
                 }
                 if held in rows:
                     writes[held] = None
@@ -140,6 +140,8 @@ class CassandraQueues:
         def update(queue: Queue) -> Queue:
             if queue.version != version:
                 raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+            if is_hidden(queue.name) and (attributes, tags) != (None, None):
+                raise QueueNotFound(str(queue_id))
             if tags is not None:
                 queue = msgspec.structs.replace(queue, tags=dict(tags))
             if attributes is not None:
@@ -161,7 +163,7 @@ class CassandraQueues:
 
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
         place = await self._places.get(queue_id)
-        if place is None:
+        if place is None or is_hidden(place.name):
             raise QueueNotFound(str(queue_id))
         row, held = queue_row(place.name), _held(place.name)
 
@@ -171,7 +173,7 @@ class CassandraQueues:
                 "account": text(msgspec.structs.replace(state, queues=state.queues - 1)),
                 row: None,
                 held: str(now_ms),
-                **_index_rows(queue.name, queue.attributes, None),
+                **index_rows(queue.name, queue.attributes, None),
             }, queue
 
         queue = await self._records.transact(names_space(place.account), ["account", row, held], delete)
@@ -195,9 +197,8 @@ class CassandraQueues:
         ]
 
     async def _mark_push(self, account: str, attributes: Mapping[str, str] | None) -> None:
-        """Mark the account before one of its queues gets these attributes."""
-        if attributes is not None and is_pushed(attributes):
-            await self._records.mark(PUSH_ACCOUNTS, account)
+        if attributes is not None:
+            await mark_push(self._records, account, attributes)
 
     async def collect(self, *, now_ms: int, hold_seconds: float = HOLD_SECONDS_MIN) -> int:
         """Remove unfinished objects, and names held for longer than ``hold_seconds``; return their number.
@@ -258,7 +259,7 @@ class CassandraQueues:
         def store(rows: dict[str, VersionedRecord]) -> tuple[Writes, Queue]:
             queue = _found(rows, row, queue_id)
             newer = msgspec.structs.replace(change(queue), version=queue.version + 1)
-            return {row: text(newer), **_index_rows(queue.name, queue.attributes, newer.attributes)}, newer
+            return {row: text(newer), **index_rows(queue.name, queue.attributes, newer.attributes)}, newer
 
         queue = await self._records.transact(names_space(place.account), [row], store)
         await self._changes.record(place.account, place.name)
@@ -269,6 +270,12 @@ class CassandraQueues:
         beyond_names = kind + min(prefix + BEYOND, HIDDEN_PREFIX)
         keys = await self._records.keys(names_space(account), key_min, beyond_names, limit)
         return [key.removeprefix(kind) for key in keys]
+
+
+async def mark_push(records: Records, account: str, attributes: Mapping[str, str]) -> None:
+    """Mark the account before one of its queues gets these attributes."""
+    if is_pushed(attributes):
+        await records.mark(PUSH_ACCOUNTS, account)
 
 
 # --- ids of partitions ------------------------------------------------------------------------------------
@@ -324,7 +331,7 @@ def recomputed(rows: Mapping[str, str]) -> dict[str, str]:
     sources: dict[str, str] = {}
     for record in queues.values():
         queue = _decode_queue(record)
-        sources.update((row, one) for row, one in _index_rows(queue.name, None, queue.attributes).items() if one)
+        sources.update((row, one) for row, one in index_rows(queue.name, None, queue.attributes).items() if one)
     visible = sum(not is_hidden(row.removeprefix(queue_row(""))) for row in queues)
     account = text(msgspec.structs.replace(before, queues=visible))
     return {"account": account, **queues, **held, **sources}
@@ -352,7 +359,7 @@ def _found(rows: Mapping[str, VersionedRecord], row: str, queue_id: int) -> Queu
     return queue
 
 
-def _index_rows(name: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> dict[str, str | None]:
+def index_rows(name: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> dict[str, str | None]:
     """Writes to the dead-letter sources and the queues that push, for a change of a queue's attributes; None: no queue
     before or after."""
     old, new = dead_letter_arn(before or {}), dead_letter_arn(now or {})

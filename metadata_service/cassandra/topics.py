@@ -7,8 +7,11 @@ found by its id through the mark of its hidden queue's id.
 Rows of subscriptions may be deleted, although no row is written with them that is never deleted: each transaction that
 creates one is conditional on the ``change`` of the topic's row, which never recurs.
 
-The rows of a deleted topic's subscriptions are removed after it, in several transactions; meanwhile nothing finds them.
-The mark of the hidden queue's id is removed last, so that the collector finishes a removal that was interrupted.
+The hidden queue of a subscription is created and deleted in one transaction with it.
+
+The rows of a deleted topic's subscriptions are removed after it, in several transactions; meanwhile nothing finds them
+but their hidden queues, which get no more messages.  The mark of the topic's own hidden queue's id is removed last, so
+that the collector finishes a removal that was interrupted.
 
 Marks list the subscriptions of an account, whosever topics they are to: each is written before its subscription and
 removed after it, and readers skip those that lead to none.
@@ -26,7 +29,17 @@ from metadata_service.cassandra.changes import CassandraChanges
 from metadata_service.cassandra.credentials import text
 from metadata_service.cassandra.driver.records import BEYOND, Records, VersionedRecord, Writes, after, gather
 from metadata_service.cassandra.places import ID_COUNTER, BelowFloor, IdPlace, IdPlaces
-from metadata_service.cassandra.queues import IDS, account_row, names_space, partition_ids_in, queue_row
+from metadata_service.cassandra.queues import (
+    IDS,
+    account_row,
+    index_rows,
+    mark_push,
+    names_space,
+    partition_ids_in,
+    queue_row,
+    queues_in,
+)
+from metadata_service.models import NewQueue, Queue
 from metadata_service.store import (
     ConditionFailed,
     StoreError,
@@ -51,6 +64,8 @@ from metadata_service.topics import (
     hidden_queue_name,
     is_hidden,
     recount,
+    subscription_id_of,
+    subscription_queue_name,
     with_subscription,
 )
 
@@ -66,6 +81,7 @@ _REMOVED_TOGETHER = 50
 
 _decode_topic = msgspec.json.Decoder(Topic).decode
 _decode_subscription = msgspec.json.Decoder(Subscription).decode
+_decode_queue = msgspec.json.Decoder(Queue).decode
 
 
 class CassandraTopics:
@@ -127,8 +143,9 @@ class CassandraTopics:
             raise TopicNotFound(name)
         return _decode_topic(record)
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
-        rows = await self._records.page(names_space(account), _least(_TOPIC, after), _TOPIC + BEYOND, limit)
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
+        row_min = _TOPIC + prefix if prefix > after else _least(_TOPIC, after)
+        rows = await self._records.page(names_space(account), row_min, _TOPIC + prefix + BEYOND, limit)
         return [_decode_topic(record) for _, record in rows]
 
     async def update_topic(
@@ -184,7 +201,7 @@ class CassandraTopics:
         endpoint = _endpoint_row(new.topic_id, new.protocol, new.endpoint)
 
         def check(rows: Mapping[str, VersionedRecord]) -> Topic | bytes:
-            """The topic, or the id of the endpoint's subscription."""
+            """Return the topic, or the id of the endpoint's subscription."""
             topic = _found(rows, row, new.topic_id)
             if endpoint in rows:
                 return bytes.fromhex(rows[endpoint].record)
@@ -201,11 +218,14 @@ class CassandraTopics:
                 raise SubscriptionExists(_decode_subscription(existing))
             subscription = new.made(found)
             sub_row = _subscription_row(new.topic_id, subscription.subscription_id)
+            hidden = new.hidden_queue(subscription)
+            queue = None if hidden is None else await self._new_queue(hidden)
 
             def create(
                 rows: dict[str, VersionedRecord],
                 subscription: Subscription = subscription,
                 sub_row: str = sub_row,
+                queue: Queue | None = queue,
             ) -> tuple[Writes, bool]:
                 topic = check(rows)
                 if isinstance(topic, bytes):
@@ -215,19 +235,24 @@ class CassandraTopics:
                     row: text(with_subscription(topic, None, subscription)),
                     endpoint: subscription.subscription_id.hex(),
                     sub_row: text(subscription),
+                    **({} if queue is None else _queue_rows(rows, queue)),
                 }, True
 
             mark = mark_of_subscription(subscription)
             await self._records.mark(*mark)
             try:
-                created = await self._records.transact(space, [row, endpoint], create)
+                created = await self._records.transact(space, [row, endpoint, *_account_key(queue)], create)
             except StoreUnavailable:
-                raise  # the subscription may have been created: its mark stays
-            except StoreError:
+                raise  # the subscription may have been created: its mark stays, and that of its queue
+            except (StoreError, BelowFloor) as error:
                 await self._unmark(mark)
+                await self._forget(queue)
+                if isinstance(error, BelowFloor):
+                    continue
                 raise
             if not created:
                 await self._unmark(mark)
+                await self._forget(queue)
                 continue
             await self._changes.record(account, subscription.topic_name)
             return subscription
@@ -273,10 +298,7 @@ class CassandraTopics:
         filter_policies_max: int | None = None,
     ) -> Subscription:
         def update(topic: Topic, before: Subscription) -> Subscription:
-            if before.version != version:
-                raise ConditionFailed(
-                    f"subscription {subscription_id.hex()} has version {before.version}, not {version}"
-                )
+            _check_version(before, version)
             now = change.applied(before)
             _check_filter_policies(topic, before, now, filter_policies_max)
             return now
@@ -285,8 +307,14 @@ class CassandraTopics:
         assert now is not None
         return now
 
-    async def delete_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
-        before, _ = await self._change(topic_id, subscription_id, lambda topic, before: None)
+    async def delete_subscription(
+        self, topic_id: int, subscription_id: bytes, *, version: int | None = None
+    ) -> Subscription:
+        def delete(topic: Topic, before: Subscription) -> None:
+            if version is not None:
+                _check_version(before, version)
+
+        before, _ = await self._change(topic_id, subscription_id, delete)
         await self._unmark(mark_of_subscription(before))
         return before
 
@@ -300,7 +328,7 @@ class CassandraTopics:
         removed = 0
         async for places in self._places.pages():
             for topic_id, place in places:
-                if not is_hidden(place.name):
+                if not is_hidden(place.name) or subscription_id_of(place.name) is not None:
                     continue
                 record = await self._records.get(names_space(place.account), _topic_row(place), serial=True)
                 if record is None or _decode_topic(record).topic_id != topic_id:
@@ -325,24 +353,48 @@ class CassandraTopics:
         except TopicNotFound:
             raise SubscriptionNotFound(subscription_id.hex()) from None
         sub_row = _subscription_row(topic_id, subscription_id)
+        queue_key = queue_row(subscription_queue_name(subscription_id))
 
-        def store(rows: dict[str, VersionedRecord]) -> tuple[Writes, tuple[Subscription, Subscription | None]]:
+        def store(
+            rows: dict[str, VersionedRecord],
+        ) -> tuple[Writes, tuple[Subscription, Subscription | None, Queue | None]]:
             topic = _decode_topic(rows[row].record) if row in rows else None
             if topic is None or topic.topic_id != topic_id or sub_row not in rows:
                 raise SubscriptionNotFound(subscription_id.hex())
             before = _decode_subscription(rows[sub_row].record)
-            now = change(topic, before)
+            now, queue = change(topic, before), None
             writes: dict[str, str | None] = {
                 row: text(with_subscription(topic, before, now)),
                 sub_row: None if now is None else text(now),
             }
             if now is None:
                 writes[_endpoint_row(topic_id, before.protocol, before.endpoint)] = None
-            return writes, (before, now)
+                if queue_key in rows:
+                    queue = _decode_queue(rows[queue_key].record)
+                    writes[queue_key] = None
+                    writes |= index_rows(queue.name, queue.attributes, None)
+            return writes, (before, now, queue)
 
-        before, now = await self._records.transact(names_space(account), [row, sub_row], store)
+        before, now, queue = await self._records.transact(names_space(account), [row, sub_row, queue_key], store)
         await self._changes.record(account, before.topic_name)
+        if queue is not None:
+            await self._places.forget(queue.queue_id)
+            await self._changes.record(account, queue.name)
         return before, now
+
+    async def _new_queue(self, hidden: NewQueue) -> Queue:
+        """Make the hidden queue of a subscription, and mark its id and its account."""
+        queue = hidden.made(
+            await self._records.next_id(ID_COUNTER), await partition_ids_in(self._records, hidden.clusters)
+        )
+        await mark_push(self._records, queue.account, queue.attributes)
+        await self._places.set(queue.queue_id, queue.account, queue.name)
+        return queue
+
+    async def _forget(self, queue: Queue | None) -> None:
+        """Remove the mark of a queue that was not created."""
+        if queue is not None:
+            await self._places.forget(queue.queue_id)
 
     async def _some(self, account: str, topic_id: int, name: str, ids: list[str]) -> list[Subscription]:
         """Those of these subscriptions that exist, in this order."""
@@ -358,17 +410,25 @@ class CassandraTopics:
             pass  # readers skip it
 
     async def _remove_rows(self, account: str, topic_id: int) -> bool:
-        """Remove the rows of a deleted topic's subscriptions; True if there were any."""
+        """Remove the rows of a deleted topic's subscriptions and their queues; True if there were any."""
         space = names_space(account)
         rows = await self._records.all(space, _subscription_prefix(topic_id))
         endpoints = await self._records.all(space, f"{_ENDPOINT}{topic_id:020d}/")
-        await gather(
-            partial(self._records.unmark, *mark_of_subscription(_decode_subscription(record))[:2]) for _, record in rows
-        )
-        keys = [key for key, _ in (*rows, *endpoints)]
+        subscriptions = [_decode_subscription(record) for _, record in rows]
+        queue_keys = [queue_row(one.queue_name) for one in subscriptions if one.queue_name is not None]
+        queues = list(queues_in(await self._records.some(space, queue_keys))) if queue_keys else []
+        await gather(partial(self._records.unmark, *mark_of_subscription(one)[:2]) for one in subscriptions)
+        # the queues before their subscriptions, by which an interrupted removal finds them
+        keys = [
+            key for queue in queues for key in (queue_row(queue.name), *index_rows(queue.name, queue.attributes, None))
+        ]
+        keys += [key for key, _ in (*rows, *endpoints)]
         for first in range(0, len(keys), _REMOVED_TOGETHER):
             some = keys[first : first + _REMOVED_TOGETHER]
             await self._records.transact(space, some, partial(_removed, some))
+        for queue in queues:
+            await self._places.forget(queue.queue_id)
+            await self._changes.record(account, queue.name)
         return bool(keys)
 
 
@@ -398,7 +458,8 @@ def recomputed_topics(rows: Mapping[str, str]) -> dict[str, str]:
         return {}
     of_topics: dict[int, list[Subscription]] = {topic_id: [] for topic_id in topics}
     for subscription in subscriptions_in(rows):
-        if subscription.topic_id in topics:
+        name = subscription.queue_name
+        if subscription.topic_id in topics and (name is None or queue_row(name) in rows):
             of_topics[subscription.topic_id].append(subscription)
     found = {_COUNT: str(len(topics))}
     for topic_id, subscriptions in of_topics.items():
@@ -410,10 +471,32 @@ def recomputed_topics(rows: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def is_lone_hidden_queue(row: str, topics: Mapping[str, str]) -> bool:
-    """True for the row of a hidden queue whose topic is not among these records."""
+def with_hidden_queues(rows: Mapping[str, str], topics: Mapping[str, str]) -> dict[str, str]:
+    """Remove the hidden queues from the records of an account's space whose owners are not among ``topics``."""
     hidden = queue_row(HIDDEN_PREFIX)
-    return row.startswith(hidden) and _TOPIC + row.removeprefix(hidden) not in topics
+    owned = {queue_row(hidden_queue_name(topic.name)) for topic in topics_in(topics)}
+    owned |= {queue_row(one.queue_name) for one in subscriptions_in(topics) if one.queue_name is not None}
+    return {row: record for row, record in rows.items() if not row.startswith(hidden) or row in owned}
+
+
+def _account_key(queue: Queue | None) -> list[str]:
+    """Key of the account's row, if a queue is created."""
+    return [] if queue is None else ["account"]
+
+
+def _queue_rows(rows: Mapping[str, VersionedRecord], queue: Queue) -> Writes:
+    """Writes that create the hidden queue of a subscription.  Raises :class:`BelowFloor`."""
+    account, floor = account_row(rows)
+    if queue.queue_id < floor:
+        raise BelowFloor
+    return {"account": account, queue_row(queue.name): text(queue), **index_rows(queue.name, None, queue.attributes)}
+
+
+def _check_version(subscription: Subscription, version: int) -> None:
+    if subscription.version != version:
+        raise ConditionFailed(
+            f"subscription {subscription.subscription_id.hex()} has version {subscription.version}, not {version}"
+        )
 
 
 def _removed(keys: Iterable[str], rows: Mapping[str, VersionedRecord]) -> tuple[Writes, None]:

@@ -14,6 +14,7 @@ from metadata_service.models import NewQueue, Queue
 from metadata_service.nodes.change_feed import POLL_SECONDS
 from metadata_service.nodes.named_cache import NamedCache
 from metadata_service.store import QueueExists, QueueNotFound, QueueStore
+from metadata_service.topics import is_hidden
 from telemetry import caches
 
 ABSENT_SECONDS = POLL_SECONDS
@@ -123,3 +124,28 @@ class MetadataClient(NamedCache[Queue]):
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         """Delegate to :meth:`QueueStore.dead_letter_sources`."""
         return await self._store.dead_letter_sources(account, dlq_arn, after=after, limit=limit)
+
+
+class NamedByClients:
+    """The queues of a :class:`MetadataClient` that clients can name: all but the hidden ones."""
+
+    def __init__(self, metadata: MetadataClient) -> None:
+        self._metadata = metadata
+
+    def cached(self, account: str, name: str) -> Queue | None:
+        """The queue as cached; None if it is not cached, or hidden."""
+        return None if is_hidden(name) else self._metadata.cached(account, name)
+
+    def known_absent(self, account: str, name: str) -> bool:
+        """True for a hidden queue, and if :meth:`MetadataClient.known_absent` is."""
+        return is_hidden(name) or self._metadata.known_absent(account, name)
+
+    async def find(self, account: str, name: str) -> Queue | None:
+        """The queue, which may be cached; None if there is none, or was none lately, or it is hidden."""
+        return None if is_hidden(name) else await self._metadata.find(account, name)
+
+    async def get(self, account: str, name: str) -> Queue:
+        """Read the queue from the store.  Raises :class:`QueueNotFound`, also for a hidden queue."""
+        if is_hidden(name):
+            raise QueueNotFound
+        return await self._metadata.get(account, name)

@@ -85,9 +85,9 @@ class TopicClient(NamedCache[Topic]):
             raise
         return self.remember(topic) if forgotten == self._forgotten else topic
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
         """Delegate to :meth:`TopicStore.list_topics`."""
-        return await self._store.list_topics(account, after=after, limit=limit)
+        return await self._store.list_topics(account, prefix=prefix, after=after, limit=limit)
 
     async def subscriptions(self, topic: Topic) -> tuple[Subscription, ...]:
         """All subscriptions of a topic, as they were in this version of it or later, ordered by id."""
@@ -193,11 +193,18 @@ class TopicClient(NamedCache[Topic]):
         await self._learned(updated)
         return updated
 
-    async def delete_subscription(self, subscription: Subscription) -> bool:
-        """Call :meth:`TopicStore.delete_subscription`; returns when all processes know it.  False: it did not exist."""
+    async def delete_subscription(self, subscription: Subscription, *, unchanged: bool = False) -> bool:
+        """Call :meth:`TopicStore.delete_subscription`; returns when all processes know it.  False: it did not exist.
+
+        ``unchanged``: raise :class:`ConditionFailed` if it has another version than ``subscription``.
+        """
         account, name = subscription.topic_account, subscription.topic_name
         try:
-            deleted = await self._store.delete_subscription(subscription.topic_id, subscription.subscription_id)
+            deleted = await self._store.delete_subscription(
+                subscription.topic_id,
+                subscription.subscription_id,
+                version=subscription.version if unchanged else None,
+            )
         except SubscriptionNotFound:
             await self.publish_changes(account, name)
             return False

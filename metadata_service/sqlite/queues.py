@@ -21,7 +21,7 @@ from metadata_service.store import (
     QueueNotFound,
     TooManyQueues,
 )
-from metadata_service.topics import HIDDEN_PREFIX
+from metadata_service.topics import HIDDEN_PREFIX, is_hidden
 
 _HOLD_SECONDS_MIN = 3600
 """Minimum time for which a deleted queue's name is remembered, even if a creation requests a shorter hold."""
@@ -88,6 +88,8 @@ class SQLiteQueues:
             queue = _queue(db, queue_id)
             if queue.version != version:
                 raise ConditionFailed(f"queue {queue.name!r} has version {queue.version}, not {version}")
+            if is_hidden(queue.name) and (attributes, tags) != (None, None):
+                raise QueueNotFound(str(queue_id))
             if tags is not None:
                 queue = msgspec.structs.replace(queue, tags=dict(tags))
             if attributes is not None:
@@ -101,6 +103,8 @@ class SQLiteQueues:
     async def delete_queue(self, queue_id: int, *, now_ms: int) -> Queue:
         def delete(db: sqlite3.Connection) -> Queue:
             queue = _queue(db, queue_id)
+            if is_hidden(queue.name):
+                raise QueueNotFound(str(queue_id))
             db.execute("DELETE FROM queues WHERE queue_id = ?", (queue_id,))
             db.execute(
                 "INSERT OR REPLACE INTO held_names (account, name, deleted_ms) VALUES (?, ?, ?)",

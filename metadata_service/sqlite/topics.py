@@ -69,11 +69,13 @@ class SQLiteTopics:
             raise TopicNotFound(name)
         return topic
 
-    async def list_topics(self, account: str, *, after: str = "", limit: int) -> list[Topic]:
-        query = "SELECT record FROM topics WHERE account = ? AND name > ? ORDER BY name LIMIT ?"
+    async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
+        where, name_min = ("name >= ?", prefix) if prefix > after else ("name > ?", after)
+        query = f"SELECT record FROM topics WHERE account = ? AND {where} AND name < ? ORDER BY name LIMIT ?"
+        keys = (account, name_min, prefix + "\U0010ffff", limit)
 
         def page(db: sqlite3.Connection) -> list[Topic]:
-            return [_decode_topic(record) for (record,) in db.execute(query, (account, after, limit))]
+            return [_decode_topic(record) for (record,) in db.execute(query, keys)]
 
         return await self._worker.read(page)
 
@@ -103,6 +105,9 @@ class SQLiteTopics:
     async def delete_topic(self, topic_id: int) -> Topic:
         def delete(db: sqlite3.Connection) -> Topic:
             topic = _topic(db, topic_id)
+            query = "SELECT record FROM subscriptions WHERE topic_id = ?"
+            for (record,) in db.execute(query, (topic_id,)).fetchall():
+                _delete_queue(db, _decode_subscription(record))
             db.execute("DELETE FROM topics WHERE topic_id = ?", (topic_id,))
             db.execute("DELETE FROM subscriptions WHERE topic_id = ?", (topic_id,))
             db.execute("DELETE FROM queues WHERE queue_id = ?", (topic_id,))
@@ -141,6 +146,9 @@ class SQLiteTopics:
                     text(subscription),
                 ),
             )
+            hidden = new.hidden_queue(subscription)
+            if hidden is not None:
+                insert_queue(db, hidden)
             _store_topic(db, with_subscription(topic, None, subscription))
             return subscription
 
@@ -183,10 +191,7 @@ class SQLiteTopics:
     ) -> Subscription:
         def update(db: sqlite3.Connection) -> Subscription:
             before = _subscription(db, topic_id, subscription_id)
-            if before.version != version:
-                raise ConditionFailed(
-                    f"subscription {subscription_id.hex()} has version {before.version}, not {version}"
-                )
+            _check_version(before, version)
             topic, now = _topic(db, topic_id), change.applied(before)
             _check_filter_policies(topic, before, now, filter_policies_max)
             db.execute(
@@ -198,16 +203,36 @@ class SQLiteTopics:
 
         return await self._worker.write(update)
 
-    async def delete_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
+    async def delete_subscription(
+        self, topic_id: int, subscription_id: bytes, *, version: int | None = None
+    ) -> Subscription:
         def delete(db: sqlite3.Connection) -> Subscription:
             before = _subscription(db, topic_id, subscription_id)
+            if version is not None:
+                _check_version(before, version)
             db.execute(
                 "DELETE FROM subscriptions WHERE topic_id = ? AND subscription_id = ?", (topic_id, subscription_id)
             )
+            _delete_queue(db, before)
             _store_topic(db, with_subscription(_topic(db, topic_id), before, None))
             return before
 
         return await self._worker.write(delete)
+
+
+def _delete_queue(db: sqlite3.Connection, subscription: Subscription) -> None:
+    """Delete the hidden queue of a subscription, if it has one."""
+    name = subscription.queue_name
+    if name is not None:
+        db.execute("DELETE FROM queues WHERE account = ? AND name = ?", (subscription.topic_account, name))
+        record_change(db, subscription.topic_account, name)
+
+
+def _check_version(subscription: Subscription, version: int) -> None:
+    if subscription.version != version:
+        raise ConditionFailed(
+            f"subscription {subscription.subscription_id.hex()} has version {subscription.version}, not {version}"
+        )
 
 
 def _check_filter_policies(topic: Topic, before: Subscription | None, now: Subscription, count_max: int | None) -> None:

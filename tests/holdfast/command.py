@@ -1,13 +1,17 @@
 """Commands run for tests: in this process, or each as a process of its own."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -135,6 +139,71 @@ class PipedCommand:
             self.process.kill()
         if self.process.stdout is not None and not self.process.stdout.closed:
             self.process.communicate(timeout=60)
+
+
+class TerminalCommand:
+    """A command as a process at a terminal of 100 columns and 24 lines, authenticated by the data folder."""
+
+    def __init__(self, server: Server, *arguments: str | Path) -> None:
+        self._ours, self._terminal = pty.openpty()
+        termios.tcsetwinsize(self._terminal, (24, 100))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *_command(server, *arguments)],
+            env=_environment(server, {"TERM": "xterm-256color"}),
+            stdin=self._terminal,
+            stdout=self._terminal,
+            stderr=self._terminal,
+            preexec_fn=_control_terminal,  # so that Ctrl-C is a signal
+        )
+        self.printed = ""
+        """Output, as far as it was read."""
+        self._matched = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._terminal)
+
+    def wait_for(self, pattern: str) -> None:
+        """Wait until the pattern is found in the output behind the last one; styles do not count."""
+        deadline = time.monotonic() + 60
+        while True:
+            found = re.search(pattern, re.sub(r"\x1b\[[0-9;]*m", "", self.printed[self._matched :]))
+            if found:
+                self._matched = len(self.printed)
+                return
+            assert time.monotonic() < deadline, self.printed
+            self._read(1.0)
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def end(self) -> int:
+        """Wait for the end; returns the exit code."""
+        while self.process.poll() is None:
+            self._read(0.1)
+        self._read(0.0)
+        return self.process.returncode
+
+    @property
+    def echoes(self) -> bool:
+        """True if the terminal shows what is typed, and passes whole lines on."""
+        return bool(termios.tcgetattr(self._terminal)[3] & (termios.ECHO | termios.ICANON))
+
+    def _read(self, seconds: float) -> None:
+        while select.select([self._ours], [], [], seconds)[0]:
+            self.printed += os.read(self._ours, 65_536).decode(errors="replace")
+            seconds = 0.0
+
+
+def _control_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _command(server: Server, *arguments: str | Path, data: bool = True) -> list[str]:

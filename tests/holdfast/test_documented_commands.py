@@ -13,8 +13,10 @@ PAGES = (
     *(
         "docs/backup.md",
         "docs/billing.md",
+        "docs/console.md",
         "docs/moving.md",
         "docs/queue-metrics.md",
+        "docs/sns-coverage.md",
         "docs/streams.md",
         "docs/upgrading.md",
     ),

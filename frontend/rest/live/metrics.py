@@ -14,10 +14,14 @@ from frontend.rest.models import MetricShown, QueueMetricsShown
 async def read_metrics(context: Context, view: QueueView) -> QueueMetricsShown:
     """Read the queue's metrics.  Raises the errors of a call."""
     parts = await context.queues.call(view, QueueMeasures(view.target))
-    now_ms = context.services.now_ms()
+    return shown_queue(view.queue.account, view.queue.name, parts, context.services.now_ms())
+
+
+def shown_queue(account: str, name: str, parts: Sequence[Measures], now_ms: int) -> QueueMetricsShown:
+    """Metrics of a queue with these partitions."""
     return QueueMetricsShown(
-        queue=view.queue.name,
-        account=view.queue.account,
+        queue=name,
+        account=account,
         time=now_ms / 1000,
         counted_since=max(one.since_ms for one in parts) / 1000,
         metrics=shown_metrics(METRICS, parts, now_ms),

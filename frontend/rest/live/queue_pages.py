@@ -8,6 +8,7 @@ from fastapi import Depends, Query
 
 from backend.api import BackendError, CountMessages
 from frontend.request.context import Context
+from frontend.rest.listing import list_permitted
 from frontend.rest.live.queue_summaries import QueueNumbers, QueueSummaries, Sort, State, SummaryTooLarge, SummaryView
 from frontend.rest.models import Counted, QueueLine, QueuePage
 from frontend.rest.problems import Problem, invalid
@@ -61,7 +62,11 @@ class QueuePages:
         if listing.sort is not None or listing.state is not None:
             return await self._of_summary(account, prefixes, listing)
         context, limit = self._context, listing.limit
-        names = await _names(context, prefixes, account, listing.prefix, listing.after, limit + 1)
+
+        async def read(prefix: str, count: int) -> list[str]:
+            return await context.metadata.list_queues(account, prefix=prefix, after=listing.after, limit=count)
+
+        names = await list_permitted(read, prefixes, listing.prefix, limit + 1)
         lines = [
             await _counted_line(context, account, name) if counters else _line(account, name) for name in names[:limit]
         ]
@@ -105,23 +110,6 @@ class QueuePages:
 
 def _overlap(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
-
-
-async def _names(
-    context: Context, prefixes: tuple[str, ...], account: str, prefix: str, after: str, limit: int
-) -> list[str]:
-    """Names that begin with ``prefix`` and with one of ``prefixes`` (empty: any), in order."""
-    wanted = {max(prefix, one, key=len) for one in prefixes if prefix.startswith(one) or one.startswith(prefix)}
-    if not prefixes:
-        wanted = {prefix}
-    names: list[str] = []
-    for one in sorted(wanted):
-        if any(one != other and one.startswith(other) for other in wanted):
-            continue  # included in the names of the shorter prefix
-        names += await context.metadata.list_queues(account, prefix=one, after=after, limit=limit - len(names))
-        if len(names) >= limit:
-            break
-    return names
 
 
 async def _counted_line(context: Context, account: str, name: str) -> QueueLine:

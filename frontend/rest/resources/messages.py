@@ -5,20 +5,16 @@ The same actions as SQS's, by the same code, in another format.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
 
 from frontend.request.request import Members
 from frontend.rest.caller import CurrentCaller, MessageRoute
+from frontend.rest.message_forms import attribute_members, read_message, request_body
 from frontend.rest.models import AttributeValue, MessageGiven, MessageReceived, MessageSent, Receipt
-from frontend.rest.problems import invalid
 from frontend.rest.resources.queues import Account, Name
-from frontend.sqs.protocol import bounds
-
-_JSON = "application/json"
 
 
 def create_router() -> APIRouter:
@@ -29,16 +25,7 @@ def create_router() -> APIRouter:
         "/queues/{name}/messages",
         name="message.send",
         status_code=201,
-        openapi_extra={
-            "requestBody": {
-                "description": "The message's body, as it is; or, with application/json, the message as an object.",
-                "required": True,
-                "content": {
-                    "text/plain": {"schema": {"type": "string"}},
-                    _JSON: {"schema": MessageGiven.model_json_schema()},
-                },
-            }
-        },
+        openapi_extra=request_body(MessageGiven),
     )
     async def send(
         caller: CurrentCaller,
@@ -123,25 +110,8 @@ def create_router() -> APIRouter:
 
 
 def _given(content_type: str, body: bytes) -> Members:
-    """Parse the message in a request's body."""
-    if content_type.partition(";")[0].strip().lower() != _JSON:
-        if len(body) > bounds.CONTENT_BYTES_MAX:
-            raise bounds.too_much_content("SendMessage")
-        try:
-            return {"MessageBody": body.decode()}
-        except UnicodeDecodeError:
-            raise invalid("The body of a message is text in UTF-8.") from None
-    if len(body) > bounds.SMALL_BYTES:
-        bounds.check_json("SendMessage", body)
-    try:
-        given = MessageGiven.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        raise invalid(
-            f"With Content-Type application/json a message is an object with the member 'body': {place}"
-            f"{first['msg']}. With another Content-Type, such as text/plain, the body of the request is the message."
-        ) from None
+    """Members of the message in a request's body."""
+    given = read_message("SendMessage", MessageGiven, content_type, body)
     members: Members = {"MessageBody": given.body}
     if given.delay_seconds is not None:
         members["DelaySeconds"] = given.delay_seconds
@@ -150,17 +120,8 @@ def _given(content_type: str, body: bytes) -> Members:
     if given.deduplication_id is not None:
         members["MessageDeduplicationId"] = given.deduplication_id
     if given.attributes:
-        members["MessageAttributes"] = {name: _attribute(name, value) for name, value in given.attributes.items()}
+        members["MessageAttributes"] = attribute_members(given.attributes)
     return members
-
-
-def _attribute(name: str, given: AttributeValue) -> Members:
-    if not given.type.startswith("Binary"):
-        return {"DataType": given.type, "StringValue": given.value}
-    try:
-        return {"DataType": given.type, "BinaryValue": b64decode(given.value, validate=True)}
-    except ValueError:
-        raise invalid(f"The value of the attribute {name!r} is not base64.") from None
 
 
 def _received(message: Members) -> MessageReceived:

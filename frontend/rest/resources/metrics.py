@@ -1,25 +1,27 @@
-"""Metrics of queues: one queue as JSON, an account's queues in Prometheus's format."""
+"""Metrics of queues: one queue or several as JSON, an account's queues in Prometheus's format."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
 from auth.principal import SCOPES, effective_scopes
-from backend.api import QueueMeasures
-from frontend.queue_metrics import QUEUES_MAX, QueueMetrics
+from backend.api import AccountMeasures, QueueMeasures
+from frontend.queue_metrics import QUEUES_MAX, QueueMetrics, measures_by_queue
 from frontend.request.access import check_name, check_scopes, listed_prefixes
 from frontend.request.context import Context
-from frontend.rest.caller import CurrentCaller, RestRoute
-from frontend.rest.live.metrics import read_metrics, shown_metrics
-from frontend.rest.models import QueueMetricsShown, TopicMetricsShown
+from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
+from frontend.rest.live.metrics import read_metrics, shown_metrics, shown_queue
+from frontend.rest.models import QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
 from frontend.rest.problems import not_found, not_permitted
 from frontend.rest.resources.queues import Account, Name
 from frontend.topic_metrics import TOPIC_METRICS
 from telemetry.prometheus import CONTENT_TYPE
 
 TopicName = Annotated[str, Path(description="name of the topic")]
+PAGE_MAX: Final = 500
+"""Maximum number of queues on one page of metrics."""
 
 
 def create_router(context: Context) -> APIRouter:
@@ -63,6 +65,31 @@ def create_router(context: Context) -> APIRouter:
 
         return await caller.limited("GetQueueAttributes", read)
 
+    @router.get("/queue-metrics", name="metrics.list")
+    async def list_metrics(
+        caller: CurrentCaller,
+        account: Account = None,
+        prefix: Annotated[str, Query(description="only names with this prefix")] = "",
+        after: Annotated[str, Query(description="only names greater than this one")] = "",
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+    ) -> QueueMetricsPage:
+        """Show the current messages and the counters of the queues that the key may be used for."""
+        owner = caller.account(account)
+        prefixes = _listed_prefixes(caller, prefix)
+
+        async def page() -> QueueMetricsPage:
+            if not prefixes:  # the caller may see no queues
+                return QueueMetricsPage(queues=[], next=None)
+            command = AccountMeasures(owner, [one for one in prefixes if one], after, limit + 1)
+            by_queue = measures_by_queue(await services.backend.call(command))
+            names, now_ms = list(by_queue), services.now_ms()
+            return QueueMetricsPage(
+                queues=[shown_queue(owner, name, by_queue[name], now_ms) for name in names[:limit]],
+                next=names[limit - 1] if len(names) > limit else None,
+            )
+
+        return await caller.limited("GetQueueAttributes", page)
+
     @router.get(
         "/metrics",
         name="metrics.scrape",
@@ -81,18 +108,24 @@ def create_router(context: Context) -> APIRouter:
 
         They are refreshed every ten seconds at most."""
         owner = caller.account(account)
-        principal = caller.principal
-        scopes = effective_scopes(principal.scopes)
-        if "monitor" not in scopes and not (principal.prefixes and scopes.intersection(SCOPES)):
-            raise not_permitted(
-                "Queues can be listed by keys with the scope 'monitor' or 'manage', and by keys for queues "
-                "of certain prefixes."
-            )
+        prefixes = _listed_prefixes(caller, prefix)
 
         async def page() -> Response:
-            content = await pages.page(owner, listed_prefixes(principal, prefix), limit)
+            content = await pages.page(owner, prefixes, limit)
             return Response(content, headers={"content-type": CONTENT_TYPE})
 
         return await caller.limited("GetQueueAttributes", page)
 
     return router
+
+
+def _listed_prefixes(caller: RestCaller, prefix: str) -> list[str]:
+    """Return the prefixes of the queues that the caller may list; empty: none.  Raises :class:`Problem`."""
+    principal = caller.principal
+    scopes = effective_scopes(principal.scopes)
+    if "monitor" not in scopes and not (principal.prefixes and scopes.intersection(SCOPES)):
+        raise not_permitted(
+            "Queues can be listed by keys with the scope 'monitor' or 'manage', and by keys for queues of certain "
+            "prefixes."
+        )
+    return listed_prefixes(principal, prefix)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 
-from backend.api import Peeked, PeekMessages, PeekState
+from backend.api import Peeked, PeekState, QueueMeasures
 from frontend.push.target import secrets_of_queue
 from frontend.queues.attributes import COUNTERS, STORED_BYTES, Settable, settable
 from frontend.queues.payload import Payload
@@ -36,7 +36,8 @@ from frontend.rest.models import (
     QueueShown,
     Stored,
 )
-from frontend.rest.problems import Problem, invalid, not_found
+from frontend.rest.peek_position import LATEST, PeekPosition
+from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol import md5
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
 
@@ -47,7 +48,7 @@ Account = Annotated[str | None, Query(description="account of the queues; operat
 Name = Annotated[str, Path(description="the queue's name")]
 _COUNTERS = (*COUNTERS, STORED_BYTES)
 _STATES = {state: state.name.lower() for state in PeekState}
-_PLACE = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20}){2,1000}\Z")
+_PLACE = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19}){2,1000}\Z")
 
 
 def create_router(context: Context, pages: QueuePages) -> APIRouter:
@@ -86,9 +87,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         """Create a queue.  One that exists with the same attributes is no error."""
         owner = caller.account(account)
         caller.require_queue("manage", owner, given.name)
-        tenant = await context.services.credentials.store.get_tenant(owner)
-        if tenant is None or tenant.state in ("deleting", "deleted"):
-            raise not_found(f"tenant {owner}")
+        await caller.require_tenant(owner)
         asked = {"QueueName": given.name, "Attributes": given.attributes, "tags": given.tags}
         await caller.carry_out_for(owner, "CreateQueue", asked)
         url = caller.call.queue_url(owner, given.name)
@@ -143,9 +142,16 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         caller: CurrentCaller,
         name: Name,
         account: Account = None,
+        after: Annotated[
+            str,
+            Query(description=f"`next` of an earlier page; {LATEST}: no message, and `next` is behind the last one"),
+        ] = "",
         limit: Annotated[int, Query(ge=1, le=PEEK_MAX, description="maximum number of messages")] = 10,
     ) -> Peek:
-        """Show the first messages, in the order in which they were stored, without receiving them."""
+        """Show the first messages, in the order in which they were stored, without receiving them.
+
+        The audit log has the request unless it shows no message.
+        """
         owner = caller.account(account)
         caller.require_queue("manage", owner, name)
         caller.require_scope("receive")
@@ -153,8 +159,15 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         async def read() -> Peek:
             call = caller.call_of(owner)
             view = await context.access.queue(call, "ReceiveMessage", owner, name)
-            peeked = await context.queues.call(view, PeekMessages(view.target, limit))
-            return Peek(messages=await _opened(context, view, peeked, call.base_url))
+            peeked: list[Peeked] = []
+            if after == LATEST:
+                position = await _latest(context, view)
+            else:
+                position = PeekPosition.parse(after, view) if after else PeekPosition(view.queue.queue_id, {})
+                found = await context.queues.peek_each(view, limit, position.numbers)
+                peeked, position = position.page(found, limit)
+            caller.showed_nothing = not peeked
+            return Peek(messages=await _opened(context, view, peeked, call.base_url), next=str(position))
 
         return await caller.limited("ReceiveMessage", read)
 
@@ -297,6 +310,11 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked], b
         _peeked(message, await context.encryption.inspect(view, message, base_url), fifo=view.fifo)
         for message in peeked
     ]
+
+
+async def _latest(context: Context, view: QueueView) -> PeekPosition:
+    measures = await context.queues.call(view, QueueMeasures(view.target))
+    return PeekPosition(view.queue.queue_id, {one.partition: one.last_number for one in measures})
 
 
 def _attribute(one: Settable) -> QueueAttribute:

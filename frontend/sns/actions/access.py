@@ -23,7 +23,7 @@ _PUBLISH = frozenset[Scope](("send",))
 _MANAGE = frozenset[Scope](("manage",))
 _SCOPES_OF = {"Publish": _PUBLISH, "GetTopicAttributes": _ANY}
 """Scopes of actions, one of which is needed; others need ``manage``."""
-_NEVER_LOCKED = frozenset(("GetTopicAttributes", "RemovePermission", "SetTopicAttributes"))
+NEVER_LOCKED = frozenset(("GetTopicAttributes", "RemovePermission", "SetTopicAttributes"))
 """Actions that an administrator of the owning account can always take, so that a policy can be repaired."""
 _NO_FACTS: Mapping[str, str] = {}
 
@@ -80,7 +80,7 @@ class TopicAccess:
         return view
 
     def _check_own(self, call: Call, action: str, view: TopicView, policy: Policy, facts: Mapping[str, str]) -> None:
-        if action in _NEVER_LOCKED and is_administrator(call.principal):
+        if action in NEVER_LOCKED and is_administrator(call.principal):
             return
         if self._decide(call, action, view, policy, facts) is Decision.DENIED:
             raise denied(call.principal.arn, action, str(view.arn), "with an explicit deny in a resource-based policy")

@@ -29,6 +29,7 @@ from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import is_batch_id
+from metadata_service.topics import subscription_id_of
 
 _random_id = RandomIds()
 
@@ -159,11 +160,28 @@ async def _prepared(
         sender=call.principal.principal_id,
         deduplication_id=deduplication or None,
     )
+    if message.variants and any(subscription_id_of(one.queue.queue.name) is not None for one in deliveries):
+        content.variants = tuple((protocol, variant, b"") for protocol, variant in message.variants)
     if not view.fifo and _wants_envelope(deliveries):
-        signer = await context.signing.signer()
-        content.certificate = signer.certificate
-        content.signature = await signer.sign(rendering.signed_notification(content), view.signature_version)
+        await _sign(context, content)
     return PreparedPublication(content, deliveries, message.group, deduplication, message.size, outcomes)
+
+
+async def _sign(context: SnsContext, content: PublicationContent) -> None:
+    """Sign the notification, and those of other messages for some protocols."""
+    signer = await context.signing.signer()
+    content.certificate = signer.certificate
+
+    async def signature(one: PublicationContent) -> bytes:
+        return await signer.sign(rendering.signed_notification(one), content.signature_version)
+
+    content.signature = await signature(content)
+    content.variants = tuple(
+        [
+            (protocol, message, await signature(content.for_protocol(protocol)))
+            for protocol, message, _ in content.variants
+        ]
+    )
 
 
 def _message_id(call: Call, place: int) -> str:

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import secrets
-import uuid
+from collections.abc import Mapping
+from contextlib import suppress
 from hmac import compare_digest
 
-from backend.api import BackendError
+import msgspec
+
 from frontend.query.next_tokens import next_token
 from frontend.request.access import check_name
 from frontend.request.request import Call, Members
 from frontend.sns.actions import paging
+from frontend.sns.actions.confirmations import ask_for_confirmation, deactivate, new_token
 from frontend.sns.actions.context import SnsContext
-from frontend.sns.messages import rendering
+from frontend.sns.actions.endpoints import (
+    SubscriptionEndpoint,
+    check_dead_letter,
+    endpoint_of,
+    queue_attributes,
+    read_endpoint,
+)
 from frontend.sns.messages.arn import subscription_arn, topic_arn
-from frontend.sns.messages.publication import PROTOCOL
-from frontend.sns.messages.rendering import Confirmation
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import (
     CONCURRENT_ACCESS,
     FILTER_POLICY_LIMIT_EXCEEDED,
     SUBSCRIPTION_LIMIT_EXCEEDED,
     denied,
-    invalid_attribute,
     invalid_parameter,
     missing_parameter,
     subscription_does_not_exist,
     topic_does_not_exist,
 )
 from frontend.sns.topics import subscription_attributes
-from frontend.sns.topics.attributes import FIFO_SUFFIX, Attributes
+from frontend.sns.topics.attributes import Attributes
+from frontend.sns.topics.deletion import delete_subscription_of
+from frontend.sns.topics.subscription_attributes import has_expired
 from frontend.sns.topics.view import TopicView
-from frontend.sqs.protocol.errors import SqsError
-from frontend.sqs.protocol.validation import is_queue_name
-from metadata_service import arn
-from metadata_service.arn import QueueArn
+from frontend.sqs.protocol.errors import SERVICE_UNAVAILABLE, SqsError
+from metadata_service.clusters.policy import NoCluster
 from metadata_service.store import (
     ConditionFailed,
     SubscriptionExists,
@@ -44,89 +49,78 @@ from metadata_service.store import (
     TopicNotFound,
 )
 from metadata_service.topics import NewSubscription, Subscription, SubscriptionChange
-from telemetry.texts import shown
 
-_OTHER_PROTOCOLS = ("http", "https", "email", "email-json", "sms", "application", "lambda", "firehose")
 _TRIES = 8
 _PENDING = "pending confirmation"
 _PENDING_IN_LIST = "PendingConfirmation"
-_TOKEN_BYTES = 32
 
 
 async def subscribe(context: SnsContext, call: Call, members: Members) -> Members:
     text = members.get("TopicArn")
     if not text:
         raise missing_parameter("TopicArn")
-    queue = _endpoint(context, call, members)
-    facts = {"sns:protocol": PROTOCOL, "sns:endpoint": str(queue)}
+    settings = context.services.settings
+    endpoint = read_endpoint(settings, call, members)
+    facts = {"sns:protocol": endpoint.protocol, "sns:endpoint": endpoint.text}
     view = await context.access.topic(call, "Subscribe", text, facts=facts)
-    if not view.fifo and queue.name.endswith(FIFO_SUFFIX):
+    if view.fifo and endpoint.queue is None:
+        raise invalid_parameter("Protocol Reason: FIFO topics deliver to queues (protocol sqs) only")
+    if not view.fifo and endpoint.fifo:
         raise invalid_parameter(
             "Invalid parameter: Endpoint Reason: FIFO SQS Queues can not be subscribed to standard SNS topics"
         )
     values = subscription_attributes.canonical(members.get("Attributes") or {})
     stored = subscription_attributes.merged({}, values)
-    _check_dead_letter(stored, queue)
-    is_own = queue.account == call.principal.account
+    account = call.principal.account
+    check_dead_letter(stored, endpoint, account, settings.region)
+    is_own = endpoint.queue is not None and endpoint.queue.account == account
     new = NewSubscription(
         topic_id=view.topic.topic_id,
-        owner=call.principal.account,
-        protocol=PROTOCOL,
-        endpoint=str(queue),
+        owner=account,
+        protocol=endpoint.protocol,
+        endpoint=endpoint.text,
         attributes=stored,
         now_ms=context.services.now_ms(),
-        token="" if is_own else secrets.token_hex(_TOKEN_BYTES),
+        token="" if is_own else new_token(),
         confirmed_by=call.principal.arn if is_own else "",
         subscriptions_max=limits.SUBSCRIPTIONS_FIFO_MAX if view.fifo else limits.SUBSCRIPTIONS_MAX,
         filter_policies_max=limits.FILTER_POLICIES_MAX,
     )
+    if endpoint.queue is None:
+        new = msgspec.structs.replace(
+            new,
+            queue_attributes=queue_attributes(endpoint.text, view.topic.name),
+            clusters=_clusters(context, view, endpoint.text),
+        )
+    await _remove_expired(context, view, endpoint)
     subscription = await _ensure_subscription(context, view, new, values)
     if subscription.pending:
-        await _ask_for_confirmation(context, call, view, subscription, queue)
+        await ask_for_confirmation(context, call, view, subscription)
     if subscription.pending and not members.get("ReturnSubscriptionArn"):
         return {"SubscriptionArn": _PENDING}
     return {"SubscriptionArn": str(context.topics.subscription_arn(subscription))}
 
 
-def _endpoint(context: SnsContext, call: Call, members: Members) -> QueueArn:
-    """The queue that is to be subscribed.  Raises InvalidParameter and AccessDenied."""
-    protocol = members.get("Protocol")
-    if not protocol:
-        raise missing_parameter("Protocol")
-    if protocol != PROTOCOL:
-        reason = (
-            f"endpoints of the protocol {protocol} are not served here. Topics deliver to queues (protocol sqs)"
-            if protocol in _OTHER_PROTOCOLS
-            else f"{shown(protocol)} is not a protocol of SNS"
+def _clusters(context: SnsContext, view: TopicView, url: str) -> tuple[int, ...]:
+    """Backend clusters of the hidden queue of a new subscription.  Raises ServiceUnavailable."""
+    try:
+        return tuple(context.services.clusters_for(view.topic.account, f"{view.topic.name} {url}", 1))
+    except NoCluster as error:
+        context.base.log.error(
+            "topic %r of account %s gets no endpoint: %s", view.topic.name, view.topic.account, error
         )
-        raise invalid_parameter(f"Protocol Reason: {reason}")
-    endpoint = members.get("Endpoint")
-    if not endpoint:
-        raise missing_parameter("Endpoint")
-    queue = arn.parse(endpoint) if len(endpoint) <= limits.ARN_LENGTH_MAX else None
-    if queue is None or not is_queue_name(queue.name) or not queue.account.isdigit():
-        raise invalid_parameter("SQS endpoint ARN")
-    if queue.region != context.services.settings.region:
-        raise invalid_parameter(f"Endpoint Reason: the service has no queues in the region {shown(queue.region)}")
-    check_name(call.principal, queue.name)
-    return queue
+        raise SqsError(SERVICE_UNAVAILABLE, "No new endpoints can be subscribed at the moment. Try again.") from None
 
 
-def _check_dead_letter(stored: Attributes, queue: QueueArn) -> None:
-    """Check that a subscription of a queue may have this RedrivePolicy.  Raises InvalidParameter."""
-    text = subscription_attributes.dead_letter_arn(stored)
-    target = None if text is None else arn.parse(text)
-    if target is None:
-        return
-    reason = ""
-    if (target.account, target.region) != (queue.account, queue.region):
-        reason = "The dead-letter queue has to be in the account and region of the subscribed queue"
-    elif target.name.endswith(FIFO_SUFFIX) != queue.name.endswith(FIFO_SUFFIX):
-        reason = "The dead-letter queue has to be of the type of the subscribed queue"
-    elif not is_queue_name(target.name):
-        reason = "deadLetterTargetArn is an invalid arn"
-    if reason:
-        raise invalid_attribute("RedrivePolicy", reason)
+async def _remove_expired(context: SnsContext, view: TopicView, endpoint: SubscriptionEndpoint) -> None:
+    """Delete the topic's subscriptions of other endpoints that were not confirmed in time."""
+    now_s = context.services.clock()
+    for one in await context.topics.client.subscriptions(view.topic):
+        if has_expired(one, now_s) and (one.protocol, one.endpoint) != (endpoint.protocol, endpoint.text):
+            with suppress(ConditionFailed):  # it got another token
+                await delete_subscription_of(
+                    context.services, context.topics.client, context.base.queues, one, unchanged=True
+                )
 
 
 async def _ensure_subscription(
@@ -163,30 +157,6 @@ async def _ensure_subscription(
     raise SqsError(CONCURRENT_ACCESS)
 
 
-async def _ask_for_confirmation(
-    context: SnsContext, call: Call, view: TopicView, subscription: Subscription, queue: QueueArn
-) -> None:
-    """Send a confirmation to the queue, if it exists and lets the topic in."""
-    destination = await context.planner.permitted_queue(view, queue)
-    if destination is None:
-        return
-    confirmation = Confirmation(str(uuid.uuid4()), subscription.token, str(view.arn), subscription.token_s * 1000)
-    signer = await context.signing.signer()
-    version = view.signature_version
-    body = rendering.render_confirmation(
-        confirmation,
-        base_url=call.base_url,
-        signature_version=version,
-        signature=await signer.sign(rendering.signed_confirmation(confirmation, call.base_url), version),
-        certificate=signer.certificate,
-    )
-    try:
-        await context.sender.confirm(view, destination, subscription.subscription_id, body)
-    except BackendError as error:
-        # The subscription stays pending, and another Subscribe sends another confirmation.
-        context.base.log.warning("%s a confirmation could not be sent to %s: %s", call.request_id, queue, error)
-
-
 async def confirm_subscription(context: SnsContext, call: Call, members: Members) -> Members:
     text, token = members.get("TopicArn"), members.get("Token")
     if not text:
@@ -196,6 +166,8 @@ async def confirm_subscription(context: SnsContext, call: Call, members: Members
     authenticate = members.get("AuthenticateOnUnsubscribe") or "false"
     if authenticate.lower() not in ("true", "false"):
         raise invalid_parameter("AuthenticateOnUnsubscribe Reason: it is true or false")
+    if call.principal.anonymous and authenticate.lower() == "true":
+        raise denied("anonymous", "ConfirmSubscription", text, "with AuthenticateOnUnsubscribe and without a signature")
     view = await context.topics.find(topic_arn(text), fresh=True)
     subscriptions = () if view is None else await context.topics.client.subscriptions(view.topic)
     given = token.encode()
@@ -203,12 +175,12 @@ async def confirm_subscription(context: SnsContext, call: Call, members: Members
     if not found:
         raise invalid_parameter("Token")
     subscription = found[0]
-    if context.services.clock() >= subscription.token_s + limits.PENDING_SECONDS:
+    if has_expired(subscription, context.services.clock()):
         raise invalid_parameter("Token Reason: it has expired. Subscribe again for another one")
     change = SubscriptionChange(
         token="",
         confirmed_by=call.principal.arn if not call.principal.anonymous else "",
-        authenticate_on_unsubscribe=not call.principal.anonymous and authenticate.lower() == "true",
+        authenticate_on_unsubscribe=authenticate.lower() == "true",
     )
     try:
         confirmed = await context.topics.client.update_subscription(subscription, change)
@@ -218,38 +190,67 @@ async def confirm_subscription(context: SnsContext, call: Call, members: Members
 
 
 async def unsubscribe(context: SnsContext, call: Call, members: Members) -> None:
-    subscription = await _find(context, members)
-    if subscription is None:
-        return  # as SNS does: it is idempotent
+    """End a subscription.
+
+    Its endpoint is told so if its owner has not asked for it, and can restore it then; unless only signed calls may end
+    it (SNS API Reference, Unsubscribe).
+    """
     principal = call.principal
-    if principal.anonymous:
-        if subscription.authenticate_on_unsubscribe:
-            raise denied("anonymous", "Unsubscribe", str(members["SubscriptionArn"]), "without a signature")
-    else:
+    if not principal.anonymous:
         context.access.check_credential(principal, "Unsubscribe")
-        _check_owner(call, "Unsubscribe", subscription, members, topic_owner=True)
-    await context.topics.client.delete_subscription(subscription)
+    for _ in range(_TRIES):
+        subscription = await _find(context, members)
+        if subscription is None:
+            return  # as SNS does: it is idempotent
+        is_protected = subscription.queue_name is None or subscription.authenticate_on_unsubscribe
+        if not principal.anonymous:
+            _check_owner(call, "Unsubscribe", subscription, members, topic_owner=True)
+        elif is_protected:
+            raise denied("anonymous", "Unsubscribe", str(members["SubscriptionArn"]), "without a signature")
+        elif subscription.pending:
+            return  # its endpoint gets no notifications
+        if is_protected or subscription.pending or principal.account == subscription.owner:
+            await delete_subscription_of(context.services, context.topics.client, context.base.queues, subscription)
+            return
+        view = await context.topics.find(context.topics.arn(subscription.topic_account, subscription.topic_name))
+        if view is None or await deactivate(context, call, view, subscription):
+            return
+    raise SqsError(CONCURRENT_ACCESS)
 
 
 async def get_subscription_attributes(context: SnsContext, call: Call, members: Members) -> Members:
     context.access.check_credential(call.principal, "GetSubscriptionAttributes")
     subscription = await _existing(context, call, "GetSubscriptionAttributes", members, topic_owner=True)
     named = context.topics.subscription_arn(subscription)
-    return {"Attributes": subscription_attributes.shown_attributes(subscription, str(named), str(named.topic))}
+    view = await context.topics.find(named.topic)
+    if view is None:
+        raise subscription_does_not_exist()
+    return {
+        "Attributes": subscription_attributes.shown_attributes(
+            subscription, str(named), str(named.topic), view.topic.attributes
+        )
+    }
 
 
 async def set_subscription_attributes(context: SnsContext, call: Call, members: Members) -> None:
     name = members.get("AttributeName")
     if not name:
         raise missing_parameter("AttributeName")
+    await change_subscription(context, call, members, {name: members.get("AttributeValue") or ""})
+
+
+async def change_subscription(context: SnsContext, call: Call, members: Members, given: Mapping[str, str]) -> None:
+    """Set attributes of the subscription that the members name, all or none; an empty one is removed.
+
+    Raises SetSubscriptionAttributes's errors.
+    """
     context.access.check_credential(call.principal, "SetSubscriptionAttributes")
     for _ in range(_TRIES):
         subscription = await _existing(context, call, "SetSubscriptionAttributes", members, topic_owner=False)
-        values = subscription_attributes.canonical({name: members.get("AttributeValue") or ""})
+        values = subscription_attributes.canonical(given)
         merged = subscription_attributes.merged(subscription.attributes, values)
-        queue = arn.parse(subscription.endpoint)
-        if "RedrivePolicy" in values and queue is not None:
-            _check_dead_letter(merged, queue)
+        if "RedrivePolicy" in values:
+            check_dead_letter(merged, endpoint_of(subscription), subscription.owner, context.services.settings.region)
         if merged == subscription.attributes:
             await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
             return
@@ -343,8 +344,10 @@ async def _find(context: SnsContext, members: Members) -> Subscription | None:
 def _check_owner(call: Call, action: str, subscription: Subscription, members: Members, *, topic_owner: bool) -> None:
     principal = call.principal
     if subscription.owner == principal.account:
-        queue = arn.parse(subscription.endpoint)
-        if queue is not None:
+        queue = endpoint_of(subscription).queue
+        if queue is None:
+            check_name(principal, subscription.topic_name, "topics")
+        else:
             check_name(principal, queue.name)
         return
     if topic_owner and subscription.topic_account == principal.account:

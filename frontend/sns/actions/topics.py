@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from auth.lookup import not_active
@@ -137,8 +138,13 @@ async def set_topic_attributes(context: SnsContext, call: Call, members: Members
     name = members.get("AttributeName")
     if not name:
         raise missing_parameter("AttributeName")
-    view = await context.access.topic(call, "SetTopicAttributes", _required_arn(members))
-    values = attributes.canonical({name: members.get("AttributeValue") or ""}, fifo=view.fifo)
+    await change_topic(context, call, _required_arn(members), {name: members.get("AttributeValue") or ""})
+
+
+async def change_topic(context: SnsContext, call: Call, topic_arn: str, given: Mapping[str, str]) -> None:
+    """Set attributes of a topic, all or none; an empty one is removed.  Raises SetTopicAttributes's errors."""
+    view = await context.access.topic(call, "SetTopicAttributes", topic_arn)
+    values = attributes.canonical(given, fifo=view.fifo)
 
     def update(topic: Topic) -> TopicUpdate | None:
         merged = attributes.merged(topic.attributes, values)

@@ -14,6 +14,7 @@ from frontend.sns.protocol.errors import invalid_message_attribute, invalid_para
 from frontend.sqs.protocol import limits as sqs_limits
 from frontend.sqs.protocol.md5 import Attribute
 from frontend.sqs.protocol.validation import has_invalid_characters
+from metadata_service.topics import PUSHED_PROTOCOLS
 from telemetry.texts import shown
 
 PUBLICATION_FORMAT = 1
@@ -50,6 +51,15 @@ class PublicationContent(msgspec.Struct, array_like=True):
     """Principal that published it."""
     deduplication_id: str | None = None
     trace_header: str | None = None
+    variants: tuple[tuple[str, str, bytes], ...] = ()
+    """Other messages for some protocols: protocol, message, and the signature of its notification."""
+
+    def for_protocol(self, protocol: str) -> PublicationContent:
+        """The publication as endpoints of a protocol get it."""
+        for name, message, signature in self.variants:
+            if name == protocol:
+                return msgspec.structs.replace(self, message=message, signature=signature)
+        return self
 
 
 encode_publication = msgspec.msgpack.Encoder().encode
@@ -66,6 +76,8 @@ class PublishedMessage(NamedTuple):
     deduplication: str | None
     size: int
     """Bytes that count towards the limits: the message as it was given, and its attributes."""
+    variants: tuple[tuple[str, str], ...] = ()
+    """Other messages for protocols of HTTP: protocol and message."""
 
 
 class TopicRules(NamedTuple):
@@ -83,7 +95,7 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
     if not given:
         raise invalid_parameter("Empty message")
     check_size(len(given))  # before it is parsed; there are at least as many bytes
-    message = _message(given, members.get("MessageStructure"))
+    message, variants = _messages(given, members.get("MessageStructure"))
     attributes = message_attributes(members.get("MessageAttributes") or {})
     return PublishedMessage(
         message,
@@ -92,6 +104,7 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
         _group(members.get("MessageGroupId"), topic),
         _deduplication(members.get("MessageDeduplicationId"), topic),
         len(given.encode()) + _size(attributes),
+        variants,
     )
 
 
@@ -110,33 +123,36 @@ def check_ordered(members: Members, topic: TopicRules) -> None:
 # --- message and subject -----------------------------------------------------------------------------------
 
 
-def _message(given: str, structure: str | None) -> str:
-    """The message for queues."""
+def _messages(given: str, structure: str | None) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The message for queues, and those for protocols of HTTP that differ from it."""
+    variants: tuple[tuple[str, str], ...] = ()
     if not structure:
         message = given
     elif structure == "json":
-        message = _structured(given)
+        message, variants = _structured(given)
     else:
         raise invalid_parameter(f"MessageStructure Reason: it is json or absent, not {shown(structure)}")
-    encoded = message.encode()
-    if has_invalid_characters(encoded):
-        raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
-    return message
+    for text in (message, *(variant for _, variant in variants)):
+        if has_invalid_characters(text.encode()):
+            raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
+    return message, variants
 
 
 class _StructuredMessage(msgspec.Struct):
-    """The members of a structured message that are for queues; others are skipped without being stored."""
+    """The members of a structured message that are served; others are skipped without being stored."""
 
     default: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     sqs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    http: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    https: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _read_structured = msgspec.json.Decoder(_StructuredMessage).decode
 _read_text = msgspec.json.Decoder(str).decode
 
 
-def _structured(given: str) -> str:
-    """The message for queues in an object with a message for each protocol."""
+def _structured(given: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The messages in an object with one for each protocol."""
     try:
         messages = _read_structured(given)
     except (msgspec.MsgspecError, RecursionError):
@@ -146,12 +162,17 @@ def _structured(given: str) -> str:
     default = _entry_text(messages.default)
     if default is None:
         raise invalid_parameter("Message Structure - The default entry of the JSON message body is not a text")
-    message = None if isinstance(messages.sqs, msgspec.UnsetType) else _entry_text(messages.sqs)
-    if message is None:  # as SNS does: an entry that is no text is ignored
-        message = default
-    if not message:
-        raise invalid_parameter("Empty message")
-    return message
+    found: dict[str, str] = {}
+    for protocol in (PROTOCOL, *PUSHED_PROTOCOLS):
+        entry = getattr(messages, protocol)
+        message = None if isinstance(entry, msgspec.UnsetType) else _entry_text(entry)
+        if message is None:  # as SNS does: an entry that is no text is ignored
+            message = default
+        if not message:
+            raise invalid_parameter("Empty message")
+        found[protocol] = message
+    of_queues = found.pop(PROTOCOL)
+    return of_queues, tuple((protocol, other) for protocol, other in found.items() if other != of_queues)
 
 
 def _entry_text(entry: msgspec.Raw) -> str | None:

@@ -14,6 +14,7 @@ from frontend.sqs.protocol.md5 import Attribute
 
 NOTIFICATION = "Notification"
 CONFIRMATION = "SubscriptionConfirmation"
+UNSUBSCRIBED = "UnsubscribeConfirmation"
 
 
 class RenderedMessage(NamedTuple):
@@ -55,15 +56,27 @@ def render_envelope(
 
 
 class Confirmation(NamedTuple):
-    """A message that asks the owner of an endpoint to confirm its subscription."""
+    """A message that asks the owner of an endpoint to confirm its subscription, or says that it has ended."""
 
     message_id: str
     token: str
     topic_arn: str
     timestamp_ms: int
+    unsubscribed: str | None = None
+    """ARN of the subscription that has ended; None: it is to be confirmed."""
+
+    @property
+    def type(self) -> str:
+        return CONFIRMATION if self.unsubscribed is None else UNSUBSCRIBED
 
     @property
     def message(self) -> str:
+        if self.unsubscribed is not None:
+            return (
+                f"You have chosen to deactivate subscription {self.unsubscribed}.\n"
+                "To cancel this operation and restore the subscription, visit the SubscribeURL included in this "
+                "message."
+            )
         return (
             f"You have chosen to subscribe to the topic {self.topic_arn}.\n"
             "To confirm the subscription, visit the SubscribeURL included in this message."
@@ -78,7 +91,7 @@ def render_confirmation(
 ) -> str:
     """Render a confirmation in SNS's JSON."""
     members = [
-        ("Type", CONFIRMATION),
+        ("Type", confirmation.type),
         ("MessageId", confirmation.message_id),
         ("Token", confirmation.token),
         ("TopicArn", confirmation.topic_arn),
@@ -113,7 +126,7 @@ def signed_confirmation(confirmation: Confirmation, base_url: str) -> bytes:
             ("Timestamp", timestamp_text(confirmation.timestamp_ms)),
             ("Token", confirmation.token),
             ("TopicArn", confirmation.topic_arn),
-            ("Type", CONFIRMATION),
+            ("Type", confirmation.type),
         ]
     )
 

@@ -31,6 +31,10 @@ FILTER_POLICIES_MAX = 200
 """Subscriptions of a topic that have a filter policy [guide]."""
 PENDING_SECONDS = 2 * 24 * 3_600
 """Time in which a subscription can be confirmed [guide]."""
+DELIVERY_RETRIES_MAX = 100
+"""Retries of a delivery policy [guide]."""
+DELIVERY_SECONDS_MAX = 3_600
+"""Sum of all delays of a delivery policy, and the longest of them [guide]."""
 TOKEN_LENGTH_MAX = 1_024
 """Length of a token of ConfirmSubscription [own]."""
 ARN_LENGTH_MAX = 1_024

@@ -288,8 +288,8 @@ SNS_ACTIONS: dict[str, SnsShape] = {
 }
 """All actions that are served, by name."""
 
-_PHONES = "it sends no text messages to phones. Topics deliver to queues (protocol sqs)."
-_APPLICATIONS = "it sends no notifications to mobile applications. Topics deliver to queues (protocol sqs)."
+_PHONES = "it sends no text messages to phones. Topics deliver to queues and to endpoints of HTTP."
+_APPLICATIONS = "it sends no notifications to mobile applications. Topics deliver to queues and to endpoints of HTTP."
 _PROTECTION = "topics have no data protection policies. Messages are encrypted where they are stored."
 
 NOT_SERVED: dict[str, str] = {

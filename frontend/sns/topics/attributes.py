@@ -13,7 +13,7 @@ from frontend.sns.messages.arn import TopicArn
 from frontend.sns.messages.signing import SIGNATURE_VERSIONS
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import invalid_attribute, invalid_parameter, unknown_attribute
-from frontend.sns.topics import policies
+from frontend.sns.topics import delivery_policies, policies
 from metadata_service.topics import Topic
 from telemetry.texts import shown
 
@@ -28,21 +28,6 @@ _ONLY_FIFO = ("ContentBasedDeduplication", "FifoThroughputScope")
 _FEEDBACK = re.compile(
     r"(HTTP|Firehose|Lambda|Application|SQS)(SuccessFeedbackRoleArn|SuccessFeedbackSampleRate|FailureFeedbackRoleArn)\Z"
 )
-_EFFECTIVE_DELIVERY = {
-    "http": {
-        "defaultHealthyRetryPolicy": {
-            "minDelayTarget": 20,
-            "maxDelayTarget": 20,
-            "numRetries": 3,
-            "numMaxDelayRetries": 0,
-            "numNoDelayRetries": 0,
-            "numMinDelayRetries": 0,
-            "backoffFunction": "linear",
-        },
-        "disableSubscriptionOverrides": False,
-        "defaultRequestPolicy": {"headerContentType": "text/plain; charset=UTF-8"},
-    }
-}
 
 
 def check_topic_name(name: str, *, fifo: bool) -> None:
@@ -115,14 +100,12 @@ def message_bytes_max(stored: Mapping[str, str]) -> int:
 def shown_attributes(topic: Topic, arn: TopicArn, pending: int) -> Attributes:
     """All attributes of a topic.  ``pending``: number of its subscriptions that are not confirmed."""
     stored = topic.attributes
-    effective = orjson.loads(stored["DeliveryPolicy"]) if "DeliveryPolicy" in stored else {}
-    http = _EFFECTIVE_DELIVERY["http"] | (effective.get("http") or {})
     found = {
         "Policy": stored.get("Policy") or policies.default_policy(str(arn), topic.account),
         "Owner": topic.account,
         "SubscriptionsPending": str(pending),
         "TopicArn": str(arn),
-        "EffectiveDeliveryPolicy": orjson.dumps({"http": http}).decode(),
+        "EffectiveDeliveryPolicy": delivery_policies.shown_topic_delivery(stored),
         "SubscriptionsConfirmed": str(topic.subscriptions - pending),
         "SubscriptionsDeleted": str(topic.deleted_subscriptions),
         "DisplayName": "",
@@ -176,9 +159,8 @@ def _policy(name: str, text: str) -> str:
     return policies.topic_policy(text) if text else text
 
 
-def delivery_policy(name: str, text: str) -> str:
-    """Canonical form of a delivery policy, which is for endpoints of HTTP and changes nothing for queues."""
-    return orjson.dumps(json_object(name, text)).decode() if text else text
+def _delivery_policy(name: str, text: str) -> str:
+    return delivery_policies.topic_delivery_policy(text) if text else text
 
 
 def json_object(name: str, text: str) -> dict[str, Any]:
@@ -203,7 +185,7 @@ def _archive_policy(name: str, text: str) -> str:
 _CHECKS: dict[str, Callable[[str, str], str]] = {
     "ArchivePolicy": _archive_policy,
     "ContentBasedDeduplication": _boolean,
-    "DeliveryPolicy": delivery_policy,
+    "DeliveryPolicy": _delivery_policy,
     "DisplayName": _display_name,
     "FifoThroughputScope": _one_of("Topic", "MessageGroup"),
     "KmsMasterKeyId": _key_name,

@@ -31,12 +31,13 @@ _PATH_BYTES = 350
 
 
 class SubscriptionView(msgspec.Struct, frozen=True):
-    """A confirmed subscription of a queue, with its parsed attributes."""
+    """A confirmed subscription, with its parsed attributes."""
 
     subscription: Subscription
     filter: FilterPolicy | None
     raw: bool
     queue: QueueArn
+    """The subscribed queue, or the subscription's hidden queue."""
     dead_letter: QueueArn | None
     """Queue for messages that cannot be delivered."""
 
@@ -139,7 +140,7 @@ class AudienceCache:
     def _view(self, subscription: Subscription) -> SubscriptionView | None:
         """The view of a subscription; None if it cannot be delivered to, as one of another release."""
         stored = subscription.attributes
-        queue = arn.parse(subscription.endpoint)
+        queue = subscription_attributes.queue_of(subscription)
         if queue is None:
             return None
         dead_letter = subscription_attributes.dead_letter_arn(stored)

@@ -29,7 +29,8 @@ from frontend.sns.topics.selection import SubscriptionSelector
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service.arn import QueueArn
-from metadata_service.topics import is_hidden
+from metadata_service.nodes.cached_client import NamedByClients
+from metadata_service.topics import Subscription, is_hidden
 
 TURN = 100
 """Number of deliveries that are decided before other calls get their turn."""
@@ -55,6 +56,11 @@ class PlannedDelivery(msgspec.Struct, frozen=True):
     """True if the message is delivered as it was published, without SNS's JSON."""
     dead_letter: bool = False
     """True if the queue is the subscription's dead-letter queue."""
+
+    @property
+    def is_pushed(self) -> bool:
+        """True if the queue is the hidden one of a subscription of HTTP, from which the message is pushed."""
+        return is_hidden(self.queue.queue.name)
 
 
 class PreparedPublication(msgspec.Struct, frozen=True):
@@ -106,7 +112,7 @@ class PublicationSender(Protocol):
         that was not stored.  Raises such an error if none was.
         """
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         """Send a message that asks for the confirmation of a subscription to its queue.  Raises the backend's
         errors."""
 
@@ -116,6 +122,7 @@ class DeliveryPlanner:
 
     def __init__(self, services: Services, queues: Queues, throttle: Throttle) -> None:
         self._metadata = services.metadata
+        self._named = NamedByClients(services.metadata)
         self._tenants = services.credentials.tenants
         self._throttle = throttle
         self._clock = services.clock
@@ -152,14 +159,24 @@ class DeliveryPlanner:
 
     async def queue(self, named: QueueArn) -> QueueView | None:
         """The queue with this ARN; None if there is none here."""
-        if named.region != self._region or is_hidden(named.name):
+        if named.region != self._region:
             return None
-        queue = await self._metadata.find(named.account, named.name)
+        queue = await self._named.find(named.account, named.name)
+        return None if queue is None else self._queues.view(queue)
+
+    async def hidden_queue(self, subscription: Subscription) -> QueueView | None:
+        """The hidden queue of a subscription; None: it has none, or was deleted."""
+        if subscription.queue_name is None:
+            return None
+        return await self._hidden_queue(subscription.topic_account, subscription.queue_name)
+
+    async def _hidden_queue(self, account: str, name: str) -> QueueView | None:
+        queue = await self._metadata.find(account, name)
         return None if queue is None else self._queues.view(queue)
 
     def _known_queue(self, named: QueueArn) -> QueueView | None:
-        """The queue with this ARN; None if there is none here.  Raises :class:`_NotCached`."""
-        if named.region != self._region or is_hidden(named.name):
+        """The queue with this ARN, or a hidden one; None if there is none here.  Raises :class:`_NotCached`."""
+        if named.region != self._region and not is_hidden(named.name):
             return None
         queue = self._metadata.cached(named.account, named.name)
         if queue is not None:
@@ -194,7 +211,10 @@ class DeliveryPlanner:
     async def _destination(
         self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
     ) -> QueueView | DeliveryFailure:
-        queue = await self.queue(named)
+        if is_hidden(named.name):
+            queue = await self._hidden_queue(named.account, named.name)
+        else:
+            queue = await self.queue(named)
         failure = _refusal(queue, message, facts)
         if failure is not None or queue is None:
             return failure or DeliveryFailure.ABSENT
@@ -236,6 +256,8 @@ def _refusal(queue: QueueView | None, message: PublishedMessage, facts: _FactsOf
     """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
     if queue is None:
         return DeliveryFailure.ABSENT
+    if is_hidden(queue.queue.name):
+        return None  # it is its topic's own, and takes all messages
     if not _lets_in(queue, facts):
         return DeliveryFailure.DENIED
     return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
@@ -253,7 +275,9 @@ def _delivery(
     outcome is counted.
     """
     raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
-    queue = find(one.queue) if raw_fits or not one.raw else DeliveryFailure.TOO_MANY_ATTRIBUTES
+    # an endpoint of HTTP gets no attributes with a raw message
+    takes_all = raw_fits or not one.raw or is_hidden(one.queue.name)
+    queue = find(one.queue) if takes_all else DeliveryFailure.TOO_MANY_ATTRIBUTES
     if not isinstance(queue, DeliveryFailure):
         return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
     dead_letter = None if one.dead_letter is None else find(one.dead_letter)

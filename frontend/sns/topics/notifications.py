@@ -86,7 +86,7 @@ class NotificationCounter:
             NotificationCounts(
                 published=1,
                 published_bytes=publication.size,
-                delivered=sum(not one.dead_letter for one in publication.deliveries),
+                delivered=sum(not (one.dead_letter or one.is_pushed) for one in publication.deliveries),
                 failed=sum(decided.failures.values()),
                 filtered_by_attributes=decided.filtered_by_attributes,
                 filtered_without_attributes=decided.filtered_without_attributes,
@@ -186,9 +186,10 @@ class NotificationCounter:
 def _planned(publication: PreparedPublication) -> dict[DeliveryProtocol, tuple[int, int]]:
     """Numbers of a publication's deliveries, and of those that fail, by protocol."""
     dead_letters = sum(one.dead_letter for one in publication.deliveries)
+    pushed = sum(one.is_pushed for one in publication.deliveries)  # counted when their endpoints have confirmed them
     decided = publication.outcomes
     planned: dict[DeliveryProtocol, tuple[int, int]] = {
-        "sqs": (len(publication.deliveries) - dead_letters, sum(decided.failures.values())),
+        "sqs": (len(publication.deliveries) - dead_letters - pushed, sum(decided.failures.values())),
         "dead-letter": (dead_letters, decided.redrive_failed),
     }
     return {protocol: counts for protocol, counts in planned.items() if any(counts)}

@@ -10,9 +10,12 @@ import orjson
 from frontend.sns.filters.compiler import FilterScope, compile_filter_policy
 from frontend.sns.filters.expressions import FilterPolicyInvalid
 from frontend.sns.filters.policy import FilterPolicy
+from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import invalid_attribute, invalid_parameter, unknown_attribute
-from frontend.sns.topics.attributes import Attributes, delivery_policy, json_object
+from frontend.sns.topics import delivery_policies
+from frontend.sns.topics.attributes import Attributes, json_object
 from metadata_service import arn
+from metadata_service.arn import QueueArn
 from metadata_service.topics import Subscription
 from telemetry.texts import shown
 
@@ -25,7 +28,7 @@ SUBSCRIPTION_SETTABLE = (
 )
 SUBSCRIPTION_READABLE = (
     *("ConfirmationWasAuthenticated", "Endpoint", "Owner", "PendingConfirmation", "Protocol", "SubscriptionArn"),
-    *("SubscriptionPrincipal", "TopicArn", *SUBSCRIPTION_SETTABLE),
+    *("EffectiveDeliveryPolicy", "SubscriptionPrincipal", "TopicArn", *SUBSCRIPTION_SETTABLE),
 )
 _SCOPES = ("MessageAttributes", "MessageBody")
 _DEFAULTS = {"RawMessageDelivery": "false", "FilterPolicyScope": "MessageAttributes"}
@@ -51,6 +54,7 @@ def merged(stored: Mapping[str, str], values: Mapping[str, str]) -> Attributes:
     for name, default in _DEFAULTS.items():
         if result.get(name) == default:
             del result[name]
+    delivery_policies.check_content_type(result)
     compiled(result)
     return result
 
@@ -76,6 +80,17 @@ def dead_letter_arn(stored: Mapping[str, str]) -> str | None:
     return None if policy is None else str(orjson.loads(policy)["deadLetterTargetArn"])
 
 
+def queue_of(subscription: Subscription) -> QueueArn | None:
+    """The queue that messages are delivered to: the subscribed one, or the hidden queue of an endpoint of HTTP."""
+    hidden = subscription.queue_name
+    return arn.parse(subscription.endpoint) if hidden is None else QueueArn("", subscription.topic_account, hidden)
+
+
+def has_expired(subscription: Subscription, now_s: float) -> bool:
+    """True if a subscription was not confirmed in time."""
+    return subscription.pending and now_s >= subscription.token_s + limits.PENDING_SECONDS
+
+
 def is_same(stored: Mapping[str, str], values: Mapping[str, str]) -> bool:
     """True if none of the canonical ``values`` differs from the subscription's."""
     for name, value in values.items():
@@ -88,8 +103,10 @@ def is_same(stored: Mapping[str, str], values: Mapping[str, str]) -> bool:
     return True
 
 
-def shown_attributes(subscription: Subscription, subscription_arn: str, topic_arn: str) -> Attributes:
-    """All attributes of a subscription."""
+def shown_attributes(
+    subscription: Subscription, subscription_arn: str, topic_arn: str, topic_attributes: Mapping[str, str]
+) -> Attributes:
+    """All attributes of a subscription.  ``topic_attributes``: those that are stored of its topic."""
     stored = subscription.attributes
     found = {
         "SubscriptionArn": subscription_arn,
@@ -103,6 +120,8 @@ def shown_attributes(subscription: Subscription, subscription_arn: str, topic_ar
     }
     if subscription.confirmed_by:
         found["SubscriptionPrincipal"] = subscription.confirmed_by
+    if subscription.queue_name is not None:
+        found["EffectiveDeliveryPolicy"] = delivery_policies.shown_subscription_delivery(topic_attributes, stored)
     found |= dict(stored)
     found.pop("FilterPolicyScope", None)
     if "FilterPolicy" in stored:
@@ -125,7 +144,7 @@ def _value(name: str, text: str) -> str:
         case "RedrivePolicy":
             return _redrive_policy(text) if text else text
         case "DeliveryPolicy":
-            return delivery_policy(name, text)
+            return delivery_policies.subscription_delivery_policy(text) if text else text
     if name in _REFUSED:
         if text:
             raise invalid_attribute(name, _REFUSED[name])

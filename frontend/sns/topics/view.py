@@ -87,7 +87,7 @@ class Topics:
         return view
 
     async def audience(self, view: TopicView) -> TopicAudience:
-        """The topic's confirmed subscriptions of queues."""
+        """The topic's confirmed subscriptions."""
         return await self._audiences.get(view.topic.topic_id, await self.client.subscriptions(view.topic))
 
     async def change(self, view: TopicView, make: Callable[[Topic], TopicUpdate | None]) -> TopicView:

@@ -17,13 +17,13 @@ from billing.metering.meter import Meter
 from frontend.push import queue_pusher as module
 from frontend.push.capacity import UNITS
 from frontend.push.endpoint import Endpoints
+from frontend.push.format import QueueFormat
 from frontend.push.instruments import PUSHES
 from frontend.push.queue_pusher import PushContext, QueuePusher
 from frontend.push.request import PushRequest
 from frontend.push.target import PushTarget, secrets_of_queue
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
-from metadata_service.models import Queue
 from tests.frontend.push.endpoints import OK, PushedCall, PushEndpoint, serving, status
 from tests.frontend.service import KEY, NAMING, FrontendService, running
 from tests.servers.waiting import until
@@ -347,19 +347,23 @@ async def test_endpoint_that_was_removed_gets_nothing_more(world: _World) -> Non
     assert await world.service.received(url) == ["a"], "it was not received by the pusher"
 
 
-async def test_signature_is_left_out_without_secrets(world: _World) -> None:
+async def test_signature_is_left_out_without_secrets_and_what_is_obsolete_is_not_pushed(world: _World) -> None:
     url = await world.queue()
-    find = world.context.find_target
 
-    def find_target(queue: Queue) -> PushTarget | None:
-        target = find(queue)
-        return None if target is None else msgspec.structs.replace(target, secrets=())
+    class Format(QueueFormat):
+        async def find_target(self, view: QueueView) -> PushTarget | None:
+            target = await super().find_target(view)
+            return None if target is None else msgspec.structs.replace(target, secrets=())
 
-    def build_request(view: QueueView, message: ReceivedMessage, stored: Payload) -> PushRequest:
-        return PushRequest({"X-Format": "other"}, f"<{stored.body}>".encode())
+        async def build_request(
+            self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
+        ) -> PushRequest | None:
+            return (
+                None if stored.body == "obsolete" else PushRequest({"X-Format": "other"}, f"<{stored.body}>".encode())
+            )
 
-    world.context.find_target, world.context.build_request = find_target, build_request
-    await world.send(url, "a")
+    world.context.queue_format = Format(NAMING)
+    await world.send(url, "a", "obsolete")
     await world.push()
     await world.delivered(1)
     (call,) = world.server.calls

@@ -6,7 +6,7 @@ import pytest
 
 from backend.api import ReceivedMessage
 from frontend.push import request
-from frontend.push.target import DeliveryPolicy, pause_seconds, secrets_of_queue, target_of_queue
+from frontend.push.target import DoublingBackoff, pause_seconds, secrets_of_queue, target_of_queue
 from frontend.queues.payload import FORMAT, Payload
 from metadata_service.models import NewQueue, Queue
 from tests.frontend.service import FrontendService
@@ -24,7 +24,7 @@ def test_target_has_the_attributes_or_their_defaults() -> None:
     target = target_of_queue(first, KEY)
     assert target is not None
     assert (target.url, target.concurrency, target.timeout_seconds) == ("https://example.com/", 10, 15)
-    assert target.policy == DeliveryPolicy(10, 600)
+    assert target.policy == DoublingBackoff(10, 600)
     (secret,) = secrets_of_queue(first, KEY)
     assert target.secrets == (secret.encode(),)
     target = target_of_queue(
@@ -38,7 +38,7 @@ def test_target_has_the_attributes_or_their_defaults() -> None:
         KEY,
     )
     assert target is not None
-    assert (target.concurrency, target.timeout_seconds, target.policy) == (7, 3, DeliveryPolicy(1, 9))
+    assert (target.concurrency, target.timeout_seconds, target.policy) == (7, 3, DoublingBackoff(1, 9))
 
 
 def test_secrets_differ_by_queue_version_and_service() -> None:
@@ -59,7 +59,7 @@ def test_secrets_differ_by_queue_version_and_service() -> None:
     ("attempts", "seconds"), [(0, 10), (1, 10), (2, 20), (3, 40), (6, 320), (7, 600), (10**9, 600)]
 )
 def test_backoff_doubles_up_to_its_maximum(attempts: int, seconds: int) -> None:
-    assert DeliveryPolicy(10, 600).backoff(attempts) == seconds
+    assert DoublingBackoff(10, 600).delay(attempts, 500) == seconds
 
 
 @pytest.mark.parametrize(

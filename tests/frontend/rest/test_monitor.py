@@ -1,5 +1,6 @@
 """Keys with the scope ``monitor``: permitted routes among all, by role."""
 
+import uuid
 from collections.abc import AsyncIterator
 from ipaddress import ip_network
 from pathlib import Path
@@ -14,6 +15,7 @@ from auth.grants import narrowed
 from auth.principal import SCOPES, Role
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
+from metadata_service.topics import NewTopic
 from tests.frontend.cases import OTHER, key
 from tests.frontend.hooks import Hook
 from tests.frontend.lake import AnsweringReader
@@ -22,7 +24,9 @@ from tests.tables import beside
 
 LOOKS = {
     "GET /v1/queues/{name}/metrics",
+    "GET /v1/topics/{name}/metrics",
     "GET /v1/metrics",
+    "GET /v1/queue-metrics",
     "GET /v1/alarms",
     "GET /v1/alarms/{name}",
     "GET /v1/caller",
@@ -40,7 +44,7 @@ BODIES, QUERIES = REQUESTS["bodies"], REQUESTS["queries"]
 
 @pytest_asyncio.fixture
 async def service(tmp_path: Path, listening: Hook) -> AsyncIterator[FrontendService]:
-    """A service with a queue ``q``, an alarm ``q`` on it, and metered usage."""
+    """A service with a queue ``q``, a topic of this name, an alarm ``q`` on it, and metered usage."""
     async with running(tmp_path) as made:
         await made.store.credentials.put_tenant(Tenant(OTHER, "others"))
         services = made.app.services
@@ -49,6 +53,7 @@ async def service(tmp_path: Path, listening: Hook) -> AsyncIterator[FrontendServ
         assert services.keyring is not None
         services.alarms = Alarms(made.store.alarms, services.keyring, Webhooks([ip_network("127.0.0.0/8")]), made.clock)
         await made.make_queue("q")
+        await made.store.topics.create_topic(NewTopic(KEY.account, "q", {}, {}, now_ms=1, queue_attributes={}))
         given = BODIES["PUT /v1/alarms/{name}"] | {"webhook": listening.url}
         assert (await made.rest("PUT", "/alarms/q", given)).status == 201
         yield made
@@ -65,7 +70,14 @@ async def test_answered_routes_by_role(service: FrontendService, role: Role) -> 
     answered = set()
     for request in sorted(requests):
         method, path = request.format(
-            name="q", account=KEY.account, key_id="A" * 16, node="b1", period="2026-11", job_id="1", group="g"
+            name="q",
+            account=KEY.account,
+            key_id="A" * 16,
+            node="b1",
+            period="2026-11",
+            job_id="1",
+            group="g",
+            subscription=uuid.UUID(int=0),
         ).split()
         answer = await service.rest(
             method, path.removeprefix("/v1") + QUERIES.get(request, ""), BODIES.get(request), by=by

@@ -6,7 +6,7 @@
       settings: {region: eu-west-1}           # of the frontend
       queues: {q: {}}                         # made first, with a policy for the account's topics: $q is its ARN
       topics: {t: {}}                         # made first: $t is its ARN
-      subscriptions: [[t, q, {}]]             # made first, with these attributes: $t_q is its ARN
+      subscriptions: [[t, q, {}]]             # made first, with these attributes: $t_q is its ARN; also of no queue
       each: [{name: a}, {name: b}]            # the case once for each row, with these variables
       steps:
         - CreateTopic: {Name: $name}          # a call of SNS: members as in boto3
@@ -116,7 +116,9 @@ class RecordingSender:
             outcomes.append(PublicationOutcome(content.message_id, f"{self._count:020d}" if topic.fifo else None))
         return outcomes
 
-    async def confirm(self, topic: TopicView, queue: QueueView, subscription_id: bytes, body: str) -> None:
+    async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.confirmations.append({"queue": queue.queue.name, **json.loads(body)})
 
 
@@ -200,9 +202,10 @@ class SnsCaseRun:
             fifo = {"FifoTopic": "true"} if name.endswith(".fifo") else {}
             answer = await self._made("CreateTopic", {"Name": name, "Attributes": {**fifo, **given(attributes)}})
             names[name.replace(".", "_")] = answer["TopicArn"]
-        for topic, queue, attributes in case.subscriptions:
+        for topic, queue, attributes in given(case.subscriptions):
+            endpoint = f"arn:aws:sqs:{names['region']}:{KEY.account}:{queue}"
             topic, queue = topic.replace(".", "_"), queue.replace(".", "_")
-            members = {"TopicArn": names[topic], "Protocol": "sqs", "Endpoint": names[queue]}
+            members = {"TopicArn": names[topic], "Protocol": "sqs", "Endpoint": endpoint}
             answer = await self._made("Subscribe", {**members, "Attributes": given(attributes)})
             names[f"{topic}_{queue}"] = answer["SubscriptionArn"]
         names.update(given(case.variables))

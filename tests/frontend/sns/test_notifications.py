@@ -361,3 +361,21 @@ async def test_a_publication_whose_key_cannot_be_loaded_now_is_given_back(
     assert await world.received("q", USER) == 1, "at once"
     service.clock.now += 3600
     assert await world.received("q", USER) == 0
+
+
+async def test_publications_are_encrypted_under_the_named_key_of_their_topic(world: Publishing) -> None:
+    service = world.service
+    await world.subscribe("q")
+    set_key = {"TopicArn": TOPIC, "AttributeName": "KmsMasterKeyId", "AttributeValue": "alias/news"}
+    assert (await world.call("SetTopicAttributes", set_key))["status"] == 200
+    assert (await world.publish("secret news"))["status"] == 200
+    keyring = service.app.services.keyring
+    assert keyring is not None
+    assert [key.name for key in await service.store.named_keys.named_keys()] == ["alias/news"]
+    assert await world.received("q", wait=20) == 1
+    await keyring.named.destroy(KEY.account, "alias/news")
+    service.clock.now += 31
+    refused = await world.publish()
+    assert (refused["status"], refused["Error"]["Code"]) == (400, "KMSNotFound")
+    answer = await service.json("ReceiveMessage", {"QueueUrl": service.url("q")})
+    assert (answer.status, answer.code) == (400, "KMS.NotFoundException"), "the message is visible again, and lost"

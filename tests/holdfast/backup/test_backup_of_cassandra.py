@@ -51,7 +51,9 @@ from metadata_service.cassandra.store import CassandraStore
 from metadata_service.models import BackupPin, NewQueue, Queue, cluster_of
 from metadata_service.opening import CannotOpen
 from metadata_service.store import ConditionFailed, StoreUnavailable
+from metadata_service.topics import NewSubscription, NewTopic, Topic
 from tests.backend.nodes import FakeResolver, incarnation_of
+from tests.backend.serving.test_publications import held_back, publication
 from tests.closing import closing
 from tests.servers.cassandra_server import CassandraCluster
 from tests.servers.waiting import until
@@ -100,7 +102,7 @@ class _Service:
         self.metadata = await self._opened(self.settings.cassandra_keyspace)
         await self.metadata.clusters.register_cluster("local")
         for queue in await self.queues():
-            self._know(queue)
+            self.know(queue)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -167,7 +169,7 @@ class _Service:
             if not owner or shard_of(partition) in self.processes[owner].node.owned:
                 break
             await self.metadata.queues.delete_queue(queue.queue_id, now_ms=1)
-        settings = self._know(queue)
+        settings = self.know(queue)
         await self.owner(partition).call(api.Configure(settings))
         return api.Target(partition, queue.queue_id, queue.version)
 
@@ -175,7 +177,18 @@ class _Service:
         found = next(one for one in self.resolver.known.values() if one.arn.endswith(f":{name}"))
         return api.Target(found.partition, found.queue_id, found.version)
 
-    def _know(self, queue: Queue) -> api.PartitionSettings:
+    async def hidden_queue(self, topic: Topic) -> Queue:
+        """The queue that stores a topic's publications."""
+        found = await self.metadata.queues.get_queue_by_id(topic.topic_id)
+        assert found is not None
+        return found
+
+    async def open_hidden_queue(self, topic: Topic) -> api.Target:
+        settings = self.know(await self.hidden_queue(topic))
+        await self.owner(settings.partition).call(api.Configure(settings))
+        return api.Target(settings.partition, settings.queue_id, settings.version)
+
+    def know(self, queue: Queue) -> api.PartitionSettings:
         (partition,) = (one.id for one in queue.partitions)
         arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{queue.name}"
         settings = api.PartitionSettings(partition, queue.queue_id, queue.version, arn, queue.handle_key)
@@ -576,6 +589,49 @@ async def test_topics_are_restored_with_their_extents(
             await append(node, payloads[11])
             await bind_all(node, topic)
             assert await fetched(node) == payloads
+    finally:
+        await drop(again)
+
+
+async def test_deliveries_of_topics_that_are_pending_are_made_once_after_a_restore(
+    settings: Settings, target: LocalTarget
+) -> None:
+    async with _Service(settings) as service:
+        node = (await service.start("one", range(api.SHARDS))).node
+        queues, topics = [await service.queue(name) for name in ("a", "b")], service.metadata.topics
+        made = await topics.create_topic(NewTopic(ACCOUNT, "news", {"DisplayName": "News"}, {"team": "shop"}, 1, {}))
+        subscribing = NewSubscription(made.topic_id, ACCOUNT, "sqs", "arn:a", {"FilterPolicy": "{}"}, 1)
+        subscription = await topics.create_subscription(subscribing)
+        topic = await topics.get_topic(ACCOUNT, "news")
+        source = await service.open_hidden_queue(topic)
+        with held_back(node):
+            await node.call(api.Publish(source, [publication(b"news", *queues), publication(b"more", *queues)]))
+            result, _ = await cassandra_take.take(settings, target)
+    assert result.manifest.queues == 2
+    found = await verify(target, result.manifest, None, None)
+    assert found.wrong == []
+    assert found.state is not None
+    assert (found.state.messages, found.state.publications) == (0, 2)
+    again = msgspec.structs.replace(settings, cassandra_keyspace=f"{settings.cassandra_keyspace}_again")
+    await drop(again)
+    await cassandra_restore.restore(target, result.manifest, again)
+    try:
+        async with _Service(again) as service:
+            service.know(await service.hidden_queue(topic))
+            node = (await service.start("two", range(api.SHARDS))).node
+            assert await service.metadata.topics.list_topics(ACCOUNT, limit=10) == [topic]
+            assert await service.metadata.topics.topic_subscriptions(topic.topic_id, limit=10) == [subscription]
+            page = await service.metadata.topics.owner_subscriptions(ACCOUNT, limit=10)
+            assert page.subscriptions == [subscription]
+            for known in service.resolver.known.values():
+                await node.call(api.Configure(known))
+
+            async def delivered() -> bool:
+                return await node.call(api.CountMessages(source)) == api.Counters()
+
+            await until(delivered)
+            for queue in queues:
+                assert await service.emptied(queue) == ["news", "more"]
     finally:
         await drop(again)
 

@@ -21,7 +21,7 @@ from tests.tables import beside
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("service"), settings={"SEGMENT_BYTES": str(1 << 21)}) as running:
+    with Server(tmp_path_factory.mktemp("service"), settings={"SEGMENT_BYTES": str(1 << 21), "SNS": "true"}) as running:
         yield running
 
 
@@ -92,21 +92,36 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
         operation["operationId"].partition("_v1_")[0]
         for path, methods in described.items()
         for operation in methods.values()
-        if path.startswith("/v1/") and not path.endswith(("/messages", "/records"))
+        if path.startswith("/v1/") and not path.endswith("/records")
     }
     named = {f"{word}_{command}" for word, commands in words.items() for command in commands}
-    operation_of = {"keyring_rotate-key": "keyring_rotate", "queue_push-secret": "queue_push_secret"}
+    operation_of = {
+        "keyring_rotate-key": "keyring_rotate",
+        "queue_push-secret": "queue_push_secret",
+        "queue_cancel-move": "queue_cancel_move",
+        "queue_watch": "metrics_list",
+        "message_peek": "queue_peek",
+        "message_tail": "message_delete",  # `receive --delete`; a tail peeks
+        "key_caller": "caller_show",
+        "topic_change-subscription": "subscription_change",
+        "topic_confirm": "subscription_confirm",
+        "topic_subscribe": "subscription_create",
+        "topic_subscriptions": "subscription_list",
+        "topic_test-filter": "filter_policy_test",
+        "topic_unsubscribe": "subscription_delete",
+    }
     named = {operation_of.get(name, name) for name in named}
     operations = {name.replace("data_key_", "keyring_") for name in operations}
-    others = {"usage_show", "metrics_scrape", "availability_show", "queue_export"}
+    others = {"topic_metrics", "usage_show", "metrics_scrape", "availability_show", "queue_export"}
     of_groups = {"group_list", "group_describe", "group_commit", "group_reset", "group_delete"}
     named -= {f"stream_{one}" for one in ("groups", "produce", "reset", "tail", "export", "import")}  # records, groups
+    named -= {"topic_publish", "topic_export", "topic_import"}  # messages, files
+    of_subscriptions = {"subscription_list_own", "subscription_show"}  # topic subscriptions
     exporting = {"document_create", "document_show", "document_content"}
-    # Queues are created and changed by clients of SQS, also on the command line.
-    of_the_console = {"queue_attributes", "queue_create", "queue_change", "queue_cancel_move", "caller_show"}
-    assert operations == named - {"invoice_export"} | others | of_groups | exporting | of_the_console, (
-        "invoice export has documents made"
-    )
+    of_the_console = {"queue_policy_check", "topic_policy_check"}
+    assert (
+        operations == named - {"invoice_export"} | others | of_groups | of_subscriptions | exporting | of_the_console
+    ), "invoice export has documents made"
 
 
 def test_a_table_is_whole_where_there_is_no_terminal() -> None:

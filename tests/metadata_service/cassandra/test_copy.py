@@ -131,6 +131,29 @@ async def test_topics_are_copied_with_complete_subscriptions_only() -> None:
     ]
 
 
+async def test_subscriptions_are_copied_with_their_hidden_queues_only() -> None:
+    new = NewTopic(ONE, "news", {}, {}, 0, {})
+    queue = new.hidden_queue.made(5, [7])
+    topic = new.made(queue)
+    pushed = NewSubscription(5, ONE, "http", "http://e/", {}, 0, queue_attributes={"HoldfastPushUrl": "http://e/"})
+    complete, without_queue, gone = (pushed.made(topic) for _ in range(3))
+    rows = {"account": '{"queues":0,"floor":3}', "queue/~news": text(queue), "topic/news": text(topic)}
+    for number, one in enumerate((complete, without_queue, gone)):
+        if one is not gone:
+            rows[f"subscription/{5:020d}/{one.subscription_id.hex()}"] = text(one)
+        hidden = pushed.hidden_queue(one)
+        assert hidden is not None
+        if one is not without_queue:
+            rows[f"queue/{hidden.name}"] = text(hidden.made(6 + number, [8 + number]))
+    copy = await copied({f"queues/{ONE}": rows, **a_tenant(ONE)}, a_tenant(ONE))
+    assert copy.subscriptions() == [complete]
+    assert sorted(one.name for one in copy.queues()) == ["~news", complete.queue_name]
+    filled = metadata_filling(copy)
+    assert filled.spaces[f"queues/{ONE}"][f"push/{complete.queue_name}"] == "{}"
+    assert ("push_accounts", ONE, "", 1) in filled.marks
+    assert ("queue_ids/0", f"{6:020d}", f'["{ONE}","{complete.queue_name}"]', 1) in filled.marks
+
+
 async def test_queues_that_push_are_found_in_a_copy() -> None:
     pushed = a_queue(1, HoldfastPushUrl="https://example.com/")
     spaces = spaces_of(pushed)

@@ -23,7 +23,7 @@ from metadata_service.cassandra.schema.versions import CassandraVersions
 from metadata_service.cassandra.store import CassandraStore
 from metadata_service.opening import CannotOpen
 from metadata_service.schema import CannotRollBack, SchemaState, Step
-from tests.metadata_service.cassandra.test_store import KeyspaceSettings, opened, place_of
+from tests.metadata_service.cassandra.keyspace import KeyspaceSettings, opened, place_of
 from tests.metadata_service.conformance import ACCOUNT, create
 from tests.servers.cassandra_server import CassandraCluster
 from tests.servers.waiting import until

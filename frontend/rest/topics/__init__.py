@@ -1,0 +1,1 @@
+"""Topics, subscriptions and publications over REST.  (Kafka's topics are streams.)"""

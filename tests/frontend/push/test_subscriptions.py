@@ -1,0 +1,463 @@
+"""Push to endpoints of subscriptions over a backend in memory: messages, retries, dead letters, and their end."""
+
+import asyncio
+import json
+from base64 import b64decode
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import cache
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from backend.api import ChangeVisibility, Receive, Unavailable
+from billing.metering.meter import Meter
+from frontend.push import queue_pusher as module
+from frontend.push.capacity import UNITS
+from frontend.push.endpoint import Endpoints
+from frontend.push.queue_pusher import PushContext, QueuePusher
+from frontend.push.subscriptions import SubscriptionRetries
+from frontend.push.usage import count_call
+from frontend.settings import FrontendSettings
+from frontend.sns.messages import signing
+from frontend.sns.topics.delivery_policies import RetryPolicy
+from frontend.sns.topics.notifications import DELIVERIES
+from metadata_service.topics import SubscriptionChange
+from tests.frontend.push.endpoints import OK, PushEndpoint, serving, status
+from tests.frontend.service import HOST, KEY, FrontendService, running, sign
+from tests.frontend.sns.cases import POLICY, decode, encode
+from tests.servers.waiting import until
+
+URL = "https://sns.example.com"
+OUTCOMES = ("delivered", "failed")
+TOPIC = f"arn:aws:sns:us-east-1:{KEY.account}:t"
+DEAD = f"arn:aws:sqs:us-east-1:{KEY.account}:dead"
+SETTINGS = FrontendSettings(external_url=URL, webhook_networks=("127.0.0.0/8",))
+FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+
+
+_new_signing_key = signing.new_signing_key
+
+
+@cache
+def _signing_key(now: float) -> bytes:
+    """A key for all tests, because each takes some tenths of a second."""
+    return _new_signing_key(now)
+
+
+def _deliveries(protocol: str, outcome: str) -> int:
+    return DELIVERIES.counts[DELIVERIES.index(protocol, outcome)]
+
+
+class _Topics:
+    """A service with a topic and an endpoint, and pushers of all hidden queues."""
+
+    def __init__(self, service: FrontendService, server: PushEndpoint, endpoints: Endpoints) -> None:
+        self.service = service
+        self.server = server
+        self.context = PushContext(service.app.services, endpoints)
+        self.pushers: dict[str, QueuePusher] = {}
+        self._before: Counter[str] = Counter()
+        self._before.update(self.counted())
+
+    async def call(self, action: str, **members: Any) -> Any:
+        content = encode(action, members)
+        headers = sign("POST", "/", content, FORM, self.service.clock(), KEY, "sns")
+        answer = await self.service.unsigned("POST", "/", content, headers)
+        assert answer.status == 200, answer.content
+        return decode(action, answer.status, answer.content)
+
+    async def subscribe(self, **attributes: str) -> str:
+        """Subscribe the endpoint, and push to it; returns the subscription's ARN."""
+        answer = await self.call(
+            "Subscribe",
+            TopicArn=TOPIC,
+            Protocol="http",
+            Endpoint=self.server.url,
+            ReturnSubscriptionArn=True,
+            Attributes=attributes,
+        )
+        await self.push()
+        return str(answer["SubscriptionArn"])
+
+    async def push(self) -> None:
+        """Start the pushers that are missing."""
+        for account, name in await self.service.store.queues.push_queues():
+            if name not in self.pushers:
+                self.pushers[name] = QueuePusher(self.context, account, name)
+                self.pushers[name].start()
+
+    async def confirmed(self, **attributes: str) -> str:
+        """Subscribe the endpoint, and confirm that by the link in the message that it gets."""
+        arn = await self.subscribe(**attributes)
+        await until(lambda: bool(self.server.calls))
+        await self.visit(json.loads(self.server.calls.pop().body)["SubscribeURL"])
+        await until(self.is_empty)
+        return arn
+
+    async def visit(self, url: str) -> None:
+        """Follow a link of a message, without a signature."""
+        assert url.startswith(f"{URL}/?")
+        answer = await self.service.unsigned("GET", url.removeprefix(URL), b"", {})
+        assert answer.status == 200, answer.content
+
+    async def publish(self, *messages: str, **members: Any) -> None:
+        for message in messages:
+            await self.call("Publish", TopicArn=TOPIC, Message=message, **members)
+
+    async def is_empty(self) -> bool:
+        return not await self.service.backend.stored()
+
+    def counted(self) -> dict[str, int]:
+        """Deliveries by protocol and outcome since the beginning, as far as there were any."""
+        outcomes = [(protocol, outcome) for protocol in ("sqs", "http", "dead-letter") for outcome in OUTCOMES]
+        now = {f"{protocol} {outcome}": _deliveries(protocol, outcome) for protocol, outcome in outcomes}
+        return {name: count - self._before[name] for name, count in now.items() if count > self._before[name]}
+
+    async def is_given_back(self, times: int) -> None:
+        await until(lambda: len(self.given_back()) == times)
+
+    def given_back(self) -> list[int]:
+        return [
+            seconds for command in self.service.backend.calls_of(ChangeVisibility) for _, seconds in command.changes
+        ]
+
+    async def verify(self, body: dict[str, str], *signed: str) -> None:
+        """Verify the signature of a message by the certificate that it names."""
+        found = await self.service.unsigned("GET", body["SigningCertURL"].removeprefix(URL), b"", {})
+        key = x509.load_pem_x509_certificate(found.content).public_key()
+        assert isinstance(key, RSAPublicKey)
+        text = "".join(f"{name}\n{body[name]}\n" for name in signed if name in body)
+        assert body["SignatureVersion"] == "2"
+        key.verify(b64decode(body["Signature"]), text.encode(), PKCS1v15(), SHA256())
+
+
+@pytest_asyncio.fixture
+async def topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Topics]:
+    monkeypatch.setattr(signing, "new_signing_key", _signing_key)
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.05)  # a step of the test's clock wakes no one who waits
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(tmp_path, SETTINGS))
+        server = await stack.enter_async_context(serving())
+        endpoints = Endpoints([ip_network("127.0.0.0/8")])
+        stack.callback(endpoints.close)
+        made = _Topics(service, server, endpoints)
+        await made.call("CreateTopic", Name="t", Attributes={"SignatureVersion": "2"})
+        yield made
+        for pusher in made.pushers.values():
+            await pusher.stop(10)
+        await made.context.close()
+        assert made.context.capacity.free == UNITS, "all capacity is given back"
+
+
+async def test_endpoint_confirms_and_gets_notifications(topics: _Topics) -> None:
+    arn = await topics.subscribe()
+    await until(lambda: bool(topics.server.calls))
+    (asked,) = topics.server.calls
+    body = json.loads(asked.body)
+    assert (body["Type"], body["TopicArn"]) == ("SubscriptionConfirmation", TOPIC)
+    await topics.verify(body, "Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+    assert asked.headers["x-amz-sns-message-type"] == "SubscriptionConfirmation"
+    assert asked.headers["x-amz-sns-message-id"] == body["MessageId"]
+    assert asked.headers["x-amz-sns-topic-arn"] == TOPIC
+    assert "x-amz-sns-subscription-arn" not in asked.headers
+    assert asked.headers["content-type"] == "text/plain; charset=UTF-8"
+    assert asked.headers["user-agent"] == "Amazon Simple Notification Service Agent"
+    await topics.visit(body["SubscribeURL"])
+    sent = await topics.call(
+        "Publish",
+        TopicArn=TOPIC,
+        Message="ü",
+        Subject="s",
+        MessageAttributes={"a": {"DataType": "String", "StringValue": "b"}},
+    )
+    await until(lambda: len(topics.server.calls) == 2)
+    call = topics.server.calls[1]
+    body = json.loads(call.body)
+    assert (body["Type"], body["Message"], body["Subject"]) == ("Notification", "ü", "s")
+    assert body["MessageAttributes"] == {"a": {"Type": "String", "Value": "b"}}
+    assert body["UnsubscribeURL"] == f"{URL}/?Action=Unsubscribe&SubscriptionArn={arn}"
+    await topics.verify(body, "Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+    assert call.headers["x-amz-sns-message-type"] == "Notification"
+    assert call.headers["x-amz-sns-message-id"] == body["MessageId"] == sent["MessageId"]
+    assert call.headers["x-amz-sns-subscription-arn"] == arn
+    assert "x-amz-sns-rawdelivery" not in call.headers
+    assert "holdfast-signature" not in call.headers
+    await until(lambda: topics.counted() == {"http delivered": 1})
+
+
+async def test_raw_messages_have_the_type_of_the_policy_and_no_attributes(topics: _Topics) -> None:
+    policy = json.dumps({"requestPolicy": {"headerContentType": "application/xml"}})
+    await topics.confirmed(RawMessageDelivery="true", DeliveryPolicy=policy)
+    attributes = {f"a{number}": {"DataType": "String", "StringValue": "b"} for number in range(11)}
+    await topics.publish("<a/>", MessageAttributes=attributes)
+    await until(lambda: bool(topics.server.calls))
+    (call,) = topics.server.calls
+    assert (call.body, call.headers["x-amz-sns-rawdelivery"]) == ("<a/>", "true")
+    assert call.headers["content-type"] == "application/xml"
+    assert call.headers["x-amz-sns-message-id"]
+
+
+async def test_messages_for_each_protocol(topics: _Topics) -> None:
+    await topics.confirmed()
+    for structure in ({"http": "for http"}, {"https": "for https"}, {"sqs": "for queues", "http": 5}):
+        await topics.publish(json.dumps({"default": "for all", **structure}), MessageStructure="json")
+    await until(lambda: len(topics.server.calls) == 3)
+    bodies = [json.loads(call.body) for call in topics.server.calls]
+    assert sorted(body["Message"] for body in bodies) == ["for all", "for all", "for http"]
+    for body in bodies:
+        await topics.verify(body, "Message", "MessageId", "Timestamp", "TopicArn", "Type")
+
+
+async def test_repeated_subscription_makes_the_former_message_obsolete(topics: _Topics) -> None:
+    await topics.call("Subscribe", TopicArn=TOPIC, Protocol="http", Endpoint=topics.server.url)
+    await topics.subscribe()
+    await until(topics.is_empty)
+    (call,) = topics.server.calls
+    await topics.visit(json.loads(call.body)["SubscribeURL"])
+
+
+@pytest.mark.parametrize(
+    ("code", "attempts", "raw"), [(500, 4, "false"), (302, 4, "true"), (404, 1, "true"), (410, 1, "false")]
+)
+async def test_what_is_not_delivered_is_a_dead_letter(topics: _Topics, code: int, attempts: int, raw: str) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    arn = await topics.confirmed(RawMessageDelivery=raw, RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}))
+    topics.server.answers(*[status(code)] * 10)
+    await topics.publish("m", MessageAttributes={"a": {"DataType": "String", "StringValue": "b"}})
+    for attempt in range(1, attempts):
+        await topics.is_given_back(attempt)
+        topics.service.clock.now += 24
+    dead = await topics.service.json(
+        "ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5, "MessageAttributeNames": ["All"]}
+    )
+    (message,) = dead.json["Messages"]
+    assert len(topics.server.calls) == attempts
+    assert {call.body for call in topics.server.calls} == {message["Body"]}
+    if raw == "true":
+        assert (message["Body"], message["MessageAttributes"]["a"]["StringValue"]) == ("m", "b")
+    else:
+        body = json.loads(message["Body"])
+        assert (body["Message"], "MessageAttributes" in message) == ("m", False)
+        assert arn in body["UnsubscribeURL"]
+    assert all(20 <= seconds <= 24 for seconds in topics.given_back())
+    topics.service.clock.now += 3600
+    await topics.service.json("PurgeQueue", {"QueueUrl": url})
+    await until(topics.is_empty)
+    assert topics.counted() == {"http failed": 1, "dead-letter delivered": 1}
+
+
+async def test_answer_that_asks_for_a_pause_is_tried_again(topics: _Topics) -> None:
+    await topics.confirmed()
+    topics.server.answers(status(429, "Retry-After: 1"))
+    await topics.publish("m")
+    await until(lambda: len(topics.given_back()) == 1)
+    assert topics.given_back()[0] >= 20, "the policy's delay is longer"
+    topics.service.clock.now += 30
+    await until(topics.is_empty)
+    assert len(topics.server.calls) == 2
+
+
+@pytest.mark.parametrize("policy", [None, {"deadLetterTargetArn": DEAD}])
+async def test_without_a_dead_letter_queue_that_lets_the_topic_in_it_is_dropped(topics: _Topics, policy: Any) -> None:
+    await topics.service.make_queue("dead")
+    await topics.confirmed(**({} if policy is None else {"RedrivePolicy": json.dumps(policy)}))
+    topics.server.answers(status(404))
+    await topics.publish("lost", "kept")
+    refused = {} if policy is None else {"dead-letter failed": 1}
+    await until(lambda: topics.counted() == {"http failed": 1, "http delivered": 1, **refused})
+    await until(topics.is_empty)
+
+
+async def test_dead_letter_of_an_unknown_outcome_is_stored_once(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    await topics.confirmed(RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}))
+    topics.server.answers(status(404), status(404))
+    sends = topics.service.backend.sends
+    topics.service.backend.lost_answers = [Unavailable("the node has ended")]
+    await topics.publish("m")
+    await until(lambda: not topics.service.backend.lost_answers)
+    topics.service.clock.now += 40
+    await until(lambda: topics.service.backend.sends == sends + 2)
+    (body,) = await topics.service.received(url)
+    assert json.loads(body)["Message"] == "m"
+    await topics.service.json("PurgeQueue", {"QueueUrl": url})
+    await until(topics.is_empty)
+
+
+async def test_end_by_the_link_is_announced_and_can_be_undone(topics: _Topics) -> None:
+    arn = await topics.confirmed()
+    topics.server.answers(status(500))
+    await topics.publish("before")
+    await until(lambda: len(topics.given_back()) == 1)
+    await topics.visit(json.loads(topics.server.calls[0].body)["UnsubscribeURL"])
+    await until(lambda: len(topics.server.calls) == 2)
+    call = topics.server.calls[1]
+    body = json.loads(call.body)
+    assert body["Type"] == call.headers["x-amz-sns-message-type"] == "UnsubscribeConfirmation"
+    assert call.headers["x-amz-sns-subscription-arn"] == arn
+    await topics.verify(body, "Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+    topics.service.clock.now += 60
+    await until(topics.is_empty)
+    assert len(topics.server.calls) == 2, "what waits for another attempt is obsolete"
+    await topics.visit(body["SubscribeURL"])
+    await topics.publish("after")
+    await until(lambda: len(topics.server.calls) == 3)
+    assert json.loads(topics.server.calls[2].body)["Message"] == "after"
+    await topics.call("Unsubscribe", SubscriptionArn=arn)
+    await until(lambda: all(pusher.ended for pusher in topics.pushers.values()))
+    assert len(topics.server.calls) == 3, "its owner needs no notice"
+    assert await topics.is_empty()
+
+
+async def test_subscription_that_is_not_confirmed_in_time_is_deleted(topics: _Topics) -> None:
+    await topics.subscribe()
+    await until(topics.is_empty)
+    topics.service.clock.now += 2 * 86_400
+    await until(lambda: all(pusher.ended for pusher in topics.pushers.values()))
+    assert await topics.service.store.queues.push_queues() == []
+    topic = await topics.service.store.topics.get_topic(KEY.account, "t")
+    assert (topic.subscriptions, topic.deleted_subscriptions) == (0, 1)
+
+
+async def test_messages_are_not_dropped_because_a_cache_is_stale(topics: _Topics) -> None:
+    arn = await topics.confirmed()
+    (pusher,) = topics.pushers.values()
+    view = await pusher._view()
+    assert view is not None
+    format_ = topics.context.subscription_format
+    store = topics.service.store.topics
+    topic = await store.get_topic(KEY.account, "t")
+    (subscription,) = await store.topic_subscriptions(topic.topic_id, limit=1)
+    target = await format_.find_target(view)
+    assert target is not None
+    stale = msgspec.structs.replace(target, subscription=msgspec.structs.replace(subscription, token="old"))
+    topics.server.answers(status(500))
+    await topics.publish("m")
+    await until(lambda: len(topics.given_back()) == 1)
+    await pusher.stop(10)
+    topics.service.clock.now += 30
+    received = await pusher._receive(view, target, 1)
+    ((message, stored),) = received
+    assert await format_.build_request(view, stale, message, stored) is not None
+    change = SubscriptionChange(token="other", now_ms=int(topics.service.clock() * 1000))
+    await store.update_subscription(topic.topic_id, subscription.subscription_id, subscription.version, change)
+    assert await format_.build_request(view, stale, message, stored) is None
+    await topics.call("Unsubscribe", SubscriptionArn=arn)
+    assert await format_.build_request(view, stale, message, stored) is None
+    assert await format_.find_target(view) is None
+
+
+async def test_rate_of_deliveries_is_limited(topics: _Topics) -> None:
+    await topics.confirmed(DeliveryPolicy=json.dumps({"throttlePolicy": {"maxReceivesPerSecond": 2}}))
+    gate = asyncio.Event()
+
+    async def wait(_: Any) -> bytes:
+        await gate.wait()
+        return OK
+
+    topics.server.answer = wait
+    before = len(topics.service.backend.calls_of(Receive))
+    await topics.publish(*map(str, range(5)))
+    gate.set()
+    await until(topics.is_empty)
+    receives = topics.service.backend.calls_of(Receive)[before:]
+    assert max(one.options.max_messages for one in receives) <= 2
+    assert len(topics.server.calls) == 5
+
+
+async def test_endpoint_that_is_down_for_an_hour_loses_nothing(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    retry = {"minDelayTarget": 36, "maxDelayTarget": 36, "numRetries": 100}
+    await topics.confirmed(
+        DeliveryPolicy=json.dumps({"healthyRetryPolicy": retry}),
+        RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}),
+    )
+    up_at = topics.service.clock() + 3600
+
+    async def answer(_: Any) -> bytes:
+        return OK if topics.service.clock() >= up_at else status(500)
+
+    topics.server.answer = answer
+    await topics.publish("a", "b")
+    await until(lambda: len(topics.given_back()) == 2)
+    while topics.service.clock() < up_at:
+        given_back = len(topics.given_back())
+
+        def is_tried(known: int = given_back) -> bool:
+            return len(topics.given_back()) == known + 2 or topics.service.clock() >= up_at
+
+        topics.service.clock.now += 44  # after the delay with its jitter
+        await until(is_tried)
+    await until(topics.is_empty)
+    assert {json.loads(call.body)["Message"] for call in topics.server.calls[-2:]} == {"a", "b"}
+    assert await topics.service.received(url) == []
+    await topics.publish("c")
+    await until(topics.is_empty)
+
+
+@pytest.mark.parametrize(
+    ("status_", "attempts", "seconds"),
+    [
+        (None, 1, 20),
+        (500, 3, 20),
+        (500, 4, None),
+        (404, 1, None),
+        (429, 1, 20),
+        (429, 4, None),
+        (301, 1, 20),
+        (503, 1, 20),
+    ],
+)
+def test_retries(status_: int | None, attempts: int, seconds: float | None) -> None:
+    assert SubscriptionRetries(RetryPolicy()).delay(attempts, status_) == seconds
+
+
+async def test_pushes_to_endpoints_are_no_calls_of_a_consumer(topics: _Topics, tmp_path: Path) -> None:
+    await topics.subscribe()
+    (pusher,) = topics.pushers.values()
+    view = await pusher._view()
+    assert view is not None
+    meter = Meter.start(tmp_path / "usage", "host")
+    count_call(meter, view, "ReceiveMessage", 1)
+    assert not meter.cells_of
+    await meter.close()
+
+
+async def test_hidden_queue_is_no_queue_for_clients(topics: _Topics) -> None:
+    await topics.subscribe()
+    ((_, name),) = await topics.service.store.queues.push_queues()
+    for action in ("GetQueueAttributes", "ReceiveMessage", "PurgeQueue", "DeleteQueue"):
+        answer = await topics.service.json(action, {"QueueUrl": f"http://{HOST}/{KEY.account}/{name}"})
+        assert (answer.status, answer.json["__type"]) == (400, "com.amazonaws.sqs#QueueDoesNotExist")
+    assert "QueueUrls" not in (await topics.service.json("ListQueues")).json
+    arn = f"arn:aws:sqs:us-east-1:{KEY.account}:{name}"
+    content = encode("Subscribe", {"TopicArn": TOPIC, "Protocol": "sqs", "Endpoint": arn})
+    headers = sign("POST", "/", content, FORM, topics.service.clock(), KEY, "sns")
+    assert (await topics.service.unsigned("POST", "/", content, headers)).code == "InvalidParameter"
+
+
+async def test_endpoint_in_a_network_that_is_no_longer_allowed_is_not_called(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    await topics.confirmed(
+        RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}),
+        DeliveryPolicy=json.dumps({"healthyRetryPolicy": {"numRetries": 0}}),
+    )
+    topics.context.endpoints.networks = ()
+    for pusher in topics.pushers.values():
+        assert pusher._endpoint is not None
+        await pusher._endpoint.close()
+        pusher._endpoint._address = None
+    await topics.publish("m")
+    answer = await topics.service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5})
+    assert json.loads(answer.json["Messages"][0]["Body"])["Message"] == "m"
+    assert not topics.server.calls

@@ -1,0 +1,58 @@
+"""``holdfast message`` against a real ``holdfast serve``."""
+
+import re
+import signal
+from pathlib import Path
+
+from frontend.sqs.protocol.limits import MESSAGE_BYTES_MAX
+from tests.holdfast.command import PipedCommand, holdfast
+from tests.holdfast.transcripts import ServiceShell, Transcript, cases_of, replay
+from tests.servers.server import Server
+
+FILES = {
+    "file": "from a file: \u00fc\n\n".encode(),
+    "bytes": b"\xff\xfe",
+    "large": b"x" * (MESSAGE_BYTES_MAX + 1),
+    "hostile": "a\x9d0;title\n[red]b\u202ec\x9b2J".encode(),
+}
+
+
+@cases_of(__file__)
+def test_transcript(server: Server, transcript: Transcript, tmp_path: Path) -> None:
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    files = {name: str(tmp_path / name) for name in FILES}
+    replay(transcript, ServiceShell(server), nowhere="nowhere", **files)
+
+
+def test_a_tail_goes_on_after_a_broken_connection_and_after_its_end(tmp_path: Path) -> None:
+    with Server(tmp_path / "service") as server:
+        client = server.client()
+        url = client.create_queue(QueueName="followed")["QueueUrl"]
+        client.send_message(QueueUrl=url, MessageBody="before")
+        arguments = ("message", "tail", "followed", "--data", server.data, "--endpoint", server.endpoint)
+        tail = PipedCommand(*arguments, "--all")
+        try:
+            tail.wait_for("before\n")
+            client.send_message(QueueUrl=url, MessageBody="during")
+            tail.wait_for("during\n")
+            server.restart()
+            client.send_message(QueueUrl=url, MessageBody="after a restart")
+            tail.wait_for("after a restart\n")
+            tail.process.send_signal(signal.SIGINT)
+            code, errors = tail.end()
+        finally:
+            tail.close()
+        assert code == 130
+        assert [line.rpartition("  ")[2] for line in tail.printed.splitlines()] == [
+            "before",
+            "during",
+            "after a restart",
+        ]
+        assert errors.count("; trying again\n") == errors.count("going on\n") == 1
+        found = re.search(r"to go on from here: --after (\S+)\n", errors)
+        assert found, errors
+        client.send_message(QueueUrl=url, MessageBody="after the end")
+        resumed = holdfast(server, "message", "tail", "followed", "--after", found[1], "--no-wait")
+        assert resumed.out.endswith("  after the end\n")
+        assert resumed.out.count("\n") == 1
