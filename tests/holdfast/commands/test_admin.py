@@ -118,7 +118,14 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     named -= {"topic_export", "topic_import"}  # files
     of_subscriptions = {"subscription_list_own", "subscription_show"}  # topic subscriptions
     exporting = {"document_create", "document_show", "document_content"}
-    of_the_console = {"queue_policy_check", "topic_policy_check"}
+    of_the_console = {
+        "queue_policy_check",
+        "topic_policy_check",
+        "audit_list",
+        "costs_show",
+        "limits_use",
+        "events_follow",
+    }
     assert (
         operations == named - {"invoice_export"} | others | of_groups | of_subscriptions | exporting | of_the_console
     ), "invoice export has documents made"
