@@ -1,5 +1,7 @@
 """Queues and messages in the console."""
 
+import json
+
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import ask
@@ -137,6 +139,22 @@ def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: Co
     shown = api(server, tenant.key, "GET", "/queues/orders")
     assert shown["attributes"]["VisibilityTimeout"] == "77"
     assert "RedrivePolicy" in shown["attributes"], "what was not changed stays"
+
+
+def test_a_policy_is_checked_before_it_is_saved(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/configuration")
+    console.fill("principal", server.account)
+    console.press("Check")
+    console.wait_for("Not allowed")
+    arn = f"arn:aws:sqs:{server.region}:{tenant.account}:orders"
+    who = {"AWS": server.account}
+    statement = {"Sid": "partner", "Effect": "Allow", "Principal": who, "Action": "sqs:SendMessage", "Resource": arn}
+    console.fill("Policy", json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    console.press("Check")
+    console.wait_for("Allowed by statement 1 (partner).")
+    assert "Policy" not in api(server, tenant.key, "GET", "/queues/orders")["attributes"], "nothing was saved"
 
 
 def test_dead_letters_move_back_and_moves_are_cancelled(
