@@ -182,6 +182,22 @@ def test_dead_letters_move_back_and_moves_are_cancelled(
     assert [one["messages"]["visible"] for one in counted] == [0, 20]
 
 
+def test_new_messages_are_followed(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "first"})
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Follow new messages")
+    console.wait_for("Waiting for messages.")
+    for number in range(2):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": f"new {number}"})
+    wait_until(lambda: console.shown_messages() == ["new 0", "new 1"], "new messages are shown, each once")
+    console.press("Stop following")
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "later"})
+    console.press("Follow new messages")
+    wait_until(lambda: console.shown_messages() == ["new 0", "new 1", "later"], "it goes on where it was")
+
+
 def test_a_message_is_edited_and_sent_again(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     sent = {
