@@ -79,6 +79,8 @@ simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulator --cluster --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m tests.simulator --streams --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m tests.simulator --streams --cluster --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m tests.simulator --publications --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m tests.simulator --publications --cluster --seeds $(SEEDS) $(ARGS)
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(ARGS)

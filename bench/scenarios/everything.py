@@ -1,14 +1,32 @@
-"""The cost of a SendMessage with every feature on, as in a service with many billed and monitored tenants."""
+"""The cost of serving many tenants: SendMessage with encryption, rate limits and safe retries, and with everything."""
 
 from __future__ import annotations
 
 from bench.jobs import Sqs
 from bench.run import BenchRun, again
-from bench.scenarios import guarded
 from bench.scenarios.observed import watched
-from bench.servers.servers import CREDENTIALS, HOST, Asgi, ServerProcess
+from bench.servers.servers import CREDENTIALS, HOST, Asgi, Holdfast, ServerProcess
 from bench.sides import Side, in_turn
 from tests.servers.signing import RequestSigner
+
+_HIGHEST = "1000000:1000000"
+"""A rate that is counted, and never reached."""
+SETTINGS = {"HOLDFAST_DEFAULT_LIMITS": f"calls={_HIGHEST} send={_HIGHEST} each_queue={_HIGHEST}"}
+"""Limits for all calls.  Encryption and safe retries are on by default."""
+BARE = {"HOLDFAST_ENCRYPTION": "off", "HOLDFAST_SEND_RETRY_WINDOW_SECONDS": "0"}
+
+
+async def send_guarded(run: BenchRun, server: ServerProcess) -> None:
+    """Measure SendMessage with these features and SDK-like invocation ids, in turn with a server without them."""
+    naming = RequestSigner(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
+    with Holdfast(BARE) as bare:
+        sides = [
+            Side("send-bare", bare, Sqs(bare.signer).send(again(bare.create_queue("send-bare")))),
+            Side("send-guarded", server, Sqs(naming).send(again(server.create_queue("send-guarded")))),
+        ]
+        bare_row, guarded_row = await in_turn(run, sides)
+    added = guarded_row.cpu_us_per_call - bare_row.cpu_us_per_call
+    run.figure("send-guarded", server, "added to a SendMessage", added, "µs")
 
 
 async def send(run: BenchRun, _: ServerProcess) -> None:
@@ -17,7 +35,7 @@ async def send(run: BenchRun, _: ServerProcess) -> None:
     The calls are signed, encrypted, within rate limits, safe to retry, counted for billing, measured and traced at the
     usual ratio.  The ASGI application answers at once.
     """
-    async with watched(guarded.SETTINGS) as server:
+    async with watched(SETTINGS) as server:
         naming = RequestSigner(f"{HOST}:{server.port}", CREDENTIALS, invocation_ids=True)
         with Asgi() as asgi:
             to_asgi = RequestSigner(f"{HOST}:{asgi.port}", CREDENTIALS, invocation_ids=True)

@@ -29,7 +29,7 @@ _ATTRIBUTE = (
 )
 
 
-class Topic:
+class SubscribedTopic:
     """A topic with queues that are subscribed."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Topic:
         return job
 
 
-class Load:
+class DeliveredLoad:
     """Calls whose messages arrive in some queues."""
 
     def __init__(self, scenario: str, server: ServerProcess, jobs: Jobs, urls: Sequence[str]) -> None:
@@ -124,8 +124,8 @@ async def publish(run: BenchRun, server: ServerProcess) -> None:
     """Measure SendMessage in turn with Publish to one queue and to ten, raw and in SNS's JSON, and with policies."""
     queue = server.create_queue("publish-send")
     policies = [_policy(number) for number in range(100)]
-    one, filtered = Topic(server, "one", 1), Topic(server, "filtered", 1, policies=policies)
-    ten = Topic(server, "ten", 10)
+    one, filtered = SubscribedTopic(server, "one", 1), SubscribedTopic(server, "filtered", 1, policies=policies)
+    ten = SubscribedTopic(server, "ten", 10)
     jobs = {
         "publish 1 queue": (one, one.publish()),
         "publish 10 queues": (ten, ten.publish()),
@@ -134,13 +134,13 @@ async def publish(run: BenchRun, server: ServerProcess) -> None:
         **{
             f"publish {name}, envelope": (topic, topic.publish())
             for name, topic in (
-                ("1 queue", Topic(server, "one-envelope", 1, raw=False)),
-                ("10 queues", Topic(server, "ten-envelope", 10, raw=False)),
+                ("1 queue", SubscribedTopic(server, "one-envelope", 1, raw=False)),
+                ("10 queues", SubscribedTopic(server, "ten-envelope", 10, raw=False)),
             )
         },
     }
-    loads = [Load("publish send", server, Sqs(server.signer).send(again(queue)), [queue])]
-    loads += [Load(scenario, server, publishing, topic.urls) for scenario, (topic, publishing) in jobs.items()]
+    loads = [DeliveredLoad("publish send", server, Sqs(server.signer).send(again(queue)), [queue])]
+    loads += [DeliveredLoad(scenario, server, publishing, topic.urls) for scenario, (topic, publishing) in jobs.items()]
     for load in loads:
         await load.measure(run.plan.publications // 4, warm_up=True)
     for number in range(ROUNDS):

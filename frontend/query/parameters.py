@@ -84,7 +84,7 @@ def read_parameters(sources: tuple[bytes, ...], malformed: Malformed) -> Paramet
         for raw_name, value in _pairs(source):
             if len(raw_name) > _NAME_BYTES_MAX:
                 raise malformed("The name of a parameter is too long.")
-            name = _decoded(raw_name, malformed)
+            name = raw_name.decode() if raw_name.isalnum() else _decoded(raw_name, malformed)
             earlier = found.setdefault(name, value)
             if earlier is not value and _text_of(earlier, malformed) != _text_of(value, malformed):
                 raise malformed(f"The parameter {shown(name)} was given more than once.")

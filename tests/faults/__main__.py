@@ -39,7 +39,8 @@ def table(outcome: CampaignOutcome) -> str:
         f"Calls answered {counts['answered']}, refused with 503 {counts['refused']}, in doubt {counts['in doubt']}, "
         f"no connection {counts['unreachable']}.  Messages acknowledged {counts['sent']} ({counts['repeated']} FIFO "
         f"calls repeated), received {counts['received']}, deletes acknowledged {counts['deleted']}; "
-        f"{counts['move tasks']} move tasks.",
+        f"{counts['move tasks']} move tasks.  Publications acknowledged {counts['published']}, received "
+        f"{counts['fanned out']} times from the subscribed queues.",
         "",
         f"**Promises broken: {len(outcome.violations)}.**",
         "",
@@ -68,6 +69,8 @@ def of_forms(rows: list[FaultResults], seed: int, seconds: float) -> str:
         "",
         whole.stream_table(rows),
         "",
+        whole.publication_table(rows),
+        "",
     ]
     return "\n".join(lines)
 
@@ -78,6 +81,7 @@ def run_forms(names: list[str], seed: int, only: str) -> list[FaultResults]:
     def show(row: FaultResults) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {whole.table([row]).splitlines()[-1]}", flush=True)
         print(f"         {whole.stream_table([row]).splitlines()[-1]}", flush=True)
+        print(f"         {whole.publication_table([row]).splitlines()[-1]}", flush=True)
         for one in row.broken:
             print(one, file=sys.stderr, flush=True)
 
@@ -96,6 +100,7 @@ def summary(rows: list[FaultResults], seconds: float) -> str:
     """Summarize the faults on whole clusters in a few lines."""
     stalls = sorted(rows, key=lambda row: row.stall_seconds)[-3:]
     gaps = sorted((row.streams.gap_seconds, row.fault) for row in rows if row.streams is not None)
+    deliveries = sorted((row.publications.delivery_seconds, row.fault) for row in rows if row.publications is not None)
     broken = [row for row in rows if row.broken]
     return "\n".join(
         [
@@ -105,6 +110,8 @@ def summary(rows: list[FaultResults], seconds: float) -> str:
             "longest stalls: " + "; ".join(f"{row.stall_seconds:.1f} s, {row.fault}" for row in reversed(stalls)),
             "longest gaps of the group: "
             + "; ".join(f"{seconds:.1f} s, {fault}" for seconds, fault in gaps[-3:][::-1]),
+            "longest deliveries of publications: "
+            + "; ".join(f"{seconds:.1f} s, {fault}" for seconds, fault in deliveries[-3:][::-1]),
         ]
     )
 

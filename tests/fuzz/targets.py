@@ -25,7 +25,7 @@ from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.model import ACTIONS
 from metadata_service import arn
-from tests.fuzz import kafka_door, kafka_targets, rest_targets, sns_door, sns_targets
+from tests.fuzz import filter_targets, kafka_door, kafka_targets, rest_targets, sns_door, sns_targets
 from tests.fuzz import large as large_inputs
 from tests.fuzz.budget import MEMORY_ALLOWANCE_BYTES
 from tests.fuzz.grammar import Draws
@@ -346,6 +346,21 @@ PARSERS: tuple[FuzzTarget, ...] = (
     FuzzTarget("tampered-request", _make_tampered, _feed_tampered, _large_tampered),
     FuzzTarget("receipt-handle", _make_handle, _feed_handle, _large_handle),
     FuzzTarget("policies", Draws.policy_text, _feed_policy, large_inputs.policy),
+    FuzzTarget(
+        "filter-policies",
+        filter_targets.make_filter_policy,
+        filter_targets.feed_filter_policy,
+        filter_targets.large_filter_policy,
+        allowance_bytes=4 * MEMORY_ALLOWANCE_BYTES,  # the parsed text of the longest policy
+    ),
+    FuzzTarget(
+        "filtered-messages",
+        filter_targets.make_filter_input,
+        filter_targets.feed_filter_input,
+        filter_targets.large_filter_input,
+        filter_targets.filter_input_size,
+        filter_targets.ALLOWANCE_BYTES,
+    ),
     FuzzTarget("attributes-and-urls", _make_attributes, _feed_attributes, large_inputs.values),
     FuzzTarget("kafka-frames", kafka_targets.make_frames, kafka_targets.feed_frames, kafka_targets.large_frames),
     FuzzTarget("kafka-requests", kafka_targets.make_request, kafka_targets.feed_request, kafka_targets.large_request),

@@ -5,6 +5,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 from tests.simulator.mutations.focuses import ALONE, focused
 from tests.simulator.mutations.tables import (
@@ -12,13 +13,18 @@ from tests.simulator.mutations.tables import (
     CLUSTER_SECONDS,
     FOCUSES,
     ORDINARY,
+    PUBLICATIONS,
     RULES,
     SEEDS_MAX,
     STREAMS,
+    Mutation,
     first_to_notice,
+    noticed_with_publications,
     noticed_with_streams,
     run_mutated,
 )
+from tests.simulator.publications.cluster import PublicationClusterWorld
+from tests.simulator.publications.world import PublicationWorld
 from tests.simulator.scenarios import SCENARIOS
 from tests.simulator.streams.cluster import StreamClusterWorld
 from tests.simulator.streams.world import StreamWorld
@@ -36,6 +42,9 @@ def main() -> int:
     parser.add_argument("--bit-flips", action="store_true", help="flip bits on the disk too")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, each for some virtual seconds")
     parser.add_argument("--streams", action="store_true", help="with topics and consumer groups, beside queues")
+    parser.add_argument(
+        "--publications", action="store_true", help="with topics and subscribed queues, beside other queues"
+    )
     parser.add_argument("--varied", action="store_true", help="with --cluster: draw sizes, speeds and calls, too")
     parser.add_argument("--sessions", action="store_true", help="with --cluster: entries by the product's own code")
     parser.add_argument("--journal", choices=("quorum", "local"), help="with --cluster: only on this one")
@@ -65,7 +74,10 @@ def main() -> int:
     if arguments.pairs:
         return 1 if show_pairs(arguments.first, arguments.only) else 0
     if arguments.mutations and arguments.streams:
-        return show_stream_mutations(arguments.first, arguments.seeds, arguments.only)
+        return show_mutations_of(STREAMS, noticed_with_streams, arguments.first, arguments.seeds, arguments.only)
+    if arguments.mutations and arguments.publications:
+        noticed = noticed_with_publications
+        return show_mutations_of(PUBLICATIONS, noticed, arguments.first, arguments.seeds, arguments.only)
     if arguments.mutations or arguments.ordinary:
         missed = 0
         if arguments.mutations:
@@ -84,6 +96,8 @@ def main() -> int:
         if arguments.streams:
             kind = StreamClusterWorld if arguments.cluster else StreamWorld
             world = kind(seed, arguments.trace)
+        elif arguments.publications:
+            world = (PublicationClusterWorld if arguments.cluster else PublicationWorld)(seed, arguments.trace)
         elif arguments.cluster and arguments.focuses:
             world, drawn = focused(seed, arguments.focuses)
         elif arguments.cluster:
@@ -160,22 +174,29 @@ def show_mutations(first: int, seeds_max: int, only: str | None, *, control: boo
     return 1 if missed or alarms else 0
 
 
-def show_stream_mutations(first: int, seeds_max: int, only: str | None) -> int:
-    """Print the table of ``docs/simulator.md`` of mutations of streams; returns 1 if one is not noticed."""
-    print("| mutation of streams | what it breaks | world | noticed by |\n|---|---|---|---|")
+def show_mutations_of(
+    mutations: Mapping[str, Mutation],
+    notice: Callable[[str, int], Exception | None],
+    first: int,
+    seeds_max: int,
+    only: str | None,
+) -> int:
+    """Print the table of ``docs/simulator.md`` of these mutations; returns 1 if one is not noticed."""
+    print("| mutation | what it breaks | world | noticed by |\n|---|---|---|---|")
     missed = 0
-    for name, mutation in STREAMS.items():
+    for name, mutation in mutations.items():
         if only not in (None, name):
             continue
         noticed = f"not in {seeds_max} seeds"
         for seed in range(first, first + seeds_max):
-            error = noticed_with_streams(name, seed)
+            error = notice(name, seed)
             if error is not None:
                 noticed = f"seed {seed}"
                 print(f"{name}, {noticed}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
                 break
         missed += not noticed.startswith("seed")
-        world = "cluster" if mutation.local else "one node"
+        world = "cluster" if mutation.local or mutation.focus else "one node"
+        world += f", {mutation.focus}" if mutation.focus else ""
         print(f"| `{name}` | {mutation.breaks} | {world} | {noticed} |", flush=True)
     return 1 if missed else 0
 

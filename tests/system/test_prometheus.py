@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import boto3
 import pytest
 import yaml
 from botocore.exceptions import ClientError
@@ -92,6 +93,8 @@ class Watched(NamedTuple):
     client: Any
     limited: Any
     """Client of the service that has limits."""
+    topics: Any
+    """Client for SNS of the service of several processes."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     small = {"SEGMENT_BYTES": str(1 << 21), "USAGE": "on", "USAGE_STREAM": "holdfast-usage"}
     several = Several(
         folder / "several",
-        {**small, "HEALTH_LISTEN": f"127.0.0.1:{ports[0]}", "BACKENDS": "2", "KAFKA_PORT": str(free_port())},
+        {
+            **small,
+            "HEALTH_LISTEN": f"127.0.0.1:{ports[0]}",
+            "BACKENDS": "2",
+            "KAFKA_PORT": str(free_port()),
+            "SNS": "true",
+        },
         frontends=1,
     )
     single = Server(
@@ -125,7 +134,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         prometheus = Prometheus(folder / "prometheus", list(ports))
         stack.callback(prometheus.close)
         limited = single.client(endpoint_url=f"https://127.0.0.1:{single.port}", verify=str(cert))
-        yield Watched(prometheus, ports, several.client(), limited)
+        topics = boto3.client(
+            "sns",
+            endpoint_url=several.endpoint,
+            region_name=several.region,
+            aws_access_key_id=several.access_key_id,
+            aws_secret_access_key=several.secret_access_key,
+        )
+        yield Watched(prometheus, ports, several.client(), limited, topics)
 
 
 def reached(port: int) -> bool:
@@ -154,12 +170,18 @@ def test_every_question_of_the_dashboards_has_an_answer(watched: Watched) -> Non
     client, limited = watched.client, watched.limited
     url = client.create_queue(QueueName="orders")["QueueUrl"]
     left = questions()
+    topics = watched.topics
+    topic = topics.create_topic(Name="news")["TopicArn"]
+    for queue in ("orders", "absent"):
+        endpoint = f"arn:aws:sqs:us-east-1:{topic.split(':')[4]}:{queue}"
+        topics.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=endpoint)
 
     def call() -> None:
         for _ in range(5):  # fills segments, and causes checkpoints
             client.send_message_batch(
                 QueueUrl=url, Entries=[{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
             )
+        topics.publish(TopicArn=topic, Message="m")
         received = client.receive_message(QueueUrl=url, MaxNumberOfMessages=1)["Messages"]
         client.delete_message(QueueUrl=url, ReceiptHandle=received[0]["ReceiptHandle"])
         client.receive_message(QueueUrl=url, WaitTimeSeconds=1)

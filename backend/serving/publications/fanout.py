@@ -4,7 +4,7 @@ A publication is one record in its topic's own queue, with all its deliveries.  
 (:mod:`backend.engine.transfers`): the destination journals that it accepted it, and then the source that it is done.
 So after a crash at any point it was made once or will be.  Destinations are independent.  Those open on this node are
 served together, the others by *lanes*, one for each shard: a node that does not answer delays only its own.  A
-destination that fails gets a lane of its own until it works again.
+destination that fails gets a lane of its own until it works again; payloads are not read for it before it answers.
 
 A destination that is deleted drops its deliveries.  If its partition has retired, it first journals that it rejects
 those that it has not accepted, and then they go to another partition of the queue.
@@ -68,6 +68,10 @@ HERE: Final[LaneKey] = ()
 
 class NotDelivered(BackendError):
     """Deliveries wait: their destination cannot be reached, or may not have them yet."""
+
+
+class NeedsLookup(NotDelivered):
+    """A destination on this node has to be looked up, or is gone: it is served by itself, so that no other waits."""
 
 
 class Fanout:
@@ -193,7 +197,7 @@ class _Deliveries:
                     if key == HERE and destination not in self._partitions:
                         self._leave(lane, destination)
                         continue
-                    failed = not await self._try(destination)
+                    failed = not await self._try(destination, is_retry=len(key) == 1)
                     out = self._fold.outgoing.get(destination)
                     if failed and len(key) != 1:
                         self._leave(lane, destination)
@@ -223,14 +227,16 @@ class _Deliveries:
         except Unavailable:  # this incarnation ends, or its journal recovers
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _try(self, destination: int) -> bool:
-        """Deliver a batch; return whether that worked."""
+    async def _try(self, destination: int, *, is_retry: bool) -> bool:
+        """Deliver a batch; return whether that worked.  ``is_retry``: the destination has failed before."""
         self._expired.note()
         out = self._fold.outgoing.get(destination)
         if out is None:
             return True  # its publications were removed, and then its partition was forgotten
         try:
-            await self._deliver(destination, out)
+            await self._deliver(destination, out, is_retry=is_retry)
+        except NeedsLookup:
+            return False
         except (BackendError, StoreError) as error:
             self._log(destination, error)
             return False
@@ -243,12 +249,16 @@ class _Deliveries:
 
     # --- one destination ----------------------------------------------------------------------------------
 
-    async def _deliver(self, destination: int, out: Outgoing) -> None:
+    async def _deliver(self, destination: int, out: Outgoing, *, is_retry: bool) -> None:
         """Deliver a batch to one destination, or find out why it cannot have it."""
         here, target = self._partitions.get(destination), Target(destination, out.queue_id)
         if here is None and self._fanout.shards.owns(destination):
             await self._refresh(target, out)
             return
+        if here is None and is_retry and not await self._answers(target, out):
+            return
+        if here is not None and not here.retired:
+            self._check_room(out)
         batch, entries = await self._next(destination, out)
         if here is None:
             await self._carry(target, out, batch, entries)
@@ -258,18 +268,35 @@ class _Deliveries:
         settings = here.fold.settings
         assert settings is not None
         if here.retired:
-            await self._reroute(target, out, settings)
+            await self._refresh_alone(target, out, here.gone(), is_retry=is_retry)
             return
         try:
             refused = self._hand_over(here, out, batch, entries)
         except MapStale as stale:
-            await self._refresh(target, out, stale)
+            await self._refresh_alone(target, out, stale, is_retry=is_retry)
             return
         finally:
             self._fanout.wakeups.changed(here)
             self._fanout.wakeups.changed(self._source)
         if refused:
+            if not is_retry:
+                raise NeedsLookup
             await self._send_elsewhere(target, out, settings, [one for one in batch if one.transfer in refused])
+
+    async def _refresh_alone(self, target: Target, out: Outgoing, refusal: BackendError, *, is_retry: bool) -> None:
+        """Refresh a destination that has a lane of its own.  Raises :class:`NeedsLookup` for one that has none."""
+        if not is_retry:
+            raise NeedsLookup
+        await self._refresh(target, out, refusal)
+
+    def _check_room(self, out: Outgoing) -> None:
+        """Check that this node has room for the next delivery, before it is read.  Raises :class:`StorageFull`."""
+        if self._fanout.memory.full:
+            raise self._fanout.memory.refusal()
+        for delivery in out.deliveries.next(1) if out.deliveries else ():
+            found = self._fold.locate(delivery.number)
+            if found is not None:
+                self._writer.check_space(found[0].sizes[found[1]])
 
     async def _next(self, destination: int, out: Outgoing) -> tuple[list[PendingDelivery], dict[int, Entry]]:
         """Return the next deliveries to a destination, and their publications.  Raises :class:`NotDelivered`."""
@@ -356,8 +383,6 @@ class _Deliveries:
         Returns the transfers that the destination has rejected before.
         """
         source, writer = self._source, self._writer
-        if self._fanout.memory.full:
-            raise self._fanout.memory.refusal()
         source.check_open()
         done: list[int] = []
         refused: list[int] = []
@@ -404,6 +429,19 @@ class _Deliveries:
             settings = await self._resolver.settings(target)
             if settings is not None:
                 await self._send_elsewhere(target, out, settings, [one for one in batch if one.transfer in refused])
+
+    async def _answers(self, target: Target, out: Outgoing) -> bool:
+        """Call a destination on another node that has failed, without deliveries; return whether it takes any.
+
+        So a thousand destinations of a node that does not answer hold no payloads in memory.
+        """
+        there = self._fanout.peers.remote_owner_of(target.partition)
+        try:
+            await _call(there, AcceptTransfers(target, self._source.id, out.acked_below, []))
+        except (PartitionUnknown, SettingsStale, PartitionGone, MapStale) as error:
+            await self._refresh(target, out, error)
+            return False
+        return True
 
     async def _journal(self, destination: int, out: Outgoing, taken: Collection[int]) -> None:
         """Journal that these deliveries are done."""

@@ -14,11 +14,11 @@ from frontend.rest.models import MetricShown, QueueMetricsShown
 async def read_metrics(context: Context, view: QueueView) -> QueueMetricsShown:
     """Read the queue's metrics.  Raises the errors of a call."""
     parts = await context.queues.call(view, QueueMeasures(view.target))
-    return shown_queue(view.queue.account, view.queue.name, parts, context.services.now_ms())
+    return metrics_of(view.queue.account, view.queue.name, parts, context.services.now_ms())
 
 
-def shown_queue(account: str, name: str, parts: Sequence[Measures], now_ms: int) -> QueueMetricsShown:
-    """Metrics of a queue with these partitions."""
+def metrics_of(account: str, name: str, parts: Sequence[Measures], now_ms: int) -> QueueMetricsShown:
+    """Metrics of the queue with these partitions."""
     return QueueMetricsShown(
         queue=name,
         account=account,

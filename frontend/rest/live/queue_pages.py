@@ -63,8 +63,8 @@ class QueuePages:
             return await self._of_summary(account, prefixes, listing)
         context, limit = self._context, listing.limit
 
-        async def read(prefix: str, count: int) -> list[str]:
-            return await context.metadata.list_queues(account, prefix=prefix, after=listing.after, limit=count)
+        async def read(prefix: str, limit: int) -> list[str]:
+            return await context.metadata.list_queues(account, prefix=prefix, after=listing.after, limit=limit)
 
         names = await list_permitted(read, prefixes, listing.prefix, limit + 1)
         lines = [

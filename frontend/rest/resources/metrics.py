@@ -12,7 +12,7 @@ from frontend.queue_metrics import QUEUES_MAX, QueueMetrics, measures_by_queue
 from frontend.request.access import check_name, check_scopes, listed_prefixes
 from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
-from frontend.rest.live.metrics import read_metrics, shown_metrics, shown_queue
+from frontend.rest.live.metrics import metrics_of, read_metrics, shown_metrics
 from frontend.rest.models import QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
 from frontend.rest.problems import not_found, not_permitted
 from frontend.rest.resources.queues import Account, Name
@@ -84,7 +84,7 @@ def create_router(context: Context) -> APIRouter:
             by_queue = measures_by_queue(await services.backend.call(command))
             names, now_ms = list(by_queue), services.now_ms()
             return QueueMetricsPage(
-                queues=[shown_queue(owner, name, by_queue[name], now_ms) for name in names[:limit]],
+                queues=[metrics_of(owner, name, by_queue[name], now_ms) for name in names[:limit]],
                 next=names[limit - 1] if len(names) > limit else None,
             )
 

@@ -9,6 +9,7 @@ from frontend.sns.filters.conditions import KeyCondition
 from frontend.sns.filters.consistency import match_together
 from frontend.sns.filters.key_values import KeyValues
 from frontend.sns.filters.message import FilterMessage
+from frontend.sns.filters.values import Value
 
 Branch = tuple[tuple[BodyPath, KeyCondition], ...]
 """Conditions that hold together."""
@@ -19,7 +20,7 @@ _BYTES, _BRANCH_BYTES, _STEP_BYTES = 600, 120, 80
 class FilterPolicy:
     """A policy: alternatives, each with conditions on keys.  A message without any key matches none."""
 
-    __slots__ = ("__weakref__", "_steps", "memory_bytes", "on_body", "paths")
+    __slots__ = ("__weakref__", "_steps", "exact", "memory_bytes", "on_body", "paths")
 
     def __init__(self, branches: Sequence[Branch], *, on_body: bool, text_bytes: int) -> None:
         """``text_bytes``: memory of its text."""
@@ -29,6 +30,8 @@ class FilterPolicy:
             tuple((path.text, condition.holds, condition) for path, condition in _cheapest_first(branch))
             for branch in branches
         )
+        self.exact = None if on_body or len(branches) > 1 else _exact(branches[0])
+        """An attribute and its values, of which a message has to have one; None: the policy has no such condition."""
         self.paths = frozenset((path, on_body and len(branch) > 1) for branch in branches for path, _ in branch)
         """The paths of all keys, each with True if there is a condition on it together with others."""
         conditions = {id(condition): condition for branch in branches for _, condition in branch}
@@ -56,6 +59,13 @@ class FilterPolicy:
                 if len(steps) == 1 or not on_body or _hold_together(steps, values, message):
                     return True
         return False
+
+
+def _exact(branch: Branch) -> tuple[str, frozenset[Value]] | None:
+    for path, condition in branch:
+        if condition.exact and not condition.matchers and not condition.absent:
+            return path.text, condition.exact
+    return None
 
 
 def _cheapest_first(branch: Branch) -> Branch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from functools import lru_cache
 from typing import NamedTuple
 
 from frontend.sns.protocol.errors import invalid_parameter
@@ -32,6 +33,7 @@ class SubscriptionArn(NamedTuple):
         return f"{self.topic}:{uuid.UUID(bytes=self.subscription_id)}"
 
 
+@lru_cache(maxsize=1_024)
 def topic_arn(text: str, parameter: str = "TopicArn") -> TopicArn:
     """Parse the ARN of a topic.  Raises InvalidParameter."""
     parts = _parts(text, parameter)

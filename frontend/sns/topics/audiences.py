@@ -15,6 +15,7 @@ import msgspec
 
 from frontend.sns.filters.body_paths import PathTree
 from frontend.sns.filters.policy import FilterPolicy
+from frontend.sns.filters.values import Value
 from frontend.sns.topics import subscription_attributes
 from metadata_service import arn
 from metadata_service.arn import QueueArn
@@ -42,6 +43,10 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     """Queue for messages that cannot be delivered."""
 
 
+FilteredSubscriptions = tuple[FilterPolicy, tuple[SubscriptionView, ...]]
+"""A filter policy, and the subscriptions that have it."""
+
+
 class TopicAudience(msgspec.Struct, frozen=True):
     """The confirmed subscriptions of a topic."""
 
@@ -49,8 +54,14 @@ class TopicAudience(msgspec.Struct, frozen=True):
     """All subscriptions that it was made of."""
     unfiltered: tuple[SubscriptionView, ...]
     """Those without a filter policy."""
-    filtered: tuple[tuple[FilterPolicy, tuple[SubscriptionView, ...]], ...]
-    """The others, by their policies."""
+    filtered: tuple[FilteredSubscriptions, ...]
+    """Those whose policies have to be evaluated for each message."""
+    exact: dict[str, dict[Value, list[FilteredSubscriptions]]]
+    """The others by attributes and values, of which their policies demand one."""
+    on_attributes: int
+    """Number of subscriptions with filter policies on attributes."""
+    on_body: int
+    """Number of those with filter policies on the body."""
     paths: PathTree
     """Paths of all filter policies in bodies."""
     memory_bytes: int
@@ -129,10 +140,14 @@ class AudienceCache:
             if steps >= TURN_STEPS:
                 steps = 0
                 await asyncio.sleep(0)
+        others, exact = _by_values([(policy, tuple(views)) for policy, views in filtered.items()])
         return TopicAudience(
             records=records,
             unfiltered=tuple(unfiltered),
-            filtered=tuple((policy, tuple(views)) for policy, views in filtered.items()),
+            filtered=others,
+            exact=exact,
+            on_attributes=sum(len(views) for policy, views in filtered.items() if not policy.on_body),
+            on_body=sum(len(views) for policy, views in filtered.items() if policy.on_body),
             paths=paths,
             memory_bytes=memory + _PATH_BYTES * paths.size,
         )
@@ -164,3 +179,19 @@ class AudienceCache:
             if policy is not None:
                 self._policies[key] = policy
         return policy
+
+
+def _by_values(
+    every: Sequence[FilteredSubscriptions],
+) -> tuple[tuple[FilteredSubscriptions, ...], dict[str, dict[Value, list[FilteredSubscriptions]]]]:
+    """Separate policies that demand one of some values of an attribute, to be found by these."""
+    others: list[FilteredSubscriptions] = []
+    exact: dict[str, dict[Value, list[FilteredSubscriptions]]] = {}
+    for one in every:
+        if one[0].exact is None:
+            others.append(one)
+        else:
+            name, values = one[0].exact
+            for value in values:
+                exact.setdefault(name, {}).setdefault(value, []).append(one)
+    return tuple(others), exact

@@ -35,12 +35,12 @@ from metadata_service.topics import Subscription, is_hidden
 TURN = 100
 """Number of deliveries that are decided before other calls get their turn."""
 
+DECISIONS_MAX = 20_000
+"""Maximum number of decisions of queues' policies in memory."""
 READS = 20
 """Number of subscriptions whose queues are read at the same time, where they are not cached."""
 
 _SNS = ServicePrincipal(SERVICE_NAME)
-_FactsOfAccounts = Callable[[str], Callable[[str], str | None]]
-"""Facts for the policy of a queue, by the account of the queue."""
 
 
 class _NotCached(Exception):
@@ -129,14 +129,15 @@ class DeliveryPlanner:
         self._region = services.settings.region
         self._queues = queues
         self._selector = SubscriptionSelector()
+        self._let_in: dict[tuple[int, int, int], bool] = {}
+        """Decisions of queues' policies, by the queue's id and version, and the topic's id."""
 
     async def plan(self, topic: TopicView, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan:
         """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
         outcomes = DecidedOutcomes()
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView]] = []
-        facts = self._facts(topic)
-        known = partial(self._known_destination, topic, message, facts)
+        known = partial(self._known_destination, topic, message)
         for place, one in enumerate(await self._selector.select(audience, message, outcomes)):
             try:
                 planned.append(_delivery(one, message, known, outcomes))
@@ -147,7 +148,7 @@ class DeliveryPlanner:
                 await asyncio.sleep(0)
         for start in range(0, len(unread), READS):
             some = unread[start : start + READS]
-            read = await asyncio.gather(*(self._destinations(topic, message, facts, one) for _, one in some))
+            read = await asyncio.gather(*(self._destinations(topic, message, one) for _, one in some))
             for (place, one), found in zip(some, read, strict=True):
                 planned[place] = _delivery(one, message, found.__getitem__, outcomes)
         return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
@@ -187,35 +188,58 @@ class DeliveryPlanner:
 
     def lets_in(self, topic: TopicView, queue: QueueView) -> bool:
         """True if the policy of a queue lets a topic send to it."""
-        return _lets_in(queue, self._facts(topic))
+        policy = queue.policy
+        if policy is None:
+            return False
+        key = (queue.queue.queue_id, queue.queue.version, topic.topic.topic_id)
+        known = self._let_in.get(key)
+        if known is not None:
+            return known
+        facts = _Facts(topic, queue.queue.account, self._region, self._clock)
+        result = policy.decide(_SNS, "SendMessage", queue.arn, facts) is Decision.ALLOWED
+        if not facts.momentary:
+            if len(self._let_in) >= DECISIONS_MAX:
+                self._let_in.clear()
+            self._let_in[key] = result
+        return result
 
     def _known_destination(
-        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
+        self, topic: TopicView, message: PublishedMessage, named: QueueArn
     ) -> QueueView | DeliveryFailure:
         """The queue with this ARN if it takes the message.  Raises :class:`_NotCached`."""
         queue = self._known_queue(named)
         if queue is None or queue.queue.account != topic.topic.account:
-            failure = _refusal(queue, message, facts)
+            failure = self._refusal(topic, queue, message)
             if failure is not None:
                 return failure
             raise _NotCached  # the account has to be checked, too
-        return _refusal(queue, message, facts) or queue
+        return self._refusal(topic, queue, message) or queue
+
+    def _refusal(self, topic: TopicView, queue: QueueView | None, message: PublishedMessage) -> DeliveryFailure | None:
+        """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
+        if queue is None:
+            return DeliveryFailure.ABSENT
+        if is_hidden(queue.queue.name):
+            return None  # it is its topic's own, and takes all messages
+        if not self.lets_in(topic, queue):
+            return DeliveryFailure.DENIED
+        return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
 
     async def _destinations(
-        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, one: SubscriptionView
+        self, topic: TopicView, message: PublishedMessage, one: SubscriptionView
     ) -> dict[QueueArn, QueueView | DeliveryFailure]:
         """The queues that a subscription's messages may go to, or the reasons why they do not take this one."""
         names = [one.queue] if one.dead_letter is None else [one.queue, one.dead_letter]
-        return {named: await self._destination(topic, message, facts, named) for named in names}
+        return {named: await self._destination(topic, message, named) for named in names}
 
     async def _destination(
-        self, topic: TopicView, message: PublishedMessage, facts: _FactsOfAccounts, named: QueueArn
+        self, topic: TopicView, message: PublishedMessage, named: QueueArn
     ) -> QueueView | DeliveryFailure:
         if is_hidden(named.name):
             queue = await self._hidden_queue(named.account, named.name)
         else:
             queue = await self.queue(named)
-        failure = _refusal(queue, message, facts)
+        failure = self._refusal(topic, queue, message)
         if failure is not None or queue is None:
             return failure or DeliveryFailure.ABSENT
         account = queue.queue.account
@@ -226,41 +250,42 @@ class DeliveryPlanner:
             return DeliveryFailure.SUSPENDED
         return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
 
-    def _facts(self, topic: TopicView) -> _FactsOfAccounts:
-        """The facts for the policies of queues, by the account of the queue."""
 
-        def facts(account: str, key: str) -> str | None:
-            match key:
-                case "aws:sourcearn":
-                    return str(topic.arn)
-                case "aws:sourceaccount" | "aws:sourceowner":
-                    return topic.arn.account
-                case "aws:principalisawsservice" | "aws:viaawsservice" | "aws:securetransport":
-                    return "true"
-                case "aws:principalservicename":
-                    return SERVICE_NAME
-                case "aws:currenttime":
-                    return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                case "aws:epochtime":
-                    return str(int(self._clock()))
-                case "aws:requestedregion":
-                    return self._region
-                case "aws:resourceaccount":
-                    return account
-            return None
+class _Facts:
+    """The facts of a delivery for the policy of its queue."""
 
-        return lambda account: partial(facts, account)
+    __slots__ = ("_account", "_clock", "_region", "_topic", "momentary")
 
+    def __init__(self, topic: TopicView, account: str, region: str, clock: Callable[[], float]) -> None:
+        """``account``: that of the queue."""
+        self._topic = topic
+        self._account = account
+        self._region = region
+        self._clock = clock
+        self.momentary = False
+        """True once the time was asked for, so that the decision is that of this moment."""
 
-def _refusal(queue: QueueView | None, message: PublishedMessage, facts: _FactsOfAccounts) -> DeliveryFailure | None:
-    """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
-    if queue is None:
-        return DeliveryFailure.ABSENT
-    if is_hidden(queue.queue.name):
-        return None  # it is its topic's own, and takes all messages
-    if not _lets_in(queue, facts):
-        return DeliveryFailure.DENIED
-    return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
+    def __call__(self, key: str) -> str | None:
+        match key:
+            case "aws:sourcearn":
+                return str(self._topic.arn)
+            case "aws:sourceaccount" | "aws:sourceowner":
+                return self._topic.arn.account
+            case "aws:principalisawsservice" | "aws:viaawsservice" | "aws:securetransport":
+                return "true"
+            case "aws:principalservicename":
+                return SERVICE_NAME
+            case "aws:currenttime":
+                self.momentary = True
+                return datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            case "aws:epochtime":
+                self.momentary = True
+                return str(int(self._clock()))
+            case "aws:requestedregion":
+                return self._region
+            case "aws:resourceaccount":
+                return self._account
+        return None
 
 
 def _delivery(
@@ -289,10 +314,3 @@ def _delivery(
         return None
     outcomes.redriven += 1
     return PlannedDelivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
-
-
-def _lets_in(queue: QueueView, facts: _FactsOfAccounts) -> bool:
-    policy = queue.policy
-    if policy is None:
-        return False
-    return policy.decide(_SNS, "SendMessage", queue.arn, facts(queue.queue.account)) is Decision.ALLOWED

@@ -186,6 +186,51 @@ def test_a_stuck_destination_delays_no_other(service: VirtualNode) -> None:
     assert bodies(service, api.Target(1, 1, 1)) == [b"%d" % number for number in range(5)]
 
 
+def test_a_lookup_of_a_draining_destination_delays_no_other(service: VirtualNode) -> None:
+    topic, draining, kept = (service.queue(number, fifo=True) for number in (TOPIC, 1, 2))
+    known = service.store.settings
+    before = service.store.queues[1]
+    assert before is not None
+    drained = msgspec.structs.replace(before, version=2, routing=api.Routing(2, 0, (0,), api.PartitionState.DRAINING))
+    service.store.queues[1] = drained
+    service.call(api.Configure(drained))
+    found = asyncio.Event()
+
+    async def settings(target: api.Target) -> api.PartitionSettings | None:
+        if target.partition == 1:
+            await found.wait()
+        return await known(target)
+
+    service.store.settings = settings  # type: ignore[method-assign]
+    publish(service, topic, publication(b"news", draining, kept, group="g"))
+    service.loop.run_for(5)
+    assert bodies(service, kept) == [b"news"]
+    del service.store.queues[1]
+    service.loop.call_soon(found.set)
+    service.loop.until(lambda: quiet(service), 10)
+
+
+def test_a_full_disk_is_not_read_until_there_is_room(service: VirtualNode) -> None:
+    topic, targets = service.queue(TOPIC), [service.queue(number) for number in range(1, 21)]
+    with held_back(service.node):
+        publish(service, topic, *(publication(b"%d" % number, *targets) for number in range(3)))
+    restart(service)  # the cache is empty
+    log, reads = service.incarnation.log, Counter[str]()
+    real = log.read_many
+
+    async def read_many(positions: Any) -> Any:
+        reads["now"] += 1
+        return await real(positions)
+
+    with mock.patch.object(log, "read_many", read_many):
+        with mock.patch.object(log, "check_space", side_effect=api.StorageFull("the disk is full")):
+            service.loop.run_for(20)
+            assert service.incarnation.partitions[TOPIC].fold.pending_deliveries == 60
+            assert reads["now"] <= 1  # begun by the restart
+        service.loop.until(lambda: quiet(service), 10)
+    assert [bodies(service, target) for target in targets] == [[b"0", b"1", b"2"]] * 20
+
+
 def test_a_payload_is_read_once_for_all_queues_of_a_node(service: VirtualNode) -> None:
     topic, targets = service.queue(TOPIC), [service.queue(number) for number in range(1, 21)]
     with held_back(service.node):
@@ -378,6 +423,41 @@ def test_a_publication_leaves_only_durably(fleet: Fleet) -> None:
     assert in_queues(fleet, targets) == [[b"news"]] * 4
 
 
+def test_a_node_that_does_not_answer_holds_no_payloads(fleet: Fleet) -> None:
+    """Whatever the number of its destinations: one batch is under way."""
+    route, topic, _ = two_nodes(fleet)
+    one, two = fleet.nodes["one"], fleet.nodes["two"]
+    targets = [fleet.queue(two, partition_of(SHARD, number)) for number in range(10, 40)]
+    payloads = [b"%d" % number + bytes(2_000) for number in range(4)]
+    held: Counter[int] = Counter()
+    calls = 0
+    hanging = True
+    real = route._call
+
+    async def call(command: api.Command[Any]) -> Any:
+        if not hanging or not isinstance(command, api.AcceptTransfers):
+            return await real(command)
+        nonlocal calls
+        calls += 1
+        held[calls] = sum(len(moved.payload) for moved in command.transfers)
+        number = calls
+        await asyncio.sleep(3)
+        del held[number]
+        raise api.Unavailable("no answer")
+
+    most = 0
+    with mock.patch.object(route, "_call", call), mock.patch.object(fanout, "BATCH_BYTES", 5_000):
+        fleet.run(one.call(api.Publish(topic, [publication(payload, *targets) for payload in payloads])))
+        for _ in range(300):
+            fleet.loop.run_for(0.5)
+            most = max(most, held.total())
+        assert len(held) > 20  # each destination is tried by itself
+        hanging = False
+        fleet.loop.until(lambda: delivered(fleet), 60)
+    assert 0 < most <= 5_000
+    assert all(fleet.all_bodies(two, target) == payloads for target in targets)
+
+
 def test_a_topic_moves_to_another_node_between_the_steps(fleet: Fleet) -> None:
     route, topic, targets = two_nodes(fleet)
     route.lose_answers = 1_000
@@ -458,6 +538,33 @@ def test_deliveries_to_a_retired_partition_go_to_its_successor_once(fleet: Fleet
     after = fleet.all_bodies(owner_of(fleet, moved.new), moved.new)
     assert after == [b"2", b"3", b"4", b"5"]
     assert in_queues(fleet, kept) == [[b"%d" % n for n in range(6)]] * 3
+
+
+@pytest.mark.parametrize("old", [HERE, THERE], ids=["here", "there"])
+def test_a_queue_that_is_created_again_gets_nothing_of_the_one_before(fleet: Fleet, old: int) -> None:
+    """The partition has retired, and the name means another queue, before the old one has left the metadata."""
+    _, topic, targets = two_nodes(fleet)
+    new = partition_of(8) if old == THERE else partition_of(SHARD, 2)
+    moved = Map(fleet, old, new, fifo=False)
+    again = fleet.queue(owner_of(fleet, moved.new), new)
+    assert again.queue_id != moved.old.queue_id
+    fleet.store.target = mock.AsyncMock(return_value=again)  # type: ignore[method-assign]
+    one = fleet.nodes["one"]
+    kept = [target for target in targets if target.partition != old]
+    with held_back(one):
+        fleet.run(one.call(api.Publish(topic, [publication(b"news", *kept, moved.old)])))
+    before = fleet.store.queues[old]
+    assert before is not None
+    retired = api.Routing(2, 0, (0,), api.PartitionState.DRAINING)
+    fleet.store.queues[old] = msgspec.structs.replace(before, version=2, routing=retired)
+    fleet.run(owner_of(fleet, moved.old).call(api.Configure(fleet.store.queues[old])))
+    moved.retire()
+    fleet.run(wake(one, topic))
+    fleet.loop.run_for(5)
+    assert not delivered(fleet)
+    del fleet.store.queues[old]
+    fleet.loop.until(lambda: delivered(fleet), 60)
+    assert in_queues(fleet, [again, *kept]) == [[], *[[b"news"]] * 3]
 
 
 def test_a_group_stays_in_order_while_its_queue_moves(fleet: Fleet) -> None:

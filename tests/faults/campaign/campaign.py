@@ -15,6 +15,7 @@ from tests.faults.campaign.whole import QUARANTINED
 from tests.faults.processes.out_of_files import no_free_files
 from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
+from tests.faults.tools.topic_traffic import TopicTraffic
 from tests.faults.tools.traffic import Traffic
 
 ENDS_A_ROUND = 12
@@ -74,7 +75,7 @@ class Campaign:
         end = started_at + self._seconds
         while self._faults and time.monotonic() < end and not self.outcome.violations:
             with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
-                server = FaultyServer(Path(folder))
+                server = FaultyServer(Path(folder), {"SNS": "true"})
                 try:
                     await self._round(server, end)
                 except Exception as error:
@@ -89,7 +90,8 @@ class Campaign:
         server.seed = self._random.randrange(1 << 30)
         await server.start_with()
         broken: list[str] = []
-        async with Traffic(server, self._random.randrange(1 << 30)).running() as traffic:
+        topics = TopicTraffic(server, self._random.randrange(1 << 30))
+        async with Traffic(server, self._random.randrange(1 << 30)).running() as traffic, topics.running():
             try:
                 done: list[str] = []
                 while len(done) < ENDS_A_ROUND and time.monotonic() < end:
@@ -102,9 +104,12 @@ class Campaign:
                         row.not_reached += 1
                     if server.process is None:
                         await server.start_with()
-                broken = [*(await traffic.verify()).broken, *traffic.failures]
+                of_queues, of_topics = await asyncio.gather(traffic.verify(), topics.verify())
+                broken = [*of_queues.broken, *traffic.failures, *of_topics.broken, *topics.failures]
             finally:
                 self.outcome.counts.update(traffic.counts)
+                self.outcome.counts["published"] += topics.acknowledged(topics.counts)
+                self.outcome.counts["fanned out"] += topics.counts["received"]
         if broken:
             self.outcome.violations += [f"after {', '.join(done)}:", *broken, server.log_tail()]
 

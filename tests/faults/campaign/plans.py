@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from metadata_service.topics import hidden_queue_name
 from tests.faults.campaign.distributed import Distributed
 from tests.faults.campaign.forms import Form, OneMachine
 from tests.faults.campaign.whole import Fault, FaultResults, SomeForm, campaign
@@ -17,6 +18,7 @@ from tests.faults.clusters.heavy import HeavyMoves
 from tests.faults.clusters.restored import CLUSTERS, TwoClusters
 from tests.faults.disks.bad_block import BadBlock
 from tests.faults.processes.out_of_files import OUT_SECONDS, no_free_files, out_of_files
+from tests.faults.tools.topic_traffic import NEWS, NEWS_RAW
 from tests.faults.tools.traffic import DEAD, ORDERS, WORK
 from tests.servers.cassandra_server import QUICK_START
 from tests.servers.local_cluster import LocalCluster
@@ -262,8 +264,10 @@ def split_heavy(form: Distributed) -> None:
 
 
 def split_and_drain(form: Distributed) -> None:
-    """Split one standard queue and drain the other one; the next call does the reverse."""
-    form.splitter().resize({WORK: 1, DEAD: 3} if form.is_split else {WORK: 3, DEAD: 1})
+    """Split a standard queue and the publications of a topic, and drain two others; the next call does the reverse."""
+    ones, others = (WORK, hidden_queue_name(NEWS)), (DEAD, NEWS_RAW)
+    split, drained = (others, ones) if form.is_split else (ones, others)
+    form.splitter().resize({**dict.fromkeys(split, 3), **dict.fromkeys(drained, 1)})
     form.is_split = not form.is_split
 
 

@@ -1,9 +1,10 @@
 """Faults on whole clusters under load, one after the other, and the verdict on each.
 
 After each fault, calls have to be answered again, and the queues are emptied.  Then the history of all calls so far is
-judged (:mod:`tests.histories`).  Beside the queues' clients those of a topic run, whose history is judged too; at the
-end all of its records are read once more.  A fault that breaks a promise, takes too long, or cannot be injected is
-recorded as that, and the campaign continues with another cluster.
+judged (:mod:`tests.histories`).  Beside the queues' clients those of a stream run, and publishers of topics with
+consumers of the subscribed queues, whose histories are judged too; at the end all records of the stream are read once
+more.  A fault that breaks a promise, takes too long, or cannot be injected is recorded as that, and the campaign
+continues with another cluster.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Generic, TypeVar
 
 from tests.faults.campaign.forms import Form
 from tests.faults.tools.stream_traffic import StreamTraffic
+from tests.faults.tools.topic_traffic import TopicTraffic
 from tests.faults.tools.traffic import Traffic
 
 SomeForm = TypeVar("SomeForm", bound=Form)
@@ -28,6 +30,9 @@ STARTS_MAX = 8
 RECORDS_BEFORE = 10
 RECORDS_AFTER = 20
 """Records of each partition of the topic that are committed before a fault, and after it."""
+PUBLISHED_BEFORE = 10
+PUBLISHED_AFTER = 20
+"""Publications of each topic that arrive everywhere before a fault, and after it."""
 OPEN_MAX = 300
 """Limit of undeleted messages: few, so that the queues are soon empty."""
 QUARANTINED = "is quarantined"
@@ -66,6 +71,24 @@ class StreamResults:
 
 
 @dataclass
+class PublicationResults:
+    """Effects of a fault on publishers, and on the consumers of the subscribed queues."""
+
+    acknowledged: int
+    received: int
+    """Receives from the subscribed queues."""
+    changes: int
+    """Subscriptions that were made."""
+    stall_seconds: float
+    """Longest time in which no publication to some topic was acknowledged."""
+    delivery_seconds: float
+    """Longest time from an acknowledgement until the publication was received from all queues."""
+    lost: int
+    doubled: int
+    """Publications that a queue had twice."""
+
+
+@dataclass
 class FaultResults:
     form: str
     fault: str
@@ -77,6 +100,7 @@ class FaultResults:
     duplicates: Counter[str] = field(default_factory=Counter)
     """Deliveries of a message after its first one, by reason."""
     streams: StreamResults | None = None
+    publications: PublicationResults | None = None
     broken: list[str] = field(default_factory=list)
 
 
@@ -88,22 +112,27 @@ class CampaignRun(Generic[SomeForm]):
         form: SomeForm,
         traffic: Traffic,
         streams: StreamTraffic,
+        topics: TopicTraffic,
         amid: Callable[[SomeForm], object] | None = None,
     ) -> None:
         self.form = form
         self._traffic = traffic
         self._streams = streams
+        self._topics = topics
         self._amid = amid
         self._total = FaultResults(form.name, "all so far")
         self._quarantined = 0
         self._broken_streams = 0
+        self._broken_topics = 0
 
     async def fault(self, fault: Fault[SomeForm], *, is_last: bool = False) -> FaultResults:
         """Inject one fault, and judge."""
-        traffic, streams = self._traffic, self._streams
+        traffic, streams, topics = self._traffic, self._streams, self._topics
         await traffic.answered(CALLS_BEFORE)
         await streams.committed(RECORDS_BEFORE)
+        await topics.arrived(PUBLISHED_BEFORE)
         stored, read = streams.counts["acknowledged"], streams.counts["read"]
+        published = Counter(topics.counts)
         started_at = time.monotonic()
         acts = [fault.do] if self._amid is None or fault.alone else [fault.do, self._amid]
         doing = [asyncio.create_task(asyncio.to_thread(act, self.form)) for act in acts]
@@ -112,11 +141,12 @@ class CampaignRun(Generic[SomeForm]):
             await each
         await traffic.answered(CALLS_AFTER)
         await streams.committed(RECORDS_AFTER)
+        await topics.arrived(PUBLISHED_AFTER)
         ended = time.monotonic()
         if self._amid is not None:
             traffic.unseen.append((started_at, ended))  # queues have several partitions
         verdict = await traffic.verify()
-        of_topic = await streams.verify(whole=is_last)
+        of_stream, of_topics = await asyncio.gather(streams.verify(whole=is_last), topics.verify())
         before = self._total
         total = self._total = FaultResults(
             self.form.name,
@@ -136,7 +166,7 @@ class CampaignRun(Generic[SomeForm]):
             duplicates=total.duplicates - before.duplicates,
             broken=list(total.broken) if len(total.broken) > len(before.broken) else [],
         )
-        broken_streams = [*of_topic.broken, *streams.failures]
+        broken_streams = [*of_stream.broken, *streams.failures]
         if len(broken_streams) > self._broken_streams:
             row.broken += broken_streams
         self._broken_streams = len(broken_streams)
@@ -146,8 +176,21 @@ class CampaignRun(Generic[SomeForm]):
             streams.history.longest_stall_seconds(started_at, ended),
             streams.history.longest_gap_seconds(started_at, ended),
             streams.history.rebalances(started_at, ended),
-            len(of_topic.lost),
-            len(of_topic.doubled),
+            len(of_stream.lost),
+            len(of_stream.doubled),
+        )
+        broken_topics = [*of_topics.broken, *topics.failures]
+        if len(broken_topics) > self._broken_topics:
+            row.broken += broken_topics
+        self._broken_topics = len(broken_topics)
+        row.publications = PublicationResults(
+            topics.acknowledged(topics.counts) - topics.acknowledged(published),
+            topics.counts["received"] - published["received"],
+            topics.counts["subscribed"] - published["subscribed"],
+            topics.history.longest_stall_seconds(started_at, ended),
+            topics.history.longest_delivery_seconds(started_at),
+            len(of_topics.lost),
+            len(of_topics.doubled),
         )
         before_it, self._quarantined = self._quarantined, self.form.log_text().count(QUARANTINED)
         if self._quarantined > before_it and not fault.damages:
@@ -172,8 +215,9 @@ async def run(
             form.endpoint, seed, producers=2, groups=6, body_bytes=5_000, early_share=early_share, open_max=OPEN_MAX
         )
         streams = StreamTraffic(form.streams, form.folder / "clients")
-        async with traffic.running(), streams.running():
-            running = CampaignRun(form, traffic, streams, amid)
+        topics = TopicTraffic(form.endpoint, seed)
+        async with traffic.running(), streams.running(), topics.running():
+            running = CampaignRun(form, traffic, streams, topics, amid)
             for fault in faults:
                 try:
                     async with asyncio.timeout(FAULT_SECONDS):
@@ -254,5 +298,21 @@ def stream_table(rows: Iterable[FaultResults]) -> str:
         f"{found.gap_seconds:.1f} s | {found.rebalances} | {found.lost} | {found.doubled} |"
         for row in rows
         if (found := row.streams) is not None
+    ]
+    return "\n".join(lines)
+
+
+def publication_table(rows: Iterable[FaultResults]) -> str:
+    """Format the effects on publishers, and on the consumers of the subscribed queues."""
+    lines = [
+        "| form | fault | acknowledged | received | subscriptions made | longest stall of a topic "
+        "| longest delivery | lost | delivered twice |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row.form} | {row.fault} | {found.acknowledged} | {found.received} | {found.changes} | "
+        f"{found.stall_seconds:.1f} s | {found.delivery_seconds:.1f} s | {found.lost} | {found.doubled} |"
+        for row in rows
+        if (found := row.publications) is not None
     ]
     return "\n".join(lines)

@@ -109,6 +109,14 @@ class BadBlock:
 
 def find(data: Path, queue: Queue) -> set[MessagePlace]:
     """Find the messages of a queue with one partition in the journal: the latest position of each."""
+    while True:
+        try:
+            return _found(data, queue)
+        except FileNotFoundError:
+            continue  # the server has deleted a segment meanwhile
+
+
+def _found(data: Path, queue: Queue) -> set[MessagePlace]:
     partition, salt = queue.partitions[0].id, salt_of(queue.handle_key)
     found: dict[str, MessagePlace] = {}
     for folder in places.logs(data):

@@ -1,6 +1,7 @@
 """A full disk: sends are refused clearly, receives and deletes continue, and the service recovers by itself."""
 
 import asyncio
+import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -12,11 +13,13 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaTimeoutError
 
+from tests.closing import closing as async_closing
 from tests.faults.tools.bodies import body_of, key_of
-from tests.faults.tools.client import CallRefused, Client, url_of
+from tests.faults.tools.client import CallRefused, Client, arn_of, url_of
 from tests.faults.tools.hooks import PlannedFault
 from tests.faults.tools.process import FaultyServer
 from tests.faults.tools.stream_traffic import StreamEndpoint
+from tests.faults.tools.topic_client import PublishingClient, topic_arn_of
 from tests.runner.long import all_but
 from tests.servers.server import free_port
 
@@ -196,6 +199,86 @@ async def test_no_new_segment_can_be_made(server: FaultyServer, tmp_path: Path, 
         assert await queue.receive_and_delete()
         flag.unlink()
         await queue.send_when_there_is_room()
+
+
+QUEUES = ("full1", "full2", "full3")
+"""Queues that are subscribed to a topic."""
+ARRIVED_SECONDS = 240.0
+
+
+@pytest.mark.long
+async def test_full_of_publications_and_their_deliveries(tmp_path: Path, small_disk: Path) -> None:
+    """Publications are refused clearly; those that were accepted arrive once each as soon as there is space."""
+    server = FaultyServer(tmp_path, {"SNS": "true"}, data=small_disk / "data")
+    try:
+        await server.start_with()
+        async with async_closing(PublishingClient(server, server.port)) as client:
+            await _subscribe(client)
+            first = await _published_until_refused(client, 0)
+            assert len(first) > 20
+            server.kill()
+            await server.start_with()
+            second = await _published_until_refused(client, len(first))
+            await asyncio.gather(*(_receive_once(server, queue, {*first, *second}) for queue in QUEUES))
+            assert await _publish_when_there_is_room(client)
+    finally:
+        server.kill()
+    assert "has space again" in server.log_text()
+
+
+async def _subscribe(client: PublishingClient) -> None:
+    await client.sns("CreateTopic", {"Name": "full"})
+    raw = {"Attributes.entry.1.key": "RawMessageDelivery", "Attributes.entry.1.value": "true"}
+    for queue in QUEUES:
+        allowed = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [{**allowed, "Resource": arn_of(queue)}]})
+        attributes = {"VisibilityTimeout": "600", "Policy": policy}
+        await client.call("CreateQueue", QueueName=queue, Attributes=attributes)
+        members = {"TopicArn": topic_arn_of("full"), "Protocol": "sqs", "Endpoint": arn_of(queue)}
+        await client.sns("Subscribe", {**members, **raw})
+
+
+async def _publish(client: PublishingClient, key: str) -> None:
+    await client.sns("Publish", {"TopicArn": topic_arn_of("full"), "Message": body_of(key, BODY_BYTES)})
+
+
+async def _published_until_refused(client: PublishingClient, first: int) -> list[str]:
+    """Publish until the disk is full; return the keys."""
+    published: list[str] = []
+    refused: CallRefused | None = None
+    while refused is None:
+        key = f"p-{first + len(published)}"
+        try:
+            await _publish(client, key)
+            published.append(key)
+        except CallRefused as error:
+            refused = error
+    assert _is_clear(refused)
+    return published
+
+
+async def _publish_when_there_is_room(client: PublishingClient) -> bool:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await _publish(client, "later")
+                return True
+            except CallRefused:
+                await asyncio.sleep(0.05)
+
+
+async def _receive_once(server: FaultyServer, queue: str, keys: set[str]) -> None:
+    """Receive and delete until all of these have arrived; each arrives once."""
+    arrived: dict[str, str] = {}
+    url = url_of(queue)
+    async with async_closing(Client(server)) as client, asyncio.timeout(ARRIVED_SECONDS):
+        while arrived.keys() != keys:
+            answer = await client.repeated("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
+            for message in answer.get("Messages", []):
+                key = key_of(message["Body"])
+                assert key in keys
+                assert arrived.setdefault(key, message["MessageId"]) == message["MessageId"]
+                await client.repeated("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
 
 @pytest.mark.long

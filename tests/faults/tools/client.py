@@ -71,6 +71,14 @@ class Client:
         return await self._exchange(action, self._signer.request(action, json.dumps(parameters).encode()))
 
     async def _exchange(self, action: str, request: bytes) -> dict[str, Any]:
+        status, body = await self._answer(action, request)
+        answer: dict[str, Any] = json.loads(body) if body else {}
+        if status != 200:
+            raise CallRefused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
+        return answer
+
+    async def _answer(self, action: str, request: bytes) -> tuple[int, bytes]:
+        """Return status and body of the answer."""
         reader, writer = await self._connect()
         try:
             writer.write(request)
@@ -86,10 +94,7 @@ class Client:
             raise
         if closes:
             await self.close()
-        answer: dict[str, Any] = json.loads(body) if body else {}
-        if status != 200:
-            raise CallRefused(action, status, answer.get("__type", "").rpartition("#")[2], answer.get("message", ""))
-        return answer
+        return status, body
 
     async def repeated(self, action: str, **parameters: Any) -> dict[str, Any]:
         """Make an idempotent call, repeated until it is answered, for :data:`REPEATED_SECONDS`."""

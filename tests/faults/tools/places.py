@@ -40,8 +40,10 @@ def _first(folder: Path) -> tuple[int, int] | None:
 
 
 def rows_of(folder: Path) -> list[Row]:
+    """Return the rows of a log.  Raises FileNotFoundError if it has none, or a server deletes them meanwhile."""
     first = _first(folder)
-    assert first is not None
+    if first is None:
+        raise FileNotFoundError(folder)
 
     async def read() -> list[Row]:
         disk = RealDisk()

@@ -121,10 +121,10 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     of_the_console = {
         "queue_policy_check",
         "topic_policy_check",
-        "events_follow",
+        "audit_list",
         "costs_show",
         "limits_use",
-        "audit_list",
+        "events_follow",
     }
     assert (
         operations == named - {"invoice_export"} | others | of_groups | of_subscriptions | exporting | of_the_console

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from backend import api
+from backend.engine.receipt_handles import partition_of
 from backend.engine.token_slots import slot_of_token
 from frontend.queues.view import PartitionView, QueueView
 from metadata_service.models import NewQueue
@@ -18,8 +19,8 @@ from metadata_service.models import Queue as StoredQueue
 from metadata_service.store import QueueNotFound
 from tests.simulator.checks.history import SLEWED
 from tests.simulator.checks.model import Violation
-from tests.simulator.publications.clients import UNKNOWN, SimTopic, TopicClients
-from tests.simulator.publications.history import PublicationHistory, SubscribedQueue
+from tests.simulator.publications.clients import UNKNOWN, TopicClients
+from tests.simulator.publications.history import PublicationHistory, SimTopic, SubscribedQueue
 from tests.simulator.publications.world import CLAIM_SECONDS, FIRST_QUEUE, FIRST_TOPIC, small_fanout
 from tests.simulator.streams.world import patched
 from tests.simulator.world.catalog import ACCOUNT, arn_of
@@ -57,14 +58,18 @@ class PublicationClusterWorld(ClusterWorld):
         self._change_seconds = random.choice((0.5, 2.0))
         """Mean seconds between two changes of their maps."""
         self.publications = PublicationHistory(int(SLEWED * WINDOW_SECONDS * 1000))
-        self.topics: list[SimTopic] = []
+        self._topics = 0
         self._made = 0
+        self._queue_of: dict[int, int] = {}
+        """Ids of the queues of all partitions that there were."""
+        topics: list[SimTopic] = []
         for number in range(random.choice((1, 2))):
-            topic = SimTopic(FIRST_TOPIC + number, f"topic{number}", random.random() < 0.5)
-            self._add(topic.queue_id, topic.name, topic.fifo)
-            self.topics.append(topic)
+            topic = self.add_topic(f"topic{number}", fifo=random.random() < 0.5, expires=False)
+            topics.append(topic)
             topic.queues += [self.add_queue_to(topic) for _ in range(random.choice((1, 3, 5)))]
-        self.topic_clients = TopicClients(self, self.topics, self.publications, Random(random.random()))
+        if len(topics) == 2 and topics[0].fifo == topics[1].fifo and random.random() < 0.7:
+            topics[1].queues += topics[0].queues[: random.choice((1, 2))]
+        self.topic_clients = TopicClients(self, topics, self.publications, Random(random.random()))
         self._topic_calls: set[asyncio.Task[None]] = set()
 
     # --- queues -----------------------------------------------------------------------------------------
@@ -79,16 +84,25 @@ class PublicationClusterWorld(ClusterWorld):
         if self._random.random() < self._spread:
             self.mapped.append(queue_id)
 
-    def add_queue_to(self, topic: SimTopic) -> SubscribedQueue:
+    def add_queue_to(self, topic: SimTopic, name: str = "") -> SubscribedQueue:
         self._made += 1
-        queue = SubscribedQueue(FIRST_QUEUE + self._made, f"subscribed{self._made}", topic.fifo)
+        queue = SubscribedQueue(FIRST_QUEUE + self._made, name or f"subscribed{self._made}", topic.fifo)
         self._add(queue.queue_id, queue.name, queue.fifo)
         return queue
+
+    def add_topic(self, name: str, *, fifo: bool, expires: bool) -> SimTopic:
+        assert not expires
+        topic = SimTopic(FIRST_TOPIC + self._topics, name, fifo)
+        self._topics += 1
+        assert topic.queue_id < FIRST_QUEUE
+        self._add(topic.queue_id, name, fifo)
+        return topic
 
     def _changed(self, stored: StoredQueue) -> None:
         if stored.queue_id < FIRST_TOPIC:
             super()._changed(stored)
             return
+        self._queue_of.update((one.id, stored.queue_id) for one in stored.partitions)
         for front in self.fronts:
             if self.random.random() < 0.5:
                 front.hear_of(stored)
@@ -101,6 +115,11 @@ class PublicationClusterWorld(ClusterWorld):
             view = await front.view_of(arn_of(queue.name))
         except QueueNotFound:
             return None
+        if view.queue.queue_id != queue.queue_id:
+            if queue.queue_id not in self.catalog.queues:
+                return None  # another one was created with its name
+            front.hear_of(self.catalog.queues[queue.queue_id])
+            raise QueueNotFound(queue.name)  # the frontend still has the one before it
         if queue.fifo:
             assert group is not None
             return front.queues._partitioned.of_group(view, group).target
@@ -109,6 +128,8 @@ class PublicationClusterWorld(ClusterWorld):
     async def publish(self, topic: SimTopic, new: api.Publication) -> api.SendResult:
         front = _front()
         view = await front.view_of(arn_of(topic.name))
+        if view.queue.queue_id != topic.queue_id:
+            raise QueueNotFound(topic.name)
 
         def pick(view: QueueView) -> PartitionView:
             if topic.fifo:
@@ -127,10 +148,13 @@ class PublicationClusterWorld(ClusterWorld):
     async def delete(self, queue: SubscribedQueue, handles: Sequence[str]) -> list[api.HandleOutcome]:
         return await _front().delete(arn_of(queue.name), handles)
 
-    async def delete_queue(self, queue: SubscribedQueue) -> None:
-        while queue.queue_id in self.catalog.queues:
+    def queue_id_of(self, handle: str) -> int:
+        return self._queue_of[partition_of(handle)]
+
+    async def delete_queue(self, queue_id: int, name: str) -> None:
+        while queue_id in self.catalog.queues:
             try:
-                await _front().delete_queue(arn_of(queue.name))
+                await _front().delete_queue(arn_of(name))
             except UNKNOWN:
                 await self.pause()
 
@@ -175,6 +199,9 @@ class PublicationClusterWorld(ClusterWorld):
     def _empty(self) -> None:
         if not self.until(lambda: not self._topic_calls, RESTS_SECONDS):
             raise Violation("calls to topics do not end")
+        self.begin_call(self.topic_clients.finish_deletions())
+        if not self.until(lambda: not self._topic_calls, RESTS_SECONDS):
+            raise Violation("queues cannot be deleted")
         if not self.until(self._delivered, RESTS_SECONDS):
             pending = [(one.id, one.fold.pending_deliveries) for one in self._partitions() if one.fold.publications]
             raise Violation(f"deliveries are not made: {pending}")
@@ -200,7 +227,7 @@ class PublicationClusterWorld(ClusterWorld):
         return self.served_by_one() and not any(one.fold.publications for one in self._partitions())
 
     def _is_subscribed(self, settings: api.PartitionSettings | None) -> bool:
-        return settings is not None and settings.queue_id >= FIRST_TOPIC
+        return settings is not None and settings.queue_id > FIRST_QUEUE
 
     def run(self, seconds: float = SECONDS) -> Report:
         with patched(self._limits):

@@ -1,8 +1,9 @@
 """The judge of publications: whether what was received from the subscribed queues is possible.
 
-Each answered publication arrives once in each queue that it lists, unless the queue is deleted, and in no other.  One
-whose answer was lost arrives in all that it lists, or in none.  In a FIFO queue those of a group arrive in the order in
-which they were published.  Moments are numbered (:meth:`PublicationHistory.tick`).
+Each answered publication arrives once in each queue that it lists, unless the queue or the topic is deleted, and in no
+other.  One whose answer was lost arrives in all that it lists, or in none.  A repeated one lists the queues that are
+subscribed then: what arrives is what one of its calls listed.  In a FIFO queue those of a group and a topic arrive in
+the order in which they were published.  Moments are numbered (:meth:`PublicationHistory.tick`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from backend.api import ReceivedMessage, SendResult
 from backend.engine.receipt_handles import partition_of
@@ -29,16 +31,20 @@ class SubscribedQueue:
     """Its deletion was requested."""
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """By payload of each received publication: partition and number."""
+    subscriptions: dict[bytes, bytes] = field(default_factory=dict)
+    """By payload of each received publication: its subscription."""
     deleted_at: dict[bytes, int] = field(default_factory=dict)
     """By payload: when the delete of its message was answered."""
     arrivals: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     """By deduplication id: the payload that arrived with it, and when."""
-    listed: dict[str | None, list[SentPublication]] = field(default_factory=dict)
-    """Publications for it, by group."""
+    listed: dict[tuple[int, str | None], list[SentPublication]] = field(default_factory=dict)
+    """Publications for it, by topic and group."""
+    subscribed: int = 1
+    """Number of the subscription, of which a queue has one after the other."""
 
-    @property
-    def subscription(self) -> bytes:
-        return self.queue_id.to_bytes(16, "big")
+    def subscription(self, topic: SimTopic) -> bytes:
+        """Return the id of the present subscription."""
+        return b"".join(number.to_bytes(4, "big") for number in (self.queue_id, topic.queue_id, self.subscribed, 0))
 
     @property
     def raw(self) -> bool:
@@ -46,19 +52,41 @@ class SubscribedQueue:
 
 
 @dataclass(eq=False)
+class SimTopic:
+    """A topic: the queue that holds its publications, and the subscribed queues."""
+
+    queue_id: int
+    name: str
+    fifo: bool
+    expires: bool = False
+    """Its publications are dropped, with what is pending of them, when they are old."""
+    deleting: bool = False
+    """Its deletion was requested: what is pending is dropped."""
+    queues: list[SubscribedQueue] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class SentPublication:
     """One publication that a client wanted to make."""
 
     payload: bytes
+    topic: SimTopic
     group: str | None
-    queues: tuple[SubscribedQueue, ...]
-    tokens: dict[int, bytes]
-    """Deduplication ids in FIFO queues, by queue."""
     asked_at: int
+    token_of: bytes
+    """Payload of the publication whose deduplication ids it has: its own one, or an earlier one's, which may be of
+    another topic.  A queue gets one of the two."""
+    calls: list[dict[SubscribedQueue, bytes]] = field(default_factory=list)
+    """By call: the subscription of each queue."""
     answered_at: int = NEVER
     message_id: str | None = None
-    is_twin: bool = False
-    """Its deduplication ids are an earlier one's: it arrives only where that one does not."""
+
+    def token(self, queue: SubscribedQueue) -> bytes | None:
+        """Return the deduplication id in a queue."""
+        return token_of(self.token_of, queue.name) if queue.fifo else None
+
+    def surely_for(self, queue: SubscribedQueue) -> bool:
+        return all(queue in call for call in self.calls)
 
 
 class PublicationHistory:
@@ -79,11 +107,14 @@ class PublicationHistory:
 
     # --- publishes --------------------------------------------------------------------------------------
 
-    def publishing(self, new: SentPublication) -> None:
-        """A publication is about to be made for the first time."""
+    def publishing(self, new: SentPublication, call: dict[SubscribedQueue, bytes]) -> None:
+        """A publication is about to be made, or repeated, with these subscriptions."""
         self._sent[new.payload] = new
-        for queue in new.queues:
-            queue.listed.setdefault(new.group, []).append(new)
+        for queue in call:
+            listed = queue.listed.setdefault((new.topic.queue_id, new.group), [])
+            if not any(queue in earlier for earlier in new.calls):
+                listed.append(new)
+        new.calls.append(call)
 
     def published(self, sent: SentPublication, answer: SendResult) -> None:
         self.counts["published"] += 1
@@ -105,11 +136,12 @@ class PublicationHistory:
 
     def _check(self, queue: SubscribedQueue, one: ReceivedMessage, asked_at: int) -> None:
         sent = self._sent.get(one.payload)
-        if sent is None or queue not in sent.queues:
+        subscriptions = [] if sent is None else [call[queue] for call in sent.calls if queue in call]
+        if sent is None or not subscriptions:
             raise Violation(f"{one.payload[:12]!r} was received from {queue.name}, and was not published to it")
         where = f"{_name(sent)} in {queue.name}"
         seen = (one.subscription, one.raw, one.group, one.origin)
-        if seen != (queue.subscription, queue.raw, sent.group, None):
+        if seen not in [(subscription, queue.raw, sent.group, None) for subscription in subscriptions]:
             raise Violation(f"{where} has another head: {seen}")
         place = (partition_of(one.handle), one.number)
         if self._ids.setdefault(one.message_id, place) != place:
@@ -118,6 +150,8 @@ class PublicationHistory:
         if known is None:
             self._arrived(queue, sent, one, asked_at, where)
             queue.places[one.payload] = place
+            assert one.subscription is not None
+            queue.subscriptions[one.payload] = one.subscription
         elif known != place:
             raise Violation(f"{where} was delivered twice, as {known} and {place}")
         elif queue.deleted_at.get(one.payload, NEVER) < asked_at:
@@ -126,15 +160,17 @@ class PublicationHistory:
     def _arrived(
         self, queue: SubscribedQueue, sent: SentPublication, one: ReceivedMessage, asked_at: int, where: str
     ) -> None:
-        token = sent.tokens.get(queue.queue_id)
+        token = sent.token(queue)
         if token is not None:
             other, then_ms = queue.arrivals.setdefault(token, (one.payload, one.sent_ms))
             if other != one.payload and abs(one.sent_ms - then_ms) < self._window_ms:
                 raise Violation(f"{where} has the deduplication id of {other[:8]!r}, and was delivered")
         if not queue.fifo or queue.deleting:
             return
-        for before in queue.listed[sent.group]:
-            if before.answered_at < sent.asked_at and before.payload not in queue.places and not before.is_twin:
+        if sent.topic.expires or sent.topic.deleting:
+            return  # earlier ones may have been dropped
+        for before in queue.listed[sent.topic.queue_id, sent.group]:
+            if before.answered_at < sent.asked_at and before.surely_for(queue) and not _has(queue, before):
                 raise Violation(f"{where} was received before {_name(before)}, which is earlier in its group")
 
     def deleted(self, queue: SubscribedQueue, payloads: Sequence[bytes]) -> None:
@@ -144,20 +180,43 @@ class PublicationHistory:
 
     # --- the end ----------------------------------------------------------------------------------------
 
-    def finished(self) -> None:
-        """Check that everything has arrived."""
+    def finished(self) -> int:
+        """Check that everything has arrived; return the number of deliveries that were dropped of old publications."""
+        dropped = 0
         for sent in self._sent.values():
-            there = [queue for queue in sent.queues if not queue.deleting]
-            if sent.answered_at == NEVER and not any(sent.payload in queue.places for queue in there):
+            missing = [self._missing(sent, call) for call in sent.calls]
+            if sent.answered_at == NEVER and not any(
+                sent.payload in queue.places for call in sent.calls for queue in call
+            ):
                 continue  # it was not stored
-            missing = [queue.name for queue in there if not _has(queue, sent)]
-            if missing:
-                raise Violation(f"{_name(sent)} has not arrived in {missing}")
+            if sent.topic.deleting:
+                missing = [None if one is None else [] for one in missing]
+            possible = [one for one in missing if one is not None]
+            if not possible:
+                raise Violation(f"{_name(sent)} has arrived for subscriptions that no single call of it has listed")
+            least = min(possible, key=len)
+            if least and not sent.topic.expires:
+                raise Violation(f"{_name(sent)} has not arrived in {[queue.name for queue in least]}")
+            dropped += len(least)
+        return dropped
+
+    def _missing(self, sent: SentPublication, call: dict[SubscribedQueue, bytes]) -> list[SubscribedQueue] | None:
+        """Return the queues without a publication, if this call of it was stored; None if it was not."""
+        for other in sent.calls:
+            for queue in other:
+                if sent.payload in queue.places and call.get(queue) != queue.subscriptions[sent.payload]:
+                    return None
+        return [queue for queue in call if not queue.deleting and not _has(queue, sent)]
 
 
 def _has(queue: SubscribedQueue, sent: SentPublication) -> bool:
     """Return whether a publication has arrived, or another one with the same deduplication id."""
-    return sent.payload in queue.places or sent.tokens.get(queue.queue_id) in queue.arrivals
+    return sent.payload in queue.places or sent.token(queue) in queue.arrivals
+
+
+def token_of(payload: bytes, scope: str) -> bytes:
+    """Return the deduplication id of a publication in a queue or topic."""
+    return blake2b(payload[:8] + scope.encode(), digest_size=16).digest()
 
 
 def _name(sent: SentPublication) -> str:

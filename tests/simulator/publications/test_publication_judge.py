@@ -7,7 +7,7 @@ import pytest
 from backend.api import ReceivedMessage, SendResult
 from backend.engine.receipt_handles import Handles
 from tests.simulator.checks.model import Violation
-from tests.simulator.publications.history import PublicationHistory, SentPublication, SubscribedQueue
+from tests.simulator.publications.history import PublicationHistory, SentPublication, SimTopic, SubscribedQueue
 
 WINDOW_MS = 1000
 
@@ -19,24 +19,36 @@ class JudgedTopic:
         self.history = PublicationHistory(WINDOW_MS)
         self.one = SubscribedQueue(11, "one", fifo)
         self.two = SubscribedQueue(12, "two", fifo)
+        self.topic = SimTopic(9, "topic", fifo)
+        self.other = SimTopic(10, "other", fifo)
         self.group = "g" if fifo else None
 
     def publish(
-        self, name: str, *queues: SubscribedQueue, token: bytes | None = None, answered: bool = True, twin: bool = False
+        self,
+        name: str,
+        *queues: SubscribedQueue,
+        twin_of: str = "",
+        answered: bool = True,
+        topic: SimTopic | None = None,
     ) -> SentPublication:
-        tokens = {} if token is None else {queue.queue_id: token for queue in queues}
-        sent = SentPublication(name.encode(), self.group, queues, tokens, self.history.tick(), is_twin=twin)
-        self.history.publishing(sent)
+        topic = topic or self.topic
+        token_of = (twin_of or name).encode()
+        sent = SentPublication(name.encode(), topic, self.group, self.history.tick(), token_of)
+        self.call(sent, *queues)
         if answered:
             self.history.published(sent, SendResult(f"id of {name}", 1))
         return sent
+
+    def call(self, sent: SentPublication, *queues: SubscribedQueue) -> None:
+        """Publish, or repeat it, with the present subscriptions of these queues."""
+        self.history.publishing(sent, {queue: queue.subscription(sent.topic) for queue in queues})
 
     def receive(
         self, queue: SubscribedQueue, name: str, number: int, *, sent_ms: int = 0, subscription: bytes | None = None
     ) -> None:
         handle = Handles(queue.queue_id, bytes(16)).issue(number, 1, 1)
         one = ReceivedMessage(f"{queue.name}.{number}", handle, name.encode(), number, 1, 1, sent_ms, self.group)
-        one.subscription, one.raw = subscription or queue.subscription, queue.raw
+        one.subscription, one.raw = subscription or queue.subscription(self.topic), queue.raw
         self.history.received(queue, [one], self.history.tick())
 
 
@@ -117,8 +129,8 @@ def test_groups_arrive_in_order() -> None:
 
 def test_a_deduplication_id_arrives_once_in_its_window() -> None:
     judged = JudgedTopic(fifo=True)
-    judged.publish("a", judged.one, token=b"t")
-    judged.publish("b", judged.one, token=b"t", twin=True)
+    judged.publish("a", judged.one)
+    judged.publish("b", judged.one, twin_of="a")
     with pytest.raises(Violation, match="has not arrived"):
         judged.history.finished()
     judged.receive(judged.one, "a", 1, sent_ms=5000)
@@ -126,3 +138,41 @@ def test_a_deduplication_id_arrives_once_in_its_window() -> None:
     with pytest.raises(Violation, match="has the deduplication id of b'a'"):
         judged.receive(judged.one, "b", 2, sent_ms=5000 + WINDOW_MS - 1)
     judged.receive(judged.one, "b", 2, sent_ms=5000 + WINDOW_MS)
+
+
+def test_a_deduplication_id_of_another_topic_counts_too() -> None:
+    judged = JudgedTopic(fifo=True)
+    judged.publish("a", judged.one, judged.two, topic=judged.other)
+    judged.publish("b", judged.one, judged.two, twin_of="a")
+    judged.publish("c", judged.one)
+    judged.receive(judged.one, "b", 1)
+    judged.receive(judged.one, "c", 2)
+    with pytest.raises(Violation, match=r"a has not arrived in \['two'\]"):
+        judged.history.finished()
+    judged.receive(judged.two, "a", 1, subscription=judged.two.subscription(judged.other))
+    judged.history.finished()
+
+
+def test_what_arrives_is_what_one_call_listed() -> None:
+    judged = JudgedTopic()
+    sent = judged.publish("a", judged.one, judged.two, answered=False)
+    judged.two.subscribed += 1
+    judged.call(sent, judged.two)
+    judged.receive(judged.two, "a", 1)
+    judged.history.finished()
+    judged.receive(judged.one, "a", 1)
+    with pytest.raises(Violation, match="no single call"):
+        judged.history.finished()
+
+
+def test_what_is_pending_is_dropped_with_its_topic_or_when_it_is_old() -> None:
+    judged = JudgedTopic(fifo=True)
+    judged.publish("a", judged.one, judged.two)
+    judged.publish("b", judged.one)
+    with pytest.raises(Violation, match="has not arrived"):
+        judged.history.finished()
+    judged.topic.expires = True
+    judged.receive(judged.one, "b", 1)
+    assert judged.history.finished() == 2
+    judged.topic.expires, judged.topic.deleting = False, True
+    assert judged.history.finished() == 0

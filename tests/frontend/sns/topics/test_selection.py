@@ -51,6 +51,7 @@ async def selected(body: Any, *policies: Any) -> list[str]:
 
 
 def names(found: TopicAudience) -> list[str]:
+    assert not found.exact
     filtered = [one for _, subscriptions in found.filtered for one in subscriptions]
     return sorted(one.queue.name for one in (*found.unfiltered, *filtered))
 
@@ -72,6 +73,29 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 async def test_policies_with_the_same_text_are_evaluated_once(threads: list[threading.Thread]) -> None:
     assert await selected({"a": 1}, {"a": [1]}, None, {"a": [2]}, {"a": [1]}) == ["q0", "q1", "q3"]
     assert threads == [threading.main_thread()] * 2
+
+
+async def test_policies_with_exact_values_are_found_by_them(threads: list[threading.Thread]) -> None:
+    policies = [{"a": ["x", "y"]}, {"a": ["z"]}, {"a": [1]}, {"a": [{"exists": False}, "z"]}, {"b": ["x"], "a": ["y"]}]
+    records = [subscription(number, policy) for number, policy in enumerate(policies)]
+    for record in records:
+        del record.attributes["FilterPolicyScope"]
+    found = await AudienceCache().get(1, records)
+    for attributes, expected, evaluated in (
+        ((("a", "String.Array", '["x", "y", "x"]'),), ["q0"], 2),
+        ((("a", "String", "y"), ("b", "String", "x")), ["q0", "q4"], 3),
+        ((("a", "Number", "1.0"),), ["q2"], 2),
+        ((("c", "String", "x"),), ["q3"], 1),
+        ((), [], 1),
+    ):
+        threads.clear()
+        outcomes = DecidedOutcomes()
+        given = message({})._replace(attributes=attributes)
+        selected_ones = await SubscriptionSelector().select(found, given, outcomes)
+        assert outcomes.filtered_by_attributes == len(policies) - len(expected)
+        assert outcomes.filtered_without_attributes == (0 if attributes else len(policies))
+        assert sorted(one.queue.name for one in selected_ones) == expected
+        assert len(threads) == evaluated
 
 
 async def test_large_bodies_are_read_in_a_thread(threads: list[threading.Thread]) -> None:

@@ -1,0 +1,94 @@
+"""Deliveries of publications: whether queues let their topic in, and queues that do not exist."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from frontend.sns.actions.context import SnsContext
+from frontend.sns.messages.arn import TopicArn
+from frontend.sns.topics.audiences import AudienceCache
+from frontend.sns.topics.view import TopicView
+from metadata_service.arn import QueueArn
+from metadata_service.topics import Subscription
+from tests.frontend.service import KEY, FrontendService, running
+from tests.frontend.sns.cases import RecordingSender
+from tests.frontend.sns.test_endpoint import SNS_VERSION, post
+from tests.frontend.sns.topics.test_selection import message
+
+REGION = "us-east-1"
+QUEUE = QueueArn(REGION, KEY.account, "q")
+
+
+@pytest_asyncio.fixture
+async def service(tmp_path: Path) -> AsyncIterator[FrontendService]:
+    sender = RecordingSender()
+    async with running(tmp_path, sender_of=lambda context: sender) as found:
+        yield found
+
+
+def policy(condition: Any) -> dict[str, str]:
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Condition": condition}
+    return {"Policy": json.dumps({"Version": "2012-10-17", "Statement": [statement]})}
+
+
+async def topic(service: FrontendService, name: str) -> tuple[SnsContext, TopicView]:
+    await post(service, {"Action": "CreateTopic", "Name": name, **SNS_VERSION})
+    assert service.app.sns is not None
+    context = service.app.sns.context
+    view = await context.topics.find(TopicArn(REGION, KEY.account, name))
+    assert view is not None
+    return context, view
+
+
+async def is_let_in(context: SnsContext, view: TopicView) -> bool:
+    return await context.planner.permitted_queue(view, QUEUE) is not None
+
+
+async def test_a_queue_lets_topics_in_by_its_policy_of_now(service: FrontendService) -> None:
+    context, one = await topic(service, "one")
+    _, other = await topic(service, "other")
+    only_one = policy({"ArnEquals": {"aws:SourceArn": str(one.arn)}})
+    url = (await service.json("CreateQueue", {"QueueName": "q", "Attributes": only_one})).json["QueueUrl"]
+    for _ in range(2):
+        assert await is_let_in(context, one)
+        assert not await is_let_in(context, other)
+    only_other = policy({"ArnEquals": {"aws:SourceArn": str(other.arn)}})
+    await service.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": only_other})
+    assert not await is_let_in(context, one)
+    assert await is_let_in(context, other)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"DateLessThan": {"aws:CurrentTime": "2027-01-15T08:01:00Z"}},
+        {"NumericLessThan": {"aws:EpochTime": "1800000060"}},
+    ],
+)
+async def test_a_decision_that_depends_on_the_time_is_not_kept(service: FrontendService, condition: Any) -> None:
+    context, view = await topic(service, "t")
+    await service.json("CreateQueue", {"QueueName": "q", "Attributes": policy(condition)})
+    assert await is_let_in(context, view)
+    service.clock.now += 120
+    assert not await is_let_in(context, view)
+
+
+async def test_queues_that_are_not_cached_are_read_together(service: FrontendService) -> None:
+    context, view = await topic(service, "t")
+    anyone = policy({"Bool": {"aws:SecureTransport": "true"}})
+    names = [f"q{number}" for number in range(50)]
+    for name in names[::2]:
+        await service.json("CreateQueue", {"QueueName": name, "Attributes": anyone})
+    context.services.metadata.forget(None)
+    records = [
+        Subscription(name.encode(), 1, KEY.account, "t", KEY.account, "sqs", str(QUEUE._replace(name=name)), 1, {}, 0)
+        for name in names
+    ]
+    audience = await AudienceCache().get(1, records)
+    for _ in range(2):
+        planned = await context.planner.plan(view, audience, message({}))
+        assert [one.queue.queue.name for one in planned.deliveries] == names[::2]

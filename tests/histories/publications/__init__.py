@@ -1,0 +1,1 @@
+"""Checkers of publications and their deliveries to subscribed queues."""
