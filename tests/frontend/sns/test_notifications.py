@@ -364,7 +364,7 @@ async def test_a_publication_whose_key_cannot_be_loaded_now_is_given_back(
 
 
 async def test_a_notification_that_an_earlier_release_has_delivered_has_the_number_of_its_message(
-    world: Publishing, monkeypatch: pytest.MonkeyPatch
+    world: Publishing,
 ) -> None:
     service, topic = world.service, f"{TOPIC}.fifo"
     made = {"QueueName": "q", "Attributes": {"Policy": json.dumps(POLICY)}}
@@ -388,7 +388,7 @@ async def test_a_notification_that_an_earlier_release_has_delivered_has_the_numb
     given = {"QueueUrl": service.url("q"), "WaitTimeSeconds": 20, "VisibilityTimeout": 0}
     (message,) = (await service.json("ReceiveMessage", given)).json["Messages"]
     assert json.loads(message["Body"])["SequenceNumber"] == answered
-    monkeypatch.setitem(service.backend.replaced, Receive, receive)
+    service.backend.replaced[Receive] = receive
     (message,) = (await service.json("ReceiveMessage", given)).json["Messages"]
     assert json.loads(message["Body"])["SequenceNumber"] == f"{numbers[0]:020d}" != answered
 
