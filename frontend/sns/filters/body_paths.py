@@ -98,7 +98,7 @@ class PathTree:
         walk.visit(body, self._root, None, 0)
         while walk.arrays:
             elements, node, within, index = walk.arrays.pop()
-            work.add(1 + len(elements))
+            work.add_shared(1 + len(elements))
             inner = (within and (within, index), id(elements))
             for place, element in enumerate(elements):
                 walk.visit(element, node, inner, place)
@@ -122,7 +122,7 @@ class _Walk:
         if kind is list:
             self.arrays.append((value, node, within, index))
         elif kind is dict:
-            self._work.add(1 + len(value) // LOOKUPS_PER_STEP)
+            self._work.add_shared(1 + len(value) // LOOKUPS_PER_STEP)
             for name, following in _members(value, node):
                 self.visit(value[name], following, within, index)
         elif node.text is not None:

@@ -388,9 +388,10 @@ class KeyCondition:
         if self.exact and not self.exact.isdisjoint(found):
             return True
         if self._matches:
-            work.steps += self._steps_max * len(found)
-            if work.steps > work.limit:
+            after = work.steps + self._steps_max * len(found)
+            if after > work.limit:
                 raise TooMuchWork
+            work.steps = after
             for matches in self._matches:
                 for value in found:
                     if matches(value):

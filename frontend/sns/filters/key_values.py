@@ -22,7 +22,7 @@ class KeyValues:
     """Values of a key, with repetitions.
 
     Without indexes each condition would cost its alternatives times the values.  With them an alternative costs a few
-    look-ups, except for wildcards.
+    look-ups, except for wildcards.  Indexes are shared work.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class KeyValues:
         """The values without repetitions."""
         found = self._distinct
         if found is None:
-            work.add(1 + len(self.values) // LOOKUPS_PER_STEP)
+            work.add_shared(1 + len(self.values) // LOOKUPS_PER_STEP)
             found = self._distinct = set(self.values)
         return found
 
@@ -66,9 +66,10 @@ class KeyValues:
         found = self._texts
         if found is None:
             distinct = self.distinct(work)
+            work.add_shared(1 + len(distinct) // 2)
             found = [one for one in distinct if type(one) is str]
             self._characters = sum(map(len, found))
-            work.add(1 + len(distinct) // 2 + self._characters // CHARACTERS_PER_STEP)
+            work.add_shared(self._characters // CHARACTERS_PER_STEP)
             found.sort()
             self._texts = found
         return found
@@ -87,7 +88,7 @@ class KeyValues:
         found = self._reversed
         if found is None:
             texts = self.texts(work)
-            work.add(1 + len(texts) // 2 + self._characters // CHARACTERS_PER_STEP)
+            work.add_shared(1 + len(texts) // 2 + self._characters // CHARACTERS_PER_STEP)
             found = self._reversed = sorted([text[::-1] for text in texts])
         return found
 
@@ -96,7 +97,7 @@ class KeyValues:
         found = self._lower
         if found is None:
             texts = self.texts(work)
-            work.add(1 + len(texts) // 4 + self._characters // CHARACTERS_PER_STEP)
+            work.add_shared(1 + len(texts) // 4 + self._characters // CHARACTERS_PER_STEP)
             found = self._lower = frozenset(map(str.lower, texts))
         return found
 
@@ -105,7 +106,7 @@ class KeyValues:
         found = self._numbers
         if found is None:
             distinct = self.distinct(work)
-            work.add(1 + len(distinct) // 4)
+            work.add_shared(1 + len(distinct) // 4)
             found = self._numbers = sorted([one for one in distinct if type(one) is int])
         return found
 
@@ -114,7 +115,7 @@ class KeyValues:
         found = self._addresses.get(version)
         if found is None:
             texts = self.texts(work)
-            work.add(1 + 2 * len(texts))
+            work.add_shared(1 + 2 * len(texts))
             parsed = [address_value(text, version) for text in texts]
             found = self._addresses[version] = sorted([one for one in parsed if one is not None])
         return found

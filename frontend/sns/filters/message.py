@@ -15,13 +15,13 @@ from frontend.sqs.protocol.md5 import Attribute
 
 CHARACTERS_PARSED_PER_STEP = 3
 """Characters of a body that are parsed in the time of a step, if they are those of an array of empty objects.  So large
-bodies are read in the thread, and not many at once."""
+bodies are read in the thread."""
 
 
 class FilterMessage:
     """One published message.  Its attributes and its body are read when a policy needs them, once for all policies."""
 
-    __slots__ = ("_attributes", "_body_text", "_given", "_leaves", "_paths", "_values", "work")
+    __slots__ = ("_attributes", "_body_text", "_given", "_leaves", "_paths", "_values", "is_object", "work")
 
     def __init__(self, attributes: Sequence[Attribute], body: str, paths: PathTree) -> None:
         """``paths``: those of all policies that are to be evaluated."""
@@ -31,15 +31,22 @@ class FilterMessage:
         self._attributes: dict[str, KeyValues] | None = None
         self._leaves: dict[str, Leaves] = {}
         self._values: dict[str, KeyValues] | None = None
+        self.is_object = False
+        """True if the body is an object in JSON, once it was read."""
         self.work = WorkCounter()
         """The work for the message so far."""
+
+    @property
+    def characters(self) -> int:
+        """Length of the message, before its body was read."""
+        return len(self._body_text or "") + sum(len(value) for _, _, value in self._given)
 
     def attribute_values(self) -> dict[str, KeyValues] | None:
         """Values of the attributes by their names; None: there are no attributes, of any type.  Raises
         :class:`TooMuchWork`."""
         found = self._attributes
         if found is None and self._given:
-            self.work.add(1 + sum(len(value) for _, _, value in self._given) // 4)
+            self.work.add_shared(1 + sum(len(value) for _, _, value in self._given) // 4)
             values = attribute_values(self._given)
             found = self._attributes = {name: KeyValues(every) for name, every in values.items() if every}
         return found
@@ -49,9 +56,10 @@ class FilterMessage:
         :class:`TooMuchWork`."""
         text = self._body_text
         if text is not None:
-            self.work.add(1 + len(text) // CHARACTERS_PARSED_PER_STEP)
+            self.work.add_shared(1 + len(text) // CHARACTERS_PARSED_PER_STEP)
             body = _parsed(text)
-            if body is not None:
+            self.is_object = body is not None
+            if body:
                 self._leaves = self._paths.leaves(body, self.work)
                 self._values = {text: KeyValues(one.values) for text, one in self._leaves.items()}
             self._body_text = None
@@ -63,9 +71,9 @@ class FilterMessage:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """An object in JSON; None for an empty one, and for any other text."""
+    """An object in JSON; None for any other text."""
     try:
         found = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
         return None
-    return found if type(found) is dict and found else None
+    return found if type(found) is dict else None
