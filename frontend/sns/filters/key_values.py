@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from socket import AF_INET, AF_INET6, inet_pton
 
 from frontend.sns.filters.values import Literal, Value
@@ -19,7 +19,7 @@ _ABSENT_VALUES = frozenset((Literal.NULL, ""))
 
 
 class KeyValues:
-    """Values of a key, with repetitions.
+    """Values of a key.
 
     Without indexes each condition would cost its alternatives times the values.  With them an alternative costs a few
     look-ups, except for wildcards.  Indexes are shared work.
@@ -37,11 +37,11 @@ class KeyValues:
         "values",
     )
 
-    def __init__(self, values: Sequence[Value]) -> None:
+    def __init__(self, values: Collection[Value]) -> None:
         self.values = values
         self.small = len(values) <= SMALL and all(type(one) is not str or len(one) <= SMALL_TEXT_MAX for one in values)
         """True if there are so few values that they need no index."""
-        self._distinct: set[Value] | None = None
+        self._distinct = values if type(values) is set else None
         self._texts: list[str] | None = None
         self._reversed: list[str] | None = None
         self._lower: frozenset[str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,17 @@ bodies are read in the thread."""
 class FilterMessage:
     """One published message.  Its attributes and its body are read when a policy needs them, once for all policies."""
 
-    __slots__ = ("_attributes", "_body_text", "_given", "_leaves", "_paths", "_values", "is_object", "work")
+    __slots__ = (
+        "_attributes",
+        "_body_text",
+        "_given",
+        "_leaves",
+        "_paths",
+        "_values",
+        "array_places",
+        "is_object",
+        "work",
+    )
 
     def __init__(self, attributes: Sequence[Attribute], body: str, paths: PathTree) -> None:
         """``paths``: those of all policies that are to be evaluated."""
@@ -31,6 +42,8 @@ class FilterMessage:
         self._attributes: dict[str, KeyValues] | None = None
         self._leaves: dict[str, Leaves] = {}
         self._values: dict[str, KeyValues] | None = None
+        self.array_places = array("q")
+        """The place of each array of the body, by its number, once the body was read."""
         self.is_object = False
         """True if the body is an object in JSON, once it was read."""
         self.work = WorkCounter()
@@ -60,7 +73,7 @@ class FilterMessage:
             body = _parsed(text)
             self.is_object = body is not None
             if body:
-                self._leaves = self._paths.leaves(body, self.work)
+                self._leaves, self.array_places = self._paths.leaves(body, self.work)
                 self._values = {text: KeyValues(one.values) for text, one in self._leaves.items()}
             self._body_text = None
         return self._values
