@@ -253,8 +253,8 @@ class AnythingBut(ValueMatcher):
 
     def matching(self, values: KeyValues, work: WorkCounter) -> Iterable[Value]:
         distinct = values.distinct(work)
-        work.add(1 + len(distinct) // LOOKUPS_PER_STEP)
-        return distinct - self._excluded
+        work.add(1 + len(distinct) // 4)
+        return (one for one in distinct if one not in self._excluded)  # without a copy of the set
 
 
 class AnythingButStarting(ValueMatcher):

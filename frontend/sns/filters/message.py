@@ -24,7 +24,8 @@ class FilterMessage:
 
     __slots__ = (
         "_attributes",
-        "_body_text",
+        "_body",
+        "_body_is_read",
         "_given",
         "_leaves",
         "_paths",
@@ -37,7 +38,8 @@ class FilterMessage:
     def __init__(self, attributes: Sequence[Attribute], body: str, paths: PathTree) -> None:
         """``paths``: those of all policies that are to be evaluated."""
         self._given = attributes
-        self._body_text: str | None = body
+        self._body = body
+        self._body_is_read = False
         self._paths = paths
         self._attributes: dict[str, KeyValues] | None = None
         self._leaves: dict[str, Leaves] = {}
@@ -51,8 +53,15 @@ class FilterMessage:
 
     @property
     def characters(self) -> int:
-        """Length of the message, before its body was read."""
-        return len(self._body_text or "") + sum(len(value) for _, _, value in self._given)
+        """Length of the body and of the attributes."""
+        return len(self._body) + sum(len(value) for _, _, value in self._given)
+
+    def release(self) -> None:
+        """Free the memory of all values.  They are read again when a policy needs them."""
+        self._attributes = self._values = None
+        self._leaves = {}
+        self.array_places = array("q")
+        self._body_is_read = False
 
     def attribute_values(self) -> dict[str, KeyValues] | None:
         """Values of the attributes by their names; None: there are no attributes, of any type.  Raises
@@ -67,15 +76,14 @@ class FilterMessage:
     def body_values(self) -> dict[str, KeyValues] | None:
         """The scalars of the body by the texts of paths; None: it is no object in JSON with a member.  Raises
         :class:`TooMuchWork`."""
-        text = self._body_text
-        if text is not None:
-            self.work.add_shared(1 + len(text) // CHARACTERS_PARSED_PER_STEP)
-            body = _parsed(text)
+        if not self._body_is_read:
+            self.work.add_shared(1 + len(self._body) // CHARACTERS_PARSED_PER_STEP)
+            body = _parsed(self._body)
             self.is_object = body is not None
             if body:
                 self._leaves, self.array_places = self._paths.leaves(body, self.work)
                 self._values = {text: KeyValues(one.values) for text, one in self._leaves.items()}
-            self._body_text = None
+            self._body_is_read = True
         return self._values
 
     def leaves(self, path: str) -> Leaves:

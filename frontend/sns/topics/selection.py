@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from typing import NamedTuple, TypeVar
 
 from frontend.sns.filters.body_paths import PathTree
@@ -17,8 +17,13 @@ from frontend.sns.topics.audiences import FilteredSubscriptions, SubscriptionVie
 from frontend.sns.topics.outcomes import DecidedOutcomes
 from frontend.sqs.protocol.md5 import Attribute
 
-LARGE_CHARACTERS = 32 * 1024
-"""Length of a message from which it is evaluated alone: parsed and indexed values may take 40 times as much memory."""
+SHORT_CHARACTERS, LARGE_CHARACTERS = 4 * 1024, 24 * 1024
+"""Maximum length of a short message, and of one that is not large.  The values of these and their indexes take at most
+70 times as much memory, 0.3 and 1.7 MiB."""
+VALUES_BYTES_MAX = 13 * 1024 * 1024
+"""Maximum memory of the values of a message of any length, and of their indexes [measured]."""
+MESSAGES_AT_ONCE = 16
+"""Number of messages that are neither short nor large and are evaluated at the same time on the event loop."""
 
 T = TypeVar("T")
 
@@ -36,31 +41,41 @@ class SubscriptionSelector:
     """Selects subscriptions by filter policies.
 
     Each policy is tried on the event loop with few steps.  Those that need more, as for a body with a large array, are
-    evaluated afterwards in a thread, which there is one of in a process: publications take turns in it policy by
-    policy.  Each of these policies has an equal share of the steps that the others have left, so that an expensive
-    policy fails alone.  Large messages are evaluated one at a time, which bounds the memory of their values.
+    evaluated afterwards in a thread, which there is one of in a process.  Each of these policies has an equal share of
+    the steps that the others have left, so that an expensive policy fails alone.
+
+    Memory is bounded for all messages together: one at a time is evaluated in the thread, or is large; others are
+    evaluated on the event loop a few at a time, unless they are short.  While a message waits for the thread, it does
+    not hold its values, and others are evaluated on the event loop.
     """
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._large = asyncio.Lock()
+        self._alone = asyncio.Lock()
+        self._at_once = asyncio.Semaphore(MESSAGES_AT_ONCE)
 
     async def select(self, audience: TopicAudience, message: PublishedMessage, outcomes: DecidedOutcomes) -> Selection:
         """The subscriptions that get a message; those that do not match are counted in ``outcomes``."""
         selection = Selection(list(audience.unfiltered), [])
         if not audience.filtered and not audience.exact:
             return selection
-        async with self._message(message.attributes, message.message, audience.paths) as filtered:
-            left = _Unmatched(audience.on_attributes, audience.on_body)
-            if audience.on_attributes:
-                await self._read(filtered, filtered.attribute_values)
-            if audience.on_body:
-                await self._read(filtered, filtered.body_values)
-            await self._evaluate(_candidates(audience, filtered), filtered, selection, left)
-            outcomes.filtered_by_attributes = left.by_attributes
-            outcomes.filtered_without_attributes = 0 if message.attributes else left.by_attributes
-            outcomes.filtered_by_body = left.by_body
-            outcomes.filtered_invalid_body = left.by_body if audience.on_body and not filtered.is_object else 0
+        filtered = FilterMessage(message.attributes, message.message, audience.paths)
+        left = _Unmatched(audience.on_attributes, audience.on_body)
+        if filtered.characters > LARGE_CHARACTERS:
+            async with self._alone:
+                expensive = await self._try(audience, filtered, selection, left)
+                await self._evaluate(expensive, filtered, selection, left)
+        else:
+            async with self._at_once if filtered.characters > SHORT_CHARACTERS else nullcontext():
+                expensive = await self._try(audience, filtered, selection, left)
+            if expensive:
+                filtered.release()
+                async with self._alone:
+                    await self._evaluate(expensive, filtered, selection, left)
+        outcomes.filtered_by_attributes = left.by_attributes
+        outcomes.filtered_without_attributes = 0 if message.attributes else left.by_attributes
+        outcomes.filtered_by_body = left.by_body
+        outcomes.filtered_invalid_body = left.by_body if audience.on_body and not filtered.is_object else 0
         return selection
 
     async def matches(self, policy: FilterPolicy, attributes: Sequence[Attribute], body: str) -> bool:
@@ -68,55 +83,42 @@ class SubscriptionSelector:
         paths = PathTree()
         if policy.on_body:
             paths.add(policy.paths)
-        async with self._message(attributes, body, paths) as message:
-            return await self._in_thread(policy.matches, message)
+        async with self._alone:
+            return await self._in_thread(policy.matches, FilterMessage(attributes, body, paths))
 
-    @asynccontextmanager
-    async def _message(
-        self, attributes: Sequence[Attribute], body: str, paths: PathTree
-    ) -> AsyncIterator[FilterMessage]:
-        """A message to be evaluated; a large one when no other is."""
-        message = FilterMessage(attributes, body, paths)
-        if message.characters <= LARGE_CHARACTERS:
-            yield message
-        else:
-            async with self._large:
-                yield message
-
-    async def _read(self, message: FilterMessage, read: Callable[[], object]) -> None:
-        """Read the values of a message."""
-        message.work.allow(STEPS_AT_ONCE // 2)
-        try:
-            read()
-        except TooMuchWork:
-            message.work.allow_policy(0)
-            await self._in_thread(read)
+    async def _try(
+        self, audience: TopicAudience, message: FilterMessage, selection: Selection, left: _Unmatched
+    ) -> list[FilteredSubscriptions]:
+        """Evaluate policies on the event loop; returns those that need more steps than are allowed there."""
+        if audience.on_attributes:
+            await self._read(message, message.attribute_values)
+        if audience.on_body:
+            await self._read(message, message.body_values)
+        work = message.work
+        turn = STEPS_AT_ONCE // 2
+        expensive: list[FilteredSubscriptions] = []
+        for policy, subscriptions in _candidates(audience, message):
+            work.allow(TRIAL_STEPS)
+            try:
+                if policy.matches(message):
+                    left.remove(policy, subscriptions)
+                    selection.matching.extend(subscriptions)
+            except TooMuchWork:
+                expensive.append((policy, subscriptions))
+            if work.steps > turn:
+                await asyncio.sleep(0)
+                turn = work.steps + STEPS_AT_ONCE // 2
+        return expensive
 
     async def _evaluate(
         self,
-        candidates: Sequence[FilteredSubscriptions],
+        expensive: Sequence[FilteredSubscriptions],
         message: FilterMessage,
         selection: Selection,
         left: _Unmatched,
     ) -> None:
-        """Evaluate policies, cheap ones first."""
+        """Evaluate policies in the thread, with the steps that are left."""
         work = message.work
-        turn = STEPS_AT_ONCE // 2
-        expensive: list[FilteredSubscriptions] = []
-        for policy, subscriptions in candidates:
-            work.allow(TRIAL_STEPS)
-            try:
-                matches = policy.matches(message)
-            except TooMuchWork:
-                expensive.append((policy, subscriptions))
-                continue
-            finally:
-                if work.steps > turn:
-                    await asyncio.sleep(0)
-                    turn = work.steps + STEPS_AT_ONCE // 2
-            if matches:
-                left.remove(policy, subscriptions)
-                selection.matching.extend(subscriptions)
         for place, (policy, subscriptions) in enumerate(expensive):
             work.allow_policy(work.left // (len(expensive) - place))
             try:
@@ -126,6 +128,15 @@ class SubscriptionSelector:
             if found is not None:
                 left.remove(policy, subscriptions)
                 found.extend(subscriptions)
+
+    async def _read(self, message: FilterMessage, read: Callable[[], object]) -> None:
+        """Read the values of a message."""
+        message.work.allow(STEPS_AT_ONCE // 2)
+        try:
+            read()
+        except TooMuchWork:
+            message.work.allow_policy(0)
+            await self._in_thread(read)
 
     async def _in_thread(self, function: Callable[..., T], *given: FilterMessage) -> T:
         if self._thread is None:

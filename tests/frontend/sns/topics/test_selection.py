@@ -181,31 +181,54 @@ async def test_indexes_are_no_work_of_the_policy_that_needs_them_first(monkeypat
     assert await selected(body, {"a": [{"prefix": "x19999"}]}, {"a": [{"prefix": "y"}]}) == ["q0"]
 
 
-async def test_large_messages_are_evaluated_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("length", "expected"), [(20_000, 1), (5_000, 2), (1_000, 4)])
+async def test_few_messages_are_evaluated_at_once(length: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish four messages at once: large ones, such that two of may be evaluated at the same time, and short ones."""
+    monkeypatch.setattr(selection, "MESSAGES_AT_ONCE", 2)
+    monkeypatch.setattr(selection, "STEPS_AT_ONCE", 0)  # each gives way after each policy
     alive: set[FilterMessage] = set()
     together = 0
+    attempt = SubscriptionSelector._try
 
-    class Watched(FilterMessage):
-        __slots__ = ()
-
-        def body_values(self) -> Any:
-            nonlocal together
-            alive.add(self)
-            together = max(together, len(alive))
-            return super().body_values()
-
-    evaluate = SubscriptionSelector._evaluate
-
-    async def watched(*given: Any) -> None:
-        await evaluate(*given)
+    async def watched(*given: Any) -> Any:
+        nonlocal together
+        alive.add(given[2])
+        together = max(together, len(alive))
+        found = await attempt(*given)
         alive.remove(given[2])
+        return found
 
-    monkeypatch.setattr(selection, "FilterMessage", Watched)
-    monkeypatch.setattr(SubscriptionSelector, "_evaluate", watched)
+    monkeypatch.setattr(SubscriptionSelector, "_try", watched)
     found, selector = await audience({"a": [1]}, {"a": [{"numeric": [">", 5]}]}), SubscriptionSelector()
-    published = message({"a": [0] * 20_000})
+    published = message({"a": [0] * length})
     await asyncio.gather(*(selector.select(found, published, DecidedOutcomes()) for _ in range(4)))
-    assert together == 1
+    assert together == expected
+
+
+async def test_messages_that_wait_for_the_thread_hold_no_values_and_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting: asyncio.Queue[FilterMessage] = asyncio.Queue()
+    released = FilterMessage.release
+
+    def release(given: FilterMessage) -> None:
+        released(given)
+        waiting.put_nowait(given)
+
+    monkeypatch.setattr(FilterMessage, "release", release)
+    monkeypatch.setattr(selection, "TRIAL_STEPS", 500)
+    selector, costly = SubscriptionSelector(), await audience(hostile(0))
+    body = {"a": ["x" * 400 + f"{number:03}" for number in range(20)]}
+    await selector._alone.acquire()
+    task = asyncio.create_task(selector.select(costly, message(body), DecidedOutcomes()))
+    try:
+        found = await selector.select(await audience({"b": [1]}), message({"b": 1}), DecidedOutcomes())
+        assert [one.queue.name for one in found.matching] == ["q0"]
+        assert (await waiting.get())._values is None
+        assert not task.done()
+    finally:
+        selector._alone.release()
+        assert not (await task).matching
 
 
 # --- counts, compared with those of single evaluations -------------------------------------------------------
