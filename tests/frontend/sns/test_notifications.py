@@ -1,5 +1,5 @@
 """Counts of notifications: in usage, in metrics of the service, and with the owner of the topic's queue; and deliveries
-that fail because of the account of their queue."""
+that fail because of the account of their queue, or of a filter policy."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -21,6 +21,7 @@ from billing.metering.meter import Meter
 from billing.metering.usage import UsageKey
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
+from frontend.sns.filters import work
 from frontend.sns.topics import notifications
 from frontend.topic_metrics import TOPIC_METRICS
 from metadata_service.store import StoreUnavailable
@@ -272,6 +273,27 @@ async def test_a_queue_whose_account_may_not_store_gets_nothing(world: Publishin
     counts = await world.reported()
     assert counts is not None
     assert (counts.delivered, counts.failed, counts.redriven, counts.redrive_failed) == (4, 2, 0, 1)
+
+
+async def test_a_subscription_whose_policy_takes_too_much_work_fails_alone(
+    world: Publishing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = {"FilterPolicy": json.dumps({"a": [{"wildcard": "*x*y*z*"}]}), "FilterPolicyScope": "MessageBody"}
+    await world.subscribe("dead", USER, hostile)
+    await world.subscribe("q", USER, hostile | dead_letters("dead", USER))
+    await world.subscribe("own", attributes={"FilterPolicy": '{"b": [1]}', "FilterPolicyScope": "MessageBody"})
+    monkeypatch.setattr(work, "STEPS_MAX", 1_000)
+    before = total(notifications.FAILURES, "filter_policy")
+    body = json.dumps({"a": [f"xy{number}" for number in range(5_000)], "b": 1})
+    assert (await world.publish(body))["status"] == 200
+    assert total(notifications.FAILURES, "filter_policy") == before + 2
+    assert await world.received("own", wait=20) == 1
+    assert await world.received("dead", USER, wait=20) == 1
+    assert await world.received("q", USER) == 0
+    counts = await world.reported()
+    assert counts is not None
+    assert (counts.delivered, counts.failed, counts.redriven, counts.redrive_failed) == (1, 2, 1, 0)
+    assert counts.filtered_by_body == 0
 
 
 async def test_a_topics_metrics_have_cloudwatchs_names(world: Publishing) -> None:
