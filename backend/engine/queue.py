@@ -77,10 +77,10 @@ def _published(record: records.Message, deliveries: Sequence[Delivery]) -> recor
         record.number, record.sent_ms, 0, record.group, record.token, record.message_id
     )
     published.retry = record.retry
-    published.partitions = array("Q", (one.target.partition for one in deliveries)).tobytes()
-    published.queues = array("Q", (one.target.queue_id for one in deliveries)).tobytes()
-    published.subscriptions = b"".join(one.subscription for one in deliveries)
-    published.raw = bytes(one.raw for one in deliveries)
+    published.partitions = array("Q", [one.target.partition for one in deliveries]).tobytes()
+    published.queues = array("Q", [one.target.queue_id for one in deliveries]).tobytes()
+    published.subscriptions = b"".join([one.subscription for one in deliveries])
+    published.raw = bytes([one.raw for one in deliveries])
     published.tokens = _tokens([one.token for one in deliveries])
     published.also = _tokens([one.also for one in deliveries])
     return published
@@ -576,13 +576,14 @@ class QueueCommands:
     def delivery(self, delivery: PendingDelivery, published: records.MessagePublished, payload: bytes) -> Transfer:
         """Return a delivery of a publication in the form in which its destination gets it."""
         at = delivery.place
-        token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
         moved = Transfer(delivery.transfer, payload, published.sent_ms, published.group)
         moved.subscription = published.subscriptions[at * SUBSCRIPTION_BYTES : (at + 1) * SUBSCRIPTION_BYTES]
         moved.raw = bool(published.raw[at])
         moved.published = True
-        moved.token = _token_of(published.tokens[token])
-        moved.also = _token_of(published.also[token])
+        if published.tokens or published.also:
+            token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
+            moved.token = _token_of(published.tokens[token])
+            moved.also = _token_of(published.also[token])
         return moved
 
     def transfer_in(

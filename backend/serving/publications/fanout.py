@@ -324,7 +324,7 @@ class _Deliveries:
         readable: list[PendingDelivery] = []
         for delivery in batch:
             if delivery.number in entries:
-                if pending.get(delivery.transfer) is not None and delivery.number in fold.publications:
+                if pending.has(delivery.transfer) and delivery.number in fold.publications:
                     readable.append(delivery)
             elif delivery.number in fold.publications:
                 if not readable:
@@ -386,12 +386,12 @@ class _Deliveries:
         source.check_open()
         done: list[int] = []
         refused: list[int] = []
+        now, acked_below = here.clock(), out.acked_below
         try:
             for delivery in batch:
                 moved = self._transfer(delivery, entries)
                 writer.check_space(size_of_transfer(moved))
-                now = here.clock()
-                arrived = here.queue.transfer_in(source.id, out.acked_below, moved, now)
+                arrived = here.queue.transfer_in(source.id, acked_below, moved, now)
                 if arrived is not None:
                     writer.write(here, arrived, now, moved.payload if isinstance(arrived, Message) else b"")
                 elif here.queue.refused(source.id, [delivery.transfer]):
@@ -447,7 +447,7 @@ class _Deliveries:
         """Journal that these deliveries are done."""
 
         def decide(_: int) -> list[Record]:
-            done = [transfer for transfer in taken if out.deliveries and out.deliveries.get(transfer) is not None]
+            done = [transfer for transfer in taken if out.deliveries and out.deliveries.has(transfer)]
             return [records.TransferDone(destination, done)] if done else []
 
         await self._writer.write_all(self._source, decide)
