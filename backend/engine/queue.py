@@ -77,12 +77,18 @@ def _published(record: records.Message, deliveries: Sequence[Delivery]) -> recor
         record.number, record.sent_ms, 0, record.group, record.token, record.message_id
     )
     published.retry = record.retry
-    published.partitions = array("Q", [one.target.partition for one in deliveries]).tobytes()
-    published.queues = array("Q", [one.target.queue_id for one in deliveries]).tobytes()
+    partitions, queues = array("Q"), array("Q")
+    raw, has_tokens = bytearray(), False
+    for one in deliveries:
+        partitions.append(one.target.partition)
+        queues.append(one.target.queue_id)
+        raw.append(one.raw)
+        has_tokens = has_tokens or one.token is not None or one.also is not None
+    published.partitions, published.queues, published.raw = partitions.tobytes(), queues.tobytes(), bytes(raw)
     published.subscriptions = b"".join([one.subscription for one in deliveries])
-    published.raw = bytes([one.raw for one in deliveries])
-    published.tokens = _tokens([one.token for one in deliveries])
-    published.also = _tokens([one.also for one in deliveries])
+    if has_tokens:
+        published.tokens = _tokens([one.token for one in deliveries])
+        published.also = _tokens([one.also for one in deliveries])
     return published
 
 
@@ -193,14 +199,15 @@ class QueueCommands:
         """
         sent, answers = self.send(messages, now)
         fresh = {
-            answer.number: message for message, answer in zip(messages, answers, strict=True) if not answer.duplicate
+            answer.number: message.deliveries
+            for message, answer in zip(messages, answers, strict=True)
+            if not answer.duplicate
         }
         written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
         for record, payload in sent:
             if isinstance(record, records.Message):
-                deliveries = fresh[record.number].deliveries
-                published = _published(record, deliveries)
-                written.append((published, payload if deliveries else b""))
+                deliveries = fresh[record.number]
+                written.append((_published(record, deliveries), payload if deliveries else b""))
             else:
                 written.append((record, payload))
         return written, answers

@@ -65,10 +65,10 @@ class Parameters:
             return value
         if value is None:
             return default
-        text = _text_of(value, self._malformed)
-        if isinstance(value, bytes):  # a long text is not stored twice
-            self._found[name] = text
-        return text
+        if type(value) is bytes:
+            text = self._found[name] = _decoded(value, self._malformed)
+            return text
+        return _text_of(value, self._malformed)  # a long text is not stored twice
 
 
 def read_parameters(sources: tuple[bytes, ...], malformed: Malformed) -> Parameters:

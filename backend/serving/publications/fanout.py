@@ -47,7 +47,7 @@ from backend.serving.peers import Peers
 from backend.serving.publications.expiry import ExpiredDeliveries
 from backend.serving.shards import Shards
 from backend.serving.wakeups import Wakeups
-from backend.serving.writer import PartitionWriter
+from backend.serving.writer import PartitionWriter, SpaceNeeded
 from metadata_service.models import cluster_of
 from metadata_service.store import StoreError
 
@@ -387,22 +387,32 @@ class _Deliveries:
         done: list[int] = []
         refused: list[int] = []
         now, acked_below = here.clock(), out.acked_below
+        transfers = [self._transfer(delivery, entries) for delivery in batch]
+        all_fit = self._have_space(transfers)
         try:
-            for delivery in batch:
-                moved = self._transfer(delivery, entries)
-                writer.check_space(size_of_transfer(moved))
+            for moved in transfers:
+                if not all_fit:
+                    writer.check_space(size_of_transfer(moved))
                 arrived = here.queue.transfer_in(source.id, acked_below, moved, now)
                 if arrived is not None:
                     writer.write(here, arrived, now, moved.payload if isinstance(arrived, Message) else b"")
-                elif here.queue.refused(source.id, [delivery.transfer]):
-                    refused.append(delivery.transfer)
+                elif here.queue.refused(source.id, [moved.number]):
+                    refused.append(moved.number)
                     continue
-                done.append(delivery.transfer)
+                done.append(moved.number)
         finally:  # if there was space for only some of them, those have arrived
             if done:
                 writer.write(source, records.TransferDone(here.id, done), source.clock())
                 self._forget(batch)
         return refused
+
+    def _have_space(self, transfers: Sequence[Transfer]) -> bool:
+        """Return whether the log has space for all of them now."""
+        try:
+            self._writer.check_space(sum(map(size_of_transfer, transfers)))
+        except SpaceNeeded:
+            return False
+        return True
 
     async def _carry(
         self,
