@@ -138,7 +138,10 @@ class DeliveryPlanner:
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView]] = []
         known = partial(self._known_destination, topic, message)
-        for place, one in enumerate(await self._selector.select(audience, message, outcomes)):
+        selected: Sequence[SubscriptionView] = audience.unfiltered
+        if audience.filtered or audience.exact:
+            selected = await self._selector.select(audience, message, outcomes)
+        for place, one in enumerate(selected):
             try:
                 planned.append(_delivery(one, message, known, outcomes))
             except _NotCached:
