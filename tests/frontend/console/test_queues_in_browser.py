@@ -1,5 +1,7 @@
 """Queues and messages in the console."""
 
+import json
+
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import ask
@@ -139,6 +141,22 @@ def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: Co
     assert "RedrivePolicy" in shown["attributes"], "what was not changed stays"
 
 
+def test_a_policy_is_checked_before_it_is_saved(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/configuration")
+    console.fill("principal", server.account)
+    console.press("Check")
+    console.wait_for("Not allowed")
+    arn = f"arn:aws:sqs:{server.region}:{tenant.account}:orders"
+    who = {"AWS": server.account}
+    statement = {"Sid": "partner", "Effect": "Allow", "Principal": who, "Action": "sqs:SendMessage", "Resource": arn}
+    console.fill("Policy", json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    console.press("Check")
+    console.wait_for("Allowed by statement 1 (partner).")
+    assert "Policy" not in api(server, tenant.key, "GET", "/queues/orders")["attributes"], "nothing was saved"
+
+
 def test_dead_letters_move_back_and_moves_are_cancelled(
     console: ConsolePage, server: Server, tenant: ConsoleTenant
 ) -> None:
@@ -162,6 +180,22 @@ def test_dead_letters_move_back_and_moves_are_cancelled(
     wait_until(lambda: console.rows()[0][1] == "completed", "the rest is moved, and shown")
     counted = api(server, tenant.key, "GET", "/queues?counters=true")["queues"]
     assert [one["messages"]["visible"] for one in counted] == [0, 20]
+
+
+def test_new_messages_are_followed(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "first"})
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Follow new messages")
+    console.wait_for("Waiting for messages.")
+    for number in range(2):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": f"new {number}"})
+    wait_until(lambda: console.shown_messages() == ["new 0", "new 1"], "new messages are shown, each once")
+    console.press("Stop following")
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "later"})
+    console.press("Follow new messages")
+    wait_until(lambda: console.shown_messages() == ["new 0", "new 1", "later"], "it goes on where it was")
 
 
 def test_a_message_is_edited_and_sent_again(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:

@@ -2,6 +2,7 @@
 
 import { call, queuePath } from "../api.js";
 import { localTime, utcTime } from "../text.js";
+import { PolicyCheck } from "./policy_check.js";
 import { failure, input, outcome, useAct } from "../widgets.js";
 
 const { h, onMounted, reactive, shallowReactive } = Vue;
@@ -127,6 +128,7 @@ export const Configuration = {
             ]),
           ]),
       ]),
+      limits.attributes && h(PolicyCheck, { name: props.name, policy: form.Policy || "" }),
       h("section", { "aria-labelledby": "tags" }, [
         h("h2", { id: "tags" }, "Tags"),
         h("form", { onSubmit: submitTags }, [

@@ -6,7 +6,7 @@ import { queueLink } from "../links.js";
 import { bytes, count, visible } from "../text.js";
 import { input, outcome, useAct } from "../widgets.js";
 
-const { computed, h, nextTick, reactive, shallowReactive, watch } = Vue;
+const { computed, h, nextTick, onUnmounted, reactive, shallowReactive, watch } = Vue;
 const named = (arn) => arn?.split(":").at(-1) || "";
 
 /** A message as it was peeked or received. */
@@ -34,6 +34,10 @@ function message(one, acts) {
   ]);
 }
 
+const FOLLOW_MS = 1500;
+const FOLLOWED_AT_ONCE = 100;
+const FOLLOWED_MAX = 500;
+
 /** Messages that have this text in their id, group, body or an attribute. */
 function containing(messages, text) {
   const wanted = text.toLowerCase();
@@ -45,19 +49,49 @@ const Peek = {
   props: ["name", "edit"],
   setup(props) {
     const form = reactive({ limit: "10", search: "" });
-    const found = shallowReactive({ messages: null });
+    const found = shallowReactive({ messages: null, next: "", following: false, failed: "" });
     const act = useAct();
     const matching = computed(() => containing(found.messages || [], form.search));
     const acts = (one) =>
       may("send") && one.body !== null
         ? h("div", { class: "buttons" }, h("button", { type: "button", onClick: () => props.edit(one) }, "Edit and send again"))
         : null;
+    const path = queuePath(props.name, "/peek");
     const peek = (event) => {
-      event?.preventDefault();
+      event.preventDefault();
+      unfollow();
       act.run(async () => {
-        found.messages = (await call("GET", queuePath(props.name, "/peek"), { query: { limit: form.limit } })).messages;
+        const page = await call("GET", path, { query: { limit: form.limit } });
+        Object.assign(found, { messages: page.messages, next: page.next });
       });
     };
+
+    /** Shows messages as they are stored, from the last one that was peeked on; goes on after an error. */
+    let timer = 0;
+    async function follow() {
+      let pause = FOLLOW_MS;
+      try {
+        const page = await call("GET", path, { query: { limit: FOLLOWED_AT_ONCE, after: found.next || "latest" } });
+        if (!found.following) return;
+        const messages = [...(found.messages || []), ...page.messages].slice(-FOLLOWED_MAX);
+        Object.assign(found, { messages, next: page.next, failed: "" });
+      } catch (error) {
+        if (!(error instanceof Refusal)) throw error;
+        found.failed = error.message;
+        pause = Math.max(error.retryAfter * 1000, 5 * FOLLOW_MS);
+      }
+      if (found.following) timer = setTimeout(follow, pause);
+    }
+    function unfollow() {
+      clearTimeout(timer);
+      Object.assign(found, { following: false, failed: "" });
+    }
+    function toggle() {
+      if (found.following) return unfollow();
+      found.following = true;
+      follow();
+    }
+    onUnmounted(unfollow);
     return () =>
       h("section", { "aria-labelledby": "peek" }, [
         h("h2", { id: "peek" }, "Peek"),
@@ -65,13 +99,15 @@ const Peek = {
         h("form", { class: "line", onSubmit: peek }, [
           input(form, "limit", "Messages", { tag: "select", options: ["10", "50", "100"] }),
           h("button", { type: "submit", class: "primary", disabled: act.busy }, "Peek"),
+          h("button", { type: "button", "aria-pressed": String(found.following), onClick: toggle }, found.following ? "Stop following" : "Follow new messages"),
           found.messages?.length ? input(form, "search", "Containing", { type: "search", autocomplete: "off" }) : null,
         ]),
         outcome(act),
+        h("p", { class: "error", role: "alert" }, found.failed),
         found.messages &&
           h("p", { role: "status" }, found.messages.length
             ? `${count(matching.value.length)} of ${count(found.messages.length)} messages.`
-            : "The queue is empty. Send it a message below."),
+            : found.following ? "Waiting for messages." : "The queue is empty. Send it a message below."),
         matching.value.map((one) => message(one, acts(one))),
       ]);
   },

@@ -1,0 +1,40 @@
+// Whether a policy permits a call, decided by the service without making the call.
+
+import { call, queuePath } from "../api.js";
+import { input, outcome, useAct } from "../widgets.js";
+
+const { h, reactive } = Vue;
+const ACTIONS = ["SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes", "GetQueueUrl", "PurgeQueue"];
+
+export const PolicyCheck = {
+  props: ["name", "policy"],
+  setup(props) {
+    const form = reactive({ action: "SendMessage", principal: "", source: "" });
+    const act = useAct();
+    const check = (event) => {
+      event.preventDefault();
+      act.run(async () => {
+        const json = { action: form.action, principal: form.principal.trim() || null };
+        if (form.source.trim()) json.conditions = { "aws:SourceArn": form.source.trim() };
+        if (props.policy.trim()) json.policy = props.policy;
+        const { allowed, statement, reason } = await call("POST", queuePath(props.name, "/policy-check"), { json });
+        const by = statement ? ` by statement ${statement.number}${statement.sid ? ` (${statement.sid})` : ""}` : "";
+        return `${allowed ? "Allowed" : "Not allowed"}${by}. ${reason}`;
+      });
+    };
+    return () =>
+      h("section", { "aria-labelledby": "policy-check" }, [
+        h("h2", { id: "policy-check" }, "Check the policy"),
+        h("p", "May someone make a call? The service decides by the policy above, also before it is saved, and makes no call."),
+        h("form", { onSubmit: check }, [
+          h("div", { class: "line" }, [
+            input(form, "action", "Action", { tag: "select", options: ACTIONS }),
+            input(form, "principal", "Caller (empty: unsigned)", { autocomplete: "off", spellcheck: "false", placeholder: "account or ARN" }),
+            input(form, "source", "aws:SourceArn (optional)", { autocomplete: "off", spellcheck: "false" }),
+            h("button", { type: "submit", class: "primary", disabled: act.busy }, "Check"),
+          ]),
+          outcome(act),
+        ]),
+      ]);
+  },
+};
