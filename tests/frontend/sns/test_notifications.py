@@ -15,7 +15,7 @@ from auth.credentials import AccessKey
 from auth.encryption.data_keys import DataKey
 from auth.encryption.keyring import Keyring
 from auth.limits import TenantLimits
-from backend.api import NotificationCounts, Publish, QueueMeasures, SendResult, Unavailable
+from backend.api import NotificationCounts, Publish, QueueMeasures, Receive, ReceivedMessage, SendResult, Unavailable
 from billing.metering.buffers import Buffer, BufferFull
 from billing.metering.meter import Meter
 from billing.metering.usage import UsageKey
@@ -361,6 +361,36 @@ async def test_a_publication_whose_key_cannot_be_loaded_now_is_given_back(
     assert await world.received("q", USER) == 1, "at once"
     service.clock.now += 3600
     assert await world.received("q", USER) == 0
+
+
+async def test_a_notification_that_an_earlier_release_has_delivered_has_the_number_of_its_message(
+    world: Publishing,
+) -> None:
+    service, topic = world.service, f"{TOPIC}.fifo"
+    made = {"QueueName": "q", "Attributes": {"Policy": json.dumps(POLICY)}}
+    assert (await service.json("CreateQueue", made)).status == 200
+    attributes = {"FifoTopic": "true", "ContentBasedDeduplication": "true"}
+    await world.call("CreateTopic", {"Name": "t.fifo", "Attributes": attributes, "Tags": []})
+    publication = {"TopicArn": topic, "Message": "m", "MessageGroupId": "g"}
+    await world.call("Publish", {**publication, "Message": "before the subscription"})
+    await world.call("Subscribe", {"TopicArn": topic, "Protocol": "sqs", "Endpoint": arn("q"), "Attributes": {}})
+    answered = (await world.call("Publish", publication))["SequenceNumber"]
+    numbers: list[int] = []
+
+    async def receive(command: Receive) -> list[ReceivedMessage]:
+        """Answer as if the message had been stored without the number of its publication."""
+        messages = await service.backend.inside.call(command)
+        for message in messages:
+            numbers.append(message.number)
+            message.publication_number = 0
+        return messages
+
+    given = {"QueueUrl": service.url("q"), "WaitTimeSeconds": 20, "VisibilityTimeout": 0}
+    (message,) = (await service.json("ReceiveMessage", given)).json["Messages"]
+    assert json.loads(message["Body"])["SequenceNumber"] == answered
+    service.backend.replaced[Receive] = receive
+    (message,) = (await service.json("ReceiveMessage", given)).json["Messages"]
+    assert json.loads(message["Body"])["SequenceNumber"] == f"{numbers[0]:020d}" != answered
 
 
 async def test_publications_are_encrypted_under_the_named_key_of_their_topic(world: Publishing) -> None:
