@@ -262,7 +262,7 @@ def canonical_path(path: bytes) -> bytes:
     Empty and dot segments stay: a signature is valid only for the path that is routed.  Clients that remove
     them before signing have requests with such paths refused.
     """
-    return path if _PLAIN_PATH.match(path) else quote(path or b"/", safe="/~").encode()
+    return path if path == b"/" or _PLAIN_PATH.match(path) else quote(path or b"/", safe="/~").encode()
 
 
 def canonical_queries(query: bytes, presigned: bool) -> list[bytes]:

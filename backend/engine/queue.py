@@ -77,12 +77,18 @@ def _published(record: records.Message, deliveries: Sequence[Delivery]) -> recor
         record.number, record.sent_ms, 0, record.group, record.token, record.message_id
     )
     published.retry = record.retry
-    published.partitions = array("Q", (one.target.partition for one in deliveries)).tobytes()
-    published.queues = array("Q", (one.target.queue_id for one in deliveries)).tobytes()
-    published.subscriptions = b"".join(one.subscription for one in deliveries)
-    published.raw = bytes(one.raw for one in deliveries)
-    published.tokens = _tokens([one.token for one in deliveries])
-    published.also = _tokens([one.also for one in deliveries])
+    partitions, queues = array("Q"), array("Q")
+    raw, has_tokens = bytearray(), False
+    for one in deliveries:
+        partitions.append(one.target.partition)
+        queues.append(one.target.queue_id)
+        raw.append(one.raw)
+        has_tokens = has_tokens or one.token is not None or one.also is not None
+    published.partitions, published.queues, published.raw = partitions.tobytes(), queues.tobytes(), bytes(raw)
+    published.subscriptions = b"".join([one.subscription for one in deliveries])
+    if has_tokens:
+        published.tokens = _tokens([one.token for one in deliveries])
+        published.also = _tokens([one.also for one in deliveries])
     return published
 
 
@@ -193,14 +199,15 @@ class QueueCommands:
         """
         sent, answers = self.send(messages, now)
         fresh = {
-            answer.number: message for message, answer in zip(messages, answers, strict=True) if not answer.duplicate
+            answer.number: message.deliveries
+            for message, answer in zip(messages, answers, strict=True)
+            if not answer.duplicate
         }
         written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
         for record, payload in sent:
             if isinstance(record, records.Message):
-                deliveries = fresh[record.number].deliveries
-                published = _published(record, deliveries)
-                written.append((published, payload if deliveries else b""))
+                deliveries = fresh[record.number]
+                written.append((_published(record, deliveries), payload if deliveries else b""))
             else:
                 written.append((record, payload))
         return written, answers
@@ -578,13 +585,14 @@ class QueueCommands:
         settings = self.fold.settings
         assert settings is not None
         at = delivery.place
-        token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
         moved = Transfer(delivery.transfer, payload, published.sent_ms, published.group)
         moved.subscription = published.subscriptions[at * SUBSCRIPTION_BYTES : (at + 1) * SUBSCRIPTION_BYTES]
         moved.raw = bool(published.raw[at])
         moved.published = True
-        moved.token = _token_of(published.tokens[token])
-        moved.also = _token_of(published.also[token])
+        if published.tokens or published.also:
+            token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
+            moved.token = _token_of(published.tokens[token])
+            moved.also = _token_of(published.also[token])
         if settings.fifo:
             moved.publication_number = published.number
         return moved

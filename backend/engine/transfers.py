@@ -129,6 +129,10 @@ class PendingDeliveries:
         chunk.ref = None
         self._count += 1
 
+    def has(self, transfer: int) -> bool:
+        """Return whether a delivery is pending."""
+        return self._find(transfer) is not None
+
     def get(self, transfer: int) -> PendingDelivery | None:
         """Return a pending delivery; None: it is done, or unknown."""
         found = self._find(transfer)
@@ -181,10 +185,12 @@ class PendingDeliveries:
             self._highest = number
 
     def _find(self, transfer: int) -> tuple[DeliveryChunk, int] | None:
-        at = bisect_left(self._chunks, transfer, key=_last_transfer)
-        if at == len(self._chunks):
+        chunks = self._chunks
+        # mostly one of the first
+        at = 0 if chunks and transfer <= chunks[0].transfers[-1] else bisect_left(chunks, transfer, key=_last_transfer)
+        if at == len(chunks):
             return None
-        chunk = self._chunks[at]
+        chunk = chunks[at]
         place = bisect_left(chunk.transfers, transfer, chunk.start)
         if place < len(chunk.numbers) and chunk.transfers[place] == transfer and chunk.numbers[place]:
             return chunk, place

@@ -61,14 +61,14 @@ class Parameters:
     def get(self, name: str, default: str = "") -> str:
         """Value of a parameter, or ``default`` if it was not given.  Raises the error of a malformed request."""
         value = self._found.get(name)
+        if type(value) is str:
+            return value
         if value is None:
             return default
-        if isinstance(value, str):
-            return value
-        text = _text_of(value, self._malformed)
-        if isinstance(value, bytes):  # a long text is not stored twice
-            self._found[name] = text
-        return text
+        if type(value) is bytes:
+            text = self._found[name] = _decoded(value, self._malformed)
+            return text
+        return _text_of(value, self._malformed)  # a long text is not stored twice
 
 
 def read_parameters(sources: tuple[bytes, ...], malformed: Malformed) -> Parameters:
@@ -79,6 +79,8 @@ def read_parameters(sources: tuple[bytes, ...], malformed: Malformed) -> Paramet
     """
     found: dict[str, _Value] = {}
     for source in sources:
+        if not source:
+            continue
         if source.count(b"&") >= PARAMETERS_MAX:
             raise malformed(f"A request can have at most {PARAMETERS_MAX} parameters.")
         for raw_name, value in _pairs(source):
@@ -132,7 +134,7 @@ def _value_at(place: _Place, malformed: Malformed) -> str:
 
 def _decoded(part: bytes, malformed: Malformed) -> str:
     try:
-        if b"%" in part or b"+" in part:
+        if part.find(b"%") >= 0 or part.find(b"+") >= 0:  # not `in`: see auth.signatures.percent
             part = percent.decode(part, plus=True)  # releases the encoded bytes
         return part.decode()
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from frontend.query.parameters import NAME_LENGTH_MAX, Malformed, Parameters
-from frontend.query.shapes import BLOB, BOOLEAN, INTEGER, LONG, ListOf, MapOf, Scalar, Structure, Type
+from frontend.query.shapes import BLOB, BOOLEAN, INTEGER, LONG, STRING, ListOf, MapOf, Scalar, Structure, Type
 
 Members = dict[str, Any]
 
@@ -73,6 +73,8 @@ class QueryReader:
             raise self._two_kinds(name)
 
     def _value(self, type_: Type, node: Any, where: str) -> Any:
+        if type_ is STRING and type(node) is str:  # the most common
+            return node
         match type_:
             case Scalar():
                 if type(node) is not str:

@@ -56,7 +56,11 @@ def _write_structure(parts: list[str], structure: Structure, value: Members, ele
     parts.append(f"<{element}>")
     for name, member in structure.members.items():
         item = value.get(name)
-        if item is not None:
+        if item is None:
+            continue
+        if type(item) is str:  # the most common
+            parts.append(f"<{member.wire}>{escape(item)}</{member.wire}>")
+        else:
             _write_member(parts, member.type, item, member.wire)
     if len(parts) == start + 1:
         parts[start] = f"<{element}/>"

@@ -47,13 +47,13 @@ class QueuePublisher:
         self._queues = context.queues
 
     async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
-        view = await self._hidden_queue(topic)
+        view = self._cached_hidden_queue(topic) or await self._hidden_queue(topic)
         return self._context.retries.of(dict(call.scope["headers"]), call.principal, view, members)
 
     async def publish(
         self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
     ) -> Sequence[PublicationOutcome | Exception]:
-        view = await self._hidden_queue(topic)
+        view = self._cached_hidden_queue(topic) or await self._hidden_queue(topic)
         retry = call.retry
         encrypt = await self._context.encryption.ready_for(topic.topic.account, topic.key_name, len(publications))
         stored = [
@@ -85,17 +85,19 @@ class QueuePublisher:
             message.token, message.also = queue.tokens(message.group, stored.body_md5.hex())
         await self._queues.call(queue, Send(queue.target, [message]))
 
+    def _cached_hidden_queue(self, topic: TopicView) -> QueueView | None:
+        """Find the queue that stores the topic's publications; None: ask :meth:`_hidden_queue`."""
+        queue = self._context.metadata.cached(topic.topic.account, hidden_queue_name(topic.topic.name))
+        return None if queue is None or queue.queue_id != topic.topic.topic_id else self._queues.view(queue)
+
     async def _hidden_queue(self, topic: TopicView) -> QueueView:
-        """Find the queue that stores the topic's publications.  Raises NotFound."""
-        metadata, account, name = self._context.metadata, topic.topic.account, hidden_queue_name(topic.topic.name)
-        queue = metadata.cached(account, name)
-        if queue is None or queue.queue_id != topic.topic.topic_id:
-            try:
-                queue = await metadata.get(account, name)
-            except QueueNotFound:
-                raise topic_does_not_exist() from None
-            if queue.queue_id != topic.topic.topic_id:  # the topic was deleted, and another one created
-                raise topic_does_not_exist()
+        """Read the queue that stores the topic's publications.  Raises NotFound."""
+        try:
+            queue = await self._context.metadata.get(topic.topic.account, hidden_queue_name(topic.topic.name))
+        except QueueNotFound:
+            raise topic_does_not_exist() from None
+        if queue.queue_id != topic.topic.topic_id:  # the topic was deleted, and another one created
+            raise topic_does_not_exist()
         return self._queues.view(queue)
 
     def _delivery(self, planned: PlannedDelivery, publication: PreparedPublication) -> Delivery:

@@ -47,7 +47,7 @@ from backend.serving.peers import Peers
 from backend.serving.publications.expiry import ExpiredDeliveries
 from backend.serving.shards import Shards
 from backend.serving.wakeups import Wakeups
-from backend.serving.writer import PartitionWriter
+from backend.serving.writer import PartitionWriter, SpaceNeeded
 from metadata_service.models import cluster_of
 from metadata_service.store import StoreError
 
@@ -324,7 +324,7 @@ class _Deliveries:
         readable: list[PendingDelivery] = []
         for delivery in batch:
             if delivery.number in entries:
-                if pending.get(delivery.transfer) is not None and delivery.number in fold.publications:
+                if pending.has(delivery.transfer) and delivery.number in fold.publications:
                     readable.append(delivery)
             elif delivery.number in fold.publications:
                 if not readable:
@@ -386,23 +386,33 @@ class _Deliveries:
         source.check_open()
         done: list[int] = []
         refused: list[int] = []
+        now, acked_below = here.clock(), out.acked_below
+        transfers = [self._transfer(delivery, entries) for delivery in batch]
+        all_fit = self._have_space(transfers)
         try:
-            for delivery in batch:
-                moved = self._transfer(delivery, entries)
-                writer.check_space(size_of_transfer(moved))
-                now = here.clock()
-                arrived = here.queue.transfer_in(source.id, out.acked_below, moved, now)
+            for moved in transfers:
+                if not all_fit:
+                    writer.check_space(size_of_transfer(moved))
+                arrived = here.queue.transfer_in(source.id, acked_below, moved, now)
                 if arrived is not None:
                     writer.write(here, arrived, now, moved.payload if isinstance(arrived, Message) else b"")
-                elif here.queue.refused(source.id, [delivery.transfer]):
-                    refused.append(delivery.transfer)
+                elif here.queue.refused(source.id, [moved.number]):
+                    refused.append(moved.number)
                     continue
-                done.append(delivery.transfer)
+                done.append(moved.number)
         finally:  # if there was space for only some of them, those have arrived
             if done:
                 writer.write(source, records.TransferDone(here.id, done), source.clock())
                 self._forget(batch)
         return refused
+
+    def _have_space(self, transfers: Sequence[Transfer]) -> bool:
+        """Return whether the log has space for all of them now."""
+        try:
+            self._writer.check_space(sum(map(size_of_transfer, transfers)))
+        except SpaceNeeded:
+            return False
+        return True
 
     async def _carry(
         self,
@@ -447,7 +457,7 @@ class _Deliveries:
         """Journal that these deliveries are done."""
 
         def decide(_: int) -> list[Record]:
-            done = [transfer for transfer in taken if out.deliveries and out.deliveries.get(transfer) is not None]
+            done = [transfer for transfer in taken if out.deliveries and out.deliveries.has(transfer)]
             return [records.TransferDone(destination, done)] if done else []
 
         await self._writer.write_all(self._source, decide)

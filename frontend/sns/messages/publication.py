@@ -96,7 +96,8 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
         raise invalid_parameter("Empty message")
     check_size(len(given))  # before it is parsed; there are at least as many bytes
     message, variants = _messages(given, members.get("MessageStructure"))
-    attributes = message_attributes(members.get("MessageAttributes") or {})
+    given_attributes = members.get("MessageAttributes")
+    attributes = message_attributes(given_attributes) if given_attributes else ()
     return PublishedMessage(
         message,
         _subject(members.get("Subject")),

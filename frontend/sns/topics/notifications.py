@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
 from backend.api import BackendError, CountNotifications, NotificationCounts
 from billing.metering.meter import Meter
@@ -48,6 +49,16 @@ FAILURES = Counter(
 )
 
 
+class PlannedCounts(NamedTuple):
+    """Numbers of a publication's deliveries."""
+
+    to_queues: int
+    """Those to subscribed queues."""
+    failed: int
+    by_protocol: Sequence[tuple[DeliveryProtocol, int, int]]
+    """Numbers of deliveries, and of those that fail, where there are any."""
+
+
 class NotificationCounter:
     """Counts deliveries of this process."""
 
@@ -62,40 +73,38 @@ class NotificationCounter:
 
     # --- counting ---------------------------------------------------------------------------------------------
 
-    def reserve(self, topic: Topic, publication: PreparedPublication) -> None:
-        """Make room for the usage of a publication that is about to be stored.
+    def reserve(self, topic: Topic, publication: PreparedPublication) -> PlannedCounts:
+        """Make room for the usage of a publication that is about to be stored, and return its counts.
 
         Raises :class:`~billing.metering.meter.UsageNotCounted`.
         """
+        planned = _planned(publication)
         if self._meter is not None:
-            for protocol in _planned(publication):
+            for protocol, _, _ in planned.by_protocol:
                 _cell(self._meter, topic, protocol)
+        return planned
 
-    def stored(self, topic: Topic, publication: PreparedPublication) -> None:
-        """Count a publication that was stored, and its deliveries.
+    def stored(self, topic: Topic, publication: PreparedPublication, planned: PlannedCounts) -> None:
+        """Count a publication that was stored, and its deliveries.  ``planned``: what :meth:`reserve` returned.
 
         Raises :class:`~billing.metering.meter.UsageNotCounted`.
         """
-        for protocol, (delivered, failed) in _planned(publication).items():
+        for protocol, delivered, failed in planned.by_protocol:
             self._count(topic, protocol, delivered, failed, publication.size)
+        counts = self._counts(topic)
+        counts.published += 1
+        counts.published_bytes += publication.size
+        counts.delivered += planned.to_queues
         decided = publication.outcomes
         for reason, count in decided.failures.items():
             FAILURES.add(reason.value, count=count)
-        self._add(
-            topic,
-            NotificationCounts(
-                published=1,
-                published_bytes=publication.size,
-                delivered=sum(not (one.dead_letter or one.is_pushed) for one in publication.deliveries),
-                failed=sum(decided.failures.values()),
-                filtered_by_attributes=decided.filtered_by_attributes,
-                filtered_without_attributes=decided.filtered_without_attributes,
-                filtered_by_body=decided.filtered_by_body,
-                filtered_invalid_body=decided.filtered_invalid_body,
-                redriven=decided.redriven,
-                redrive_failed=decided.redrive_failed,
-            ),
-        )
+        counts.failed += planned.failed
+        counts.filtered_by_attributes += decided.filtered_by_attributes
+        counts.filtered_without_attributes += decided.filtered_without_attributes
+        counts.filtered_by_body += decided.filtered_by_body
+        counts.filtered_invalid_body += decided.filtered_invalid_body
+        counts.redriven += decided.redriven
+        counts.redrive_failed += decided.redrive_failed
 
     def count(self, topic: Topic, protocol: DeliveryProtocol, *, delivered: bool, size: int) -> None:
         """Count the outcome of one delivery by HTTP, or of the move of one to a dead-letter queue (``dead-letter``).
@@ -104,13 +113,15 @@ class NotificationCounter:
         Raises :class:`~billing.metering.meter.UsageNotCounted`.
         """
         self._count(topic, protocol, int(delivered), int(not delivered), size)
+        counts = self._counts(topic)
         if protocol == "dead-letter":
-            counts = NotificationCounts(redriven=int(delivered), redrive_failed=int(not delivered))
+            counts.redriven += delivered
+            counts.redrive_failed += not delivered
         else:
-            counts = NotificationCounts(delivered=int(delivered), failed=int(not delivered))
+            counts.delivered += delivered
+            counts.failed += not delivered
             if not delivered:
                 FAILURES.add(DeliveryFailure.ENDPOINT.value)
-        self._add(topic, counts)
 
     def _count(self, topic: Topic, protocol: DeliveryProtocol, delivered: int, failed: int, size: int) -> None:
         """Meter deliveries of one publication."""
@@ -131,15 +142,17 @@ class NotificationCounter:
 
     # --- reports ----------------------------------------------------------------------------------------------
 
-    def _add(self, topic: Topic, counts: NotificationCounts) -> None:
-        """Add counts to those that are to be reported."""
-        waiting = self._waiting.get(topic.topic_id)
-        if waiting is not None:
-            waiting[1].add(counts)
-        elif len(self._waiting) < TOPICS_MAX:
-            self._waiting[topic.topic_id] = topic, counts
+    def _counts(self, topic: Topic) -> NotificationCounts:
+        """Return the counts of a topic that are to be reported, to be increased at once."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._start_report)
+        waiting = self._waiting.get(topic.topic_id)
+        if waiting is not None:
+            return waiting[1]
+        counts = NotificationCounts()
+        if len(self._waiting) < TOPICS_MAX:
+            self._waiting[topic.topic_id] = topic, counts
+        return counts
 
     def _start_report(self) -> None:
         self._timer = None
@@ -158,7 +171,7 @@ class NotificationCounter:
                 await self._report(topic, counts)
             except (BackendError, StoreError, SqsError) as error:
                 log.debug("counts of topic %r of account %s are reported later: %s", topic.name, topic.account, error)
-                self._add(topic, counts)
+                self._counts(topic).add(counts)
 
     async def _report(self, topic: Topic, counts: NotificationCounts) -> None:
         name = hidden_queue_name(topic.name)
@@ -183,21 +196,26 @@ class NotificationCounter:
             self._timer.cancel()
 
 
-def _planned(publication: PreparedPublication) -> dict[DeliveryProtocol, tuple[int, int]]:
-    """Numbers of a publication's deliveries, and of those that fail, by protocol."""
-    dead_letters = sum(one.dead_letter for one in publication.deliveries)
-    pushed = sum(one.is_pushed for one in publication.deliveries)  # counted when their endpoints have confirmed them
+def _planned(publication: PreparedPublication) -> PlannedCounts:
+    to_queues = dead_letters = 0
+    for one in publication.deliveries:
+        if one.dead_letter:
+            dead_letters += 1
+        elif not one.is_pushed:  # those are counted when their endpoints have confirmed them
+            to_queues += 1
     decided = publication.outcomes
-    planned: dict[DeliveryProtocol, tuple[int, int]] = {
-        "sqs": (len(publication.deliveries) - dead_letters - pushed, sum(decided.failures.values())),
-        "dead-letter": (dead_letters, decided.redrive_failed),
-    }
-    return {protocol: counts for protocol, counts in planned.items() if any(counts)}
+    failed = sum(decided.failures.values())
+    by_protocol: list[tuple[DeliveryProtocol, int, int]] = []
+    if to_queues or failed:
+        by_protocol.append(("sqs", to_queues, failed))
+    if dead_letters or decided.redrive_failed:
+        by_protocol.append(("dead-letter", dead_letters, decided.redrive_failed))
+    return PlannedCounts(to_queues, failed, by_protocol)
 
 
 def _cell(meter: Meter, topic: Topic, protocol: DeliveryProtocol) -> int:
     """Cells of the usage of a topic's deliveries."""
-    tags = tuple(sorted(topic.tags.items()))
+    tags = tuple(sorted(topic.tags.items())) if topic.tags else ()
     name = (topic.topic_id, protocol, tags)  # its version changes with each subscription, and its tags seldom do
     cell = meter.cells_of.get(name)
     if cell is None:

@@ -67,10 +67,12 @@ class Topics:
 
     async def find(self, topic_arn: TopicArn, *, fresh: bool = False) -> TopicView | None:
         """The topic with this ARN; None if there is none here.  ``fresh``: as it is stored now."""
-        if topic_arn.region != self._region or not attributes.is_topic_name(topic_arn.name):
+        if topic_arn.region != self._region:
             return None
         topic = None if fresh else self.client.cached(topic_arn.account, topic_arn.name)
         if topic is None:
+            if not attributes.is_topic_name(topic_arn.name):
+                return None
             try:
                 topic = await self.client.get(topic_arn.account, topic_arn.name)
             except TopicNotFound:
