@@ -42,7 +42,7 @@ def pictures(account: str) -> list[Picture]:
         Picture("console-queue", "queues/orders", "orders", "Messages per second", "dark"),
         Picture("console-messages", "queues/orders/messages", "orders", "3 of 3 messages.", press="Peek"),
         Picture("console-stream", "streams/clicks/groups", "clicks", "readers"),
-        Picture("console-topic", "topics/news", "news", "Pending deliveries"),
+        Picture("console-topic", "topics/news", "news", "Published\n3"),
         Picture("console-usage", "account/usage", f"Account {account}", "Forecast of the bill", "dark"),
         Picture("console-phone", "queues", "Queues", "dead", "dark", 360),
         Picture("console-service", "operators", "Service", "Shards on their way"),
