@@ -153,6 +153,7 @@ class AuditFile:
         for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
             if newer.exists():
                 os.replace(newer, older)
+        names[0].unlink(missing_ok=True)  # with two files, the only predecessor is also the oldest
         os.link(self.path, names[0])
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Generic, TypeVar
 
 from auth.cache import Cache
@@ -194,6 +194,18 @@ class Credentials:
         self._uses[key_id] = int(now)
         if self._flush_due is None:
             self._flush_due = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._start_flush)
+
+    async def last_uses(self, key_ids: Collection[str]) -> dict[str, int]:
+        """Times of the keys' last uses, in seconds since the epoch, with those of this process not written yet.
+
+        Keys that were never used are left out.  Raises the store's errors.
+        """
+        uses = await self.store.key_uses(key_ids)
+        for key_id in key_ids:
+            recorded_s = max(int(self._recorded.get(key_id, 0)), self._uses.get(key_id, 0))
+            if recorded_s > uses.get(key_id, 0):
+                uses[key_id] = recorded_s
+        return uses
 
     async def close(self) -> None:
         """Write last uses not written yet."""

@@ -444,6 +444,18 @@ class _RedrivePolicy(msgspec.Struct):
     target: str = msgspec.field(name="deadLetterTargetArn")
 
 
+class _TaggedRecord(msgspec.Struct):
+    tags: dict[str, str]
+
+
+_decode_tagged = msgspec.json.Decoder(_TaggedRecord).decode
+
+
+def tags_in(record: str) -> dict[str, str]:
+    """Tags in a stored record of a queue, decoded without the rest of it."""
+    return _decode_tagged(record).tags
+
+
 def dead_letter_arn(attributes: Mapping[str, str]) -> str | None:
     """ARN of the queue's dead-letter queue; stores keep it beside the queue, so that its sources can be listed."""
     policy = attributes.get("RedrivePolicy")

@@ -181,6 +181,9 @@ class QueueStore(Protocol):
         The cost depends only on ``limit``.
         """
 
+    async def list_queue_tags(self, account: str, *, after: str = "", limit: int) -> list[tuple[str, dict[str, str]]]:
+        """Names, with their tags, of at most ``limit`` queues, in pages as of :meth:`list_queues`."""
+
     async def begin_purge(self, queue_id: int, *, now_ms: int, interval_seconds: float) -> Queue:
         """Increment the queue's ``purge_id`` durably, before any message is deleted; returns the queue.
 

@@ -508,6 +508,7 @@ class CallerShown(BaseModel):
     prefixes: list[str] = Field(description="prefixes of the names of queues, topics and groups; empty: all")
     expires: int | None
     region: str
+    features: list[Literal["streams", "topics"]] = Field(description="parts of the service that are on, besides queues")
 
 
 class TokenAsked(Given):

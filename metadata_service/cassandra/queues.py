@@ -21,7 +21,15 @@ from metadata_service.cassandra.credentials import ACCOUNTS, text
 from metadata_service.cassandra.driver.records import BEYOND, Records, VersionedRecord, Writes, after, gather
 from metadata_service.cassandra.places import ID_COUNTER, BelowFloor, IdPlace, IdPlaces, place_mark
 from metadata_service.clusters.partition_map import with_partitions
-from metadata_service.models import NewQueue, Partition, Queue, dead_letter_arn, partition_counter, partition_id
+from metadata_service.models import (
+    NewQueue,
+    Partition,
+    Queue,
+    dead_letter_arn,
+    partition_counter,
+    partition_id,
+    tags_in,
+)
 from metadata_service.queue_settings import is_pushed
 from metadata_service.store import (
     ConditionFailed,
@@ -184,6 +192,11 @@ class CassandraQueues:
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
         return await self._page(account, "queue/", prefix, after, limit)
 
+    async def list_queue_tags(self, account: str, *, after: str = "", limit: int) -> list[tuple[str, dict[str, str]]]:
+        row_min, beyond_rows = _range(queue_row(""), "", after)
+        rows = await self._records.page(names_space(account), row_min, beyond_rows, limit)
+        return [(row.removeprefix(queue_row("")), tags_in(record)) for row, record in rows]
+
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         return await self._page(account, _source(dlq_arn, ""), "", after, limit)
 
@@ -266,10 +279,15 @@ class CassandraQueues:
         return queue
 
     async def _page(self, account: str, kind: str, prefix: str, beyond: str, limit: int) -> list[str]:
-        key_min = after(kind + beyond) if beyond >= prefix else kind + prefix
-        beyond_names = kind + min(prefix + BEYOND, HIDDEN_PREFIX)
+        key_min, beyond_names = _range(kind, prefix, beyond)
         keys = await self._records.keys(names_space(account), key_min, beyond_names, limit)
         return [key.removeprefix(kind) for key in keys]
+
+
+def _range(kind: str, prefix: str, beyond: str) -> tuple[str, str]:
+    """First key, and end, of the rows of a kind whose names begin with ``prefix`` and are greater than ``beyond``."""
+    key_min = after(kind + beyond) if beyond >= prefix else kind + prefix
+    return key_min, kind + min(prefix + BEYOND, HIDDEN_PREFIX)
 
 
 async def mark_push(records: Records, account: str, attributes: Mapping[str, str]) -> None:

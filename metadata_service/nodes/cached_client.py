@@ -121,6 +121,10 @@ class MetadataClient(NamedCache[Queue]):
         """Delegate to :meth:`QueueStore.list_queues`."""
         return await self._store.list_queues(account, prefix=prefix, after=after, limit=limit)
 
+    async def list_queue_tags(self, account: str, *, after: str = "", limit: int) -> list[tuple[str, dict[str, str]]]:
+        """Delegate to :meth:`QueueStore.list_queue_tags`."""
+        return await self._store.list_queue_tags(account, after=after, limit=limit)
+
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         """Delegate to :meth:`QueueStore.dead_letter_sources`."""
         return await self._store.dead_letter_sources(account, dlq_arn, after=after, limit=limit)

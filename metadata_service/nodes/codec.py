@@ -26,7 +26,8 @@ QUEUE_CALLS = frozenset(("create_queue", "get_queue", "update_queue", "delete_qu
 
 REPEATABLE = frozenset(
     (
-        *("get_queue", "get_queue_by_id", "list_queues", "dead_letter_sources", "push_queues", "queue_changes"),
+        *("get_queue", "get_queue_by_id", "list_queues", "list_queue_tags", "dead_letter_sources"),
+        *("push_queues", "queue_changes"),
         *("get_stream", "get_stream_by_id", "list_streams", "group_cluster", "allocate_producer_ids"),
         *("get_topic", "list_topics", "get_subscription", "topic_subscriptions", "owner_subscriptions"),
         *("logs", "shards", "poll_entries", "data_keys"),

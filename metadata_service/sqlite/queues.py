@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from metadata_service.clusters.partition_map import with_partitions
-from metadata_service.models import NewQueue, Partition, Queue, dead_letter_arn, partition_counter, partition_id
+from metadata_service.models import (
+    NewQueue,
+    Partition,
+    Queue,
+    dead_letter_arn,
+    partition_counter,
+    partition_id,
+    tags_in,
+)
 from metadata_service.queue_settings import is_pushed
 from metadata_service.sqlite.changes import record_change
 from metadata_service.sqlite.schema import next_id, text
@@ -117,6 +125,15 @@ class SQLiteQueues:
 
     async def list_queues(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[str]:
         return await self._names("queues WHERE account = ?", (account,), prefix, after, limit)
+
+    async def list_queue_tags(self, account: str, *, after: str = "", limit: int) -> list[tuple[str, dict[str, str]]]:
+        query = "SELECT name, record FROM queues WHERE account = ? AND name > ? AND name < ? ORDER BY name LIMIT ?"
+
+        def page(db: sqlite3.Connection) -> list[tuple[str, dict[str, str]]]:
+            rows = db.execute(query, (account, after, HIDDEN_PREFIX, limit))
+            return [(name, tags_in(record)) for name, record in rows]
+
+        return await self._worker.read(page)
 
     async def dead_letter_sources(self, account: str, dlq_arn: str, *, after: str = "", limit: int) -> list[str]:
         return await self._names(

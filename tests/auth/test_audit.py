@@ -104,6 +104,17 @@ async def test_files_are_rotated_and_the_oldest_is_removed(path: Path) -> None:
     assert all(stat.S_IMODE((path.parent / name).stat().st_mode) == 0o600 for name in files)
 
 
+def test_of_two_files_the_predecessor_is_replaced(path: Path) -> None:
+    file = AuditFile(path, bytes_max=5, files_max=2)
+    for number in range(4):
+        file.append(f"line {number}".encode())
+    file.close()
+    assert {one.name: one.read_text() for one in path.parent.iterdir()} == {
+        path.name: "line 3\n",
+        f"{path.name}.1": "line 2\n",
+    }
+
+
 async def test_of_two_that_write_one_rotates_and_the_other_follows(path: Path) -> None:
     one, other = (AuditLog(AuditFile(path, bytes_max=600, files_max=9)) for _ in range(2))
     for number in range(20):

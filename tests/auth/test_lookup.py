@@ -159,6 +159,18 @@ async def test_uses_are_written_together_and_once_a_minute(
     assert await faults.store.credentials.key_uses([key.access_key_id]) == {key.access_key_id: 1_060}
 
 
+async def test_last_uses_are_known_before_they_are_written(
+    credentials: Credentials, faults: Faults, key: AccessKey
+) -> None:
+    await faults.store.credentials.record_uses({key.access_key_id: 900, "other": 901})
+    credentials.used(key.access_key_id, 1_000.5)
+    assert await credentials.last_uses([key.access_key_id, "other", "unused"]) == {
+        key.access_key_id: 1_000,
+        "other": 901,
+    }
+    await credentials.close()
+
+
 @mock.patch("auth.lookup.FLUSH_SECONDS", 0)
 async def test_uses_are_written_in_the_background(credentials: Credentials, faults: Faults, key: AccessKey) -> None:
     credentials.used(key.access_key_id, 1_000)

@@ -141,9 +141,15 @@ export const may = (scope) => Boolean(session.caller?.scopes.includes(scope));
 
 /** Whether the caller has a right on streams: "read", "write" or "manage". */
 export const mayStream = (right) => may(`streams:${right}`);
-export const usesStreams = () => ["read", "write", "manage"].some(mayStream);
+export const usesStreams = () => has("streams") && ["read", "write", "manage"].some(mayStream);
+
+/** Whether a part of the service is on: "streams" or "topics". */
+const has = (feature) => session.caller.features.includes(feature);
+export const usesTopics = () => has("topics") && (may("manage") || may("send"));
 
 export const streamPath = (name, rest = "") => `streams/${encodeURIComponent(name)}${rest}`;
+
+export const topicPath = (name, rest = "") => `topics/${encodeURIComponent(name)}${rest}`;
 
 /** Path of a queue below /v1/. */
 export const queuePath = (name, rest = "") => `queues/${encodeURIComponent(name)}${rest}`;

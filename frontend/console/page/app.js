@@ -1,6 +1,6 @@
 // The frame of all pages, and the way from the address to a page.
 
-import { administers, session, signOut, usesStreams } from "./api.js";
+import { administers, session, signOut, usesStreams, usesTopics } from "./api.js";
 import { Queue } from "./queues/queue.js";
 import { Queues } from "./queues/list.js";
 import { SignIn } from "./sign_in.js";
@@ -21,9 +21,12 @@ const Operators = later(() => import("./operators/operators.js").then((module) =
 const Streams = later(() => import("./streams/list.js").then((module) => module.Streams));
 const Stream = later(() => import("./streams/stream.js").then((module) => module.Stream));
 const Group = later(() => import("./streams/group.js").then((module) => module.Group));
+const Topics = later(() => import("./topics/list.js").then((module) => module.Topics));
+const Topic = later(() => import("./topics/topic.js").then((module) => module.Topic));
+const FilterTests = later(() => import("./topics/filter_test.js").then((module) => module.FilterTests));
 const Account = later(() => import("./account/account.js").then((module) => module.Account));
 
-const route = reactive({ page: "queues", name: "", tab: "" });
+const route = reactive({ page: "queues", name: "", tab: "", item: "" });
 
 function decoded(text) {
   try {
@@ -34,9 +37,11 @@ function decoded(text) {
 }
 
 function readAddress() {
-  const [page, name = "", tab = ""] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+  const [page, name = "", tab = "", item = ""] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   if (page === "account" || page === "operators") Object.assign(route, { page, name: "", tab: name });
   else if (page === "streams") Object.assign(route, { page: name ? "stream" : page, name, tab });
+  else if (page === "topics") Object.assign(route, { page: name ? "topic" : page, name, tab, item });
+  else if (page === "filters") Object.assign(route, { page, name: "", tab: "" });
   else if (page === "groups" && name) Object.assign(route, { page: "group", name, tab });
   else if (page === "queues" && name) Object.assign(route, { page: "queue", name, tab });
   else Object.assign(route, { page: "queues", name: "", tab: "" });
@@ -72,12 +77,14 @@ const AccountChoice = {
 const NAVIGATION = [
   ["queues", "Queues", () => true],
   ["streams", "Streams", usesStreams],
+  ["topics", "Topics", usesTopics],
   ["account", "Account", administers],
   ["operators", "Operators", () => administers() && session.caller.role === "operator"],
 ];
 /** Pages, by the entry of the navigation that they belong to. */
 const PARENT = {
-  queues: "queues", queue: "queues", streams: "streams", stream: "streams", group: "streams", account: "account", operators: "operators",
+  queues: "queues", queue: "queues", streams: "streams", stream: "streams", group: "streams",
+  topics: "topics", topic: "topics", filters: "topics", account: "account", operators: "operators",
 };
 
 function header() {
@@ -106,6 +113,9 @@ function page() {
   if (name === "streams") return h(Streams, { key: session.account });
   if (name === "stream") return h(Stream, { key, name: route.name, tab });
   if (name === "group") return h(Group, { key, name: route.name });
+  if (name === "topics") return h(Topics, { key: session.account });
+  if (name === "topic") return h(Topic, { key, name: route.name, tab, item: route.item });
+  if (name === "filters") return h(FilterTests);
   if (name === "account") return h(Account, { key: session.account, tab });
   if (name === "queue") return h(Queue, { key, name: route.name, tab });
   return h(Queues, { key: session.account });

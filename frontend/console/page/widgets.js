@@ -226,25 +226,26 @@ export const Dialog = {
   },
 };
 
-/** A dialog for something that cannot be undone: the name has to be typed. */
+/** A dialog for something that cannot be undone: the name has to be typed, if one is given. */
 export const Confirm = {
   props: ["title", "name", "verb", "text", "work"],
   emits: ["close", "done"],
   setup(props, { emit }) {
     const typed = shallowReactive({ name: "" });
     const act = useAct();
+    const confirmed = () => !props.name || typed.name === props.name;
     async function submit(event) {
       event.preventDefault();
-      if (typed.name === props.name && (await act.run(props.work))) emit("done");
+      if (confirmed() && (await act.run(props.work))) emit("done");
     }
     return () =>
       h(Dialog, { title: props.title, onClose: () => emit("close") }, () =>
         h("form", { onSubmit: submit }, [
           h("p", props.text),
-          input(typed, "name", `Type the name “${props.name}” to confirm`, { autocomplete: "off", spellcheck: "false", required: true }),
+          props.name && input(typed, "name", `Type the name “${props.name}” to confirm`, { autocomplete: "off", spellcheck: "false", required: true }),
           outcome(act),
           h("div", { class: "buttons" }, [
-            h("button", { type: "submit", class: "danger", disabled: act.busy || typed.name !== props.name }, props.verb),
+            h("button", { type: "submit", class: "danger", disabled: act.busy || !confirmed() }, props.verb),
             h("button", { type: "button", onClick: () => emit("close") }, "Cancel"),
           ]),
         ]),

@@ -10,6 +10,7 @@ from backend.api import BackendError, CountMessages
 from frontend.request.context import Context
 from frontend.rest.listing import list_permitted
 from frontend.rest.live.queue_summaries import QueueNumbers, QueueSummaries, Sort, State, SummaryTooLarge, SummaryView
+from frontend.rest.live.tagged_queues import Tag, TaggedQueues
 from frontend.rest.models import Counted, QueueLine, QueuePage
 from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol.errors import SqsError
@@ -32,16 +33,20 @@ class Listing:
         state: Annotated[
             State | None, Query(description="only queues with waiting, in_flight or delayed messages, or empty ones")
         ] = None,
+        tag: Annotated[
+            str | None, Query(max_length=400, description="only queues with this tag: KEY, or KEY=VALUE for that value")
+        ] = None,
     ) -> None:
         self.prefix = prefix
         self.after = after
         self.limit = limit
         self.sort = sort
         self.state = state
+        self.tag = tag
 
     @property
     def key(self) -> tuple[object, ...]:
-        return self.prefix, self.after, self.limit, self.sort, self.state
+        return self.prefix, self.after, self.limit, self.sort, self.state, self.tag
 
 
 Listed = Annotated[Listing, Depends()]
@@ -53,13 +58,14 @@ class QueuePages:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._summaries = QueueSummaries(context.services.backend, context.metadata, context.services.now_ms)
+        self._tagged = TaggedQueues(context.metadata)
 
     async def page(self, account: str, prefixes: tuple[str, ...], listing: Listing, *, counters: bool) -> QueuePage:
         """Return a page of the queues whose names begin with one of ``prefixes`` (empty: any).
 
         Raises :class:`Problem` and the errors of a call.
         """
-        if listing.sort is not None or listing.state is not None:
+        if (listing.sort, listing.state, listing.tag) != (None, None, None):
             return await self._of_summary(account, prefixes, listing)
         context, limit = self._context, listing.limit
 
@@ -78,14 +84,18 @@ class QueuePages:
             return QueuePage(queues=[], next=None, as_of=None)
         view = SummaryView(listing.sort or "depth", listing.state, tuple(wanted or filter(None, [listing.prefix])))
         try:
+            names = None
+            if listing.tag is not None:
+                names, until = await self._tagged.names(account, Tag.parse(listing.tag))
+                view = view._replace(search=(listing.tag, until))
             summary = await self._summaries.of(account)
-            found = await summary.page(view, listing.after, listing.limit)
+            found = await summary.page(view, listing.after, listing.limit, names)
         except SummaryTooLarge:
             raise Problem(
                 422, "TooManyQueues", "The account has too many queues to sort them: list them by name, with a prefix."
             ) from None
         except ValueError:
-            raise invalid("`after` is the `next` of an answer with the same sort and state.") from None
+            raise invalid("`after` is the `next` of an answer with the same sort, state and tag.") from None
         lines = [await self._summed_line(account, one) for one in found.queues]
         return QueuePage(queues=lines, next=found.next, as_of=summary.time_s)
 

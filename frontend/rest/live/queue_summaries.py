@@ -54,6 +54,8 @@ class SummaryView(NamedTuple):
     state: State | None
     prefixes: tuple[str, ...]
     """Only names that begin with one of these; empty: all."""
+    search: tuple[str, float] | None = None
+    """Only names that a search has found: its tag, and the time until which it is used.  None: all."""
 
 
 class QueueNumbers(NamedTuple):
@@ -133,15 +135,18 @@ class AccountSummary:
     def numbers(self, at: int) -> QueueNumbers:
         return QueueNumbers(self.names[at], *(column[at] for column in self._columns))
 
-    async def page(self, view: SummaryView, after: str, limit: int) -> SummaryPage:
+    async def page(
+        self, view: SummaryView, after: str, limit: int, searched: frozenset[str] | None = None
+    ) -> SummaryPage:
         """Return a page, largest numbers first, then by name.
 
+        ``searched``: what the search of the view has found; the summary does not keep it.
         ``after``: position that an earlier page named; it holds although numbers have changed.  ``ValueError``: it is
         none.
         """
         found = self._views.get(view)
         if found is None:
-            found = await asyncio.to_thread(self._sorted, view)
+            found = await asyncio.to_thread(self._sorted, view, searched)
             self._views[view] = found
             if len(self._views) > VIEWS_MAX:
                 self._views.popitem(last=False)
@@ -154,7 +159,7 @@ class AccountSummary:
             None if last >= len(order) else f"{-keys[last - 1][0]}.{keys[last - 1][1]}",
         )
 
-    def _sorted(self, view: SummaryView) -> tuple[array[int], list[tuple[int, str]]]:
+    def _sorted(self, view: SummaryView, found: frozenset[str] | None) -> tuple[array[int], list[tuple[int, str]]]:
         """Places of the view's queues in order, and their keys, which ascend."""
         visible, in_flight, delayed, stored, age, rate = self._columns
         states: dict[State | None, Callable[[int], bool]] = {
@@ -174,7 +179,9 @@ class AccountSummary:
         keys = sorted(
             (-value(at), names[at], at)
             for at in range(len(names))
-            if accepts(at) and (not prefixes or names[at].startswith(prefixes))
+            if accepts(at)
+            and (not prefixes or names[at].startswith(prefixes))
+            and (found is None or names[at] in found)
         )
         return array("q", (at for _, _, at in keys)), [(number, name) for number, name, _ in keys]
 

@@ -79,7 +79,7 @@ def create_router(services: Services) -> APIRouter:
         owner = caller.account(account)
         caller.require_role("operator", "admin")
         keys = await records.of(owner)
-        uses = await store.key_uses([stored_id_of(key) for key in keys])
+        uses = await services.credentials.last_uses([stored_id_of(key) for key in keys])
         return KeyList(keys=[KeyShown(**_facts(key, uses.get(stored_id_of(key)))) for key in keys])
 
     @router.post("/keys/{key_id}/rotate", name="key.rotate", status_code=201)

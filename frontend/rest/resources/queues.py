@@ -64,8 +64,8 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
     ) -> QueuePage:
         """List the queues of an account that the key may be used for, by name or by their numbers.
 
-        Lists by numbers, or of queues in a state, have counters always.  They are made of a summary, which is some
-        seconds old (`as_of`).
+        Lists by numbers, of queues in a state or with a tag, have counters always.  They are made of a summary, which
+        is some seconds old (`as_of`).
         """
         owner = caller.account(account)
         caller.require_scope("manage")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Path, Query
@@ -138,9 +138,17 @@ def create_router(services: Services) -> APIRouter:
             prefixes=list(principal.prefixes),
             expires=principal.expires_s,
             region=services.settings.region,
+            features=_features(services),
         )
 
     return router
+
+
+def _features(services: Services) -> list[Literal["streams", "topics"]]:
+    features: list[Literal["streams", "topics"]] = [] if services.streams is None else ["streams"]
+    if services.topics is not None and services.settings.sns:
+        features.append("topics")
+    return features
 
 
 def _shown(role: TenantRole) -> RoleShown:

@@ -18,7 +18,7 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = {"PURGE_INTERVAL_SECONDS": "0", "QUEUE_NAME_HOLD_SECONDS": "0", "USAGE": "on"}
+    settings = {"PURGE_INTERVAL_SECONDS": "0", "QUEUE_NAME_HOLD_SECONDS": "0", "USAGE": "on", "SNS": "true"}
     with Server(tmp_path_factory.mktemp("console"), settings) as started:
         yield started
 

@@ -14,6 +14,7 @@ from tests.browser import LOOPBACK_ONLY, emulate, set_width, started_browser
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key, make_queues
 from tests.frontend.console.test_account_in_browser import make_lake
 from tests.frontend.console.test_streams_in_browser import make_stream
+from tests.frontend.console.test_topics_in_browser import make_topic
 from tests.servers.server import REPOSITORY, Server
 from tests.servers.waiting import wait_until
 
@@ -41,6 +42,7 @@ def pictures(account: str) -> list[Picture]:
         Picture("console-queue", "queues/orders", "orders", "Messages per second", "dark"),
         Picture("console-messages", "queues/orders/messages", "orders", "3 of 3 messages.", press="Peek"),
         Picture("console-stream", "streams/clicks/groups", "clicks", "readers"),
+        Picture("console-topic", "topics/news", "news", "Published\n3"),
         Picture("console-usage", "account/usage", f"Account {account}", "Forecast of the bill", "dark"),
         Picture("console-phone", "queues", "Queues", "dead", "dark", 360),
         Picture("console-service", "operators", "Service", "Shards on their way"),
@@ -49,7 +51,7 @@ def pictures(account: str) -> list[Picture]:
 
 @contextmanager
 def started() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory() as folder, Server(Path(folder), {"USAGE": "on"}) as server:
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder), {"USAGE": "on", "SNS": "true"}) as server:
         yield server
 
 
@@ -63,6 +65,10 @@ def fill(server: Server, tenant: ConsoleTenant) -> None:
         body = json.dumps({"order": 4711 + number, "items": ["book", "pen"]})
         api(server, tenant.key, "POST", "/queues/orders/messages", {"body": body})
     make_stream(server, tenant.key)
+    make_topic(server, tenant.key)
+    for kind in ("order", "order", "note"):
+        message = {"body": "news", "attributes": {"kind": {"type": "String", "value": kind}}}
+        api(server, tenant.key, "POST", "/topics/news/messages", message)
     make_lake(server, tenant.account)
 
 

@@ -81,7 +81,7 @@ def test_the_list_is_sorted_and_filtered_by_numbers(
     console: ConsolePage, server: Server, tenant: ConsoleTenant
 ) -> None:
     for name, count in (("a", 0), ("b", 3), ("c", 1)):
-        api(server, tenant.key, "POST", "/queues", {"name": name})
+        api(server, tenant.key, "POST", "/queues", {"name": name, "tags": {"team": "shop" if count else "mail"}})
         for _ in range(count):
             api(server, tenant.key, "POST", f"/queues/{name}/messages", {"body": "b"})
     console.sign_in(tenant.key)
@@ -92,6 +92,12 @@ def test_the_list_is_sorted_and_filtered_by_numbers(
     wait_until(lambda: [row[0] for row in console.rows()] == ["a"], "empty queues are listed")
     api(server, tenant.key, "POST", "/queues/a/messages", {"body": "b"})
     console.wait_for("No such queue is in this state.")
+    console.fill("state", "any")
+    console.fill("sort", "name")
+    console.fill("tag", "team=shop")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["b", "c"], "queues with the tag are listed")
+    console.fill("tag", "team=none")
+    console.wait_for("No such queue has this tag.")
 
 
 def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:

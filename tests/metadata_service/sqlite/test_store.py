@@ -239,11 +239,12 @@ async def test_a_page_costs_the_same_among_many_queues(path: Path, store: SQLite
     await store.queues.list_queues(ACCOUNT, prefix="a", after="b", limit=10)
     await store.queues.dead_letter_sources(ACCOUNT, "arn:x", limit=10)
     await store.queues.dead_letter_sources(ACCOUNT, "arn:x", after="a", limit=10)
-    assert len(plans) == 4
+    await store.queues.list_queue_tags(ACCOUNT, after="a", limit=10)
+    assert len(plans) == 5
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for statement in plans:
             ((*_, plan),) = db.execute("EXPLAIN QUERY PLAN " + statement)
-            assert plan.startswith("SEARCH queues USING COVERING INDEX")
+            assert plan.startswith(f"SEARCH queues USING {'' if 'record' in statement else 'COVERING '}INDEX")
 
 
 async def test_a_page_of_streams_and_a_quota_cost_the_same_among_many(path: Path, store: SQLiteStore) -> None:

@@ -1,12 +1,14 @@
 // A queue's attributes and tags, edited within the limits that the service names.
 
 import { call, queuePath } from "../api.js";
+import { PolicyCheck } from "../policy_check.js";
+import { Tags } from "../tags.js";
 import { localTime, utcTime } from "../text.js";
-import { PolicyCheck } from "./policy_check.js";
 import { failure, input, outcome, useAct } from "../widgets.js";
 
 const { h, onMounted, reactive, shallowReactive } = Vue;
 
+const ACTIONS = ["SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes", "GetQueueUrl", "PurgeQueue"];
 const LABELS = {
   DelaySeconds: "Delay of each message (seconds)",
   MaximumMessageSize: "Largest message (bytes)",
@@ -36,16 +38,10 @@ export const Configuration = {
   setup(props) {
     const limits = shallowReactive({ attributes: null, error: null });
     const form = reactive({});
-    const tags = reactive({ rows: [] });
     const saving = useAct();
-    const tagging = useAct();
 
     function fill() {
       for (const { name } of limits.attributes) form[name] = props.shown.attributes[name] ?? "";
-      fillTags();
-    }
-    function fillTags() {
-      tags.rows = Object.entries(props.shown.tags).map(([key, value]) => ({ key, value }));
     }
     onMounted(async () => {
       try {
@@ -70,21 +66,6 @@ export const Configuration = {
         await call("PATCH", queuePath(props.name), { json: { attributes: changed } });
         await props.refresh();
         fill();
-        return "Saved.";
-      });
-    }
-
-    function submitTags(event) {
-      event.preventDefault();
-      tagging.run(async () => {
-        const wanted = Object.fromEntries(tags.rows.filter(({ key }) => key).map(({ key, value }) => [key, value]));
-        const changed = {};
-        for (const [key, value] of Object.entries(wanted)) if (props.shown.tags[key] !== value) changed[key] = value;
-        for (const key of Object.keys(props.shown.tags)) if (!(key in wanted)) changed[key] = null;
-        if (!Object.keys(changed).length) return "Nothing was changed.";
-        await call("PATCH", queuePath(props.name), { json: { tags: changed } });
-        await props.refresh();
-        fillTags();
         return "Saved.";
       });
     }
@@ -128,25 +109,15 @@ export const Configuration = {
             ]),
           ]),
       ]),
-      limits.attributes && h(PolicyCheck, { name: props.name, policy: form.Policy || "" }),
-      h("section", { "aria-labelledby": "tags" }, [
-        h("h2", { id: "tags" }, "Tags"),
-        h("form", { onSubmit: submitTags }, [
-          tags.rows.length ? null : h("p", "This queue has no tags. Tags group queues on usage reports and invoices."),
-          tags.rows.map((row, at) =>
-            h("div", { class: "line", key: at }, [
-              input(row, "key", `Name of tag ${at + 1}`, { autocomplete: "off", maxlength: 128 }),
-              input(row, "value", `Value of tag ${at + 1}`, { autocomplete: "off", maxlength: 256 }),
-              h("button", { type: "button", "aria-label": `Remove tag ${at + 1}`, onClick: () => tags.rows.splice(at, 1) }, "Remove"),
-            ]),
-          ),
-          outcome(tagging),
-          h("div", { class: "buttons" }, [
-            h("button", { type: "button", onClick: () => tags.rows.push({ key: "", value: "" }) }, "Add a tag"),
-            h("button", { type: "submit", class: "primary", disabled: tagging.busy }, "Save tags"),
-          ]),
-        ]),
-      ]),
+      limits.attributes && h(PolicyCheck, { path: queuePath(props.name), policy: form.Policy || "", actions: ACTIONS }),
+      h(Tags, {
+        tags: props.shown.tags,
+        none: "This queue has no tags. Tags group queues on usage reports and invoices.",
+        save: async (tags) => {
+          await call("PATCH", queuePath(props.name), { json: { tags } });
+          await props.refresh();
+        },
+      }),
     ];
   },
 };

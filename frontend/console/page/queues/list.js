@@ -69,15 +69,15 @@ const OpenQueue = {
 
 const List = {
   setup() {
-    const view = reactive({ prefix: "", sort: "name", state: "any", pages: [""], creating: false });
+    const view = reactive({ prefix: "", sort: "name", state: "any", tag: "", pages: [""], creating: false });
     const samples = new Map(); // by name: the latest depths
-    const sorted = () => view.sort !== "name" || view.state !== "any";
+    const sorted = () => view.sort !== "name" || view.state !== "any" || view.tag !== "";
     const polled = useLive(asked, sampled);
     let typing = 0;
 
     function asked() {
       const state = view.state === "any" ? undefined : view.state;
-      return { prefix: view.prefix, sort: sorted() ? (view.sort === "name" ? "depth" : view.sort) : undefined, state, after: view.pages.at(-1), limit: PAGE };
+      return { prefix: view.prefix, sort: sorted() ? (view.sort === "name" ? "depth" : view.sort) : undefined, state, tag: view.tag || undefined, after: view.pages.at(-1), limit: PAGE };
     }
     function sampled(page) {
       for (const { name, messages } of page.queues) {
@@ -89,11 +89,8 @@ const List = {
     }
 
     function search(event) {
-      const prefix = event.target.value.trim();
       clearTimeout(typing);
-      typing = setTimeout(() => {
-        change({ prefix });
-      }, TYPING_MS);
+      typing = setTimeout(change, TYPING_MS, { [event.target.name]: event.target.value.trim() });
     }
     function change(what) {
       Object.assign(view, { pages: [""], ...what });
@@ -131,6 +128,7 @@ const List = {
       const { data } = polled;
       if (!data) return polled.error ? null : h("p", { role: "status" }, "Loading…");
       if (data.queues.length) return table("Queues", columns(), data.queues.map(row));
+      if (view.tag) return h("p", { class: "empty", role: "status" }, "No such queue has this tag.");
       if (view.prefix || view.pages.length > 1 || view.state !== "any") return h("p", { class: "empty", role: "status" }, view.state === "any" ? "No queue’s name begins like this." : "No such queue is in this state.");
       return h("div", { class: "empty" }, [
         h("h2", "No queues yet"),
@@ -143,8 +141,11 @@ const List = {
       h("div", { class: "line" }, [
         h("div", { class: "field" }, [
           h("label", { for: "search" }, "Names that begin with"),
-          h("input", { id: "search", type: "search", autocomplete: "off", spellcheck: "false", onInput: search }),
+          h("input", { id: "search", name: "prefix", type: "search", autocomplete: "off", spellcheck: "false", onInput: search }),
         ]),
+        h(Field, { label: "With the tag" }, {
+          default: (bound) => h("input", { ...bound, name: "tag", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "name or name=value", onInput: search }),
+        }),
         choice("sort", "Sorted by", SORTS),
         choice("state", "In the state", STATES),
         h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create a queue"),

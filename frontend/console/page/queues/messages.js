@@ -3,6 +3,7 @@
 import { Refusal, call, may, queuePath } from "../api.js";
 import { Body, time } from "../body.js";
 import { queueLink } from "../links.js";
+import { addAttribute, attributeFields, attributeRows, attributesOf } from "../message_attributes.js";
 import { bytes, count, visible } from "../text.js";
 import { input, outcome, useAct } from "../widgets.js";
 
@@ -122,7 +123,7 @@ const Send = {
     const act = useAct();
     watch(() => props.draft.message, (one) => {
       Object.assign(form, { body: one.body, group: one.group || (fifo ? "default" : ""), deduplication: "", delay: "" });
-      attributes.rows = Object.entries(one.attributes).map(([name, { type, value }]) => ({ name, type, value }));
+      attributes.rows = attributeRows(one.attributes);
       nextTick(() => {
         const field = document.querySelector("#send ~ form [name=body]");
         field.focus();
@@ -133,13 +134,10 @@ const Send = {
     function submit(event) {
       event.preventDefault();
       act.run(async () => {
-        const json = { body: form.body };
+        const json = { body: form.body, attributes: attributesOf(attributes.rows) };
         if (form.delay) json.delay_seconds = Number(form.delay);
         if (form.group) json.group = form.group;
         if (form.deduplication) json.deduplication_id = form.deduplication;
-        if (attributes.rows.length) {
-          json.attributes = Object.fromEntries(attributes.rows.map(({ name, type, value }) => [name, { type, value }]));
-        }
         const { id } = await call("POST", queuePath(props.name, "/messages"), { json });
         return `Sent: ${id}`;
       });
@@ -173,17 +171,11 @@ const Send = {
             input(form, "group", fifo ? "Message group" : "Message group (optional)", { required: fifo, autocomplete: "off" }),
             fifo ? input(form, "deduplication", "Deduplication id (optional)", { autocomplete: "off" }) : null,
           ]),
-          attributes.rows.map((row, at) =>
-            h("div", { class: "line", key: at }, [
-              input(row, "name", `Attribute ${at + 1}`, { required: true, autocomplete: "off" }),
-              input(row, "type", `Type of attribute ${at + 1}`, { tag: "select", options: [...new Set(["String", "Number", "Binary", row.type])] }),
-              input(row, "value", row.type.startsWith("Binary") ? "Value in base64" : "Value", { required: true, autocomplete: "off" }),
-              h("button", { type: "button", "aria-label": `Remove attribute ${at + 1}`, onClick: () => attributes.rows.splice(at, 1) }, "Remove"),
-            ])),
+          attributeFields(attributes.rows),
           outcome(act),
           h("div", { class: "buttons" }, [
             h("button", { type: "submit", class: "primary", disabled: act.busy }, "Send"),
-            h("button", { type: "button", disabled: attributes.rows.length >= 10, onClick: () => attributes.rows.push({ name: "", type: "String", value: "" }) }, "Add an attribute"),
+            addAttribute(attributes.rows),
           ]),
         ]),
       ]);

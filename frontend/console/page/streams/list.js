@@ -2,12 +2,11 @@
 
 import { call, mayStream, session } from "../api.js";
 import { groupLink, streamLink } from "../links.js";
+import { NamedList } from "../named_list.js";
 import { count, localTime } from "../text.js";
-import { Dialog, failure, input, outcome, table, useAct, useLoaded } from "../widgets.js";
+import { Dialog, input, outcome, table, useAct } from "../widgets.js";
 
 const { h, reactive } = Vue;
-const PAGE = 50;
-const TYPING_MS = 250;
 
 const CreateStream = {
   emits: ["close"],
@@ -35,39 +34,6 @@ const CreateStream = {
   },
 };
 
-/** A list by name, searched and paged by the service; `show` makes it of a page. */
-const Named = {
-  props: ["label", "path", "show"],
-  setup(props) {
-    const view = reactive({ prefix: "", pages: [""] });
-    let typing = 0;
-    const state = useLoaded(() => call("GET", props.path, { query: { prefix: view.prefix, after: view.pages.at(-1), limit: PAGE } }));
-    const turn = (change) => {
-      Object.assign(view, change);
-      state.refresh();
-    };
-    const search = (event) => {
-      const prefix = event.target.value.trim();
-      clearTimeout(typing);
-      typing = setTimeout(turn, TYPING_MS, { prefix, pages: [""] });
-    };
-    return () => [
-      h("div", { class: "field" }, [
-        h("label", { for: `${props.path}-search` }, `${props.label} that begin with`),
-        h("input", { id: `${props.path}-search`, type: "search", autocomplete: "off", spellcheck: "false", onInput: search }),
-      ]),
-      failure(state.error),
-      state.data ? props.show(state.data, view.prefix !== "" || view.pages.length > 1) : state.error ? null : h("p", { role: "status" }, "Loading…"),
-      view.pages.length > 1 || state.data?.next
-        ? h("nav", { class: "buttons", "aria-label": `Pages of ${props.label}` }, [
-            h("button", { type: "button", disabled: view.pages.length === 1, onClick: () => turn({ pages: view.pages.slice(0, -1) }) }, "Previous"),
-            h("button", { type: "button", disabled: !state.data?.next, onClick: () => turn({ pages: [...view.pages, state.data.next] }) }, "Next"),
-          ])
-        : null,
-    ];
-  },
-};
-
 const STREAM_COLUMNS = [["Name", "name"], ["Partitions", "number"], ["Created", ""]];
 const GROUP_COLUMNS = [["Name", "name"], ["State", ""]];
 
@@ -89,9 +55,9 @@ export const Streams = {
     return () => [
       h("h1", { tabindex: -1 }, session.account === session.caller.account ? "Streams" : `Streams of account ${session.account}`),
       mayStream("manage") ? h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create a stream") : null,
-      h(Named, { label: "Streams", path: "streams", show: streams }),
+      h(NamedList, { label: "Streams", path: "streams", show: streams }),
       mayStream("read") || mayStream("manage")
-        ? h("section", { "aria-labelledby": "groups" }, [h("h2", { id: "groups" }, "Consumer groups"), h(Named, { label: "Groups", path: "consumer-groups", show: groups })])
+        ? h("section", { "aria-labelledby": "groups" }, [h("h2", { id: "groups" }, "Consumer groups"), h(NamedList, { label: "Groups", path: "consumer-groups", show: groups })])
         : null,
       view.creating ? h(CreateStream, { onClose: () => (view.creating = false) }) : null,
     ];
