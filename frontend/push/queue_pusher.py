@@ -249,6 +249,10 @@ class QueuePusher:
         try:
             if self._stopping or await self._has_changed(view):
                 return True
+            current = await self._format.find_target(view)  # the waits may have been long
+            if current is None or current.url != target.url:
+                return True
+            target = current
             received = await self._receive(view, target, reserved // units)
             if rate is not None:
                 rate.level, rate.at = rate.level_at(loop.time()) + len(received), loop.time()
@@ -330,6 +334,7 @@ class QueuePusher:
             attempt, seconds = None, None
             request = await self._format.build_request(view, target, message, stored)
             if request is not None:
+                target = request.target or target
                 attempt = await self._attempt(target, endpoint, message, request)
                 seconds = attempt.seconds
                 if seconds is None and not attempt.delivered:

@@ -120,12 +120,13 @@ class SubscriptionFormat:
     ) -> PushRequest | None:
         assert isinstance(target, SubscriptionTarget)
         control = None if message.subscription is not None else _decode_control(stored.body)
+        newer: SubscriptionTarget | None = None
         if not _is_current(target.subscription, control):
             assert self._topics is not None
             current = await self._current(self._topics, target.topic.arn, target.subscription.subscription_id)
             if current is None or not _is_current(current[1], control):
                 return None
-            target = _target(*current)
+            target = newer = _target(*current)
         subscription_arn = str(SubscriptionArn(target.topic.arn, target.subscription.subscription_id))
         headers = {
             "User-Agent": USER_AGENT,
@@ -139,7 +140,7 @@ class SubscriptionFormat:
             }
             if control.type == rendering.UNSUBSCRIBED:
                 headers["x-amz-sns-subscription-arn"] = subscription_arn
-            return PushRequest(headers, stored.body.encode())
+            return PushRequest(headers, stored.body.encode(), newer)
         assert isinstance(stored, NotificationPayload)
         headers |= {
             "Content-Type": target.content_type,
@@ -149,7 +150,7 @@ class SubscriptionFormat:
         }
         if message.raw:
             headers["x-amz-sns-rawdelivery"] = "true"
-        return PushRequest(headers, stored.body.encode())
+        return PushRequest(headers, stored.body.encode(), newer)
 
     def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         self._count(target, stored, delivered=True)
@@ -157,8 +158,13 @@ class SubscriptionFormat:
     async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         """Send a notification to the subscription's dead-letter queue, if there is one that lets the topic in."""
         assert isinstance(target, SubscriptionTarget)
+        assert self._topics is not None
         if message.subscription is None:
             return
+        current = await self._current(self._topics, target.topic.arn, target.subscription.subscription_id)
+        if current is None:
+            return
+        target = _target(*current)  # its dead-letter queue may have been set since the message was received
         text = subscription_attributes.dead_letter_arn(target.subscription.attributes)
         named = None if text is None else arn.parse(text)
         queue = None if named is None else await self._planner.permitted_queue(target.topic, named)

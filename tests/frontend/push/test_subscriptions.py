@@ -294,6 +294,57 @@ async def test_dead_letter_of_an_unknown_outcome_is_stored_once(topics: _Topics)
     await until(topics.is_empty)
 
 
+async def test_attributes_that_were_set_before_a_publication_hold_for_it(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    arn = await topics.confirmed()
+    topics.server.answers(status(404))
+    found = asyncio.Event()
+    gate = asyncio.Event()
+
+    async def wait(*_: Any) -> object:
+        """An arrival that is noticed after the target was read, and the attributes were set."""
+        found.set()
+        await gate.wait()
+        return object()
+
+    topics.context.arrivals.wait = wait  # type: ignore[assignment, method-assign]
+    await found.wait()
+    for name, value in (
+        ("RedrivePolicy", {"deadLetterTargetArn": DEAD}),
+        ("DeliveryPolicy", {"requestPolicy": {"headerContentType": "application/json"}}),
+    ):
+        await topics.call(
+            "SetSubscriptionAttributes", SubscriptionArn=arn, AttributeName=name, AttributeValue=json.dumps(value)
+        )
+    await topics.publish("m")
+    gate.set()
+    await until(lambda: bool(topics.server.calls))
+    assert topics.server.calls[0].headers["content-type"] == "application/json"
+    dead = await topics.service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5})
+    assert len(dead.json.get("Messages", [])) == 1
+
+
+async def test_dead_letter_queue_that_is_set_during_a_call_is_used(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    arn = await topics.confirmed()
+    gate = asyncio.Event()
+
+    async def refuse(_: Any) -> bytes:
+        await gate.wait()
+        return status(404)
+
+    topics.server.answer = refuse
+    await topics.publish("m")
+    await until(lambda: bool(topics.server.calls))
+    value = json.dumps({"deadLetterTargetArn": DEAD})
+    await topics.call(
+        "SetSubscriptionAttributes", SubscriptionArn=arn, AttributeName="RedrivePolicy", AttributeValue=value
+    )
+    gate.set()
+    dead = await topics.service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5})
+    assert len(dead.json.get("Messages", [])) == 1
+
+
 async def test_end_by_the_link_is_announced_and_can_be_undone(topics: _Topics) -> None:
     arn = await topics.confirmed()
     topics.server.answers(status(500))
