@@ -8,7 +8,9 @@ in the form in which the endpoint would have got it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -58,6 +60,9 @@ class SubscriptionRetries(msgspec.Struct, frozen=True):
         if status is not None and 400 <= status < 500 and status != TOO_MANY_REQUESTS:
             return None
         return self.policy.delay(attempts)
+
+    def total_seconds(self, call_seconds: float) -> float | None:
+        return self.policy.total_seconds + (self.policy.num_retries + 1) * call_seconds
 
 
 class SubscriptionTarget(PushTarget, frozen=True, kw_only=True):
@@ -155,24 +160,23 @@ class SubscriptionFormat:
     def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         self._count(target, stored, delivered=True)
 
-    async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
-        """Send a notification to the subscription's dead-letter queue, if there is one that lets the topic in."""
+    async def give_up(
+        self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
+    ) -> Callable[[], None]:
+        """Send a notification to the subscription's dead-letter queue, if there is one that takes it."""
         assert isinstance(target, SubscriptionTarget)
         assert self._topics is not None
         if message.subscription is None:
-            return
+            return _count_nothing
         current = await self._current(self._topics, target.topic.arn, target.subscription.subscription_id)
         if current is None:
-            return
+            return _count_nothing
         target = _target(*current)  # its dead-letter queue may have been set since the message was received
         text = subscription_attributes.dead_letter_arn(target.subscription.attributes)
         named = None if text is None else arn.parse(text)
         queue = None if named is None else await self._planner.permitted_queue(target.topic, named)
         if queue is None:
-            self._count(target, stored, delivered=False)
-            if text is not None:
-                self._count(target, stored, delivered=False, dead_letter=True)
-            return
+            return partial(self._count_failure, target, stored, None if text is None else False)
         if len(stored.attributes) > MESSAGE_ATTRIBUTES_MAX:
             stored = msgspec.structs.replace(stored, attributes=(), attributes_md5=None)
         encrypt = await self._encryption.ready(queue)
@@ -181,8 +185,13 @@ class SubscriptionFormat:
         token = blake2b(view.token_key + message.message_id.encode(), digest_size=32).digest()
         dead = NewMessage(encrypt(payload.encode(as_payload(stored))), retry=token)
         await self._queues.call(queue, Send(queue.target, [dead]))
+        return partial(self._count_failure, target, stored, True)
+
+    def _count_failure(self, target: PushTarget, stored: Payload, redriven: bool | None) -> None:
+        """Count a notification that was given up; ``redriven``: None if it has no dead-letter queue."""
         self._count(target, stored, delivered=False)
-        self._count(target, stored, delivered=True, dead_letter=True)
+        if redriven is not None:
+            self._count(target, stored, delivered=redriven, dead_letter=True)
 
     def _count(self, target: PushTarget, stored: Payload, *, delivered: bool, dead_letter: bool = False) -> None:
         """Count the outcome of a notification, or of its move to the dead-letter queue."""
@@ -207,6 +216,10 @@ class SubscriptionFormat:
             return topic, await topics.client.get_subscription(topic.topic, subscription_id)
         except SubscriptionNotFound:
             return None
+
+
+def _count_nothing() -> None:
+    """Count no message: it was not one of the topic's, or its subscription was deleted."""
 
 
 def as_payload(stored: Payload) -> Payload:

@@ -23,7 +23,8 @@ from backend.api import ChangeVisibility, Receive, Unavailable
 from billing.metering.meter import Meter
 from frontend.push import queue_pusher as module
 from frontend.push.capacity import UNITS
-from frontend.push.endpoint import Endpoints
+from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
+from frontend.push.outage import EndpointOutage
 from frontend.push.queue_pusher import PushContext, QueuePusher
 from frontend.push.subscriptions import SubscriptionRetries
 from frontend.push.usage import count_call
@@ -343,6 +344,59 @@ async def test_dead_letter_queue_that_is_set_during_a_call_is_used(topics: _Topi
     gate.set()
     dead = await topics.service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5})
     assert len(dead.json.get("Messages", [])) == 1
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "throttled"])
+async def test_backlog_of_a_dead_endpoint_goes_to_the_dead_letter_queue(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    await topics.confirmed(
+        RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}),
+        DeliveryPolicy=json.dumps({"healthyRetryPolicy": {"numRetries": 1}}),
+    )
+    monkeypatch.setattr(module, "pause_seconds", lambda *_: 0.01)
+    monkeypatch.setattr(module, "FAILURE_PAUSE_SECONDS_FIRST", 0.01)
+    monkeypatch.setattr(module, "FAILURE_PAUSE_SECONDS_MAX", 0.01)
+    calls = 0
+    gate = asyncio.Event()
+
+    async def post(*_: Any) -> tuple[int, None]:
+        nonlocal calls
+        calls += 1
+        if calls > 5:  # the rest of the backlog waits, as behind long pauses
+            await gate.wait()
+        if kind == "unreachable":
+            raise PushFailed("unreachable", "no connection")
+        return 503, None
+
+    monkeypatch.setattr(HttpEndpoint, "post", post)
+    await topics.publish(*map(str, range(100)))
+    await until(lambda: calls > 5)
+    topics.service.clock.now += 70  # the policy lasts for 20 s and two calls of 15 s, and a fifth more
+    gate.set()
+
+    def are_given_up() -> bool:
+        topics.service.clock.now += 1  # for those that were given back to be tried again
+        return topics.counted().get("dead-letter delivered") == 100
+
+    await until(are_given_up)
+    assert calls <= 30, "the others were given up without a call"
+    assert topics.counted() == {"http failed": 100, "dead-letter delivered": 100}
+
+
+def test_outage_is_measured_between_failures() -> None:
+    outage = EndpointOutage()
+    assert not outage.lasted(0, 0)
+    outage.extend(100)
+    outage.extend(160)
+    assert outage.lasted(60, 50)
+    assert not outage.lasted(60, 101), "a message is tried for as long after its delivery"
+    assert not outage.lasted(61, 50)
+    outage.end()
+    assert not outage.lasted(60, 50)
+    outage.extend(200)
+    assert not outage.lasted(1, 50), "another outage"
 
 
 async def test_end_by_the_link_is_announced_and_can_be_undone(topics: _Topics) -> None:
