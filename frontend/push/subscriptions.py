@@ -34,6 +34,7 @@ from frontend.sns.topics.deletion import delete_subscription_of
 from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import CONTENT_TYPE, RetryPolicy, effective_delivery
 from frontend.sns.topics.notifications import DeliveryProtocol, NotificationCounter
+from frontend.sns.topics.outcomes import DeliveryFailure
 from frontend.sns.topics.view import Topics, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service import arn
@@ -101,7 +102,10 @@ class SubscriptionFormat:
         await self._counter.close()
 
     async def find_target(self, view: QueueView) -> PushTarget | None:
-        """The target of a subscription.  One that was not confirmed in time is deleted."""
+        """The target of a subscription; None also while its owner is suspended.
+
+        A subscription that was not confirmed in time is deleted.
+        """
         topics, subscription_id = self._topics, subscription_id_of(view.queue.name)
         name = view.queue.attributes.get(SUBSCRIBED_TOPIC)
         if topics is None or subscription_id is None or name is None:
@@ -118,6 +122,8 @@ class SubscriptionFormat:
             with suppress(ConditionFailed):  # it got another token, or was confirmed
                 await delete_subscription_of(self._services, topics.client, self._queues, found, unchanged=True)
                 return None
+        if not await self._planner.is_active(found.owner):
+            return None
         return _target(topic, found)
 
     async def build_request(
@@ -174,9 +180,12 @@ class SubscriptionFormat:
         target = _target(*current)  # its dead-letter queue may have been set since the message was received
         text = subscription_attributes.dead_letter_arn(target.subscription.attributes)
         named = None if text is None else arn.parse(text)
-        queue = None if named is None else await self._planner.permitted_queue(target.topic, named)
-        if queue is None:
+        if named is None:
             return partial(self._count_failure, target, stored, None if text is None else False)
+        size = stored.published_bytes if isinstance(stored, NotificationPayload) else len(message.payload)
+        queue = await self._planner.dead_letter_queue(target.topic, size, named)
+        if isinstance(queue, DeliveryFailure):
+            return partial(self._count_failure, target, stored, False)
         if len(stored.attributes) > MESSAGE_ATTRIBUTES_MAX:
             stored = msgspec.structs.replace(stored, attributes=(), attributes_md5=None)
         encrypt = await self._encryption.ready(queue)

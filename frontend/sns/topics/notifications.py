@@ -189,7 +189,12 @@ def _planned(publication: PreparedPublication) -> dict[DeliveryProtocol, tuple[i
     pushed = sum(one.is_pushed for one in publication.deliveries)  # counted when their endpoints have confirmed them
     decided = publication.outcomes
     planned: dict[DeliveryProtocol, tuple[int, int]] = {
-        "sqs": (len(publication.deliveries) - dead_letters - pushed, sum(decided.failures.values())),
+        "sqs": (
+            len(publication.deliveries) - dead_letters - pushed,
+            sum(decided.failures.values()) - sum(decided.failed_pushes.values()),
+        ),
+        "http": (0, decided.failed_pushes.get("http", 0)),
+        "https": (0, decided.failed_pushes.get("https", 0)),
         "dead-letter": (dead_letters, decided.redrive_failed),
     }
     return {protocol: counts for protocol, counts in planned.items() if any(counts)}

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from backend.api import ChangeVisibility, Receive, Unavailable
+from auth.limits import TenantLimits
+from backend.api import ChangeVisibility, Delete, Receive, Unavailable
 from billing.metering.meter import Meter
 from frontend.push import queue_pusher as module
 from frontend.push.capacity import UNITS
@@ -30,6 +31,7 @@ from frontend.push.subscriptions import SubscriptionRetries
 from frontend.push.usage import count_call
 from frontend.settings import FrontendSettings
 from frontend.sns.messages import signing
+from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import RetryPolicy
 from frontend.sns.topics.notifications import DELIVERIES
 from metadata_service.topics import SubscriptionChange
@@ -397,6 +399,76 @@ def test_outage_is_measured_between_failures() -> None:
     assert not outage.lasted(60, 50)
     outage.extend(200)
     assert not outage.lasted(1, 50), "another outage"
+
+
+@pytest.mark.parametrize("reason", ["over quota", "too large"])
+async def test_dead_letter_queue_that_takes_no_message_now_gets_none(topics: _Topics, reason: str) -> None:
+    sizes = {"MaximumMessageSize": "1024"} if reason == "too large" else {}
+    await topics.service.make_queue("dead", Policy=json.dumps(POLICY), **sizes)
+    await topics.confirmed(RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}))
+    gate = asyncio.Event()
+
+    async def refuse(_: Any) -> bytes:
+        await gate.wait()
+        return status(404)
+
+    topics.server.answer = refuse
+    await topics.publish("x" * 2000)
+    await until(lambda: bool(topics.server.calls))
+    if reason == "over quota":
+        tenant = await topics.service.tenant()
+        limited = msgspec.structs.replace(tenant, limits=TenantLimits(stored_bytes=1))
+        await topics.service.app.services.credentials.update_tenant(limited)
+    gate.set()
+    await until(lambda: topics.counted() == {"http failed": 1, "dead-letter failed": 1})
+    await until(topics.is_empty)
+
+
+async def test_subscription_of_a_suspended_owner_is_not_pushed(topics: _Topics) -> None:
+    await topics.confirmed()
+    (pusher,) = topics.pushers.values()
+    view = await pusher._view()
+    assert view is not None
+    find_target = topics.context.subscription_format.find_target
+    assert await find_target(view) is not None
+    credentials = topics.service.app.services.credentials
+    suspended = msgspec.structs.replace(await topics.service.tenant(), state="suspended")
+    await credentials.update_tenant(suspended)
+    assert await find_target(view) is None
+    await until(lambda: pusher.ended)
+
+
+async def test_dead_letter_is_counted_when_its_message_is_deleted(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    await topics.confirmed(RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}))
+    monkeypatch.setattr(module, "ERROR_PAUSE_SECONDS_FIRST", 0.01)
+    topics.server.answers(status(404), status(404))
+    backend, left = topics.service.backend, module.DELETE_TRIES
+
+    async def fail(command: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise Unavailable("not now")
+        return await backend.inside.call(command)
+
+    backend.replaced[Delete] = fail
+    await topics.publish("m")
+    await until(lambda: not left)
+    assert topics.counted() == {}
+    topics.service.clock.now += 40
+    await until(lambda: topics.counted() == {"http failed": 1, "dead-letter delivered": 1})
+
+
+async def test_publication_for_an_absent_hidden_queue_is_a_failure_of_its_protocol(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topics.confirmed()
+    monkeypatch.setattr(DeliveryPlanner, "_known_queue", lambda *_: None)
+    await topics.publish("m")
+    assert topics.counted() == {"http failed": 1}
 
 
 async def test_end_by_the_link_is_announced_and_can_be_undone(topics: _Topics) -> None:
