@@ -236,7 +236,7 @@ class DeliveryPlanner:
         return self._refusal(topic, queue, message.size) or queue
 
     def _refusal(self, topic: TopicView, queue: QueueView | None, size: int) -> DeliveryFailure | None:
-        """Reason why a queue takes no message of this size, apart from the state of its account; None: there is none."""
+        """Reason why a queue takes no message of this size, apart from its account's state; None: there is none."""
         if queue is None:
             return DeliveryFailure.ABSENT
         if is_hidden(queue.queue.name):
