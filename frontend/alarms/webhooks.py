@@ -41,22 +41,22 @@ class WebhookFailed(Exception):
 
 
 def host_of(url: str) -> str:
-    """Host of a webhook's URL.  Raises ``ValueError``, whose text says what is wrong with it."""
+    """Host of the URL of a webhook or another endpoint.  Raises ``ValueError``, whose text says what is wrong."""
     import httpx
 
     if len(url) > URL_LENGTH_MAX:
-        raise ValueError(f"the URL of a webhook has at most {URL_LENGTH_MAX} characters")
+        raise ValueError(f"the URL has at most {URL_LENGTH_MAX} characters")
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"the webhook is not a URL: {error}") from None
+        raise ValueError(f"the URL is not valid: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError("the URL of a webhook begins with https:// and has a host")
+        raise ValueError("the URL begins with https:// and has a host")
     if parsed.userinfo:
-        raise ValueError("the URL of a webhook cannot have a user name or a password in it")
+        raise ValueError("the URL cannot have a user name or a password in it")
     host = parsed.raw_host.decode("ascii")
     if not _HOST.fullmatch(host):
-        raise ValueError(f"the webhook is not a URL: {host[:100]!r} cannot be a host")
+        raise ValueError(f"the URL is not valid: {host[:100]!r} cannot be a host")
     return host
 
 
@@ -83,11 +83,9 @@ def permitted_address(host: str, found: Sequence[Address], networks: Sequence[Ne
         return named[0]
     public = [one for one in found if is_public(one)]
     if not public:
-        raise WebhookFailed(
-            f"the host {host} of the webhook is not at a public address, and its network is not allowed"
-        )
+        raise WebhookFailed(f"the host {host} is not at a public address, and its network is not allowed")
     if not secure:
-        raise WebhookFailed(f"the webhook at {host} has to be called by https, for its address is public")
+        raise WebhookFailed(f"the host {host} has to be called by https, for its address is public")
     return public[0]
 
 

@@ -1,4 +1,4 @@
-"""Connections that read little, in small pieces, for answers of endpoints that nobody vouches for.
+"""Connections that read little, in small pieces, for answers of untrusted endpoints.
 
 Parsing is done on the event loop: an endless head, such as one informational answer after the other, would take as much
 of it as the network delivers.

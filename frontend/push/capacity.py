@@ -5,7 +5,7 @@ messages that there can be, and keeps what they need until they are delivered or
 memory nor the calls under way exceed a bound.
 
 A tenant may hold no more than is left free, and a queue no more than its tenant could still get (dynamic thresholds):
-one alone gets a large part, several get equal parts, and some units stay free for whoever has none.
+one alone gets a large part, several get equal parts, and some units stay free for queues that hold none.
 """
 
 from __future__ import annotations

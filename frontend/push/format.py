@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from backend.api import ReceivedMessage
@@ -28,8 +29,11 @@ class PushFormat(Protocol):
         Raises :class:`~billing.metering.meter.UsageNotCounted`.
         """
 
-    async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
-        """Handle a message that is not tried again, before it is deleted.
+    async def give_up(
+        self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
+    ) -> Callable[[], None]:
+        """Handle a message that is not tried again, before it is deleted; returns a function that counts it, which is
+        to be called when it was deleted, and raises :class:`~billing.metering.meter.UsageNotCounted`.
 
         Raises errors of the backend and the store: it is then tried again.
         """
@@ -53,5 +57,7 @@ class QueueFormat:
     def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         pass  # its calls are counted
 
-    async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
+    async def give_up(
+        self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
+    ) -> Callable[[], None]:
         raise AssertionError("messages of queues are pushed until they are delivered or dead letters")

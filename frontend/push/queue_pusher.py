@@ -6,7 +6,8 @@ that gives it up.  So a message is delivered at least once, whenever the process
 to any consumer.
 
 An answer 429 or 503 pauses the whole queue.  While an endpoint cannot be reached or does not answer, the number of
-calls at once falls to one, and then the queue pauses, too; each delivery raises it again.
+calls at once falls to one, and then the queue pauses, too; each delivery raises it again.  Messages whose policy has an
+end are given up without a call once the endpoint has failed for that long, so that its backlog does not outlast them.
 
 Messages of a FIFO queue are received one by one, so the next of a group is received after the one before it was
 deleted.
@@ -28,6 +29,7 @@ from frontend.push import instruments
 from frontend.push.capacity import Capacity, units_of
 from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
 from frontend.push.format import PushFormat, QueueFormat
+from frontend.push.outage import EndpointOutage
 from frontend.push.request import SIGNATURE, PushRequest, signature
 from frontend.push.subscriptions import SubscriptionFormat
 from frontend.push.target import THROTTLED, PushTarget, pause_seconds
@@ -138,6 +140,7 @@ class QueuePusher:
         """Calls without an answer in succession."""
         self._throttled = 0
         """Answers 429 and 503 in succession."""
+        self._outage = EndpointOutage()
         self._paused_until = 0.0
         self._rate: BucketMeter | None = None
         """Calls of the last second, if the target has a maximum rate."""
@@ -249,6 +252,10 @@ class QueuePusher:
         try:
             if self._stopping or await self._has_changed(view):
                 return True
+            current = await self._format.find_target(view)  # the waits may have been long
+            if current is None or current.url != target.url:
+                return True
+            target = current
             received = await self._receive(view, target, reserved // units)
             if rate is not None:
                 rate.level, rate.at = rate.level_at(loop.time()) + len(received), loop.time()
@@ -327,17 +334,23 @@ class QueuePusher:
         self, view: QueueView, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, stored: Payload
     ) -> None:
         try:
-            attempt, seconds = None, None
+            attempt, seconds, count = None, None, None
             request = await self._format.build_request(view, target, message, stored)
             if request is not None:
-                attempt = await self._attempt(target, endpoint, message, request)
+                target = request.target or target
+                if self._is_overdue(target, message):
+                    attempt = _Attempt(delivered=False)
+                else:
+                    attempt = await self._attempt(target, endpoint, message, request)
                 seconds = attempt.seconds
                 if seconds is None and not attempt.delivered:
-                    await self._format.give_up(view, target, message, stored)
+                    count = await self._format.give_up(view, target, message, stored)
             if not view.settings.at_most_once:  # else the receive has deleted it
                 await self._finish(view, message, seconds)
             if attempt is not None and attempt.delivered:
                 self._format.delivered(target, message, stored)
+            elif count is not None:
+                count()
         except (BackendError, StoreError, SqsError, KeyringError, UsageNotCounted) as error:
             self._context.errors.say(
                 type(error).__name__,
@@ -350,6 +363,22 @@ class QueuePusher:
                 "message %s of queue %s of account %s is delivered again after its visibility timeout: %s",
                 *(message.message_id, self.name, self.account, traceback.format_exc()),
             )
+
+    def _is_overdue(self, target: PushTarget, message: ReceivedMessage) -> bool:
+        """True if the endpoint has failed for as long as the policy would have had the message tried.
+
+        Messages that wait behind the pauses of such an endpoint are given up without a call of their own.
+        """
+        seconds = target.policy.total_seconds(target.timeout_seconds)
+        if seconds is None or not self._outage.lasted(seconds * (1 + JITTER), message.sent_ms / 1000):
+            return False
+        self._context.failures.say(
+            "messages that were given up",
+            "message %s of queue %s of account %s was given up: its endpoint has failed for longer than its delivery "
+            "policy lasts",
+            *(message.message_id, self.name, self.account),
+        )
+        return True
 
     async def _attempt(
         self, target: PushTarget, endpoint: HttpEndpoint, message: ReceivedMessage, request: PushRequest
@@ -374,6 +403,7 @@ class QueuePusher:
         instruments.attempted(outcome, loop.time() - started)
         if outcome == "delivered":
             self._unanswered = self._throttled = 0
+            self._outage.end()
             self._allowed = min(self._allowed + 1, target.concurrency)
             return _Attempt(delivered=True)
         self._context.failures.say(
@@ -384,6 +414,7 @@ class QueuePusher:
         backoff = target.policy.delay(message.receives, status)
         if outcome == "refused":
             self._unanswered = self._throttled = 0
+            self._outage.end()
         elif outcome == "throttled":
             pause = max(1, round(self._slow_down(retry_after)))
             backoff = None if backoff is None else max(backoff, pause)
@@ -398,6 +429,7 @@ class QueuePusher:
         """Pause the queue as its endpoint asks; returns for how long."""
         now = asyncio.get_running_loop().time()
         self._unanswered = 0
+        self._outage.extend(self._services.clock())
         if now >= self._paused_until:  # else the answer is to a call from before the pause
             self._throttled += 1
             self._allowed = max(1.0, self._allowed / 2)
@@ -408,6 +440,7 @@ class QueuePusher:
     def _fall_back(self) -> None:
         """Make fewer calls to an endpoint that does not answer, and pause when there is only one left."""
         self._unanswered += 1
+        self._outage.extend(self._services.clock())
         self._allowed = max(1.0, self._allowed / 2)
         more = self._unanswered - FAILURES_MIN
         if more >= 0 and not self.paused:
@@ -423,6 +456,7 @@ class QueuePusher:
                 await self._endpoint.close()
             self._endpoint = self._context.endpoints.endpoint(self.account, url)
             self._allowed, self._unanswered, self._throttled, self._paused_until = float(CALLS_FIRST), 0, 0, 0.0
+            self._outage.end()
         return self._endpoint
 
     async def _finish(self, view: QueueView, message: ReceivedMessage, seconds: int | None) -> None:

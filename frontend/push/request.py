@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from backend.api import ReceivedMessage
+from frontend.push.target import PushTarget
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 
@@ -23,6 +24,8 @@ class PushRequest(NamedTuple):
 
     headers: dict[str, str]
     body: bytes
+    target: PushTarget | None = None
+    """Target that was read for the request, because the one it was to be built for is out of date."""
 
 
 def queue_request(view: QueueView, message: ReceivedMessage, stored: Payload) -> PushRequest:

@@ -8,7 +8,9 @@ in the form in which the endpoint would have got it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -32,6 +34,7 @@ from frontend.sns.topics.deletion import delete_subscription_of
 from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import CONTENT_TYPE, RetryPolicy, effective_delivery
 from frontend.sns.topics.notifications import DeliveryProtocol, NotificationCounter
+from frontend.sns.topics.outcomes import DeliveryFailure
 from frontend.sns.topics.view import Topics, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service import arn
@@ -58,6 +61,9 @@ class SubscriptionRetries(msgspec.Struct, frozen=True):
         if status is not None and 400 <= status < 500 and status != TOO_MANY_REQUESTS:
             return None
         return self.policy.delay(attempts)
+
+    def total_seconds(self, call_seconds: float) -> float | None:
+        return self.policy.total_seconds + (self.policy.num_retries + 1) * call_seconds
 
 
 class SubscriptionTarget(PushTarget, frozen=True, kw_only=True):
@@ -96,7 +102,10 @@ class SubscriptionFormat:
         await self._counter.close()
 
     async def find_target(self, view: QueueView) -> PushTarget | None:
-        """The target of a subscription.  One that was not confirmed in time is deleted."""
+        """The target of a subscription; None also while its owner is suspended.
+
+        A subscription that was not confirmed in time is deleted.
+        """
         topics, subscription_id = self._topics, subscription_id_of(view.queue.name)
         name = view.queue.attributes.get(SUBSCRIBED_TOPIC)
         if topics is None or subscription_id is None or name is None:
@@ -113,6 +122,8 @@ class SubscriptionFormat:
             with suppress(ConditionFailed):  # it got another token, or was confirmed
                 await delete_subscription_of(self._services, topics.client, self._queues, found, unchanged=True)
                 return None
+        if not await self._planner.is_active(found.owner):
+            return None
         return _target(topic, found)
 
     async def build_request(
@@ -120,12 +131,13 @@ class SubscriptionFormat:
     ) -> PushRequest | None:
         assert isinstance(target, SubscriptionTarget)
         control = None if message.subscription is not None else _decode_control(stored.body)
+        newer: SubscriptionTarget | None = None
         if not _is_current(target.subscription, control):
             assert self._topics is not None
             current = await self._current(self._topics, target.topic.arn, target.subscription.subscription_id)
             if current is None or not _is_current(current[1], control):
                 return None
-            target = _target(*current)
+            target = newer = _target(*current)
         subscription_arn = str(SubscriptionArn(target.topic.arn, target.subscription.subscription_id))
         headers = {
             "User-Agent": USER_AGENT,
@@ -139,7 +151,7 @@ class SubscriptionFormat:
             }
             if control.type == rendering.UNSUBSCRIBED:
                 headers["x-amz-sns-subscription-arn"] = subscription_arn
-            return PushRequest(headers, stored.body.encode())
+            return PushRequest(headers, stored.body.encode(), newer)
         assert isinstance(stored, NotificationPayload)
         headers |= {
             "Content-Type": target.content_type,
@@ -149,24 +161,31 @@ class SubscriptionFormat:
         }
         if message.raw:
             headers["x-amz-sns-rawdelivery"] = "true"
-        return PushRequest(headers, stored.body.encode())
+        return PushRequest(headers, stored.body.encode(), newer)
 
     def delivered(self, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
         self._count(target, stored, delivered=True)
 
-    async def give_up(self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload) -> None:
-        """Send a notification to the subscription's dead-letter queue, if there is one that lets the topic in."""
+    async def give_up(
+        self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
+    ) -> Callable[[], None]:
+        """Send a notification to the subscription's dead-letter queue, if there is one that takes it."""
         assert isinstance(target, SubscriptionTarget)
+        assert self._topics is not None
         if message.subscription is None:
-            return
+            return _count_nothing
+        current = await self._current(self._topics, target.topic.arn, target.subscription.subscription_id)
+        if current is None:
+            return _count_nothing
+        target = _target(*current)  # its dead-letter queue may have been set since the message was received
         text = subscription_attributes.dead_letter_arn(target.subscription.attributes)
         named = None if text is None else arn.parse(text)
-        queue = None if named is None else await self._planner.permitted_queue(target.topic, named)
-        if queue is None:
-            self._count(target, stored, delivered=False)
-            if text is not None:
-                self._count(target, stored, delivered=False, dead_letter=True)
-            return
+        if named is None:
+            return partial(self._count_failure, target, stored, None if text is None else False)
+        size = stored.published_bytes if isinstance(stored, NotificationPayload) else len(message.payload)
+        queue = await self._planner.dead_letter_queue(target.topic, size, named)
+        if isinstance(queue, DeliveryFailure):
+            return partial(self._count_failure, target, stored, False)
         if len(stored.attributes) > MESSAGE_ATTRIBUTES_MAX:
             stored = msgspec.structs.replace(stored, attributes=(), attributes_md5=None)
         encrypt = await self._encryption.ready(queue)
@@ -175,8 +194,13 @@ class SubscriptionFormat:
         token = blake2b(view.token_key + message.message_id.encode(), digest_size=32).digest()
         dead = NewMessage(encrypt(payload.encode(as_payload(stored))), retry=token)
         await self._queues.call(queue, Send(queue.target, [dead]))
+        return partial(self._count_failure, target, stored, True)
+
+    def _count_failure(self, target: PushTarget, stored: Payload, redriven: bool | None) -> None:
+        """Count a notification that was given up; ``redriven``: None if it has no dead-letter queue."""
         self._count(target, stored, delivered=False)
-        self._count(target, stored, delivered=True, dead_letter=True)
+        if redriven is not None:
+            self._count(target, stored, delivered=redriven, dead_letter=True)
 
     def _count(self, target: PushTarget, stored: Payload, *, delivered: bool, dead_letter: bool = False) -> None:
         """Count the outcome of a notification, or of its move to the dead-letter queue."""
@@ -201,6 +225,10 @@ class SubscriptionFormat:
             return topic, await topics.client.get_subscription(topic.topic, subscription_id)
         except SubscriptionNotFound:
             return None
+
+
+def _count_nothing() -> None:
+    """Count no message: it was not one of the topic's, or its subscription was deleted."""
 
 
 def as_payload(stored: Payload) -> Payload:

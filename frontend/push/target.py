@@ -46,6 +46,12 @@ class DeliveryPolicy(Protocol):
         ``status``: status of the last answer; None: there was none.
         """
 
+    def total_seconds(self, call_seconds: float) -> float | None:
+        """Time of all attempts and the delays between them; None: there is no last attempt.
+
+        ``call_seconds``: time of each attempt.
+        """
+
 
 class DoublingBackoff(msgspec.Struct, frozen=True):
     """A time that doubles with each attempt, without an end.  An endpoint that asks for a pause sets the time."""
@@ -58,6 +64,9 @@ class DoublingBackoff(msgspec.Struct, frozen=True):
         if status in THROTTLED:
             return 0
         return min(self.backoff_max, self.backoff_min << min(max(attempts - 1, 0), _DOUBLINGS_MAX))
+
+    def total_seconds(self, call_seconds: float) -> float | None:
+        return None
 
 
 class PushTarget(msgspec.Struct, frozen=True):

@@ -162,6 +162,26 @@ class DeliveryPlanner:
         view = await self.queue(named)
         return view if view is not None and self.lets_in(topic, view) else None
 
+    async def dead_letter_queue(self, topic: TopicView, size: int, named: QueueArn) -> QueueView | DeliveryFailure:
+        """The queue with this ARN if it takes a message of this size now, also by the state of its account."""
+        queue = None if is_hidden(named.name) else await self.queue(named)
+        failure = self._refusal(topic, queue, size)
+        if failure is not None or queue is None:
+            return failure or DeliveryFailure.ABSENT
+        return await self._account_refusal(queue.queue.account) or queue
+
+    async def is_active(self, account: str) -> bool:
+        """True if this account exists and is not suspended."""
+        tenant = self._tenants.cached(account) or await self._tenants.find(account)
+        return tenant is not None and tenant.state == "active"
+
+    async def _account_refusal(self, account: str) -> DeliveryFailure | None:
+        """Reason why the queues of an account take no message; None: there is none."""
+        tenant = self._tenants.cached(account) or await self._tenants.find(account)
+        if tenant is None or tenant.state != "active":
+            return DeliveryFailure.SUSPENDED
+        return None if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
+
     async def queue(self, named: QueueArn) -> QueueView | None:
         """The queue with this ARN; None if there is none here."""
         if named.region != self._region:
@@ -213,21 +233,21 @@ class DeliveryPlanner:
         """The queue with this ARN if it takes the message.  Raises :class:`_NotCached`."""
         queue = self._known_queue(named)
         if queue is None or queue.queue.account != topic.topic.account:
-            failure = self._refusal(topic, queue, message)
+            failure = self._refusal(topic, queue, message.size)
             if failure is not None:
                 return failure
             raise _NotCached  # the account has to be checked, too
-        return self._refusal(topic, queue, message) or queue
+        return self._refusal(topic, queue, message.size) or queue
 
-    def _refusal(self, topic: TopicView, queue: QueueView | None, message: PublishedMessage) -> DeliveryFailure | None:
-        """Reason why a queue does not take a message, apart from the state of its account; None: there is none."""
+    def _refusal(self, topic: TopicView, queue: QueueView | None, size: int) -> DeliveryFailure | None:
+        """Reason why a queue takes no message of this size, apart from its account's state; None: there is none."""
         if queue is None:
             return DeliveryFailure.ABSENT
         if is_hidden(queue.queue.name):
             return None  # it is its topic's own, and takes all messages
         if not self.lets_in(topic, queue):
             return DeliveryFailure.DENIED
-        return DeliveryFailure.TOO_LARGE if message.size > queue.message_bytes_max else None
+        return DeliveryFailure.TOO_LARGE if size > queue.message_bytes_max else None
 
     async def _destinations(
         self, topic: TopicView, message: PublishedMessage, one: SubscriptionView
@@ -243,16 +263,13 @@ class DeliveryPlanner:
             queue = await self._hidden_queue(named.account, named.name)
         else:
             queue = await self.queue(named)
-        failure = self._refusal(topic, queue, message)
+        failure = self._refusal(topic, queue, message.size)
         if failure is not None or queue is None:
             return failure or DeliveryFailure.ABSENT
         account = queue.queue.account
         if account == topic.topic.account:
             return queue  # its state and its quota were checked when the publication was let in
-        tenant = self._tenants.cached(account) or await self._tenants.find(account)
-        if tenant is None or tenant.state != "active":
-            return DeliveryFailure.SUSPENDED
-        return queue if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
+        return await self._account_refusal(account) or queue
 
 
 class _Facts:
@@ -314,6 +331,9 @@ def _delivery(
         return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
     dead_letter = None if one.dead_letter is None else find(one.dead_letter)
     outcomes.failures[queue] = outcomes.failures.get(queue, 0) + 1
+    if is_hidden(one.queue.name):
+        protocol = one.subscription.protocol
+        outcomes.failed_pushes[protocol] = outcomes.failed_pushes.get(protocol, 0) + 1
     if dead_letter is None:
         return None
     if isinstance(dead_letter, DeliveryFailure):

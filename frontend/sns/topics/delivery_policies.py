@@ -252,7 +252,8 @@ def _check_content_type(request: RequestPolicy | None, allowed: tuple[str, ...],
         return
     given = request.header_content_type
     type_, _, parameter = given.partition(";")
-    if type_.strip().lower() not in allowed or parameter.strip().lower() not in ("", "charset=utf-8"):
+    is_text = given.isascii() and given.isprintable() and given == given.strip()  # as a header's value is
+    if not is_text or type_.strip().lower() not in allowed or parameter.strip().lower() not in ("", "charset=utf-8"):
         raise invalid_attribute(
             _NAME,
             f"headerContentType for {title} is one of {', '.join(allowed)}, with or without ; charset=UTF-8, not "

@@ -31,7 +31,7 @@ REPORT_SECONDS: Final = 5.0
 """Time within which counts are reported to the owners of topics' hidden queues."""
 TOPICS_MAX: Final = 10_000
 """Maximum number of topics whose counts wait to be reported.  Those of others are dropped meanwhile."""
-_KINDS: Final[dict[str, Kind]] = {"http": "delivery_http", "https": "delivery_http"}
+_KINDS: Final[dict[DeliveryProtocol, Kind]] = {"http": "delivery_http", "https": "delivery_http"}
 
 log = logging.getLogger("holdfast.sqs")
 
@@ -205,9 +205,14 @@ def _planned(publication: PreparedPublication) -> PlannedCounts:
             to_queues += 1
     decided = publication.outcomes
     failed = sum(decided.failures.values())
+    failed_to_queues = failed - sum(decided.failed_pushes.values())
     by_protocol: list[tuple[DeliveryProtocol, int, int]] = []
-    if to_queues or failed:
-        by_protocol.append(("sqs", to_queues, failed))
+    if to_queues or failed_to_queues:
+        by_protocol.append(("sqs", to_queues, failed_to_queues))
+    for protocol in _KINDS:
+        failed_pushes = decided.failed_pushes.get(protocol, 0)
+        if failed_pushes:
+            by_protocol.append((protocol, 0, failed_pushes))
     if dead_letters or decided.redrive_failed:
         by_protocol.append(("dead-letter", dead_letters, decided.redrive_failed))
     return PlannedCounts(to_queues, failed, by_protocol)

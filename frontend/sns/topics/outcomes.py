@@ -39,6 +39,8 @@ class DecidedOutcomes(msgspec.Struct):
     """Those of ``filtered_by_body`` for which the body is no JSON object."""
     failures: dict[DeliveryFailure, int] = {}
     """Numbers of deliveries that fail, by reason."""
+    failed_pushes: dict[str, int] = {}
+    """Those of ``failures`` to endpoints of HTTP, by protocol (http, https)."""
     redriven: int = 0
     """Failed deliveries that go to a dead-letter queue."""
     redrive_failed: int = 0

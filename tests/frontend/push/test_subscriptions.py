@@ -19,16 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from backend.api import ChangeVisibility, Receive, Unavailable
+from auth.limits import TenantLimits
+from backend.api import ChangeVisibility, Delete, Receive, Unavailable
 from billing.metering.meter import Meter
 from frontend.push import queue_pusher as module
 from frontend.push.capacity import UNITS
-from frontend.push.endpoint import Endpoints
+from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
+from frontend.push.outage import EndpointOutage
 from frontend.push.queue_pusher import PushContext, QueuePusher
 from frontend.push.subscriptions import SubscriptionRetries
 from frontend.push.usage import count_call
 from frontend.settings import FrontendSettings
 from frontend.sns.messages import signing
+from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import RetryPolicy
 from frontend.sns.topics.notifications import DELIVERIES
 from metadata_service.topics import SubscriptionChange
@@ -292,6 +295,180 @@ async def test_dead_letter_of_an_unknown_outcome_is_stored_once(topics: _Topics)
     assert json.loads(body)["Message"] == "m"
     await topics.service.json("PurgeQueue", {"QueueUrl": url})
     await until(topics.is_empty)
+
+
+async def test_attributes_that_were_set_before_a_publication_hold_for_it(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    arn = await topics.confirmed()
+    topics.server.answers(status(404))
+    found = asyncio.Event()
+    gate = asyncio.Event()
+
+    async def wait(*_: Any) -> object:
+        """An arrival that is noticed after the target was read, and the attributes were set."""
+        found.set()
+        await gate.wait()
+        return object()
+
+    topics.context.arrivals.wait = wait  # type: ignore[assignment, method-assign]
+    await found.wait()
+    for name, value in (
+        ("RedrivePolicy", {"deadLetterTargetArn": DEAD}),
+        ("DeliveryPolicy", {"requestPolicy": {"headerContentType": "application/json"}}),
+    ):
+        await topics.call(
+            "SetSubscriptionAttributes", SubscriptionArn=arn, AttributeName=name, AttributeValue=json.dumps(value)
+        )
+    await topics.publish("m")
+    gate.set()
+    await until(lambda: bool(topics.server.calls))
+    assert topics.server.calls[0].headers["content-type"] == "application/json"
+    dead = await topics.service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5})
+    assert len(dead.json.get("Messages", [])) == 1
+
+
+async def test_dead_letter_queue_that_is_set_during_a_call_is_used(topics: _Topics) -> None:
+    url = await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    arn = await topics.confirmed()
+    gate = asyncio.Event()
+
+    async def refuse(_: Any) -> bytes:
+        await gate.wait()
+        return status(404)
+
+    topics.server.answer = refuse
+    await topics.publish("m")
+    await until(lambda: bool(topics.server.calls))
+    value = json.dumps({"deadLetterTargetArn": DEAD})
+    await topics.call(
+        "SetSubscriptionAttributes", SubscriptionArn=arn, AttributeName="RedrivePolicy", AttributeValue=value
+    )
+    gate.set()
+    dead = await topics.service.json("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5})
+    assert len(dead.json.get("Messages", [])) == 1
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "throttled"])
+async def test_backlog_of_a_dead_endpoint_goes_to_the_dead_letter_queue(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    await topics.confirmed(
+        RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}),
+        DeliveryPolicy=json.dumps({"healthyRetryPolicy": {"numRetries": 1}}),
+    )
+    monkeypatch.setattr(module, "pause_seconds", lambda *_: 0.01)
+    monkeypatch.setattr(module, "FAILURE_PAUSE_SECONDS_FIRST", 0.01)
+    monkeypatch.setattr(module, "FAILURE_PAUSE_SECONDS_MAX", 0.01)
+    calls = 0
+    gate = asyncio.Event()
+
+    async def post(*_: Any) -> tuple[int, None]:
+        nonlocal calls
+        calls += 1
+        if calls > 5:  # the rest of the backlog waits, as behind long pauses
+            await gate.wait()
+        if kind == "unreachable":
+            raise PushFailed("unreachable", "no connection")
+        return 503, None
+
+    monkeypatch.setattr(HttpEndpoint, "post", post)
+    await topics.publish(*map(str, range(100)))
+    await until(lambda: calls > 5)
+    topics.service.clock.now += 70  # the policy lasts for 20 s and two calls of 15 s, and a fifth more
+    gate.set()
+
+    def are_given_up() -> bool:
+        topics.service.clock.now += 1  # for those that were given back to be tried again
+        return topics.counted().get("dead-letter delivered") == 100
+
+    await until(are_given_up)
+    assert calls <= 30, "the others were given up without a call"
+    assert topics.counted() == {"http failed": 100, "dead-letter delivered": 100}
+
+
+def test_outage_is_measured_between_failures() -> None:
+    outage = EndpointOutage()
+    assert not outage.lasted(0, 0)
+    outage.extend(100)
+    outage.extend(160)
+    assert outage.lasted(60, 50)
+    assert not outage.lasted(60, 101), "a message is tried for as long after its delivery"
+    assert not outage.lasted(61, 50)
+    outage.end()
+    assert not outage.lasted(60, 50)
+    outage.extend(200)
+    assert not outage.lasted(1, 50), "another outage"
+
+
+@pytest.mark.parametrize("reason", ["over quota", "too large"])
+async def test_dead_letter_queue_that_takes_no_message_now_gets_none(topics: _Topics, reason: str) -> None:
+    sizes = {"MaximumMessageSize": "1024"} if reason == "too large" else {}
+    await topics.service.make_queue("dead", Policy=json.dumps(POLICY), **sizes)
+    await topics.confirmed(RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}))
+    gate = asyncio.Event()
+
+    async def refuse(_: Any) -> bytes:
+        await gate.wait()
+        return status(404)
+
+    topics.server.answer = refuse
+    await topics.publish("x" * 2000)
+    await until(lambda: bool(topics.server.calls))
+    if reason == "over quota":
+        tenant = await topics.service.tenant()
+        limited = msgspec.structs.replace(tenant, limits=TenantLimits(stored_bytes=1))
+        await topics.service.app.services.credentials.update_tenant(limited)
+    gate.set()
+    await until(lambda: topics.counted() == {"http failed": 1, "dead-letter failed": 1})
+    await until(topics.is_empty)
+
+
+async def test_subscription_of_a_suspended_owner_is_not_pushed(topics: _Topics) -> None:
+    await topics.confirmed()
+    (pusher,) = topics.pushers.values()
+    view = await pusher._view()
+    assert view is not None
+    find_target = topics.context.subscription_format.find_target
+    assert await find_target(view) is not None
+    credentials = topics.service.app.services.credentials
+    suspended = msgspec.structs.replace(await topics.service.tenant(), state="suspended")
+    await credentials.update_tenant(suspended)
+    assert await find_target(view) is None
+    await until(lambda: pusher.ended)
+
+
+async def test_dead_letter_is_counted_when_its_message_is_deleted(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topics.service.make_queue("dead", Policy=json.dumps(POLICY))
+    await topics.confirmed(RedrivePolicy=json.dumps({"deadLetterTargetArn": DEAD}))
+    monkeypatch.setattr(module, "ERROR_PAUSE_SECONDS_FIRST", 0.01)
+    topics.server.answers(status(404), status(404))
+    backend, left = topics.service.backend, module.DELETE_TRIES
+
+    async def fail(command: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise Unavailable("not now")
+        return await backend.inside.call(command)
+
+    backend.replaced[Delete] = fail
+    await topics.publish("m")
+    await until(lambda: not left)
+    assert topics.counted() == {}
+    topics.service.clock.now += 40
+    await until(lambda: topics.counted() == {"http failed": 1, "dead-letter delivered": 1})
+
+
+async def test_publication_for_an_absent_hidden_queue_is_a_failure_of_its_protocol(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await topics.confirmed()
+    monkeypatch.setattr(DeliveryPlanner, "_known_queue", lambda *_: None)
+    await topics.publish("m")
+    assert topics.counted() == {"http failed": 1}
 
 
 async def test_end_by_the_link_is_announced_and_can_be_undone(topics: _Topics) -> None:

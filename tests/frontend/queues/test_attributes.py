@@ -41,7 +41,7 @@ def test_limits_of_a_policy_that_grows() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("HoldfastPushUrl", "ftp://example.com/", "It cannot be called: the URL of a webhook begins with https://"),
+        ("HoldfastPushUrl", "ftp://example.com/", "It cannot be called: the URL begins with https://"),
         ("HoldfastPushUrl", "https://", "It cannot be called"),
         ("HoldfastPushUrl", "https://user:secret@example.com/", "cannot have a user name"),
         ("HoldfastPushUrl", "https://example.com/" + "x" * 2048, "at most 2048 characters"),
