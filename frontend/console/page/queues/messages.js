@@ -217,7 +217,12 @@ const Receive = {
         await drop(one);
         return `Deleted: ${one.id}`;
       });
-    /** Sends each to its destination, and deletes it here after that. */
+    /**
+     * Sends each to its destination, and deletes it here after that.
+     *
+     * The destination may still know the original deduplication id: it would store nothing.  The message's own id is
+     * new there, and stays the same if the move is repeated.
+     */
     const redrive = (messages) =>
       act.run(async () => {
         let count = 0;
@@ -226,7 +231,7 @@ const Receive = {
           if (!destination) throw new Refusal(0, { detail: `${count} were moved. The message ${one.id} did not come from another queue: name a destination.` }, 0);
           const json = { body: one.body, attributes: one.attributes };
           if (one.group) json.group = one.group;
-          if (one.deduplication_id) json.deduplication_id = one.deduplication_id;
+          if (destination.endsWith(".fifo")) json.deduplication_id = one.id;
           await call("POST", queuePath(destination, "/messages"), { json });
           await drop(one);
           count += 1;
