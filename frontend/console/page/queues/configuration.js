@@ -78,9 +78,11 @@ export const Configuration = {
       event.preventDefault();
       tagging.run(async () => {
         const wanted = Object.fromEntries(tags.rows.filter(({ key }) => key).map(({ key, value }) => [key, value]));
-        const changed = {};
-        for (const [key, value] of Object.entries(wanted)) if (props.shown.tags[key] !== value) changed[key] = value;
-        for (const key of Object.keys(props.shown.tags)) if (!(key in wanted)) changed[key] = null;
+        const stored = new Map(Object.entries(props.shown.tags));
+        const changed = Object.fromEntries([ // a key may be "__proto__"
+          ...Object.entries(wanted).filter(([key, value]) => stored.get(key) !== value),
+          ...[...stored.keys()].filter((key) => !Object.hasOwn(wanted, key)).map((key) => [key, null]),
+        ]);
         if (!Object.keys(changed).length) return "Nothing was changed.";
         await call("PATCH", queuePath(props.name), { json: { tags: changed } });
         await props.refresh();

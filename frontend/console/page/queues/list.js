@@ -97,6 +97,7 @@ const List = {
     }
     function change(what) {
       Object.assign(view, { pages: [""], ...what });
+      polled.data = null; // the rows of another list
       polled.refresh();
     }
     const turn = (pages) => change({ pages });

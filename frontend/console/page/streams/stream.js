@@ -82,7 +82,7 @@ const Settings = {
       event.preventDefault();
       act.run(async () => {
         const wanted = Object.fromEntries(form.rows.filter(({ name }) => name).map(({ name, value }) => [name.trim(), value]));
-        const removed = Object.keys(state.data.settings).filter((name) => !(name in wanted)).map((name) => [name, null]);
+        const removed = Object.keys(state.data.settings).filter((name) => !Object.hasOwn(wanted, name)).map((name) => [name, null]);
         await call("PATCH", streamPath(props.name), { json: { partitions: Number(form.partitions), settings: { ...wanted, ...Object.fromEntries(removed) } } });
         await state.refresh();
         return "Saved.";
