@@ -117,7 +117,7 @@ const List = {
         count(messages?.in_flight),
         count(messages?.delayed),
         bytes(messages?.stored_bytes),
-        ...(polled.data.as_of ? [age === null ? "–" : duration(age), `${rate(sent)}/s`] : []),
+        ...(polled.data.as_of ? [age === null ? "–" : duration(age), sent === null ? "–" : `${rate(sent)}/s`] : []),
         sparkline(samples.get(name) || []),
         dead ? link(dead) : "–",
       ],
