@@ -124,7 +124,12 @@ class AccountSummary:
             while at_before < len(before) and before.names[at_before] < name:
                 at_before += 1
             known = at_before < len(before) and before.names[at_before] == name
-            if parts and known and before._since_ms[at_before] == since_ms and 0 < self.at - before.at <= RATE_SECONDS_MAX:
+            if (
+                parts
+                and known
+                and before._since_ms[at_before] == since_ms
+                and 0 < self.at - before.at <= RATE_SECONDS_MAX
+            ):
                 rate = round(1000 * max(0, sent - before._sent[at_before]) / (self.at - before.at))
         oldest = [one.oldest_ms for one in parts if one.oldest_ms]
         values = (
@@ -143,8 +148,9 @@ class AccountSummary:
         return at_before
 
     def numbers(self, at: int) -> QueueNumbers:
-        *others, rate = (column[at] for column in self._columns)
-        return QueueNumbers(self.names[at], *others, None if rate == UNKNOWN else rate)
+        visible, in_flight, delayed, stored, age, rate = (column[at] for column in self._columns)
+        known = None if rate == UNKNOWN else rate
+        return QueueNumbers(self.names[at], visible, in_flight, delayed, stored, age, known)
 
     async def page(self, view: SummaryView, after: str, limit: int) -> SummaryPage:
         """Return a page, largest numbers first, then by name.

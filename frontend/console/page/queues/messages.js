@@ -193,7 +193,7 @@ const Send = {
 const Receive = {
   props: ["name"],
   setup(props) {
-    const form = reactive({ most: "1", visibility: "", search: "", destination: "" });
+    const form = reactive({ max: "1", visibility: "", search: "", destination: "" });
     const held = shallowReactive({ messages: [] });
     const act = useAct();
     const matching = computed(() => containing(held.messages, form.search));
@@ -201,7 +201,7 @@ const Receive = {
     const receive = (event) => {
       event.preventDefault();
       act.run(async () => {
-        const query = { max: form.most, visibility: form.visibility, wait: 0 };
+        const query = { max: form.max, visibility: form.visibility, wait: 0 };
         const answer = await call("GET", queuePath(props.name, "/messages"), { query });
         if (!answer) return "No message is available now.";
         held.messages = [...held.messages, ...answer.messages];
@@ -249,7 +249,7 @@ const Receive = {
         h("h2", { id: "receive" }, "Receive"),
         h("p", "Takes messages as a consumer does: nobody else gets them until the visibility timeout ends, and each receive counts towards the dead-letter queue."),
         h("form", { class: "line", onSubmit: receive }, [
-          input(form, "most", "Messages", { type: "number", min: 1, max: 10, required: true }),
+          input(form, "max", "Messages", { type: "number", min: 1, max: 10, required: true }),
           input(form, "visibility", "Visibility timeout (seconds; empty: the queue’s)", { type: "number", min: 0, max: 43_200 }),
           h("button", { type: "submit", class: "primary", disabled: act.busy }, "Receive"),
         ]),

@@ -61,7 +61,7 @@ const Groups = {
       polled.data?.used.length
         ? table("Consumer groups", GROUP_COLUMNS, polled.data.used.map(row))
         : polled.data ? h("p", { class: "empty", role: "status" }, "No consumer group has a position in this stream.") : null,
-      polled.data?.more ? h("p", { class: "hint" }, `The first ${GROUPS_MAX} groups of the account were looked through.`) : null,
+      polled.data?.more ? h("p", { class: "hint" }, `The first ${GROUPS_MAX} groups of the account were searched.`) : null,
     ];
   },
 };
