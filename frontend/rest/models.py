@@ -62,7 +62,7 @@ class QueueLine(BaseModel):
         None, description="lists by numbers: age of the oldest message; null: the queue is empty"
     )
     sent_per_second: float | None = Field(
-        None, description="lists by numbers: messages sent per second between the latest two summaries"
+        None, description="lists by numbers: messages sent per second between the latest two summaries; null: not known"
     )
 
 

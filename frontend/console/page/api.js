@@ -18,6 +18,11 @@ export const session = reactive({
 
 let token = "";
 let expiry = 0;
+let checking = 0;
+let streams = 0; // live streams that are open
+let ending = new AbortController(); // aborts the calls of this session and account
+const CHECK_MS = 3000;
+const SILENCE_MS = 40_000; // the service sends something at least every 15 s
 
 /** An answer of the service that is an error. */
 export class Refusal extends Error {
@@ -29,16 +34,21 @@ export class Refusal extends Error {
   }
 }
 
+const LOST = "The service cannot be reached. The console tries again by itself.";
+const UNCERTAIN = "The connection to the service was lost. It is not known whether the change took effect: check before you repeat it.";
+const UNREADABLE = "The answer of the service cannot be read: the connection was cut off, or something between changed it.";
+
 async function fetched(method, path, headers, body, { signal, as = "json" } = {}) {
+  const lost = path === "/v1/token" ? "The service cannot be reached. Try again." : method === "GET" ? LOST : UNCERTAIN;
   let answer;
   try {
     answer = await fetch(path, { method, headers, body, signal, credentials: "omit", cache: "no-store", redirect: "error" });
+    if (answer.ok && as === "stream") return answer.body;
+    if (answer.ok) return answer.status === 204 ? null : await answer[as]();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(0, { detail: "The service cannot be reached. The console tries again by itself." }, 0);
+    throw new Refusal(0, { detail: !answer ? lost : method === "GET" ? UNREADABLE : `The change was made. ${UNREADABLE}` }, 0);
   }
-  if (answer.ok && as === "stream") return answer.body;
-  if (answer.ok) return answer.status === 204 ? null : answer[as]();
   const problem = await answer.json().catch(() => ({}));
   throw new Refusal(answer.status, problem, Number(answer.headers.get("retry-after")) || 0);
 }
@@ -59,7 +69,9 @@ export async function call(method, path, { query = {}, json, text, signal, as } 
   }
   const used = token;
   try {
-    return await fetched(method, `/v1/${path}${parameters.size ? `?${parameters}` : ""}`, headers, body, { signal, as });
+    return await fetched(method, `/v1/${path}${parameters.size ? `?${parameters}` : ""}`, headers, body, {
+      signal: signal ? AbortSignal.any([signal, ending.signal]) : ending.signal, as,
+    });
   } catch (error) {
     if (error.status === 401 && used === token) signOut("Your session has ended. Sign in again.");
     throw error;
@@ -70,20 +82,37 @@ export async function call(method, path, { query = {}, json, text, signal, as } 
 export async function follow(query, onEvent, signal) {
   const body = await call("GET", "events", { query, signal, as: "stream" });
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { value, done } = await reader.read().catch((error) => {
-      if (error.name === "AbortError") throw error;
-      return { done: true }; // the connection was lost
-    });
-    if (done) return;
-    text += value;
-    const events = text.split("\n\n");
-    text = events.pop();
-    for (const one of events) {
-      const found = /^event: (.*)\ndata: (.*)$/.exec(one);
-      if (found) onEvent(found[1], JSON.parse(found[2]));
+  let text = "", silence = 0;
+  streams += 1;
+  try {
+    for (;;) {
+      clearTimeout(silence);
+      silence = setTimeout(() => reader.cancel(), SILENCE_MS);
+      const { value, done } = await reader.read().catch((error) => {
+        if (error.name === "AbortError") throw error;
+        return { done: true }; // the connection was lost
+      });
+      if (done) return;
+      text += value;
+      const events = text.split("\n\n");
+      text = events.pop();
+      for (const one of events) {
+        const found = /^event: (.*)\ndata: (.*)$/.exec(one);
+        if (found) onEvent(found[1], parsed(found[2]));
+      }
     }
+  } finally {
+    streams -= 1;
+    clearTimeout(silence);
+    reader.cancel().catch(() => {}); // it may have failed already
+  }
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Refusal(0, { detail: UNREADABLE }, 0);
   }
 }
 
@@ -101,9 +130,21 @@ async function start(given, seconds) {
   clearTimeout(expiry);
   const left = seconds ?? (caller.expires ? caller.expires - Date.now() / 1000 : TOKEN_SECONDS);
   expiry = setTimeout(signOut, Math.max(0, Math.min(left, 86_400)) * 1000, "Your session has expired. Sign in again.");
+  clearInterval(checking);
+  checking = setInterval(check, CHECK_MS);
   session.account = caller.account;
   session.notice = "";
   session.caller = caller;
+}
+
+/** Ends the session soon after its credential was revoked; a live stream that is open ends by itself. */
+async function check() {
+  if (document.hidden || streams) return;
+  try {
+    await call("GET", "caller", { query: { account: undefined } });
+  } catch (error) {
+    if (!(error instanceof Refusal) && error.name !== "AbortError") throw error;
+  }
 }
 
 const TOKEN_REQUEST = JSON.stringify({ seconds: TOKEN_SECONDS });
@@ -126,20 +167,35 @@ export async function signInWithAccessKey(id, secret) {
   return start((await fetched("POST", "/v1/token", { ...headers, ...AS_JSON }, TOKEN_REQUEST)).token, TOKEN_SECONDS);
 }
 
+/** Aborts what is under way: an act that has several steps does not go on for another caller or account. */
+function endCalls() {
+  ending.abort();
+  ending = new AbortController();
+}
+
+/** Shows another account. */
+export function showAccount(account) {
+  if (account === session.account) return;
+  endCalls();
+  session.account = account;
+}
+
 export function signOut(notice = "") {
   token = "";
   clearTimeout(expiry);
+  clearInterval(checking);
+  endCalls();
   session.caller = null;
   session.account = "";
   session.notice = notice;
 }
 
-/** Whether the caller administers an account. */
+/** True if the caller administers an account. */
 export const administers = () => may("manage") && ["admin", "operator"].includes(session.caller.role);
 
 export const may = (scope) => Boolean(session.caller?.scopes.includes(scope));
 
-/** Whether the caller has a right on streams: "read", "write" or "manage". */
+/** True if the caller has this right on streams: "read", "write" or "manage". */
 export const mayStream = (right) => may(`streams:${right}`);
 export const usesStreams = () => has("streams") && ["read", "write", "manage"].some(mayStream);
 

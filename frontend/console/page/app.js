@@ -1,6 +1,6 @@
 // The frame of all pages, and the way from the address to a page.
 
-import { administers, session, signOut, usesStreams, usesTopics } from "./api.js";
+import { administers, session, showAccount, signOut, usesStreams, usesTopics } from "./api.js";
 import { Queue } from "./queues/queue.js";
 import { Queues } from "./queues/list.js";
 import { SignIn } from "./sign_in.js";
@@ -58,7 +58,7 @@ const AccountChoice = {
     const form = reactive({ account: session.account });
     const submit = (event) => {
       event.preventDefault();
-      session.account = form.account.trim() || session.caller.account;
+      showAccount(form.account.trim() || session.caller.account);
       form.account = session.account;
       if (PARENT[route.page] !== route.page) location.hash = `#/${PARENT[route.page]}`;
     };

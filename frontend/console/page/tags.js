@@ -16,9 +16,11 @@ export const Tags = {
       event.preventDefault();
       act.run(async () => {
         const wanted = Object.fromEntries(form.rows.filter(({ key }) => key).map(({ key, value }) => [key, value]));
-        const changed = {};
-        for (const [key, value] of Object.entries(wanted)) if (props.tags[key] !== value) changed[key] = value;
-        for (const key of Object.keys(props.tags)) if (!(key in wanted)) changed[key] = null;
+        const stored = new Map(Object.entries(props.tags));
+        const changed = Object.fromEntries([ // a key may be "__proto__"
+          ...Object.entries(wanted).filter(([key, value]) => stored.get(key) !== value),
+          ...[...stored.keys()].filter((key) => !Object.hasOwn(wanted, key)).map((key) => [key, null]),
+        ]);
         if (!Object.keys(changed).length) return "Nothing was changed.";
         await props.save(changed);
         return "Saved.";

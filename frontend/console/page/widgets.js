@@ -26,7 +26,7 @@ export function usePolled(read, seconds) {
       pause = seconds;
     } catch (error) {
       if (!(error instanceof Refusal) && error.name !== "AbortError") throw error;
-      if (stopped || again) return;
+      if (stopped || again || error.name === "AbortError") return;
       state.error = error;
       pause = Math.max(error.retryAfter || 0, Math.min(pause * 2, PAUSE_MAX));
     } finally {
@@ -102,6 +102,7 @@ export function useLoaded(read) {
     try {
       Object.assign(state, { data: await read(), error: null });
     } catch (error) {
+      if (error.name === "AbortError") return;
       if (!(error instanceof Refusal)) throw error;
       state.error = error;
     }
@@ -110,7 +111,7 @@ export function useLoaded(read) {
   return state;
 }
 
-/** What was read, or that it is being read, or why it cannot be. */
+/** The data that was read, or a note that it is being read, or the reason why it cannot be. */
 export const loaded = (state, show) => [
   failure(state.error),
   state.data !== null ? show(state.data) : state.error ? null : h("p", { role: "status" }, "Loading…"),
@@ -127,6 +128,7 @@ export function useAct() {
       act.done = (await work()) || "";
       return true;
     } catch (error) {
+      if (error.name === "AbortError") return false; // the session has ended, or another account is shown
       if (!(error instanceof Refusal)) throw error;
       act.error = error.message;
       return false;
@@ -137,7 +139,7 @@ export function useAct() {
   return act;
 }
 
-/** What an act has come to, read aloud when it changes. */
+/** The result of an act, read aloud when it changes. */
 export const outcome = (act) => [
   h("p", { class: "error", role: "alert" }, act.error),
   h("p", { class: "done", role: "status" }, act.done),

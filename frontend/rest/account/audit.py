@@ -16,7 +16,7 @@ from frontend.services import Services
 ALL: Final = "all"
 LINES_MAX: Final = 500
 AT_ONCE: Final = 2
-"""Reads of the log at the same time: each looks through some megabytes on a thread."""
+"""Reads of the log at the same time: each scans some megabytes on a thread."""
 
 
 def create_router(services: Services) -> APIRouter:
@@ -36,7 +36,7 @@ def create_router(services: Services) -> APIRouter:
         """List administrative acts and refused sign-ins, newest first.
 
         An account's lines are those of its callers, and those about its objects.  A page may be short, or empty, while
-        there are older lines: some megabytes of the log are looked through for each.  Each machine with frontends has a
+        there are older lines: some megabytes of the log are scanned for each.  Each machine with frontends has a
         log of its own, and shows that one.
         """
         caller.require_role("operator", "admin")
@@ -46,9 +46,14 @@ def create_router(services: Services) -> APIRouter:
         if reader is None:
             raise Problem(409, "NoAuditLog", "This service keeps no audit log.")
         wanted = containing.lower()
+        own = caller.principal.account
+        shows_all = caller.principal.role == "operator"
+
+        def show(line: dict[str, Any]) -> AuditLine:
+            return _shown(line, with_address=shows_all or _is_of(line, own))
 
         def accepts(line: dict[str, Any]) -> bool:
-            return (not whose or _concerns(line, whose)) and (not wanted or _contains(line, wanted))
+            return (not whose or _concerns(line, whose)) and (not wanted or _contains(show(line), wanted))
 
         def read() -> AuditPart:
             return reader.read(before, limit, whose.encode(), accepts)
@@ -60,27 +65,30 @@ def create_router(services: Services) -> APIRouter:
             raise invalid("`before` is the `next` of an answer, and that place is no longer in the log.") from None
         except OSError as error:
             raise Problem(503, "AuditLogUnavailable", f"The audit log cannot be read now: {error.strerror}.") from None
-        own = caller.principal.account
-        shows_all = caller.principal.role == "operator"
-        return AuditPage(
-            lines=[_shown(line, with_address=shows_all or _is_of(line, own)) for line in found.lines], next=found.next
-        )
+        return AuditPage(lines=[show(line) for line in found.lines], next=found.next)
 
     return router
 
 
 def _is_of(line: dict[str, Any], account: str) -> bool:
-    return f":{account}:" in str(line.get("principal", ""))
+    return _account_of(line.get("principal")) == account
 
 
 def _concerns(line: dict[str, Any], account: str) -> bool:
     """True for a line of the account's callers, or about its objects."""
-    target = str(line.get("target", ""))
-    return _is_of(line, account) or target == account or f":{account}:" in target
+    target = line.get("target")
+    return _is_of(line, account) or target == account or _account_of(target) == account
 
 
-def _contains(line: dict[str, Any], wanted: str) -> bool:
-    return any(wanted in value.lower() for value in line.values() if isinstance(value, str))
+def _account_of(arn: object) -> str | None:
+    """Account of an ARN, whose last part may contain colons and other accounts' numbers; None: it is no ARN."""
+    parts = arn.split(":", 5) if isinstance(arn, str) else []
+    return parts[4] if len(parts) == 6 and parts[0] == "arn" else None
+
+
+def _contains(line: AuditLine, wanted: str) -> bool:
+    """True if a member that is shown contains the text."""
+    return any(wanted in value.lower() for _, value in line if isinstance(value, str))
 
 
 def _shown(line: dict[str, Any], *, with_address: bool) -> AuditLine:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import ExitStack
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from frontend.http.asgi import AsgiReceive, AsgiSend, Scope
+from frontend.http.asgi import AsgiReceive, AsgiSend, ClientGone, Scope
 from frontend.http.long_polls import LongPolls
 from frontend.request.context import Context
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import ClientRequest
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
-from frontend.rest.live.feeds import Feeds, Follower, RightsChanged, TooManyFollowers
+from frontend.rest.live.feeds import Feed, Feeds, Follower, RightsChanged, TooManyFollowers
 from frontend.rest.live.metrics import read_metrics
 from frontend.rest.live.queue_pages import Listed, QueuePages
-from frontend.rest.problems import Problem
+from frontend.rest.problems import Problem, invalid
 
 MEDIA_TYPE: Final = "text/event-stream"
 RETRY_SECONDS: Final = 10.0
+SEND_SECONDS_MAX: Final = 10.0
+"""Maximum time for which a part of the answer waits for the client to read; then the connection is closed."""
+LINES_MAX: Final = 100
+"""Maximum number of queues in a list that is followed."""
 
 
 class EventStream(Response):
@@ -39,14 +44,21 @@ class EventStream(Response):
         self._ends = ends
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
+        async def write(message: dict[str, Any]) -> None:
+            try:
+                async with asyncio.timeout(SEND_SECONDS_MAX):
+                    await send(message)
+            except TimeoutError:
+                raise ClientGone from None
+
         with self._ends:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await write({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             while not self._polls.draining:
                 event = await self._polls.run(self._follower.next(), self._receive, None)
                 if event is None:
                     break
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+                await write({"type": "http.response.body", "body": event, "more_body": True})
+            await write({"type": "http.response.body", "body": b""})
 
 
 def create_router(context: Context, pages: QueuePages) -> APIRouter:
@@ -69,8 +81,9 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         """Follow a list of queues, or the metrics of one queue, as server-sent events.
 
         An event `queues` or `queue` has the same JSON as `GET /v1/queues?counters=true` or
-        `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  An event
-        `problem` has a problem document.  The answer ends within a second after the credential has ended.
+        `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  A list
+        has at most 100 queues.  An event `problem` has a problem document.  The answer ends within a second after the
+        credential has ended, and when the client has not read for ten seconds.
         """
         owner = caller.account(account)
         prefixes = caller.principal.prefixes
@@ -87,27 +100,28 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
             key, kind = ("queue", owner, queue), "queue"
         else:
             caller.require_scope("manage")
+            if listing.limit > LINES_MAX:
+                raise invalid(f"A list that is followed has a limit of at most {LINES_MAX}.")
             await caller.limited("ListQueues", _nothing)
 
             async def read() -> bytes:
                 return _json(await pages.page(owner, prefixes, listing, counters=True))
 
             key, kind = ("queues", owner, prefixes, listing.key), "queues"
-        return _stream(caller, feeds, key, kind, read)
+        return _stream(caller, feeds, key, Feed(owner, kind, read))
 
     return router
 
 
-def _stream(
-    caller: RestCaller, feeds: Feeds, key: Hashable, kind: str, read: Callable[[], Awaitable[bytes]]
-) -> EventStream:
+def _stream(caller: RestCaller, feeds: Feeds, key: Hashable, feed: Feed) -> EventStream:
     ends = ExitStack()
     if caller.call.allowance is not None:
         ends.enter_context(caller.call.allowance.long_poll())
     request = caller.request
     presented = request.headers.get(b"authorization", b"") + request.query
     try:
-        key, follower = feeds.follow(key, kind, read, presented, _check(caller.pipeline, request, caller))
+        check = _check(caller.pipeline, request, caller)
+        key, follower = feeds.follow(key, feed, caller.principal, presented, check)
     except TooManyFollowers:
         ends.close()
         raise Problem(

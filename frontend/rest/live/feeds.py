@@ -1,7 +1,8 @@
 """Feeds: values that are computed again and again while someone follows them, once for all followers.
 
-One task computes the feeds in turn.  Between two of them it pauses for a multiple of the time that the last one took,
-so feeds take a bounded share of the process's time: with more of them each is computed less often.
+A task starts the computations: one at a time for each account, and the accounts take turns.  After each computation it
+pauses for a multiple of the processor time that the computation took, so feeds take a bounded share of the process's
+time: with more of them each is computed less often.  The first value of a new feed does not wait for the pause.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Final
+import types
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
+from functools import partial
+from time import thread_time
+from typing import Any, Final, TypeVar
 
 from auth.errors import AuthError
+from auth.principal import Principal
 from backend.api import BackendError
 from frontend.rest.problems import Problem, of_sqs
 from frontend.sqs.protocol.error_mapping import as_sqs_error
@@ -21,15 +26,22 @@ from frontend.sqs.protocol.errors import SqsError
 from metadata_service.store import StoreError
 
 logger = logging.getLogger("holdfast.rest")
+_T = TypeVar("_T")
 
 PERIOD_SECONDS: Final = 2.0
 """Minimum time between two values of a feed."""
 PAUSE_FACTOR: Final = 20
-"""Pause after the computation of a feed, as a multiple of its duration."""
+"""Pause after the computation of a feed, as a multiple of the processor time that it took on the event loop."""
+READ_SECONDS_MAX: Final = 5.0
+"""Maximum duration of a computation."""
+READ_AT_ONCE: Final = 16
+"""Maximum number of computations, each of another account, that run or wait at the same time."""
 CHECK_SECONDS: Final = 0.5
 """Time between two checks of the followers' credentials."""
+CHECK_SECONDS_MAX: Final = 5.0
+"""Maximum duration of the check of a credential; one that cannot be checked counts as invalid."""
 CHECKED_AT_ONCE: Final = 50
-"""Credentials checked before other tasks get a turn."""
+"""Credentials that are checked at the same time."""
 BEAT_SECONDS: Final = 15.0
 """Time after which a follower without news gets a sign of life, so that proxies keep its connection."""
 FOLLOWERS_MAX: Final = 5_000
@@ -53,10 +65,11 @@ def event(kind: str, data: bytes) -> bytes:
 class Feed:
     """A value that is computed for all who follow it."""
 
-    __slots__ = ("due", "event", "followers", "kind", "read", "version")
+    __slots__ = ("account", "due", "event", "followers", "kind", "read", "version")
 
-    def __init__(self, kind: str, read: Callable[[], Awaitable[bytes]]) -> None:
-        """``read`` returns JSON; it raises the errors of a call."""
+    def __init__(self, account: str, kind: str, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+        """``account``: owner of the data; ``read`` returns JSON; it raises the errors of a call."""
+        self.account = account
         self.kind = kind
         self.read = read
         self.event = b""
@@ -69,11 +82,19 @@ class Feed:
 class Follower:
     """A connection that follows a feed."""
 
-    __slots__ = ("_seen", "_waiter", "beat_at", "check", "credential", "ended", "feed")
+    __slots__ = ("_seen", "_waiter", "beat_at", "check", "credential", "ended", "feed", "principal")
 
-    def __init__(self, feed: Feed, credential: bytes, check: Callable[[], Awaitable[None]], now: float) -> None:
-        """``credential``: what was presented; ``check`` raises if it is no longer valid."""
+    def __init__(
+        self,
+        feed: Feed,
+        principal: Principal,
+        credential: bytes,
+        check: Callable[[], Awaitable[None]],
+        now: float,
+    ) -> None:
+        """``credential``: the credential as it was presented; ``check`` raises if it is no longer valid."""
         self.feed = feed
+        self.principal = principal
         self.credential = credential
         self.check = check
         self.ended = False
@@ -84,6 +105,10 @@ class Follower:
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def end(self) -> None:
+        self.ended = True
+        self.wake()
 
     async def next(self) -> bytes | None:
         """The next event, as soon as there is one; None: the follower's credential is no longer valid."""
@@ -101,13 +126,87 @@ class Follower:
         return None
 
 
+class FollowerSlots:
+    """Shares of the process's followers: an account gets half of what others leave, a credential half of that."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._by_account: Counter[str] = Counter()
+        self._by_credential: Counter[tuple[str, str]] = Counter()
+
+    def take(self, principal: Principal) -> None:
+        """Take a slot, to be given back with :meth:`release`.  Raises :class:`TooManyFollowers`."""
+        account, credential = principal.account, (principal.account, principal.credential)
+        account_max = (FOLLOWERS_MAX - self._count + self._by_account[account] + 1) // 2
+        credential_max = (account_max + 1) // 2
+        if self._by_account[account] >= account_max or self._by_credential[credential] >= credential_max:
+            raise TooManyFollowers
+        self._count += 1
+        self._by_account[account] += 1
+        self._by_credential[credential] += 1
+
+    def release(self, principal: Principal) -> None:
+        self._count -= 1
+        _decrement(self._by_account, principal.account)
+        _decrement(self._by_credential, (principal.account, principal.credential))
+
+
+def _decrement(counter: Counter[Any], key: Hashable) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+class FeedTurns:
+    """The feeds in the order of their computation: by account in turn, within an account the one due first."""
+
+    def __init__(self) -> None:
+        self._accounts: OrderedDict[str, deque[Feed]] = OrderedDict()
+        self._busy: set[str] = set()
+
+    def add(self, feed: Feed) -> None:
+        """Add a new feed, which is due now."""
+        self._accounts.setdefault(feed.account, deque()).appendleft(feed)
+
+    def next(self, now: float, *, paused: bool) -> Feed | None:
+        """Take the next feed, to be returned with :meth:`computed`; in a pause only one without a value."""
+        for account, feeds in list(self._accounts.items()):
+            if account in self._busy:
+                continue
+            while feeds and not feeds[0].followers:
+                feeds.popleft()
+            if not feeds:
+                del self._accounts[account]
+            elif feeds[0].due <= now and not (paused and feeds[0].event):
+                self._busy.add(account)
+                self._accounts.move_to_end(account)
+                return feeds.popleft()
+        return None
+
+    def computed(self, feed: Feed) -> None:
+        """Return a feed that has a new ``due``."""
+        self._busy.discard(feed.account)
+        if feed.followers:
+            self._accounts.setdefault(feed.account, deque()).append(feed)
+
+    def due(self) -> float:
+        """Time at which the next feed is due, among those of accounts without a computation."""
+        return min(
+            (feeds[0].due for account, feeds in self._accounts.items() if feeds and account not in self._busy),
+            default=float("inf"),
+        )
+
+
 class Feeds:
     """The feeds of a process."""
 
     def __init__(self) -> None:
         self._feeds: dict[Hashable, Feed] = {}
-        self._count = 0
+        self._slots = FollowerSlots()
+        self._turns = FeedTurns()
         self._tasks: list[asyncio.Task[None]] = []
+        self._reads: set[asyncio.Task[None]] = set()
+        self._paused_until = 0.0
         self._news = asyncio.Event()
         self.computed = 0
         """Number of computations, for tests."""
@@ -115,20 +214,21 @@ class Feeds:
     def follow(
         self,
         key: Hashable,
-        kind: str,
-        read: Callable[[], Awaitable[bytes]],
+        feed: Feed,
+        principal: Principal,
         credential: bytes,
         check: Callable[[], Awaitable[None]],
     ) -> tuple[Hashable, Follower]:
-        """Follow the feed of this key, to be ended with :meth:`leave`.  Raises :class:`TooManyFollowers`."""
-        if self._count >= FOLLOWERS_MAX:
-            raise TooManyFollowers
-        feed = self._feeds.get(key)
-        if feed is None:
-            feed = self._feeds[key] = Feed(kind, read)
-        follower = Follower(feed, credential, check, asyncio.get_running_loop().time())
-        feed.followers.add(follower)
-        self._count += 1
+        """Follow the feed of this key, to be ended with :meth:`leave`; ``feed`` is used if there is none yet.
+
+        Raises :class:`TooManyFollowers`.
+        """
+        self._slots.take(principal)
+        known = self._feeds.setdefault(key, feed)
+        follower = Follower(known, principal, credential, check, asyncio.get_running_loop().time())
+        known.followers.add(follower)
+        if known is feed:
+            self._turns.add(feed)
         self._news.set()
         if not self._tasks:
             self._tasks = [
@@ -143,75 +243,145 @@ class Feeds:
         """End following; without followers a feed, and without feeds their tasks, end."""
         feed = follower.feed
         feed.followers.discard(follower)
-        self._count -= 1
+        self._slots.release(follower.principal)
         if not feed.followers and self._feeds.get(key) is feed:
             del self._feeds[key]
         if not self._feeds:
-            for task in self._tasks:
-                task.cancel()
-            self._tasks = []
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for task in (*self._tasks, *self._reads):
+            task.cancel()
+        self._tasks = []
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """End all followers if a task has failed: they begin again, and with them new tasks."""
-        if task.cancelled():
+        if task.cancelled() or task not in self._tasks:
             return
         logger.error("live numbers have failed", exc_info=task.exception())
+        self._cancel()
         for follower in [one for feed in self._feeds.values() for one in feed.followers]:
-            follower.ended = True
-            follower.wake()
+            follower.end()
+        self._feeds.clear()
+        self._turns = FeedTurns()
 
     async def _compute(self) -> None:
+        """Start the computations that are due."""
         loop = asyncio.get_running_loop()
         while True:
-            feed = min(self._feeds.values(), key=lambda one: one.due)
-            wait = feed.due - loop.time()
-            if wait > 0:
-                self._news.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._news.wait()
+            self._news.clear()
+            now = loop.time()
+            full = len(self._reads) >= READ_AT_ONCE
+            feed = None if full else self._turns.next(now, paused=now < self._paused_until)
+            if feed is not None:
+                task = asyncio.create_task(self._refresh(feed, self._turns), name="a feed")
+                self._reads.add(task)
+                task.add_done_callback(self._on_read)
+                await asyncio.sleep(0)
                 continue
-            started = time.perf_counter()
-            feed.due = loop.time() + PERIOD_SECONDS
-            made = await _event_of(feed)
-            self.computed += 1
-            if made != feed.event:
-                feed.event = made
-                feed.version += 1
-                for follower in feed.followers:
-                    follower.wake()
-            await asyncio.sleep(PAUSE_FACTOR * (time.perf_counter() - started))
+            wait = float("inf") if full else max(self._turns.due(), self._paused_until) - now
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if wait == float("inf") else max(0.0, wait)):
+                    await self._news.wait()
+
+    def _on_read(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("live numbers have failed", exc_info=task.exception())
+        self._reads.discard(task)
+        self._news.set()
+
+    async def _refresh(self, feed: Feed, turns: FeedTurns) -> None:
+        """Compute a feed, and wake its followers if the value is new."""
+        loop = asyncio.get_running_loop()
+        used = ProcessorTime()
+        feed.due = loop.time() + PERIOD_SECONDS
+        try:
+            made = await used.measure(_event_of(feed))
+        finally:
+            self._paused_until = max(self._paused_until, loop.time()) + PAUSE_FACTOR * used.seconds
+            turns.computed(feed)
+        self.computed += 1
+        if made != feed.event:
+            feed.event = made
+            feed.version += 1
+            for follower in feed.followers:
+                follower.wake()
 
     async def _check(self) -> None:
         """End followers whose credential is no longer valid, or has other rights; each credential is checked once."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            valid: dict[bytes, bool] = {}
+            by_credential: dict[Hashable, list[Follower]] = {}
             for follower in [one for feed in self._feeds.values() for one in feed.followers]:
-                known = follower.credential
-                if known not in valid:
-                    valid[known] = await _is_valid(follower)
-                    if not len(valid) % CHECKED_AT_ONCE:
-                        await asyncio.sleep(0)
-                if not valid[known]:
-                    follower.ended = True
+                by_credential.setdefault((follower.credential, follower.principal), []).append(follower)
+                if loop.time() >= follower.beat_at:
                     follower.wake()
-                elif loop.time() >= follower.beat_at:
-                    follower.wake()
+            groups = iter(by_credential.values())
+            async with asyncio.TaskGroup() as checks:
+                for _ in range(min(CHECKED_AT_ONCE, len(by_credential))):
+                    checks.create_task(_end_invalid(groups))
+
+
+async def _end_invalid(groups: Iterator[list[Follower]]) -> None:
+    """End the followers of each group, which have a credential in common, if it is no longer valid."""
+    for followers in groups:
+        if not await _is_valid(followers[0]):
+            for follower in followers:
+                follower.end()
+        await asyncio.sleep(0)
+
+
+class ProcessorTime:
+    """Processor time that a coroutine takes on the event loop, without the time in which it waits."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @types.coroutine
+    def measure(self, work: Coroutine[Any, Any, _T]) -> Generator[Any, Any, _T]:
+        """Run the coroutine, and add its time to ``seconds``."""
+        step: Callable[[], Any] = partial(work.send, None)
+        while True:
+            started = thread_time()
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                self.seconds += thread_time() - started
+            try:
+                yield waits_for
+            except BaseException as error:  # the task is cancelled: the coroutine handles it
+                step = partial(work.throw, error)
+            else:
+                step = partial(work.send, None)
 
 
 async def _event_of(feed: Feed) -> bytes:
     try:
-        return event(feed.kind, await feed.read())
-    except (Problem, SqsError, BackendError, StoreError) as error:
-        problem = error if isinstance(error, Problem) else of_sqs(as_sqs_error(error), error)
-        return event("problem", problem.document(""))
+        async with asyncio.timeout(READ_SECONDS_MAX):
+            return event(feed.kind, await feed.read())
+    except TimeoutError:
+        problem = Problem(503, "Slow", "The numbers could not be read in time. They are read again.")
+    except Problem as error:
+        problem = error
+    except (SqsError, BackendError, StoreError) as error:
+        problem = of_sqs(as_sqs_error(error), error)
+    except Exception as error:
+        logger.error("live numbers cannot be read", exc_info=error)
+        problem = Problem(500, "InternalFailure", "The numbers cannot be read: the service has failed.")
+    return event("problem", problem.document(""))
 
 
 async def _is_valid(follower: Follower) -> bool:
+    """True if the follower's credential could be checked, and has the same rights as before."""
     try:
-        await follower.check()
+        async with asyncio.timeout(CHECK_SECONDS_MAX):
+            await follower.check()
     except (AuthError, RightsChanged, StoreError):
+        return False
+    except Exception as error:
+        logger.warning("a credential that follows live numbers cannot be checked: %r", error)
         return False
     return True

@@ -108,7 +108,7 @@ class QueuePages:
             stored_bytes=numbers.stored_bytes,
         )
         line.oldest_seconds = numbers.age_ms / 1000 if numbers.age_ms else None
-        line.sent_per_second = numbers.rate / 1000
+        line.sent_per_second = None if numbers.rate is None else numbers.rate / 1000
         try:
             view = await self._context.queues.find(account, numbers.name)
         except SqsError:

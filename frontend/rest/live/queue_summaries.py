@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
+from heapq import merge
 from typing import Final, Literal, NamedTuple, Protocol
 
 from backend.api import AccountMeasures, Backend, Measures
@@ -21,7 +22,7 @@ Sort = Literal["depth", "age", "rate", "stored"]
 State = Literal["waiting", "in_flight", "delayed", "empty"]
 
 READ_AT_ONCE: Final = 10_000
-"""Queues in one call of the backend, which looks at all partitions for each."""
+"""Queues in one call of the backend, which scans all partitions for each."""
 NAMES_AT_ONCE: Final = 5_000
 ADDED_AT_ONCE: Final = 1_000
 """Queues after which other tasks get a turn: about a millisecond."""
@@ -32,7 +33,13 @@ SHARE: Final = 20
 QUEUES_MAX: Final = 250_000
 """Maximum number of queues in one summary."""
 KEPT_QUEUES_MAX: Final = 400_000
-"""Maximum number of queues in all summaries together: some 60 MB."""
+"""Maximum number of queues in all summaries together, with those of their views at half: some 60 MB."""
+RATE_SECONDS_MAX: Final = 60.0
+"""Maximum time between two summaries from which rates are computed."""
+SORTED_AT_ONCE: Final = 10_000
+"""Queues that are sorted before the event loop gets a turn: some 10 ms."""
+UNKNOWN: Final = -1
+"""A rate that is not known."""
 VIEWS_MAX: Final = 16
 """Filtered and sorted views that a summary keeps."""
 
@@ -68,8 +75,8 @@ class QueueNumbers(NamedTuple):
     stored_bytes: int
     age_ms: int
     """Age of the oldest message; 0: the queue is empty."""
-    rate: int
-    """Messages sent in a thousand seconds, between this summary and the one before; 0 also if that is not known."""
+    rate: int | None
+    """Messages sent in a thousand seconds, between this summary and the one before; None: it is not known."""
 
     @property
     def depth(self) -> int:
@@ -101,20 +108,30 @@ class AccountSummary:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def weight(self) -> int:
+        """Number of queues whose memory the summary takes; a queue in a view takes half of that in the summary."""
+        return len(self) + sum(len(order) for order, _ in self._views.values()) // 2
+
     def add(
         self, name: str, parts: Sequence[Measures], now_ms: int, before: AccountSummary | None, at_before: int
     ) -> int:
         """Add the next queue by name, from its partitions; a queue that was never used may have none.
 
-        ``at_before``: place in the summary before, from which to look for the queue.  Returns the place for the next.
+        ``at_before``: place in the summary before, from which the queue is searched.  Returns the place for the next.
         """
         sent, since_ms = sum(one.sent for one in parts), max((one.since_ms for one in parts), default=0)
-        rate = 0
+        rate = UNKNOWN
         if before is not None:
             while at_before < len(before) and before.names[at_before] < name:
                 at_before += 1
             known = at_before < len(before) and before.names[at_before] == name
-            if known and before._since_ms[at_before] == since_ms and self.at > before.at:
+            if (
+                parts
+                and known
+                and before._since_ms[at_before] == since_ms
+                and 0 < self.at - before.at <= RATE_SECONDS_MAX
+            ):
                 rate = round(1000 * max(0, sent - before._sent[at_before]) / (self.at - before.at))
         oldest = [one.oldest_ms for one in parts if one.oldest_ms]
         values = (
@@ -133,7 +150,9 @@ class AccountSummary:
         return at_before
 
     def numbers(self, at: int) -> QueueNumbers:
-        return QueueNumbers(self.names[at], *(column[at] for column in self._columns))
+        visible, in_flight, delayed, stored, age, rate = (column[at] for column in self._columns)
+        known = None if rate == UNKNOWN else rate
+        return QueueNumbers(self.names[at], visible, in_flight, delayed, stored, age, known)
 
     async def page(
         self, view: SummaryView, after: str, limit: int, searched: frozenset[str] | None = None
@@ -176,14 +195,23 @@ class AccountSummary:
             "stored": stored.__getitem__,
         }
         accepts, value, names, prefixes = states[view.state], values[view.sort], self.names, view.prefixes
-        keys = sorted(
-            (-value(at), names[at], at)
-            for at in range(len(names))
-            if accepts(at)
-            and (not prefixes or names[at].startswith(prefixes))
-            and (found is None or names[at] in found)
-        )
-        return array("q", (at for _, _, at in keys)), [(number, name) for number, name, _ in keys]
+        runs: list[list[tuple[int, str, int]]] = []
+        for first in range(0, len(names), SORTED_AT_ONCE):  # sorting holds the interpreter's lock: in short runs
+            places = range(first, min(first + SORTED_AT_ONCE, len(names)))
+            runs.append(
+                sorted(
+                    (-value(at), names[at], at)
+                    for at in places
+                    if accepts(at)
+                    and (not prefixes or names[at].startswith(prefixes))
+                    and (found is None or names[at] in found)
+                )
+            )
+        order, keys = array("q"), []
+        for number, name, at in merge(*runs):
+            order.append(at)
+            keys.append((number, name))
+        return order, keys
 
 
 async def _next(measured: AsyncIterator[tuple[str, Sequence[Measures]]]) -> tuple[str, Sequence[Measures]]:
@@ -196,7 +224,8 @@ async def _next(measured: AsyncIterator[tuple[str, Sequence[Measures]]]) -> tupl
 
 def _position(text: str) -> tuple[int, str]:
     number, separator, name = text.partition(".")
-    if not separator or not name or not number.isascii() or not number.isdigit() or len(number) > 18:
+    digits = number.removeprefix("-") if number == str(UNKNOWN) else number
+    if not separator or not name or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
         raise ValueError(text)
     return -int(number), name
 
@@ -234,11 +263,15 @@ class QueueSummaries:
             made.until = asyncio.get_running_loop().time() + max(FRESH_SECONDS, SHARE * took)
             self._known[account] = made
             self._known.move_to_end(account)
-            while len(self._known) > 1 and sum(map(len, self._known.values())) > KEPT_QUEUES_MAX:
-                self._known.popitem(last=False)
+            self._trim()
             return made
         finally:
             del self._under_way[account]
+
+    def _trim(self) -> None:
+        """Drop the summaries that were used longest ago while all together are too large."""
+        while len(self._known) > 1 and sum(one.weight for one in self._known.values()) > KEPT_QUEUES_MAX:
+            self._known.popitem(last=False)
 
     async def _read(self, account: str, before: AccountSummary | None) -> AccountSummary:
         now_ms = self._now_ms()

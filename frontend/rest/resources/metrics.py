@@ -14,10 +14,12 @@ from frontend.request.context import Context
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
 from frontend.rest.live.metrics import metrics_of, read_metrics, shown_metrics
 from frontend.rest.models import QueueMetricsPage, QueueMetricsShown, TopicMetricsShown
-from frontend.rest.problems import not_found, not_permitted
+from frontend.rest.problems import invalid, not_found, not_permitted
 from frontend.rest.resources.queues import Account, Name
+from frontend.sns.topics.attributes import is_topic_name
 from frontend.topic_metrics import TOPIC_METRICS
 from telemetry.prometheus import CONTENT_TYPE
+from telemetry.texts import shown
 
 TopicName = Annotated[str, Path(description="name of the topic")]
 PAGE_MAX: Final = 500
@@ -45,14 +47,16 @@ def create_router(context: Context) -> APIRouter:
     async def topic_metrics(caller: CurrentCaller, name: TopicName, account: Account = None) -> TopicMetricsShown:
         """Show the topic's counters, under CloudWatch's names."""
         owner = caller.account(account)
-        caller.target = f"arn:aws:sns:{services.settings.region}:{owner}:{name[:256]}"
+        if not is_topic_name(name):
+            raise invalid(f"{shown(name, 100)!r} cannot be the name of a topic.")
+        caller.target = f"arn:aws:sns:{services.settings.region}:{owner}:{name}"
         check_scopes(caller.principal, "the metrics of a topic", frozenset((*SCOPES, "monitor")))
         check_name(caller.principal, name, "topics")
 
         async def read() -> TopicMetricsShown:
             view = await context.queues.of_topic(owner, name)
             if view is None:
-                raise not_found(f"topic {name[:256]!r}")
+                raise not_found(f"topic {name!r}")
             parts = await context.queues.call(view, QueueMeasures(view.target))
             now_ms = services.now_ms()
             return TopicMetricsShown(

@@ -155,7 +155,7 @@ def create_router(services: Services) -> APIRouter:
             return caller.account(account)
         caller.target = ALL
         if caller.principal.role != "operator":
-            raise not_permitted("Only an operator may look at all accounts.")
+            raise not_permitted("Only an operator may read all accounts.")
         return None
 
     async def _ask(asked: DirectlyAsked) -> bytes:

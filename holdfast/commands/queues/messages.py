@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -115,7 +116,7 @@ def _shown_names(values: dict[str, str]) -> dict[str, str]:
     return {shown(name): value for name, value in values.items()}
 
 
-# --- looking without receiving -------------------------------------------------------------------------------
+# --- reading without receiving -------------------------------------------------------------------------------
 
 
 def _peek(client: RestClient, parsed: Parsed) -> None:
@@ -155,23 +156,28 @@ def _tail(client: RestClient, parsed: Parsed) -> None:
     """Print messages as they are stored."""
     left: int | None = parsed.max
     position = ""
+    signal.signal(signal.SIGTERM, _end_by_signal)
     try:
         for page in _follow(client, parsed):
             messages = page["messages"][:left]
             for message in messages:
                 print(json.dumps(message) if parsed.json else _line(message))
-            sys.stdout.flush()
             position = page["next"]
+            sys.stdout.flush()
             if left is not None:
                 left -= len(messages)
             if left == 0 or (parsed.no_wait and not messages):
                 return
             if not messages:
                 time.sleep(_TAIL_INTERVAL_SECONDS)
-    except KeyboardInterrupt:
+    finally:
         if position:
-            print(f"holdfast: to go on from here: --after {position}", file=sys.stderr)
-        raise
+            print(f"holdfast: to go on from here: --after {position}", file=sys.stderr, flush=True)
+
+
+def _end_by_signal(number: int, _: object) -> None:
+    """End the process with the exit code of this signal, after ``finally`` blocks."""
+    raise SystemExit(128 + number)
 
 
 def _follow(client: RestClient, parsed: Parsed) -> Iterator[dict[str, Any]]:

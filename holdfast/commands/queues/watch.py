@@ -177,7 +177,7 @@ def _print_samples(sampler: QueueSampler, parsed: Parsed) -> None:
                 print(json.dumps({"time": sample.time, "queues": lines, "truncated": sample.truncated}))
             else:
                 rows = list(map(_cells, queues))
-                print(f"{moment(sample.time)}  {_summary(sample)}")
+                print(f"{moment(sample.time)}  {_summary(sample, parsed.prefix)}")
                 print(table(_HEADINGS, rows, nothing="", right=range(1, len(_HEADINGS))) + "\n")
             sys.stdout.flush()
             printed += 1
@@ -195,7 +195,7 @@ def _show_live(sampler: QueueSampler, parsed: Parsed, endpoint: str) -> None:
     with Screen() as screen:
         due = time.monotonic() + parsed.interval
         while True:
-            screen.show(_view(sample, sort, screen.lines, endpoint, failure))
+            screen.show(_view(sample, sort, screen.lines, endpoint, failure, parsed.prefix))
             match screen.wait_for_key(max(0.0, due - time.monotonic()), time.sleep):
                 case "q":
                     return
@@ -213,12 +213,14 @@ def _show_live(sampler: QueueSampler, parsed: Parsed, endpoint: str) -> None:
                 failure = str(error)
 
 
-def _view(sample: QueueSample, sort: str, lines: int, endpoint: str, failure: str) -> RenderableType:
+def _view(
+    sample: QueueSample, sort: str, lines: int, endpoint: str, failure: str, prefix: str | None
+) -> RenderableType:
     """Lay out a sample for a terminal with this number of lines."""
     from rich.console import Group as Lines
     from rich.text import Text
 
-    title = f"{shown(endpoint)}  {moment(sample.time)}  {_summary(sample)}"
+    title = f"{shown(endpoint)}  {moment(sample.time)}  {_summary(sample, prefix)}"
     keys = f"sorted by {sort}   s: next column   q: end"
     status = Text(shown(failure), style="bold red") if failure else Text(keys, style="dim")
     rows = list(map(_cells, in_order(sample.queues, sort)[: max(0, lines - 4)]))
@@ -226,11 +228,13 @@ def _view(sample: QueueSample, sort: str, lines: int, endpoint: str, failure: st
     return Lines(Text(title, no_wrap=True, overflow="ellipsis"), status, Text(), body)
 
 
-def _summary(sample: QueueSample) -> str:
+def _summary(sample: QueueSample, prefix: str | None) -> str:
     count = len(sample.queues)
     if sample.truncated:
         return f"the first {count:,} queues by name: choose others with --prefix"
-    return "no queue has been used yet" if not count else "1 queue" if count == 1 else f"{count:,} queues"
+    if not count:
+        return "no queue with this prefix has been used yet" if prefix else "no queue has been used yet"
+    return "1 queue" if count == 1 else f"{count:,} queues"
 
 
 def _interval(text: str) -> float:

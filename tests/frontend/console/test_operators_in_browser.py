@@ -25,7 +25,10 @@ def test_a_service_of_one_process_shows_its_node(console: ConsolePage, operator:
     wait_until(lambda: [row[2] for row in console.rows()] == ["256"], "its node has all shards")
     assert re.fullmatch(r"\d+\.\d+\.\d+", console.rows()[0][5]), "the release is shown"
     console.wait_for("No takeover, no hand-over and no move is under way.")
-    console.press("Drain")
+    node = console.rows()[0][0].split()[0]
+    console.press("Drain…")
+    console.fill("name", node)
+    console.press("Drain the node")
     wait_until(lambda: "has no clusters to manage" in console.errors(), "the refusal is shown")
 
 
@@ -42,7 +45,9 @@ def test_a_node_is_drained_and_watched(browser: webdriver.Chrome, tmp_path_facto
 
         wait_until(lambda: sum(map(int, shards())) == 256 and "0" not in shards(), "both nodes have shards")
         drained = console.rows()[0][0].split()[0]
-        console.find(f"[aria-label='Drain {drained}']").click()
+        console.find(f"[aria-label='Drain… {drained}']").click()
+        console.fill("name", drained)
+        console.press("Drain the node")
         wait_until(lambda: shards() == ["0", "256"], "the other node has all shards")
         console.find(f"[aria-label='Undrain {drained}']").click()
         wait_until(lambda: "0" not in shards(), "it has shards again")
@@ -69,7 +74,9 @@ def test_tenants_are_made_limited_suspended_and_deleted(
     wait_until(lambda: not console.browser.find_elements("tag name", "dialog"), "the limits are saved")
     limits = server.rest("GET", f"/v1/tenants/{account}/limits")
     assert (limits["send"], limits["queues"], limits["calls"]) == ({"per_second": 50.0, "burst": 200}, 7, None)
-    console.find(f"[aria-label='Suspend {account}']").click()
+    console.find(f"[aria-label='Suspend… {account}']").click()
+    console.fill("name", account)
+    console.press("Suspend the tenant")
     wait_until(lambda: state() == "suspended", "the tenant is suspended")
     console.find(f"[aria-label='Resume {account}']").click()
     wait_until(lambda: state() == "active", "the tenant is active")

@@ -234,7 +234,7 @@ def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Se
         api(server, tenant.key, "POST", "/queues/dead/messages", message)
     console.sign_in(tenant.key)
     console.go("dead/messages")
-    console.fill("most", "10")
+    console.fill("max", "10")
     console.press("Receive")
     console.wait_for("Received: ")
     wait_until(lambda: len(console.shown_messages()) == 6, "all messages and their attributes are shown")

@@ -2,9 +2,9 @@
 
 import { call } from "../api.js";
 import { count, duration, localTime, percent } from "../text.js";
-import { failure, outcome, table, useAct, usePolled } from "../widgets.js";
+import { Confirm, failure, outcome, table, useAct, usePolled } from "../widgets.js";
 
-const { h } = Vue;
+const { h, shallowReactive } = Vue;
 const SECONDS = 2;
 const NODE_COLUMNS = [["Node", "name"], ["State", ""], ["Shards", "number"], ["CPU", "number"], ["Storage", "number"], ["Release", ""], ["", ""]];
 const PROCESS_COLUMNS = [["Process", "name"], ["State", ""], ["Reported", ""]];
@@ -32,10 +32,12 @@ export const Clusters = {
   setup() {
     const polled = usePolled((signal) => call("GET", "cluster", { query: { account: undefined }, signal }), SECONDS);
     const act = useAct();
+    const view = shallowReactive({ asked: null });
 
+    const post = (path) => call("POST", `clusters/${path}`, { query: { account: undefined } });
     const change = (path, done) =>
       act.run(async () => {
-        await call("POST", `clusters/${path}`, { query: { account: undefined } });
+        await post(path);
         await polled.refresh();
         return done;
       });
@@ -49,7 +51,10 @@ export const Clusters = {
         node.state === "draining"
           ? button("Undrain", node.name, () => change(nodePath(cluster, node, "undrain"), `${node.name} gets shards again.`), act)
           : node.state === "gone" ? ""
-            : button("Drain", node.name, () => change(nodePath(cluster, node, "drain"), `${node.name} gives up its shards.`), act),
+            : button("Drain…", node.name, () => (view.asked = {
+              name: node.name, title: `Drain ${node.name}`, verb: "Drain the node", path: nodePath(cluster, node, "drain"),
+              text: "The node gives up its shards to the other nodes, and gets none until it is undrained.",
+            }), act),
       ],
     });
     const section = (cluster) =>
@@ -67,7 +72,10 @@ export const Clusters = {
         table(`Nodes of ${cluster.name}`, NODE_COLUMNS, cluster.nodes.map(row(cluster))),
         h("div", { class: "buttons" },
           cluster.state === "serving"
-            ? button("Retire", cluster.name, () => change(`${encodeURIComponent(cluster.name)}/retire`, `The queues of ${cluster.name} move to other clusters.`), act)
+            ? button("Retire…", cluster.name, () => (view.asked = {
+                name: cluster.name, title: `Retire ${cluster.name}`, verb: "Retire the cluster", path: `${encodeURIComponent(cluster.name)}/retire`,
+                text: "All queues of the cluster move to other clusters, and it gets no new ones.",
+              }), act)
             : button("Serve again", cluster.name, () => change(`${encodeURIComponent(cluster.name)}/serve`, `${cluster.name} takes new queues again.`), act)),
       ]);
     const manager = (shown) =>
@@ -84,6 +92,17 @@ export const Clusters = {
           : null,
       ]);
 
+    const confirmation = ({ name, title, verb, text, path }) =>
+      h(Confirm, {
+        name, title, verb, text,
+        work: () => post(path),
+        onClose: () => (view.asked = null),
+        onDone: () => {
+          view.asked = null;
+          polled.refresh();
+        },
+      });
+
     return () => {
       const { data } = polled;
       if (!data) return failure(polled.error) || h("p", { role: "status" }, "Loading…");
@@ -91,6 +110,7 @@ export const Clusters = {
       return [
         failure(polled.error),
         outcome(act),
+        view.asked ? confirmation(view.asked) : null,
         data.not_asked.map((one) => h("p", { class: "error", key: one }, `No answer in time: ${one}.`)),
         h("section", { "aria-labelledby": "now" }, [
           h("h2", { id: "now" }, "Under way"),

@@ -1,6 +1,6 @@
 // All tenants: create, limit, suspend, resume, delete.
 
-import { call, session } from "../api.js";
+import { call, session, showAccount } from "../api.js";
 import { bytes, count, localTime } from "../text.js";
 import { Confirm, Dialog, failure, input, outcome, table, useAct, useLoaded } from "../widgets.js";
 
@@ -62,7 +62,7 @@ const LimitsDialog = {
 
 export const Tenants = {
   setup() {
-    const view = shallowReactive({ pages: [""], limits: "", deleting: null, stored: {} });
+    const view = shallowReactive({ pages: [""], limits: "", suspending: "", deleting: null, stored: {} });
     const form = reactive({ name: "", account: "" });
     const act = useAct();
     const state = useLoaded(() => call("GET", "tenants", { query: { ...own, after: view.pages.at(-1), limit: PAGE } }));
@@ -98,14 +98,14 @@ export const Tenants = {
       if (now === "deleted" || now === "deleting") return "";
       return h("div", { class: "buttons" }, [
         button("Show", account, () => {
-          session.account = account;
+          showAccount(account);
           location.hash = "#/queues";
         }),
         button("Limits", account, () => (view.limits = account)),
         button("Stored", account, () => weigh(account)),
         account === session.caller.account ? null : [
           now === "active"
-            ? button("Suspend", account, () => change(account, "suspend", `All calls of ${account} are refused.`))
+            ? button("Suspend…", account, () => (view.suspending = account), "danger")
             : button("Resume", account, () => change(account, "resume", `${account} is served again.`)),
           button("Delete…", account, () => (view.deleting = { account, name }), "danger"),
         ],
@@ -140,6 +140,18 @@ export const Tenants = {
         ]),
       ]),
       view.limits ? h(LimitsDialog, { account: view.limits, onClose: () => (view.limits = "") }) : null,
+      view.suspending
+        ? h(Confirm, {
+            name: view.suspending, title: `Suspend ${view.suspending}`, verb: "Suspend the tenant",
+            text: "All calls of the tenant are refused until it is resumed. Nothing is deleted.",
+            work: () => call("POST", tenantPath(view.suspending, "/suspend"), { query: own }),
+            onClose: () => (view.suspending = ""),
+            onDone: () => {
+              view.suspending = "";
+              state.refresh();
+            },
+          })
+        : null,
       view.deleting
         ? h(Confirm, {
             name: view.deleting.account, title: `Delete ${view.deleting.name}`, verb: "Delete the tenant",

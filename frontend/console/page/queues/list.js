@@ -94,6 +94,7 @@ const List = {
     }
     function change(what) {
       Object.assign(view, { pages: [""], ...what });
+      polled.data = null; // the rows of another list
       polled.refresh();
     }
     const turn = (pages) => change({ pages });
@@ -113,7 +114,7 @@ const List = {
         count(messages?.in_flight),
         count(messages?.delayed),
         bytes(messages?.stored_bytes),
-        ...(polled.data.as_of ? [age === null ? "–" : duration(age), `${rate(sent)}/s`] : []),
+        ...(polled.data.as_of ? [age === null ? "–" : duration(age), sent === null ? "–" : `${rate(sent)}/s`] : []),
         sparkline(samples.get(name) || []),
         dead ? link(dead) : "–",
       ],

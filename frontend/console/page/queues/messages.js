@@ -185,7 +185,7 @@ const Send = {
 const Receive = {
   props: ["name"],
   setup(props) {
-    const form = reactive({ most: "1", visibility: "", search: "", destination: "" });
+    const form = reactive({ max: "1", visibility: "", search: "", destination: "" });
     const held = shallowReactive({ messages: [] });
     const act = useAct();
     const matching = computed(() => containing(held.messages, form.search));
@@ -193,7 +193,7 @@ const Receive = {
     const receive = (event) => {
       event.preventDefault();
       act.run(async () => {
-        const query = { max: form.most, visibility: form.visibility, wait: 0 };
+        const query = { max: form.max, visibility: form.visibility, wait: 0 };
         const answer = await call("GET", queuePath(props.name, "/messages"), { query });
         if (!answer) return "No message is available now.";
         held.messages = [...held.messages, ...answer.messages];
@@ -209,7 +209,12 @@ const Receive = {
         await drop(one);
         return `Deleted: ${one.id}`;
       });
-    /** Sends each to its destination, and deletes it here after that. */
+    /**
+     * Sends each to its destination, and deletes it here after that.
+     *
+     * The destination may still know the original deduplication id: it would store nothing.  The message's own id is
+     * new there, and stays the same if the move is repeated.
+     */
     const redrive = (messages) =>
       act.run(async () => {
         let count = 0;
@@ -218,7 +223,7 @@ const Receive = {
           if (!destination) throw new Refusal(0, { detail: `${count} were moved. The message ${one.id} did not come from another queue: name a destination.` }, 0);
           const json = { body: one.body, attributes: one.attributes };
           if (one.group) json.group = one.group;
-          if (one.deduplication_id) json.deduplication_id = one.deduplication_id;
+          if (destination.endsWith(".fifo")) json.deduplication_id = one.id;
           await call("POST", queuePath(destination, "/messages"), { json });
           await drop(one);
           count += 1;
@@ -236,7 +241,7 @@ const Receive = {
         h("h2", { id: "receive" }, "Receive"),
         h("p", "Takes messages as a consumer does: nobody else gets them until the visibility timeout ends, and each receive counts towards the dead-letter queue."),
         h("form", { class: "line", onSubmit: receive }, [
-          input(form, "most", "Messages", { type: "number", min: 1, max: 10, required: true }),
+          input(form, "max", "Messages", { type: "number", min: 1, max: 10, required: true }),
           input(form, "visibility", "Visibility timeout (seconds; empty: the queue’s)", { type: "number", min: 0, max: 43_200 }),
           h("button", { type: "submit", class: "primary", disabled: act.busy }, "Receive"),
         ]),

@@ -68,7 +68,7 @@ export const Group = {
         h("dl", { class: "facts" }, [
           ["State", data.state],
           ["Assignor", data.assignor || "–"],
-          ["Lag", count(data.positions.reduce((all, { lag }) => all + (lag || 0), 0))],
+          ["Lag", count(data.positions.reduce((all, { lag }) => (all === null || lag === null ? null : all + lag), 0))],
         ].map(([label, value]) => h("div", [h("dt", label), h("dd", value)]))),
         h("h2", "Offsets"),
         data.positions.length ? table("Offsets", POSITION_COLUMNS, data.positions.map(position)) : h("p", "The group has committed no offset."),

@@ -40,7 +40,7 @@ const Peek = {
         const page = await call("GET", streamPath(props.name, "/records"), { query });
         view.records = page ? page.records : [];
         view.next = page ? page.next : position.after || "";
-        if (page && !page.records.length) return "None of these records matched. Go on to look through the following ones.";
+        if (page && !page.records.length) return "None of these records matched. Go on to search the following ones.";
         return page ? "" : "There are no records here, or no more.";
       });
     const submit = (event) => {

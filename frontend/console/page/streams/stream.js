@@ -61,7 +61,7 @@ const Groups = {
       polled.data?.used.length
         ? table("Consumer groups", GROUP_COLUMNS, polled.data.used.map(row))
         : polled.data ? h("p", { class: "empty", role: "status" }, "No consumer group has a position in this stream.") : null,
-      polled.data?.more ? h("p", { class: "hint" }, `The first ${GROUPS_MAX} groups of the account were looked through.`) : null,
+      polled.data?.more ? h("p", { class: "hint" }, `The first ${GROUPS_MAX} groups of the account were searched.`) : null,
     ];
   },
 };
@@ -82,7 +82,7 @@ const Settings = {
       event.preventDefault();
       act.run(async () => {
         const wanted = Object.fromEntries(form.rows.filter(({ name }) => name).map(({ name, value }) => [name.trim(), value]));
-        const removed = Object.keys(state.data.settings).filter((name) => !(name in wanted)).map((name) => [name, null]);
+        const removed = Object.keys(state.data.settings).filter((name) => !Object.hasOwn(wanted, name)).map((name) => [name, null]);
         await call("PATCH", streamPath(props.name), { json: { partitions: Number(form.partitions), settings: { ...wanted, ...Object.fromEntries(removed) } } });
         await state.refresh();
         return "Saved.";

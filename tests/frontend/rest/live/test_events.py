@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from auth.errors import IssuerUnreachable
+from auth.principal import Principal
 from backend.api import QueueMeasures
 from frontend.app import FrontendApp
-from frontend.rest.live import feeds
+from frontend.rest.live import events, feeds
+from frontend.rest.live.feeds import TooManyFollowers
 from tests.frontend.cases import CALLERS
 from tests.frontend.service import HOST, KEY, FrontendService
 from tests.servers.waiting import until
@@ -21,6 +24,8 @@ class EventsConnection:
     """A connection that follows live numbers."""
 
     def __init__(self, app: FrontendApp, query: str, token: str) -> None:
+        self.stalled = asyncio.Event()
+        """Set while the client does not read."""
         self._received: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._asked = False
@@ -36,7 +41,12 @@ class EventsConnection:
             "http_version": "1.1",
             "server": (HOST, 80),
         }
-        self.task = asyncio.create_task(app(scope, self._receive, self._received.put))
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if self.stalled.is_set():
+            await asyncio.Event().wait()
+        await self._received.put(message)
 
     async def _receive(self) -> dict[str, Any]:
         if not self._asked:
@@ -169,6 +179,7 @@ async def test_nothing_is_computed_without_followers(service: FrontendService) -
         ("queue=other", {"prefixes": ["q"]}, 403),
         ("sort=colour", {}, 400),
         ("limit=0", {}, 400),
+        ("limit=101", {}, 400),
     ],
 )
 async def test_what_is_refused(
@@ -207,3 +218,157 @@ async def test_a_process_has_a_bounded_number_of_followers(
     for status in (200, 503):
         connections.append(EventsConnection(service.app, "queue=q", key))
         assert await connections[-1].status() == status
+
+
+def follower_of(account: str, credential: str = "k") -> Principal:
+    return Principal(account, "AID", f"arn:aws:iam::{account}:root", credential)
+
+
+def test_an_account_and_a_credential_have_shares_of_the_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "FOLLOWERS_MAX", 100)
+    slots = feeds.FollowerSlots()
+
+    def taken(account: str, credential: str) -> int:
+        for count in range(feeds.FOLLOWERS_MAX):
+            try:
+                slots.take(follower_of(account, credential))
+            except TooManyFollowers:
+                return count
+        raise AssertionError("one account took all")
+
+    assert taken("1", "a") == 25
+    assert taken("1", "b") == 25, "half of the process's"
+    assert taken("1", "c") == 0
+    assert taken("2", "a") == 13, "a quarter of what the other account leaves"
+    for _ in range(25):
+        slots.release(follower_of("1", "a"))
+    slots.take(follower_of("1", "c"))
+
+
+class FeedClients:
+    """Followers of feeds that are computed here."""
+
+    def __init__(self) -> None:
+        self.feeds = feeds.Feeds()
+        self._keys: list[tuple[Any, feeds.Follower]] = []
+
+    def follow(self, account: str, read: Any, check: Any = None, name: str = "f") -> feeds.Follower:
+        async def valid() -> None: ...
+
+        feed = feeds.Feed(account, "queue", read)
+        made = self.feeds.follow((account, name), feed, follower_of(account), name.encode(), check or valid)
+        self._keys.append(made)
+        return made[1]
+
+    def close(self) -> None:
+        for key, follower in self._keys:
+            self.feeds.leave(key, follower)
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[FeedClients]:
+    made = FeedClients()
+    yield made
+    made.close()
+
+
+async def numbers() -> bytes:
+    return b"{}"
+
+
+async def fails() -> Any:
+    raise IssuerUnreachable("the issuer is away")
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_a_credential_that_cannot_be_checked_ends_its_follower_alone(
+    clients: FeedClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "CHECK_SECONDS_MAX", 0.01)
+    stays = clients.follow("1", numbers, name="stays")
+    ended = [clients.follow("1", numbers, check, f"f{at}") for at, check in enumerate((fails, never))]
+    await until(lambda: all(one.ended for one in ended))
+    assert await stays.next() is not None
+    assert not stays.ended
+
+
+async def test_an_unknown_error_is_an_event(clients: FeedClients) -> None:
+    event = await clients.follow("1", fails).next()
+    assert event is not None
+    assert event.startswith(b"event: problem")
+    assert b"issuer" not in event
+
+
+async def test_a_slow_account_does_not_delay_others(clients: FeedClients, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = clients.follow("1", never)
+    assert await clients.follow("2", numbers).next() is not None
+    await until(lambda: clients.feeds.computed > 5)
+    clients.follow("1", numbers, name="another")
+    assert slow.feed.version == 0
+
+
+async def test_a_computation_has_a_maximum_duration(clients: FeedClients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "READ_SECONDS_MAX", 0.01)
+    event = await clients.follow("1", never).next()
+    assert event is not None
+    assert b"503" in event
+
+
+async def test_the_first_value_does_not_wait_for_the_pause(
+    clients: FeedClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "PAUSE_FACTOR", 1e9)
+    for account in ("1", "2", "1"):
+        assert await clients.follow(account, numbers, name=f"f{clients.feeds.computed}").next() is not None
+    assert clients.feeds.computed == 3
+
+
+async def test_a_failed_task_ends_the_followers_and_others_begin_new_ones(
+    clients: FeedClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(feeds.FeedTurns, "next", broken)
+        assert await clients.follow("1", numbers).next() is None
+    assert await clients.follow("1", numbers).next() is not None
+
+
+async def test_waiting_costs_no_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = 0.0
+
+    def spend(seconds: float) -> None:
+        nonlocal spent
+        spent += seconds
+
+    async def waits() -> str:
+        spend(1)
+        asyncio.get_running_loop().call_soon(spend, 100)
+        await asyncio.sleep(0)
+        spend(2)
+        return "done"
+
+    monkeypatch.setattr(feeds, "thread_time", lambda: spent)
+    used = feeds.ProcessorTime()
+    assert await used.measure(waits()) == "done"
+    assert used.seconds == 3, "the time of another task is not counted"
+
+
+async def test_a_client_that_does_not_read_is_disconnected(
+    service: FrontendService, connections: list[EventsConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "SEND_SECONDS_MAX", 0.01)
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    one = EventsConnection(service.app, "queue=q", key)
+    connections.append(one)
+    assert await one.status() == 200
+    await one.event()
+    one.stalled.set()
+    await service.json("SendMessage", {"QueueUrl": service.url("q"), "MessageBody": "b"})
+    await until(one.task.done)
+    assert one.task.exception() is None

@@ -102,7 +102,40 @@ async def test_rates_are_between_two_summaries(monkeypatch: pytest.MonkeyPatch) 
         "b"
     ]:
         backend.measures[1] = measured("b", sent=backend.measures[1].sent + 40)
-    assert (rates["aa"], rates["c"]) == (0, 0), "counters of a new queue and of a new owner say nothing"
+    assert (rates["aa"], rates["c"]) == (None, None), "counters of a new queue and of a new owner say nothing"
+
+
+async def test_rates_of_an_old_summary_are_not_known_and_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_SECONDS", -100)
+    monkeypatch.setattr(module, "SHARE", -1)
+    backend = MeasuredBackend([measured("b", sent=5), measured("c", sent=5)])
+    made = summaries(backend)
+    await made.of(ACCOUNT)
+    backend.measures.insert(0, measured("a", sent=9))
+    second = await made.of(ACCOUNT)
+    found = await second.page(SummaryView("rate", None, ()), "", 9)
+    assert [(one.name, one.rate) for one in found.queues] == [("b", 0), ("c", 0), ("a", None), ("f", None)]
+    after = (await second.page(SummaryView("rate", None, ()), "", 3)).next
+    assert [one.name for one in (await second.page(SummaryView("rate", None, ()), after or "", 3)).queues] == ["f"]
+    monkeypatch.setattr(module, "RATE_SECONDS_MAX", 0.0)
+    assert (await made.of(ACCOUNT)).numbers(1).rate is None
+
+
+async def test_long_lists_are_sorted_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SORTED_AT_ONCE", 2)
+    assert await listed(summaries(MeasuredBackend(QUEUES))) == [*"dbaecf"]
+
+
+async def test_views_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_QUEUES_MAX", 14)
+    backend = MeasuredBackend(QUEUES)
+    made = summaries(backend)
+    first = await made.of("a")
+    for sort in ("depth", "age"):
+        await first.page(SummaryView(sort, None, ()), "", 1)
+    await made.of("b")
+    await made.of("a")
+    assert backend.reads == 3, "the first was dropped"
 
 
 async def test_pages_of_many_queues_read_the_backend_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +182,7 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await made.of("d")
 
 
-@pytest.mark.parametrize("after", ["x", "1", "1.", "-1.a", ".a", "9" * 19 + ".a"])
+@pytest.mark.parametrize("after", ["x", "1", "1.", "-2.a", ".a", "9" * 19 + ".a"])
 async def test_other_texts_are_no_positions(after: str) -> None:
     summary = await summaries(MeasuredBackend(QUEUES)).of(ACCOUNT)
     with pytest.raises(ValueError, match=r"."):

@@ -25,6 +25,29 @@ def test_transcript(server: Server, transcript: Transcript, tmp_path: Path) -> N
     replay(transcript, ServiceShell(server), nowhere="nowhere", **files)
 
 
+def test_a_tail_that_is_terminated_or_refused_prints_its_position(tmp_path: Path) -> None:
+    with Server(tmp_path / "service") as server:
+        client = server.client()
+        url = client.create_queue(QueueName="followed")["QueueUrl"]
+        client.send_message(QueueUrl=url, MessageBody="before")
+        arguments = ("message", "tail", "followed", "--data", server.data, "--endpoint", server.endpoint, "--all")
+        for terminated in (True, False):
+            tail = PipedCommand(*arguments)
+            try:
+                tail.wait_for("before\n")
+                client.send_message(QueueUrl=url, MessageBody="on a later page")
+                tail.wait_for("on a later page\n")
+                if terminated:
+                    tail.process.terminate()
+                else:
+                    client.delete_queue(QueueUrl=url)
+                code, errors = tail.end()
+            finally:
+                tail.close()
+            assert code == (143 if terminated else 3)
+            assert "to go on from here: --after " in errors
+
+
 def test_a_tail_goes_on_after_a_broken_connection_and_after_its_end(tmp_path: Path) -> None:
     with Server(tmp_path / "service") as server:
         client = server.client()
