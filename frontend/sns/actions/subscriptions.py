@@ -15,7 +15,6 @@ from frontend.sns.actions import paging
 from frontend.sns.actions.confirmations import ask_for_confirmation, deactivate, new_token
 from frontend.sns.actions.context import SnsContext
 from frontend.sns.actions.endpoints import (
-    SubscriptionEndpoint,
     check_dead_letter,
     endpoint_of,
     queue_attributes,
@@ -72,7 +71,7 @@ async def subscribe(context: SnsContext, call: Call, members: Members) -> Member
     values = subscription_attributes.canonical(members.get("Attributes") or {})
     stored = subscription_attributes.merged({}, values)
     account = call.principal.account
-    check_dead_letter(stored, endpoint, account, settings.region)
+    check_dead_letter(call, stored, endpoint, account, settings.region)
     is_own = endpoint.queue is not None and endpoint.queue.account == account
     new = NewSubscription(
         topic_id=view.topic.topic_id,
@@ -92,7 +91,7 @@ async def subscribe(context: SnsContext, call: Call, members: Members) -> Member
             queue_attributes=queue_attributes(endpoint.text, view.topic.name),
             clusters=_clusters(context, view, endpoint.text),
         )
-    await _remove_expired(context, view, endpoint)
+    await _remove_expired(context, view)
     subscription = await _ensure_subscription(context, view, new, values)
     if subscription.pending:
         await ask_for_confirmation(context, call, view, subscription)
@@ -112,21 +111,29 @@ def _clusters(context: SnsContext, view: TopicView, url: str) -> tuple[int, ...]
         raise SqsError(SERVICE_UNAVAILABLE, "No new endpoints can be subscribed at the moment. Try again.") from None
 
 
-async def _remove_expired(context: SnsContext, view: TopicView, endpoint: SubscriptionEndpoint) -> None:
-    """Delete the topic's subscriptions of other endpoints that were not confirmed in time."""
+async def _remove_expired(context: SnsContext, view: TopicView) -> None:
+    """Delete the topic's subscriptions that were not confirmed in time."""
     now_s = context.services.clock()
     for one in await context.topics.client.subscriptions(view.topic):
-        if has_expired(one, now_s) and (one.protocol, one.endpoint) != (endpoint.protocol, endpoint.text):
-            with suppress(ConditionFailed):  # it got another token
-                await delete_subscription_of(
-                    context.services, context.topics.client, context.base.queues, one, unchanged=True
-                )
+        if has_expired(one, now_s):
+            await _remove_pending(context, one)
+
+
+async def _remove_pending(context: SnsContext, subscription: Subscription) -> None:
+    """Delete a subscription that is not confirmed, unless it has changed."""
+    with suppress(ConditionFailed):  # it was confirmed, or got another token
+        await delete_subscription_of(
+            context.services, context.topics.client, context.base.queues, subscription, unchanged=True
+        )
 
 
 async def _ensure_subscription(
     context: SnsContext, view: TopicView, new: NewSubscription, values: Attributes
 ) -> Subscription:
-    """The subscription, created now or with the same attributes before; a pending one has a new token."""
+    """The subscription, created now or with the same attributes before; a pending one has a new token.
+
+    A pending one of another account makes way: once confirmed it would be that account's, with its attributes.
+    """
     client = context.topics.client
     for _ in range(_TRIES):
         try:
@@ -142,14 +149,14 @@ async def _ensure_subscription(
             ) from None
         except TooManyFilterPolicies:
             raise _too_many_filter_policies() from None
+        if known.pending and (known.owner != new.owner or has_expired(known, context.services.clock())):
+            await _remove_pending(context, known)
+            continue
         if not subscription_attributes.is_same(known.attributes, values):
             raise invalid_parameter("Attributes Reason: Subscription already exists with different attributes")
         if not known.pending:
             return known
-        confirmed = not new.token
-        change = SubscriptionChange(
-            token=new.token, now_ms=new.now_ms, confirmed_by=new.confirmed_by if confirmed else None
-        )
+        change = SubscriptionChange(token=new.token, now_ms=new.now_ms, confirmed_by=new.confirmed_by)
         try:
             return await client.update_subscription(known, change)
         except (ConditionFailed, SubscriptionNotFound):
@@ -192,8 +199,8 @@ async def confirm_subscription(context: SnsContext, call: Call, members: Members
 async def unsubscribe(context: SnsContext, call: Call, members: Members) -> None:
     """End a subscription.
 
-    Its endpoint is told so if its owner has not asked for it, and can restore it then; unless only signed calls may end
-    it (SNS API Reference, Unsubscribe).
+    If neither its owner nor a call that had to be signed ends it, its endpoint gets a notice by which it can be
+    restored (SNS API Reference, Unsubscribe).
     """
     principal = call.principal
     if not principal.anonymous:
@@ -250,7 +257,8 @@ async def change_subscription(context: SnsContext, call: Call, members: Members,
         values = subscription_attributes.canonical(given)
         merged = subscription_attributes.merged(subscription.attributes, values)
         if "RedrivePolicy" in values:
-            check_dead_letter(merged, endpoint_of(subscription), subscription.owner, context.services.settings.region)
+            region = context.services.settings.region
+            check_dead_letter(call, merged, endpoint_of(subscription), subscription.owner, region)
         if merged == subscription.attributes:
             await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
             return
