@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Final, NamedTuple
 
 import msgspec
@@ -117,11 +119,18 @@ class Subscription(msgspec.Struct, frozen=True):
     """ARN of the caller that confirmed it by its signature; empty: it was confirmed by the token alone, or is not."""
     authenticate_on_unsubscribe: bool = False
     """True if only signed calls may delete it."""
+    confirmed_token_hash: str = ""
+    """SHA-256, in hexadecimal, of the token that has confirmed it last, by which a repeated confirmation is known."""
 
     @property
     def pending(self) -> bool:
         """True until the subscription is confirmed."""
         return bool(self.token)
+
+    def is_confirmed_by(self, token: str) -> bool:
+        """True if this token confirms the subscription, or has confirmed it before."""
+        known = _token_hash(self.token) if self.token else self.confirmed_token_hash
+        return compare_digest(known, _token_hash(token))
 
     @property
     def has_filter_policy(self) -> bool:
@@ -196,6 +205,10 @@ class SubscriptionPage(NamedTuple):
     """Position after which the next page begins; empty: this is the last one."""
 
 
+def _token_hash(token: str) -> str:
+    return sha256(token.encode()).hexdigest()
+
+
 def hidden_queue_name(topic_name: str) -> str:
     return HIDDEN_PREFIX + topic_name
 
@@ -262,6 +275,8 @@ class SubscriptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         }
         if self.token:
             changes["token_s"] = self.now_ms // 1000
+        elif self.token is not None and subscription.token:
+            changes["confirmed_token_hash"] = _token_hash(subscription.token)
         return msgspec.structs.replace(subscription, version=subscription.version + 1, **changes)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from hmac import compare_digest
 
 import msgspec
 
@@ -12,6 +11,7 @@ from frontend.query.next_tokens import next_token
 from frontend.request.access import check_name
 from frontend.request.request import Call, Members
 from frontend.sns.actions import paging
+from frontend.sns.actions.access import permits
 from frontend.sns.actions.confirmations import ask_for_confirmation, deactivate, new_token
 from frontend.sns.actions.context import SnsContext
 from frontend.sns.actions.endpoints import (
@@ -20,7 +20,7 @@ from frontend.sns.actions.endpoints import (
     queue_attributes,
     read_endpoint,
 )
-from frontend.sns.messages.arn import subscription_arn, topic_arn
+from frontend.sns.messages.arn import TopicArn, subscription_arn, topic_arn
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import (
     CONCURRENT_ACCESS,
@@ -173,27 +173,43 @@ async def confirm_subscription(context: SnsContext, call: Call, members: Members
     authenticate = members.get("AuthenticateOnUnsubscribe") or "false"
     if authenticate.lower() not in ("true", "false"):
         raise invalid_parameter("AuthenticateOnUnsubscribe Reason: it is true or false")
-    if call.principal.anonymous and authenticate.lower() == "true":
+    if not call.principal.anonymous:
+        context.access.check_credential(call.principal, "ConfirmSubscription")
+    elif authenticate.lower() == "true":
         raise denied("anonymous", "ConfirmSubscription", text, "with AuthenticateOnUnsubscribe and without a signature")
-    view = await context.topics.find(topic_arn(text), fresh=True)
-    subscriptions = () if view is None else await context.topics.client.subscriptions(view.topic)
-    given = token.encode()
-    found = [one for one in subscriptions if one.pending and compare_digest(one.token.encode(), given)]
-    if not found:
-        raise invalid_parameter("Token")
-    subscription = found[0]
-    if has_expired(subscription, context.services.clock()):
-        raise invalid_parameter("Token Reason: it has expired. Subscribe again for another one")
+    return {
+        "SubscriptionArn": str(
+            context.topics.subscription_arn(
+                await _confirmed(context, call, topic_arn(text), token, authenticate.lower() == "true")
+            )
+        )
+    }
+
+
+async def _confirmed(context: SnsContext, call: Call, topic: TopicArn, token: str, authenticate: bool) -> Subscription:
+    """The subscription that this token confirms, or has confirmed before.  Raises ConfirmSubscription's errors."""
+    client, principal = context.topics.client, call.principal
     change = SubscriptionChange(
         token="",
-        confirmed_by=call.principal.arn if not call.principal.anonymous else "",
-        authenticate_on_unsubscribe=authenticate.lower() == "true",
+        confirmed_by="" if principal.anonymous else principal.arn,
+        authenticate_on_unsubscribe=authenticate,
     )
-    try:
-        confirmed = await context.topics.client.update_subscription(subscription, change)
-    except (ConditionFailed, SubscriptionNotFound):
-        raise SqsError(CONCURRENT_ACCESS) from None
-    return {"SubscriptionArn": str(context.topics.subscription_arn(confirmed))}
+    for _ in range(_TRIES):
+        view = await context.topics.find(topic, fresh=True)
+        subscriptions = () if view is None else await client.subscriptions(view.topic)
+        subscription = next((one for one in subscriptions if one.is_confirmed_by(token)), None)
+        if subscription is None:
+            raise invalid_parameter("Token")
+        if not subscription.pending:  # the call is repeated, because its answer was lost
+            await client.publish_changes(subscription.topic_account, subscription.topic_name)
+            return subscription
+        if has_expired(subscription, context.services.clock()):
+            raise invalid_parameter("Token Reason: it has expired. Subscribe again for another one")
+        try:
+            return await client.update_subscription(subscription, change)
+        except (ConditionFailed, SubscriptionNotFound):
+            continue
+    raise SqsError(CONCURRENT_ACCESS)
 
 
 async def unsubscribe(context: SnsContext, call: Call, members: Members) -> None:
@@ -283,7 +299,8 @@ async def list_subscriptions(context: SnsContext, call: Call, members: Members) 
         )
     except ValueError:
         raise invalid_parameter("NextToken Reason: it is of another list") from None
-    return _listed(context, page.subscriptions, page.after)
+    permitted = [one for one in page.subscriptions if permits(call.principal.prefixes, one)]
+    return _listed(context, permitted, page.after)
 
 
 async def list_subscriptions_by_topic(context: SnsContext, call: Call, members: Members) -> Members:

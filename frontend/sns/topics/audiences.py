@@ -7,6 +7,7 @@ other calls in between, and policies with the same text are compiled once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
@@ -17,10 +18,13 @@ from frontend.sns.filters.body_paths import PathTree
 from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.filters.values import Value
 from frontend.sns.topics import subscription_attributes
+from frontend.sqs.protocol.errors import SqsError
 from metadata_service import arn
 from metadata_service.arn import QueueArn
 from metadata_service.nodes.cached_topics import memory_bytes
 from metadata_service.topics import Subscription
+
+log = logging.getLogger("holdfast.sqs")
 
 AUDIENCES_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of all cached audiences together; the one that is used stays in any case."""
@@ -85,8 +89,7 @@ class AudienceCache:
         return self._bytes
 
     async def get(self, topic_id: int, records: Sequence[Subscription]) -> TopicAudience:
-        """The audience of a topic with these subscriptions, whose earlier audience lends its policies.  Raises
-        InvalidParameter."""
+        """The audience of a topic with these subscriptions, compiled once for all callers that wait for it."""
         known = self._audiences.get(topic_id)
         if known is not None and known.records is records:
             self._audiences.move_to_end(topic_id)
@@ -119,10 +122,15 @@ class AudienceCache:
     async def _make(self, records: Sequence[Subscription]) -> TopicAudience:
         unfiltered: list[SubscriptionView] = []
         filtered: dict[FilterPolicy, list[SubscriptionView]] = {}
+        invalid: list[tuple[Subscription, SqsError]] = []
         paths, memory, steps = PathTree(), 0, 0
         for record in records:
             memory += memory_bytes(record) + _VIEW_BYTES
-            view = None if record.pending else self._view(record)
+            try:
+                view = None if record.pending else self._view(record)
+            except SqsError as error:
+                invalid.append((record, error))
+                continue
             if view is None:
                 continue
             policy = view.filter
@@ -140,6 +148,13 @@ class AudienceCache:
             if steps >= TURN_STEPS:
                 steps = 0
                 await asyncio.sleep(0)
+        if invalid:
+            one, error = invalid[0]
+            log.error(
+                "%d subscriptions of topic %r of account %s get no messages, because this release cannot read their "
+                "filter policies. The first is %s: %s",
+                *(len(invalid), one.topic_name, one.topic_account, one.subscription_id.hex(), error.message[:500]),
+            )
         others, exact = _by_values([(policy, tuple(views)) for policy, views in filtered.items()])
         return TopicAudience(
             records=records,

@@ -154,3 +154,11 @@ async def test_a_changed_audience_keeps_the_policies_that_are_left() -> None:
     ((policy, subscriptions),) = after.filtered
     assert policy is before.filtered[0][0]
     assert [one.queue.name for one in subscriptions] == ["q1", "q3"]
+
+
+async def test_a_policy_that_cannot_be_read_ends_the_messages_of_its_subscription_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert names(await audience({"a": 5}, {"a": [{"prefix": "x"}]}, {"a": 6}, None)) == ["q1", "q3"]
+    (line,) = caplog.messages
+    assert line.startswith("2 subscriptions of topic 't' of account 000000000001 get no messages")
