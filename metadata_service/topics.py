@@ -162,6 +162,9 @@ class NewSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Attributes of the hidden queue, for protocols that have one."""
     clusters: tuple[int, ...] = (0,)
     """Backend cluster of each partition of the hidden queue."""
+    pushed_max: int | None = None
+    """Maximum number of the subscriptions with hidden queues in the topic's account; None: no limit.  Several that are
+    created at once may exceed it."""
 
     def hidden_queue(self, subscription: Subscription) -> NewQueue | None:
         """The hidden queue to be created with the subscription; None: it has none."""

@@ -44,6 +44,7 @@ from metadata_service.store import (
     SubscriptionExists,
     SubscriptionNotFound,
     TooManyFilterPolicies,
+    TooManyPushedSubscriptions,
     TooManySubscriptions,
     TopicNotFound,
 )
@@ -86,10 +87,13 @@ async def subscribe(context: SnsContext, call: Call, members: Members) -> Member
         filter_policies_max=limits.FILTER_POLICIES_MAX,
     )
     if endpoint.queue is None:
+        queues_max = await context.base.throttle.queues_max(view.topic.account)
+        pushed_max = limits.PUSHED_SUBSCRIPTIONS_MAX
         new = msgspec.structs.replace(
             new,
             queue_attributes=queue_attributes(endpoint.text, view.topic.name),
             clusters=_clusters(context, view, endpoint.text),
+            pushed_max=pushed_max if queues_max is None else min(pushed_max, queues_max),
         )
     await _remove_expired(context, view)
     subscription = await _ensure_subscription(context, view, new, values)
@@ -146,6 +150,12 @@ async def _ensure_subscription(
             raise SqsError(
                 SUBSCRIPTION_LIMIT_EXCEEDED,
                 f"The topic has as many subscriptions as it may have, which are {new.subscriptions_max}.",
+            ) from None
+        except TooManyPushedSubscriptions:
+            raise SqsError(
+                SUBSCRIPTION_LIMIT_EXCEEDED,
+                f"The account {view.topic.account} has as many subscriptions of endpoints of HTTP as it may have, "
+                f"which are {new.pushed_max}. Delete one, or ask the operator of this service for more.",
             ) from None
         except TooManyFilterPolicies:
             raise _too_many_filter_policies() from None

@@ -122,14 +122,14 @@ class AudienceCache:
     async def _make(self, records: Sequence[Subscription]) -> TopicAudience:
         unfiltered: list[SubscriptionView] = []
         filtered: dict[FilterPolicy, list[SubscriptionView]] = {}
-        invalid: list[tuple[Subscription, SqsError]] = []
+        invalid: list[tuple[Subscription, str]] = []
         paths, memory, steps = PathTree(), 0, 0
         for record in records:
             memory += memory_bytes(record) + _VIEW_BYTES
             try:
                 view = None if record.pending else self._view(record)
             except SqsError as error:
-                invalid.append((record, error))
+                invalid.append((record, error.message))
                 continue
             if view is None:
                 continue
@@ -149,11 +149,11 @@ class AudienceCache:
                 steps = 0
                 await asyncio.sleep(0)
         if invalid:
-            one, error = invalid[0]
+            one, reason = invalid[0]
             log.error(
                 "%d subscriptions of topic %r of account %s get no messages, because this release cannot read their "
                 "filter policies. The first is %s: %s",
-                *(len(invalid), one.topic_name, one.topic_account, one.subscription_id.hex(), error.message[:500]),
+                *(len(invalid), one.topic_name, one.topic_account, one.subscription_id.hex(), reason[:500]),
             )
         others, exact = _by_values([(policy, tuple(views)) for policy, views in filtered.items()])
         return TopicAudience(
