@@ -313,6 +313,8 @@ class ReceivedMessage(msgspec.Struct, array_like=True):
     subscription: bytes | None = None
     """The subscription's id, if the message was delivered to one; its payload is the publication's."""
     raw: bool = False
+    publication_number: int = 0
+    """Number that the publish to a FIFO topic was answered with; 0: none, or delivered by an earlier release."""
 
 
 class HandleOutcome(enum.IntEnum):
@@ -364,6 +366,8 @@ class Peeked(msgspec.Struct, array_like=True):
     subscription: bytes | None = None
     """The subscription's id, if the message was delivered to one; its payload is the publication's."""
     raw: bool = False
+    publication_number: int = 0
+    """Number that the publish to a FIFO topic was answered with; 0: none, or delivered by an earlier release."""
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -527,6 +531,8 @@ class Transfer(msgspec.Struct, array_like=True):
     token: bytes | None = None
     also: bytes | None = None
     """Tokens as in :class:`Delivery`."""
+    publication_number: int = 0
+    """As in :class:`ReceivedMessage`."""
 
 
 # --- commands ----------------------------------------------------------------------------------------

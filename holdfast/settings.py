@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -102,20 +102,61 @@ def _check_master_key(keys: str) -> None:
         raise SettingsError(str(error)) from None
 
 
+DeclaredValue = str | int | bool | dict[str, Any]
+"""Value of an attribute, which SQS and SNS have as text; numbers, booleans and tables may be written as such."""
+
+
 class DeclaredQueue(Struct, frozen=True, forbid_unknown_fields=True):
     """A queue that is created, or updated to these attributes and tags, at each start."""
 
     name: str
-    attributes: dict[str, str | int | bool | dict[str, Any]] = {}
-    """Attributes as in CreateQueue; numbers, booleans and tables may be written as such."""
+    attributes: dict[str, DeclaredValue] = {}
+    """Attributes as in CreateQueue."""
     tags: dict[str, str] = {}
 
 
+class DeclaredSubscription(Struct, frozen=True, forbid_unknown_fields=True):
+    """A subscription of a queue of the same account to a declared topic."""
+
+    queue: str
+    """Name of the queue."""
+    attributes: dict[str, DeclaredValue] = {}
+    """Attributes as in Subscribe."""
+
+
+class DeclaredTopic(Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic that is created, or updated to these attributes, tags and subscriptions, at each start."""
+
+    name: str
+    attributes: dict[str, DeclaredValue] = {}
+    """Attributes as in CreateTopic."""
+    tags: dict[str, str] = {}
+    subscriptions: tuple[DeclaredSubscription, ...] = ()
+
+
 def _check_queues(queues: tuple[DeclaredQueue, ...]) -> None:
-    names = [queue.name for queue in queues]
+    twice = _first_repeated(queue.name for queue in queues)
+    if twice is not None:
+        raise SettingsError(f"queue {twice!r} is declared twice")
+
+
+def _check_topics(topics: tuple[DeclaredTopic, ...]) -> None:
+    twice = _first_repeated(topic.name for topic in topics)
+    if twice is not None:
+        raise SettingsError(f"topic {twice!r} is declared twice")
+    for topic in topics:
+        twice = _first_repeated(one.queue for one in topic.subscriptions)
+        if twice is not None:
+            raise SettingsError(f"topic {topic.name!r} declares two subscriptions of queue {twice!r}")
+
+
+def _first_repeated(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
     for name in names:
-        if names.count(name) > 1:
-            raise SettingsError(f"queue {name!r} is declared twice")
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -565,6 +606,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         Meta(description="queues that are created, or updated to these attributes and tags, at each start (file only)"),
         Check(_check_queues),
     ] = ()
+    topics: Annotated[
+        tuple[DeclaredTopic, ...],
+        Meta(
+            description="topics that are created, or updated to these attributes, tags and subscriptions of queues, at "
+            "each start; only with `sns` (file only)"
+        ),
+        Check(_check_topics),
+    ] = ()
 
     def __repr__(self) -> str:
         """Representation without the secrets."""
@@ -637,13 +686,17 @@ def load(
     return settings
 
 
+_ONLY_IN_FILE = frozenset(("queues", "topics"))
+"""Settings that have no environment variable."""
+
+
 def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], Path | None]:
     values: dict[str, Any] = {}
     for variable, value in environment.items():
         if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or variable in CLIENT_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name not in _FIELDS or name == "queues" or variable != PREFIX + name.upper():
+        if name not in _FIELDS or name in _ONLY_IN_FILE or variable != PREFIX + name.upper():
             raise SettingsError(f"{variable} in the environment is not a setting of Holdfast")
         values[name] = _convert(name, value, variable)
     config = environment.get(CONFIG_VARIABLE)
@@ -722,6 +775,11 @@ def _check(settings: Settings) -> None:
         settings.oidc()
     except ValueError as error:
         raise SettingsError(f"oidc_issuer: {error}") from None
+    if settings.topics and not settings.sns:
+        raise SettingsError(
+            f"topics: topic {settings.topics[0].name!r} is declared, and sns is off: set sns = true, or remove the "
+            "topics"
+        )
     if settings.cassandra_tls_cert is not None and settings.cassandra_tls_ca is None:
         raise SettingsError("cassandra_tls_cert needs cassandra_tls_ca: without it connections are not encrypted")
 
@@ -795,7 +853,7 @@ def table() -> str:
     """Return the settings as the Markdown table of ``docs/operations.md``."""
     rows = ["| setting (file) | environment | default | meaning |", "|---|---|---|---|"]
     for setting in describe():
-        variable = "" if setting.name == "queues" else f"`{setting.variable}`"
+        variable = "" if setting.name in _ONLY_IN_FILE else f"`{setting.variable}`"
         default = f"`{setting.default}`" if setting.default else ""
         rows.append(f"| `{setting.name}` | {variable} | {default} | {setting.description} |")
     return "\n".join(rows) + "\n"

@@ -563,7 +563,7 @@ class QueueCommands:
         assert fold.settings is not None
         number, redrive = fold.outgoing[destination].pending[transfer]
         moved = Transfer(transfer, payload, leaving.sent_ms, leaving.group)
-        moved.subscription, moved.raw = records.subscription_of(leaving)
+        moved.subscription, moved.raw, moved.publication_number = records.subscription_of(leaving)
         if not redrive:
             moved.message_id = leaving.message_id or pack_id(message_id(fold.partition, number, self.id_salt))
             moved.origin = fold.settings.arn
@@ -575,6 +575,8 @@ class QueueCommands:
 
     def delivery(self, delivery: PendingDelivery, published: records.MessagePublished, payload: bytes) -> Transfer:
         """Return a delivery of a publication in the form in which its destination gets it."""
+        settings = self.fold.settings
+        assert settings is not None
         at = delivery.place
         token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
         moved = Transfer(delivery.transfer, payload, published.sent_ms, published.group)
@@ -583,6 +585,8 @@ class QueueCommands:
         moved.published = True
         moved.token = _token_of(published.tokens[token])
         moved.also = _token_of(published.also[token])
+        if settings.fifo:
+            moved.publication_number = published.number
         return moved
 
     def transfer_in(
@@ -605,6 +609,7 @@ class QueueCommands:
         if moved.subscription is not None:
             message = records.Delivered(fold.next_number, now, group=moved.group)
             message.subscription, message.raw = moved.subscription, moved.raw
+            message.publication_number = moved.publication_number
             message.receives, message.first_received_ms = moved.receives, moved.first_received_ms
         elif moved.receives:
             message = records.TransferIn(fold.next_number, now, group=moved.group)
@@ -642,6 +647,7 @@ class QueueCommands:
             message.deliver_ms = now + settings.delay_seconds * 1000
         message.source, message.transfer, message.acked_below = source, moved.number, acked_below
         message.subscription, message.raw = moved.subscription, moved.raw
+        message.publication_number = moved.publication_number
         return message
 
     def _is_known(self, token: bytes, now: int) -> bool:

@@ -53,6 +53,8 @@ class Delivered(TransferIn, array_like=True, gc=False):
     KIND: ClassVar[int] = 22
     subscription: bytes = b""
     raw: bool = False
+    publication_number: int = 0
+    """Number of the publication in the queue of its FIFO topic; 0: none, or written by an earlier release."""
 
 
 class MessagePublished(Message, array_like=True, gc=False):
@@ -107,6 +109,7 @@ class Copied(Message, array_like=True, gc=False):
     subscription: bytes = b""
     """As in :class:`Delivered`; empty: the message is not of a subscription."""
     raw: bool = False
+    publication_number: int = 0
 
 
 class MessagesReceived(msgspec.Struct, array_like=True, gc=False):
@@ -324,11 +327,14 @@ class UnknownRecord(ValueError):
     """The head is unreadable for this version: written by a later version, or damaged despite a correct checksum."""
 
 
-def subscription_of(message: Message) -> tuple[bytes | None, bool]:
-    """Return the subscription of a message and whether its delivery is raw; (None, False): it has none."""
+def subscription_of(message: Message) -> tuple[bytes | None, bool, int]:
+    """Return the subscription of a message, whether its delivery is raw, and the number of its publication.
+
+    (None, False, 0): the message is not of a subscription.
+    """
     if isinstance(message, Delivered | Copied) and message.subscription:
-        return message.subscription, message.raw
-    return None, False
+        return message.subscription, message.raw, message.publication_number
+    return None, False, 0
 
 
 def decode_head(kind: int, head: bytes) -> Record:

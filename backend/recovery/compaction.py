@@ -107,5 +107,7 @@ def _copy_of(head: Message) -> Message:
         copied.partitions, copied.queues, copied.subscriptions = head.partitions, head.queues, head.subscriptions
         copied.raw, copied.tokens, copied.also = head.raw, head.tokens, head.also
         return copied
-    subscription, raw = subscription_of(head)
-    return Copied(*kept) if subscription is None else Copied(*kept, subscription=subscription, raw=raw)
+    copy = Copied(*kept)
+    subscription, copy.raw, copy.publication_number = subscription_of(head)
+    copy.subscription = subscription or b""
+    return copy

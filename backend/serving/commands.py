@@ -367,7 +367,7 @@ class CommandHandlers:
                 )
             )
             if type(record) is not Message:
-                received.subscription, received.raw = records.subscription_of(record)
+                received.subscription, received.raw, received.publication_number = records.subscription_of(record)
         if barrier is not None:
             if at_most_once:
                 await _in_any_case(barrier)

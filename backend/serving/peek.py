@@ -114,7 +114,7 @@ async def _read(log: Log, partition: OpenPartition, numbers: list[int]) -> dict[
 def _peeked(partition: OpenPartition, seen: _Seen, entry: tuple[Message, bytes] | None) -> Peeked:
     record, payload = entry if entry is not None else (None, None)
     packed = record.message_id if record is not None else None
-    subscription, raw = (None, False) if record is None else subscription_of(record)
+    subscription, raw, publication_number = (None, False, 0) if record is None else subscription_of(record)
     return Peeked(
         message_id(partition.id, seen.number, partition.queue.id_salt) if packed is None else unpack_id(packed),
         payload,
@@ -128,4 +128,5 @@ def _peeked(partition: OpenPartition, seen: _Seen, entry: tuple[Message, bytes] 
         record.origin if record is not None else None,
         subscription,
         raw,
+        publication_number,
     )

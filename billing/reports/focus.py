@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
@@ -114,13 +114,15 @@ _PRICED: Final = {
     "deliveries_sqs": "1000000 Requests",
     "deliveries_http": "100000 Requests",
 }
+_Resource = tuple[str, int]
+"""Name and id of a queue, stream or topic of the invoice's account."""
 _CONTEXT: Final = Context(prec=76, rounding=ROUND_HALF_UP)
 _PLACE: Final = Decimal(1).scaleb(-LINE_PLACES)
 
 
 def table_of(invoices: Iterable[Invoice]) -> pa.Table:
     """Return all lines of these invoices as a table."""
-    return pa.Table.from_pylist([_row(one, line) for one in invoices for line in one.lines], schema=SCHEMA)
+    return pa.Table.from_pylist([row for one in invoices for row in _rows(one)], schema=SCHEMA)
 
 
 def csv_of(invoices: Iterable[Invoice]) -> bytes:
@@ -140,7 +142,12 @@ def parquet_of(invoices: Iterable[Invoice]) -> bytes:
     return file.getvalue()
 
 
-def _row(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
+def _rows(invoice: Invoice) -> list[dict[str, Any]]:
+    topics = {(line.queue, line.queue_id) for line in invoice.lines if line.meter in TOPIC_METERS}
+    return [_row(invoice, line, topics) for line in invoice.lines]
+
+
+def _row(invoice: Invoice, line: ChargeLine, topics: Collection[_Resource]) -> dict[str, Any]:
     row = {
         "BilledCost": line.amount,
         "BillingAccountId": invoice.account,
@@ -166,10 +173,10 @@ def _row(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
         "ServiceName": _SERVICE,
         "ServiceSubcategory": "Messaging",
     }
-    return {**row, **_usage(invoice, line)} if line.category == "usage" else row
+    return {**row, **_usage(invoice, line, topics)} if line.category == "usage" else row
 
 
-def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
+def _usage(invoice: Invoice, line: ChargeLine, topics: Collection[_Resource]) -> dict[str, Any]:
     """Return the columns that only lines of usage have."""
     unit, of = _CONSUMED[line.meter]
     price = line.price.quantize(_PLACE, context=_CONTEXT)
@@ -188,7 +195,7 @@ def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
         "PricingUnit": _PRICED[line.meter],
         "ResourceId": f"{invoice.account}/{line.queue}/{line.queue_id}" if line.queue else None,
         "ResourceName": line.queue or None,
-        "ResourceType": _resource_type(line),
+        "ResourceType": _resource_type(line, topics),
         "SkuId": line.meter,
         "SkuMeter": METER_TITLES[line.meter],
         "SkuPriceDetails": _json({"x_TierStart": starts}),
@@ -201,10 +208,15 @@ def _usage(invoice: Invoice, line: ChargeLine) -> dict[str, Any]:
     }
 
 
-def _resource_type(line: ChargeLine) -> str | None:
+def _resource_type(line: ChargeLine, topics: Collection[_Resource]) -> str | None:
+    """Return the type of the line's resource; None: the line has no resource.
+
+    Topics share the meters ``storage`` and ``bytes_out`` with queues, and lines have no kind.  Ids of queues and topics
+    are in one number space, so whatever has a line of a topic's meter is a topic in its other lines, too.
+    """
     if not line.queue:
         return None
-    if line.meter in TOPIC_METERS:
+    if (line.queue, line.queue_id) in topics:
         return "Topic"
     return "Stream" if line.meter in STREAM_METERS else "Queue"
 

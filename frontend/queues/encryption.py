@@ -44,7 +44,9 @@ class DeliveredMessage(NamedTuple):
     subscription_id: bytes
     raw: bool
     number: int
-    """Number of the message in its queue's partition."""
+    """Number of the publication, if the topic is FIFO.  Otherwise, and for a message that an earlier release has
+    delivered, number of the message in its queue's partition.
+    """
     base_url: str
     """Beginning of the service's URLs, as the receiver knows them."""
     queue: Queue
@@ -136,9 +138,8 @@ class MessageEncryption:
             raise DecryptionFailed("it is no publication")
         account, encrypted = stored[1:_ACCOUNT_END].decode("ascii", "replace"), stored[_ACCOUNT_END:]
         publication = await self._decrypt(account, encrypted, deleted)
-        delivered = DeliveredMessage(
-            publication, message.subscription, message.raw, message.number, base_url, view.queue
-        )
+        number = message.publication_number or message.number
+        delivered = DeliveredMessage(publication, message.subscription, message.raw, number, base_url, view.queue)
         return self._render(delivered)
 
     async def before_receiving(self, view: QueueView) -> None:

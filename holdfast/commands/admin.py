@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.commandline.base import Group, Parsed, confirm, pages, print_result
 from holdfast.commands.alarms import add_alarm_commands
+from holdfast.commands.audit import add_audit_commands
 from holdfast.commands.billing.availability import add_availability_command
+from holdfast.commands.billing.costs import add_costs_command
 from holdfast.commands.billing.invoices import add_invoice_commands
 from holdfast.commands.billing.usage import add_usage_command
 from holdfast.commands.clusters import add_cluster_commands
@@ -101,6 +103,10 @@ def _tenant_facts(tenant: dict[str, Any]) -> str:
 
 
 def _show_limits(client: RestClient, parsed: Parsed) -> None:
+    if parsed.use:
+        used = client.call("GET", "tenants", parsed.account, "limits", "use")
+        print_result(parsed, used, lambda: _use_table(used["limits"]))
+        return
     _print_limits(parsed, client.call("GET", "tenants", parsed.account, "limits"))
 
 
@@ -113,6 +119,28 @@ def _print_limits(parsed: Parsed, limits: dict[str, Any]) -> None:
     from holdfast.commandline.text_tables import facts
 
     print_result(parsed, limits, lambda: facts(_limit_lines(limits)))
+
+
+def _use_table(limits: list[dict[str, Any]]) -> str:
+    from holdfast.commandline.text_tables import table
+
+    rows = [
+        (
+            one["name"],
+            _number(one["used"]),
+            _number(one["limit"]),
+            _number(one["per_second"]),
+            None if one["share"] is None else f"{one['share']:.1%}",
+            "this process" if one["local"] else "service",
+        )
+        for one in limits
+    ]
+    headings = ("LIMIT", "USED", "OF", "A SECOND", "SHARE", "COUNTED BY")
+    return table(headings, rows, nothing="", right=(1, 2, 3, 4))
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.15g}"
 
 
 def _limit_lines(limits: dict[str, Any]) -> dict[str, str | None]:
@@ -167,7 +195,8 @@ def add_tenant_commands(parser: argparse.ArgumentParser) -> None:
 
 def add_limits_commands(parser: argparse.ArgumentParser) -> None:
     group = Group(parser)
-    group.add("show", _show_limits, "show the limits of a tenant", "account")
+    show = group.add("show", _show_limits, "show the limits of a tenant, or how far they are used", "account")
+    show.add_argument("--use", action="store_true", help="how far they are used now")
     change = group.add("set", _set_limits, "change limits of a tenant; the others stay", "account")
     change.add_argument(
         "limits",
@@ -189,10 +218,12 @@ def add_commands(commands: Any, key: Group) -> None:
         ("stream", "create, read and write streams; positions of consumer groups", add_stream_commands),
         ("alarm", "alarms on queues and topics, which call a webhook", add_alarm_commands),
         ("limits", "limits and quotas of tenants (operators)", add_limits_commands),
+        ("audit", "list administrative acts and refused sign-ins", add_audit_commands),
         ("role", "create, list and delete roles, which sessions assume", add_role_commands),
         ("token", "create short-lived tokens with an API key", add_token_commands),
         ("cluster", "show backend clusters and nodes; drain, retire and split (operators)", add_cluster_commands),
         ("usage", "show usage by day, queue, tag or action", add_usage_command),
+        ("costs", "show costs of a month by queue, and a forecast of the bill", add_costs_command),
         ("availability", "availability of the service to a tenant in a month", add_availability_command),
         ("invoice", "list, show, save and close invoices", add_invoice_commands),
     )

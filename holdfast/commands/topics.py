@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, print_result
+from holdfast.commands.queues.policy_check import add_policy_check
 
 if TYPE_CHECKING:
     from holdfast.commandline.client import RestClient
@@ -236,6 +237,7 @@ def add_topic_commands(parser: argparse.ArgumentParser) -> None:
     change = group.add("change", _change, "change attributes and tags of a topic", "name")
     change.add_argument("--untag", metavar="KEY", action="append", default=[], help="repeat; remove the tag")
     delete = group.add("delete", _delete, "delete a topic with its subscriptions", "name", asks=True)
+    policy = add_policy_check(group, "topic", "Publish")
     publish = group.add("publish", _publish, "publish a message to a topic", "name")
     publish.add_argument("message", metavar="MESSAGE", nargs="?", help="default: standard input")
     publish.add_argument("--subject", metavar="TEXT", help="subject in SNS's envelope")
@@ -268,5 +270,5 @@ def add_topic_commands(parser: argparse.ArgumentParser) -> None:
     _add_tags(create, change)
     _add_attributes(publish)
     _add_attributes(test)
-    account_option(create, listing, show, change, delete, publish)
+    account_option(create, listing, show, change, delete, policy, publish)
     account_option(subscribe, confirming, listed, changing, unsubscribe, export, importing)

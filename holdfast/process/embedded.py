@@ -42,7 +42,7 @@ from holdfast.http.certificate import Certificate
 from holdfast.kafka.listener import KafkaClients
 from holdfast.networks import parse_networks
 from holdfast.process.node import meter_storage, open_node
-from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.declared.resources import declare
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret
@@ -144,7 +144,7 @@ async def compose(settings: Settings, store: SQLiteStore, root: AccessKey, keyri
         count_usage(services, settings, store.documents)
         await services.limiter.start()
         await finish_deletions(services)
-        await declare(services, root, settings.queues)
+        await declare(services, root, settings.queues, settings.topics)
         storage = meter_storage(settings, node, store.queues, store.streams, store.topics)
     except BaseException:
         await node.close()

@@ -36,7 +36,7 @@ from holdfast.process.embedded import (
     push_messages,
 )
 from holdfast.process.serve import freeze_heap, server_of
-from holdfast.runtime.declared_queues import declare
+from holdfast.runtime.declared.resources import declare
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.frontend_metrics import register_frontend_metrics
 from holdfast.runtime.keyring import naming_secret, read_keyring
@@ -226,14 +226,14 @@ class Frontend:
             await self._declare(settings)
 
     async def _declare(self, settings: Settings) -> None:
-        if settings.queues:
+        if settings.queues or settings.topics:
             root = await operators_key(self._services.credentials.store, settings.account)
             if root is None:
                 raise CannotStart(
-                    f"account {settings.account} has no operator's access key, with which declared queues are "
-                    "created; the next start of the backend creates one"
+                    f"account {settings.account} has no operator's access key, with which declared queues and "
+                    "topics are created; the next start of the backend creates one"
                 )
-            await declare(self._services, root, settings.queues)
+            await declare(self._services, root, settings.queues, settings.topics)
 
     @property
     def connected(self) -> bool:

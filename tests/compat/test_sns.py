@@ -139,6 +139,57 @@ def test_a_fifo_topic_keeps_order_and_deduplicates(server: Server) -> None:
     assert sorted(message["Body"] for message in received(server, standard, 6)) == [str(number) for number in range(6)]
 
 
+def test_notifications_of_a_fifo_topic_have_the_number_that_publish_answered(server: Server) -> None:
+    sns, sqs = sns_client(server), server.client()
+    attributes = {"FifoTopic": "true", "ContentBasedDeduplication": "true"}
+    topic = sns.create_topic(Name="numbered.fifo", Attributes=attributes)["TopicArn"]
+    dead = sqs.create_queue(QueueName="numbered-dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    dead_arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    redrive = json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": "1"})
+    first = subscribed(server, topic, "numbered.fifo", {"FifoQueue": "true", "RedrivePolicy": redrive})
+    for n in range(2):  # the messages of this queue have other numbers than the publications
+        sqs.send_message(QueueUrl=first, MessageBody="sent", MessageGroupId="g", MessageDeduplicationId=f"d{n}")
+    sns.publish(TopicArn=topic, Message="before the second subscription", MessageGroupId="g")
+    second = subscribed(server, topic, "numbered-standard")
+    answers = sns.publish_batch(
+        TopicArn=topic,
+        PublishBatchRequestEntries=[{"Id": str(n), "Message": f"m{n}", "MessageGroupId": "g"} for n in range(3)],
+    )
+    expected = {f"m{one['Id']}": one["SequenceNumber"] for one in answers["Successful"]}
+
+    def numbers(messages: list[dict[str, Any]]) -> dict[str, str]:
+        found = [json.loads(one["Body"]) for one in messages if one["Body"] != "sent"]
+        return {one["Message"]: one["SequenceNumber"] for one in found if one["Message"] in expected}
+
+    assert numbers(received(server, second, 3)) == expected
+
+    seen: list[dict[str, Any]] = []
+    letters: dict[str, dict[str, Any]] = {}
+
+    def receive() -> None:
+        """Receive each message of the first queue once; a message that was received before becomes a dead letter."""
+        answer = sqs.receive_message(
+            QueueUrl=first, MaxNumberOfMessages=10, VisibilityTimeout=0, AttributeNames=["All"]
+        )
+        seen.extend(answer.get("Messages", []))
+
+    def are_received() -> bool:
+        receive()
+        return len(seen) >= 6
+
+    def are_dead() -> bool:
+        receive()
+        answer = sqs.receive_message(QueueUrl=dead, MaxNumberOfMessages=10, VisibilityTimeout=0)
+        letters.update({one["MessageId"]: one for one in answer.get("Messages", [])})
+        return len(letters) >= 6
+
+    wait_until(are_received, "all have been received once")
+    assert numbers(seen) == expected
+    assert all(one["Attributes"]["SequenceNumber"] not in one["Body"] for one in seen)
+    wait_until(are_dead, "all are dead letters")
+    assert numbers(list(letters.values())) == expected
+
+
 def test_a_queue_that_does_not_let_the_topic_in_gets_nothing(server: Server) -> None:
     sns, sqs = sns_client(server), server.client()
     topic = sns.create_topic(Name="kept-out")["TopicArn"]

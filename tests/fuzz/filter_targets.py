@@ -15,7 +15,7 @@ from tests.fuzz.grammar import Draws
 STEPS = 120_000
 """Steps of an evaluation, which have to fit into the budget: more than are made at once on the event loop."""
 ALLOWANCE_BYTES = 16 * 1024 * 1024
-"""Memory of a body's parsed values and their indexes, of which one at a time is made in a process."""
+"""Memory of a large body's parsed values and their indexes, with those of policies; one is evaluated at a time."""
 _NAMES = ("a", "b", "a.b", "c", "", "$or", "exists", "prefix", "x" * 200)
 _TEXTS = ("x", "xy", "yx", "X", "", "*", "10.0.0.1", "::1", "a*b", "\\*", "é", "\U0001f600", "x" * 300, "\ud800")
 _NUMBERS = (0, 1, -1, 1.5, 10**9, 10**9 + 1, 1e308, 5e-324, 2.00001)

@@ -83,7 +83,7 @@ def test_settings_that_the_chart_leaves_are_all_there() -> None:
     given = {key for file in files for key in yaml.safe_load(file.read_text()).get("settings") or ()}
     left = set(Settings.__struct_fields__) - taken - made
     assert not taken & (made - given)
-    assert left == {"cluster_secret", "keyring_file", "queues"}, (
+    assert left == {"cluster_secret", "keyring_file", "queues", "topics"}, (
         "these are given in another form; a new setting is made by the chart itself, or taken by settings.* in "
         "values.schema.json"
     )

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.settings import DeclaredQueue, Settings, SettingsError, describe, load, table
+from holdfast.settings import (
+    DeclaredQueue,
+    DeclaredSubscription,
+    DeclaredTopic,
+    Settings,
+    SettingsError,
+    describe,
+    load,
+    table,
+)
 from tests.tables import beside
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +77,18 @@ def test_queues_are_declared_in_the_file(file: Path) -> None:
     assert load({}, {}, file).queues == (
         DeclaredQueue("a", {"DelaySeconds": 5, "RedrivePolicy": {"maxReceiveCount": 3}}, {"team": "x"}),
         DeclaredQueue("b"),
+    )
+
+
+def test_topics_are_declared_in_the_file(file: Path) -> None:
+    file.write_text(
+        'sns = true\n[[topics]]\nname = "a"\ntags = { team = "x" }\n[topics.attributes]\nDisplayName = "A"\n'
+        '[[topics.subscriptions]]\nqueue = "q"\nattributes = { RawMessageDelivery = true }\n[[topics]]\nname = "b"\n'
+    )
+    subscription = DeclaredSubscription("q", {"RawMessageDelivery": True})
+    assert load({}, {}, file).topics == (
+        DeclaredTopic("a", {"DisplayName": "A"}, {"team": "x"}, (subscription,)),
+        DeclaredTopic("b"),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -29,12 +28,11 @@ from frontend.rest.topics.models import (
     TopicShown,
 )
 from frontend.sns.actions.topics import change_topic
-from frontend.sns.filters.body_paths import PathTree
 from frontend.sns.filters.compiler import compile_filter_policy
 from frontend.sns.filters.expressions import FilterPolicyInvalid
-from frontend.sns.filters.message import FilterMessage
 from frontend.sns.filters.work import TooMuchWork
 from frontend.sns.messages.publication import message_attributes
+from frontend.sns.topics.selection import SubscriptionSelector
 from metadata_service.topics import Topic
 
 PAGE_MAX = 1_000
@@ -144,7 +142,7 @@ def create_router(topics: RestTopics) -> APIRouter:
         caller.require_scope("manage")
 
         async def test() -> FilterTested:
-            return FilterTested(matches=await _matches(given))
+            return FilterTested(matches=await _matches(sns.planner.selector, given))
 
         return await caller.limited("manage", test)
 
@@ -163,7 +161,7 @@ def _deliveries(parts: Sequence[Measures] | None) -> DeliveryCounts | None:
     )
 
 
-async def _matches(given: FilterTest) -> bool:
+async def _matches(selector: SubscriptionSelector, given: FilterTest) -> bool:
     """True if the policy lets the message through; an empty policy does.  Raises :class:`Problem`."""
     attributes = message_attributes(attribute_members(given.attributes))
     text = given.policy if isinstance(given.policy, str) else orjson.dumps(given.policy).decode()
@@ -173,12 +171,9 @@ async def _matches(given: FilterTest) -> bool:
         raise Problem(400, "InvalidFilterPolicy", str(error)) from None
     if policy is None:
         return True
-    paths = PathTree()
-    if policy.on_body:
-        paths.add(policy.paths)
-    try:  # in a thread, because a large body may take long
-        return await asyncio.to_thread(policy.matches, FilterMessage(attributes, given.body, paths))
+    try:
+        return await selector.matches(policy, attributes, given.body)
     except TooMuchWork:
         raise Problem(
-            400, "FilterPolicyTooCostly", "The policy takes too much work for this message, which would be refused."
+            400, "FilterPolicyTooCostly", "The policy takes too much work for this message, so its delivery would fail."
         ) from None

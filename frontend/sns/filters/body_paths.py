@@ -8,16 +8,19 @@ in their array's place.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from frontend.sns.filters.values import Value, scalar_value
 from frontend.sns.filters.work import LOOKUPS_PER_STEP, WorkCounter
 
-ArrayPlace = tuple[Any, int]
-"""An array: the element that it is in, as a :data:`Place`, or None; and the array's id."""
-Place = tuple[ArrayPlace, int]
-"""The innermost array element that a scalar is in: its array, and its index there."""
+INDEX_BITS = 32
+NOWHERE = -1
+"""The place of a scalar that is in no array.
+
+Other places are those of array elements: the number of the array above :data:`INDEX_BITS` bits of the index.  A scalar
+has the place of the innermost one that it is in.  Arrays are numbered from 0, those within an array after it.
+"""
 
 
 class BodyPath(NamedTuple):
@@ -29,29 +32,40 @@ class BodyPath(NamedTuple):
 class Leaves:
     """The scalars at one path."""
 
-    __slots__ = ("arrays", "in_array", "indexes", "values")
+    __slots__ = ("places", "values")
 
-    def __init__(self) -> None:
-        self.values: list[Value] = []
-        self.arrays: list[ArrayPlace | None] = []
-        """The innermost array that each value is in, if the path is joint."""
-        self.indexes = array("q")
-        """The index of the element of it."""
-        self.in_array = False
+    def __init__(self, *, joint: bool) -> None:
+        """``joint``: places are needed."""
+        self.values: set[Value] | list[Value] = [] if joint else set()
+        """The values; distinct ones if no places are needed, as that takes less memory."""
+        self.places = array("q")
+        """The place of each value, if places are needed."""
 
-    def add(self, value: Value, within: ArrayPlace | None, index: int, *, joint: bool) -> None:
-        """Add a value with its place.  ``joint``: places are needed."""
-        self.values.append(value)
-        if joint:
-            self.arrays.append(within)
-            self.indexes.append(index)
-            if within is not None:
-                self.in_array = True
+    def add(self, value: Value, place: int) -> None:
+        """Add a value."""
+        if type(self.values) is set:
+            self.values.add(value)
+        else:
+            self.values.append(value)  # type: ignore[union-attr]
+            self.places.append(place)
 
-    def places(self, matching: Container[Value]) -> list[Place | None]:
+    @property
+    def in_array(self) -> bool:
+        """True if any place is one of an array's element."""
+        return self.places.count(NOWHERE) < len(self.places)
+
+    def places_of(self, matching: Container[Value]) -> array[int]:
         """The places of values that match."""
-        every = zip(self.values, self.arrays, self.indexes, strict=True)
-        return [within and (within, index) for value, within, index in every if value in matching]
+        every = zip(self.values, self.places, strict=True)
+        return array("q", (place for value, place in every if value in matching))
+
+
+class BodyLeaves(NamedTuple):
+    """The scalars of a body."""
+
+    by_path: dict[str, Leaves]
+    array_places: array[int]
+    """The place of each array, by its number."""
 
 
 class _Node:
@@ -92,44 +106,52 @@ class PathTree:
             node.text = text
             node.joint = node.joint or joint
 
-    def leaves(self, body: dict[str, Any], work: WorkCounter) -> dict[str, Leaves]:
+    def leaves(self, body: dict[str, Any], work: WorkCounter) -> BodyLeaves:
         """The scalars of a body by the texts of paths.  Raises :class:`TooMuchWork`."""
         walk = _Walk(work)
-        walk.visit(body, self._root, None, 0)
-        while walk.arrays:
-            elements, node, within, index = walk.arrays.pop()
-            work.add(1 + len(elements))
-            inner = (within and (within, index), id(elements))
-            for place, element in enumerate(elements):
-                walk.visit(element, node, inner, place)
-        return walk.found
+        walk.visit(body, self._root, NOWHERE)
+        open_arrays = walk.open_arrays
+        while open_arrays:
+            elements, node = open_arrays[-1]
+            depth = len(open_arrays)
+            for place, element in elements:
+                walk.visit(element, node, place)
+                if len(open_arrays) > depth:  # the arrays of the element first, so that few are open at once
+                    break
+            else:
+                open_arrays.pop()
+        return BodyLeaves(walk.found, walk.array_places)
 
 
 class _Walk:
     """A walk over a body along paths."""
 
-    __slots__ = ("_work", "arrays", "found")
+    __slots__ = ("_work", "array_places", "found", "open_arrays")
 
     def __init__(self, work: WorkCounter) -> None:
         self._work = work
         self.found: dict[str, Leaves] = {}
-        self.arrays: list[tuple[list[Any], _Node, ArrayPlace | None, int]] = []
-        """Arrays that are to be visited, with their places."""
+        self.array_places = array("q")
+        self.open_arrays: list[tuple[Iterator[tuple[int, Any]], _Node]] = []
+        """Elements that are to be visited, with their places."""
 
-    def visit(self, value: Any, node: _Node, within: ArrayPlace | None, index: int) -> None:
+    def visit(self, value: Any, node: _Node, place: int) -> None:
         """Visit a value, and what is in it outside of arrays."""
         kind = type(value)
         if kind is list:
-            self.arrays.append((value, node, within, index))
+            self._work.add_shared(1 + len(value))
+            number = len(self.array_places)
+            self.array_places.append(place)
+            self.open_arrays.append((enumerate(value, number << INDEX_BITS), node))
         elif kind is dict:
-            self._work.add(1 + len(value) // LOOKUPS_PER_STEP)
+            self._work.add_shared(1 + len(value) // LOOKUPS_PER_STEP)
             for name, following in _members(value, node):
-                self.visit(value[name], following, within, index)
+                self.visit(value[name], following, place)
         elif node.text is not None:
             leaves = self.found.get(node.text)
             if leaves is None:
-                leaves = self.found[node.text] = Leaves()
-            leaves.add(scalar_value(value), within, index, joint=node.joint)
+                leaves = self.found[node.text] = Leaves(joint=node.joint)
+            leaves.add(scalar_value(value), place)
 
 
 def _members(value: dict[str, Any], node: _Node) -> Iterable[tuple[str, _Node]]:

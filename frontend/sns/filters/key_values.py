@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from socket import AF_INET, AF_INET6, inet_pton
 
 from frontend.sns.filters.values import Literal, Value
@@ -19,10 +19,10 @@ _ABSENT_VALUES = frozenset((Literal.NULL, ""))
 
 
 class KeyValues:
-    """Values of a key, with repetitions.
+    """Values of a key.
 
     Without indexes each condition would cost its alternatives times the values.  With them an alternative costs a few
-    look-ups, except for wildcards.
+    look-ups, except for wildcards.  Indexes are shared work.
     """
 
     __slots__ = (
@@ -37,11 +37,11 @@ class KeyValues:
         "values",
     )
 
-    def __init__(self, values: Sequence[Value]) -> None:
+    def __init__(self, values: Collection[Value]) -> None:
         self.values = values
         self.small = len(values) <= SMALL and all(type(one) is not str or len(one) <= SMALL_TEXT_MAX for one in values)
         """True if there are so few values that they need no index."""
-        self._distinct: set[Value] | None = None
+        self._distinct = values if type(values) is set else None
         self._texts: list[str] | None = None
         self._reversed: list[str] | None = None
         self._lower: frozenset[str] | None = None
@@ -53,7 +53,7 @@ class KeyValues:
         """The values without repetitions."""
         found = self._distinct
         if found is None:
-            work.add(1 + len(self.values) // LOOKUPS_PER_STEP)
+            work.add_shared(1 + len(self.values) // LOOKUPS_PER_STEP)
             found = self._distinct = set(self.values)
         return found
 
@@ -66,9 +66,10 @@ class KeyValues:
         found = self._texts
         if found is None:
             distinct = self.distinct(work)
+            work.add_shared(1 + len(distinct) // 2)
             found = [one for one in distinct if type(one) is str]
             self._characters = sum(map(len, found))
-            work.add(1 + len(distinct) // 2 + self._characters // CHARACTERS_PER_STEP)
+            work.add_shared(self._characters // CHARACTERS_PER_STEP)
             found.sort()
             self._texts = found
         return found
@@ -87,7 +88,7 @@ class KeyValues:
         found = self._reversed
         if found is None:
             texts = self.texts(work)
-            work.add(1 + len(texts) // 2 + self._characters // CHARACTERS_PER_STEP)
+            work.add_shared(1 + len(texts) // 2 + self._characters // CHARACTERS_PER_STEP)
             found = self._reversed = sorted([text[::-1] for text in texts])
         return found
 
@@ -96,7 +97,7 @@ class KeyValues:
         found = self._lower
         if found is None:
             texts = self.texts(work)
-            work.add(1 + len(texts) // 4 + self._characters // CHARACTERS_PER_STEP)
+            work.add_shared(1 + len(texts) // 4 + self._characters // CHARACTERS_PER_STEP)
             found = self._lower = frozenset(map(str.lower, texts))
         return found
 
@@ -105,7 +106,7 @@ class KeyValues:
         found = self._numbers
         if found is None:
             distinct = self.distinct(work)
-            work.add(1 + len(distinct) // 4)
+            work.add_shared(1 + len(distinct) // 4)
             found = self._numbers = sorted([one for one in distinct if type(one) is int])
         return found
 
@@ -114,7 +115,7 @@ class KeyValues:
         found = self._addresses.get(version)
         if found is None:
             texts = self.texts(work)
-            work.add(1 + 2 * len(texts))
+            work.add_shared(1 + 2 * len(texts))
             parsed = [address_value(text, version) for text in texts]
             found = self._addresses[version] = sorted([one for one in parsed if one is not None])
         return found

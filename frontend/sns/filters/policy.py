@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from frontend.sns.filters.body_paths import BodyPath, Place
+from frontend.sns.filters.body_paths import BodyPath
 from frontend.sns.filters.conditions import KeyCondition
 from frontend.sns.filters.consistency import match_together
 from frontend.sns.filters.key_values import KeyValues
@@ -81,10 +81,10 @@ def _hold_together(
     in_arrays = [(name, condition) for name, _, condition in steps if name in values and message.leaves(name).in_array]
     if len(in_arrays) < 2:
         return True
-    matches: list[list[Place | None]] = []
+    matches = []
     for name, condition in in_arrays:
         leaves = message.leaves(name)
         matching = condition.matching(values[name], work)
         work.add(1 + len(leaves.values) // 4)
-        matches.append(leaves.places(matching))
-    return match_together(matches, work)
+        matches.append(leaves.places_of(matching))
+    return match_together(matches, message.array_places, work)

@@ -128,29 +128,33 @@ class DeliveryPlanner:
         self._clock = services.clock
         self._region = services.settings.region
         self._queues = queues
-        self._selector = SubscriptionSelector()
+        self.selector = SubscriptionSelector()
+        """Selection by filter policies."""
         self._let_in: dict[tuple[int, int, int], bool] = {}
         """Decisions of queues' policies, by the queue's id and version, and the topic's id."""
 
     async def plan(self, topic: TopicView, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan:
-        """The deliveries of a publication to a topic with these subscriptions.  Raises InvalidParameter."""
+        """The deliveries of a publication to a topic with these subscriptions."""
         outcomes = DecidedOutcomes()
         planned: list[PlannedDelivery | None] = []
-        unread: list[tuple[int, SubscriptionView]] = []
+        unread: list[tuple[int, SubscriptionView, DeliveryFailure | None]] = []
         known = partial(self._known_destination, topic, message)
-        for place, one in enumerate(await self._selector.select(audience, message, outcomes)):
+        selection = await self.selector.select(audience, message, outcomes)
+        every: list[tuple[SubscriptionView, DeliveryFailure | None]] = [(one, None) for one in selection.matching]
+        every += [(one, DeliveryFailure.FILTER_POLICY) for one in selection.undecided]
+        for place, (one, failure) in enumerate(every):
             try:
-                planned.append(_delivery(one, message, known, outcomes))
+                planned.append(_delivery(one, message, known, outcomes, failure))
             except _NotCached:
                 planned.append(None)
-                unread.append((place, one))
+                unread.append((place, one, failure))
             if place % TURN == TURN - 1:
                 await asyncio.sleep(0)
         for start in range(0, len(unread), READS):
             some = unread[start : start + READS]
-            read = await asyncio.gather(*(self._destinations(topic, message, one) for _, one in some))
-            for (place, one), found in zip(some, read, strict=True):
-                planned[place] = _delivery(one, message, found.__getitem__, outcomes)
+            read = await asyncio.gather(*(self._destinations(topic, message, one) for _, one, _ in some))
+            for (place, one, failure), found in zip(some, read, strict=True):
+                planned[place] = _delivery(one, message, found.__getitem__, outcomes, failure)
         return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
@@ -293,8 +297,11 @@ def _delivery(
     message: PublishedMessage,
     find: Callable[[QueueArn], QueueView | DeliveryFailure],
     outcomes: DecidedOutcomes,
+    failure: DeliveryFailure | None,
 ) -> PlannedDelivery | None:
     """The delivery to a subscription's queue, or to its dead-letter queue; None: the message is dropped.
+
+    ``failure``: the reason why the delivery fails that is known before its queue is found.
 
     ``find`` returns a queue that takes the message, or the reason why it does not; its errors are raised before an
     outcome is counted.
@@ -302,7 +309,7 @@ def _delivery(
     raw_fits = len(message.attributes) <= MESSAGE_ATTRIBUTES_MAX
     # an endpoint of HTTP gets no attributes with a raw message
     takes_all = raw_fits or not one.raw or is_hidden(one.queue.name)
-    queue = find(one.queue) if takes_all else DeliveryFailure.TOO_MANY_ATTRIBUTES
+    queue = failure or (find(one.queue) if takes_all else DeliveryFailure.TOO_MANY_ATTRIBUTES)
     if not isinstance(queue, DeliveryFailure):
         return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
     dead_letter = None if one.dead_letter is None else find(one.dead_letter)

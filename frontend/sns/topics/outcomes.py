@@ -22,6 +22,8 @@ class DeliveryFailure(StrEnum):
     """The account of the queue is not active."""
     OVER_QUOTA = "over_quota"
     """The account of the queue stores as many bytes as it may."""
+    FILTER_POLICY = "filter_policy"
+    """The filter policy of the subscription needs more work for the message than its share."""
     ENDPOINT = "endpoint"
     """The endpoint of HTTP did not confirm it."""
 

@@ -63,33 +63,50 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* The settings file: queues that are declared.  SQS's attributes are text, and JSON's text is TOML's. */}}
+{{/* The settings file: queues and topics that are declared.  SQS's and SNS's attributes are text, and JSON's text is
+     TOML's. */}}
 {{- define "holdfast.configuration" -}}
 {{- range .Values.queues }}
 [[queues]]
 name = {{ toJson .name }}
-{{- with .attributes }}
+{{- include "holdfast.declaredAttributes" (dict "table" "queues" "declared" .) }}
+{{ end }}
+{{- range .Values.topics }}
+[[topics]]
+name = {{ toJson .name }}
+{{- include "holdfast.declaredAttributes" (dict "table" "topics" "declared" .) }}
+{{- range .subscriptions }}
 
-[queues.attributes]
+[[topics.subscriptions]]
+queue = {{ toJson .queue }}
+{{- include "holdfast.declaredAttributes" (dict "table" "topics.subscriptions" "declared" .) }}
+{{- end }}
+{{ end }}
+{{- end -}}
+
+{{/* Attributes and tags of a declaration: (dict "table" NAME "declared" DECLARATION) */}}
+{{- define "holdfast.declaredAttributes" -}}
+{{- with .declared.attributes }}
+
+[{{ $.table }}.attributes]
 {{- range $name, $value := . }}
 {{ $name }} = {{ include "holdfast.plain" $value | toJson }}
 {{- end }}
 {{- end }}
-{{- with .tags }}
+{{- with .declared.tags }}
 
-[queues.tags]
+[{{ $.table }}.tags]
 {{- range $name, $value := . }}
 {{ toJson $name }} = {{ toJson $value }}
 {{- end }}
 {{- end }}
-{{ end }}
 {{- end -}}
 
 {{/* Variables that all processes of the service have. */}}
 {{- define "holdfast.env" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
-{{- if .Values.queues }}
+{{- if or .Values.queues .Values.topics }}
 - name: HOLDFAST_CONFIG
   value: /etc/holdfast/file/holdfast.toml
 {{- end }}
@@ -224,7 +241,7 @@ name = {{ toJson .name }}
 {{/* Where all of these files are; for what clients call with its certificate: (dict "root" $ "door" BOOL) */}}
 {{- define "holdfast.mounts" -}}
 - {name: tmp, mountPath: /tmp}
-{{- if .root.Values.queues }}
+{{- if or .root.Values.queues .root.Values.topics }}
 - {name: file, mountPath: /etc/holdfast/file, readOnly: true}
 {{- end }}
 {{- if include "holdfast.distributed" .root }}
@@ -243,7 +260,7 @@ name = {{ toJson .name }}
 
 {{- define "holdfast.volumes" -}}
 - {name: tmp, emptyDir: {}}
-{{- if .root.Values.queues }}
+{{- if or .root.Values.queues .root.Values.topics }}
 - {name: file, configMap: {name: {{ include "holdfast.fullname" .root }}}}
 {{- end }}
 {{- if include "holdfast.distributed" .root }}

@@ -88,7 +88,8 @@ def _remarks(usage: dict[str, Any]) -> list[str]:
     return remarks
 
 
-def _limit(text: str) -> int:
+def line_count(text: str) -> int:
+    """Parse a number of lines, for argparse."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LINES_MAX:
         raise argparse.ArgumentTypeError(f"a number from 1 to {LINES_MAX}, not {text!r}")
     return int(text)
@@ -103,7 +104,7 @@ def add_usage_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=BYS, default="day", help="group the lines by this (default: day)")
     parser.add_argument("--tag", metavar="TAG", help="with --by tag: only this tag, a line for each of its values")
     parser.add_argument(
-        "--limit", metavar="N", type=_limit, default=1000, help="maximum number of lines (default: 1000)"
+        "--limit", metavar="N", type=line_count, default=1000, help="maximum number of lines (default: 1000)"
     )
     parser.add_argument("--account", metavar="ACCOUNT", help="another account than that of the key, or all (operators)")
     make_command(parser, _usage)

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.commandline.base import Group, Parsed, account_option, confirm, pages, print_result
+from holdfast.commands.queues.policy_check import add_policy_check
 from holdfast.commands.queues.watch import add_watch_command
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def add_queue_commands(parser: argparse.ArgumentParser) -> None:
     move.add_argument("--rate", metavar="N", type=int, help="messages a second; default: unlimited")
     cancel = group.add("cancel-move", _cancel_move, "stop the move of a queue's messages", "name")
     cancel.add_argument("handle", metavar="HANDLE", nargs="?", help="of the move task; default: the running one")
+    policy = add_policy_check(group, "queue", "SendMessage")
     group.add("check", _check, "send a message to a temporary queue, receive and delete it, and delete the queue")
     delete = group.add("delete", _delete_queue, "delete a queue with all its messages", "name", asks=True)
-    account_option(create, listing, show, change, watch, metrics, secret, purge, move, cancel, delete)
+    account_option(create, listing, show, change, watch, metrics, secret, purge, move, cancel, policy, delete)

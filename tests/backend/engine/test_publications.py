@@ -89,7 +89,7 @@ async def test_a_publication_stays_until_its_last_delivery_is_done() -> None:
     assert one.receive() == two.receive() == ["news"]
     for machine, raw in ((one, False), (two, True)):
         (head,) = [record for record, *_ in machine.journal if isinstance(record, records.Delivered)]
-        assert records.subscription_of(head) == (machine.fold.partition.to_bytes(16, "big"), raw)
+        assert records.subscription_of(head) == (machine.fold.partition.to_bytes(16, "big"), raw, 0)
         assert head.message_id is None
         await check(machine)
     await check(topic)
@@ -238,31 +238,60 @@ async def test_a_quarantined_publication_is_dropped_with_its_deliveries() -> Non
     await check(topic)
 
 
-async def test_a_dead_letter_keeps_its_subscription() -> None:
-    topic, queue, dead = PartitionMachine(), PartitionMachine(partition=2), PartitionMachine(partition=9)
-    publish(topic, "bad", to(2, raw=True))
+async def test_a_dead_letter_keeps_its_subscription_and_number() -> None:
+    topic, queue, dead = PartitionMachine(fifo=True), PartitionMachine(partition=2), PartitionMachine(partition=9)
+    publish(topic, "earlier", group="g")
+    number = publish(topic, "bad", to(2, raw=True), group="g").number
     carry(topic, queue)
     queue.claim(visibility=0)
     queue.claim(dead_letter=api.DeadLetter(1, api.Target(9, 9)))
     queue.hand_over(dead)
     (head,) = [record for record, *_ in dead.journal if isinstance(record, records.Delivered)]
-    assert records.subscription_of(head) == ((2).to_bytes(16, "big"), True)
+    assert records.subscription_of(head) == ((2).to_bytes(16, "big"), True, number)
     assert (head.receives, head.origin) == (1, queue.settings.arn)
     dead.claim(visibility=0)
     dead.write(dead.queue.move_out([(head.number, api.Target(2, 2))], dead.now))
     back = PartitionMachine(partition=2)
     dead.hand_over(back)
     (head,) = [record for record, *_ in back.journal if isinstance(record, records.Delivered)]
-    assert records.subscription_of(head) == ((2).to_bytes(16, "big"), True)
+    assert records.subscription_of(head) == ((2).to_bytes(16, "big"), True, number)
     assert (head.receives, head.origin, head.message_id) == (0, None, None)
     for machine in (queue, dead, back):
         await check(machine)
 
 
+async def test_a_delivery_has_the_number_of_its_publication_if_the_topic_is_fifo() -> None:
+    topic = PartitionMachine(fifo=True)
+    queues = [PartitionMachine(partition=2), PartitionMachine(partition=3, fifo=True)]
+    for queue in queues:
+        queue.send("before", group="g")
+        queue.send("before", group="g")
+    publish(topic, "unseen", group="g")
+    answers = [publish(topic, body, to(2), to(3), group="g") for body in ("one", "two")]
+    for queue in queues:
+        carry(topic, queue)
+        heads = [record for record, *_ in queue.journal if isinstance(record, records.Delivered)]
+        assert [head.publication_number for head in heads] == [answer.number for answer in answers]
+        assert [head.number for head in heads] != [answer.number for answer in answers]
+        await check(queue)
+
+
+def test_records_of_earlier_releases_have_no_number_of_a_publication() -> None:
+    """Heads as they were written before the member was appended."""
+    delivered = records.Delivered(7, 1000, group="g", source=1, transfer=3, subscription=b"s" * 16, raw=True)
+    copied = records.Copied(7, 1000, group="g", subscription=b"s" * 16, raw=True)
+    for record in (delivered, copied):
+        before = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_head(record))[:-1])
+        assert decode_head(record.KIND, before) == record
+        assert records.subscription_of(record) == (b"s" * 16, True, 0)
+
+
 async def test_compaction_keeps_subscriptions_and_deliveries() -> None:
-    topic, queue = PartitionMachine(), PartitionMachine(partition=2)
-    publish(topic, "news", to(2, token=TOKENS[0]), to(3, raw=True))
+    topic, queue = PartitionMachine(fifo=True), PartitionMachine(partition=2)
+    number = publish(topic, "news", to(2, token=TOKENS[0]), to(3, raw=True), group="g").number
     carry(topic, queue)
+    (delivered,) = [record for record, *_ in queue.journal if isinstance(record, records.Delivered)]
+    assert delivered.publication_number == number
     for machine in (topic, queue):
         (head,) = [record for record, *_ in machine.journal if isinstance(record, records.Message)]
         copied = decode_head(_copy_of(head).KIND, encode_head(_copy_of(head)))

@@ -84,6 +84,7 @@ def test_a_publication_arrives_at_each_queue_with_its_subscription(service: Virt
         assert (message.payload, message.group) == (b"news", "g")
         for seen in (peeked, message):
             assert (seen.subscription, seen.raw) == (target.partition.to_bytes(16, "big"), bool(target.partition % 2))
+            assert seen.publication_number == 0
         assert message.origin is None
         ids.add(message.message_id)
     assert len(ids) == 1 + len(targets)
@@ -274,9 +275,11 @@ async def test_publications_survive_compaction_and_checkpoints(cluster: Restarta
     assert Counter((one.subscription, one.raw) for one in received) == {own: 5, (b"s" * 16, True): 1}
 
 
-def test_a_delivered_message_keeps_its_subscription_through_dead_letters_and_restarts(service: VirtualNode) -> None:
-    topic, queue, dead = service.queue(TOPIC), service.queue(1), service.queue(2)
-    publish(service, topic, publication(b"bad", queue))
+def test_a_delivered_message_keeps_its_subscription_and_number_through_dead_letters_and_restarts(
+    service: VirtualNode,
+) -> None:
+    topic, queue, dead = service.queue(TOPIC, fifo=True), service.queue(1), service.queue(2)
+    (_, answer) = publish(service, topic, publication(b"unseen", group="g"), publication(b"bad", queue, group="g"))
     service.loop.until(lambda: quiet(service), 10)
     restart(service)
     service.receive(queue, 0)
@@ -285,6 +288,28 @@ def test_a_delivered_message_keeps_its_subscription_through_dead_letters_and_res
     restart(service)
     (message,) = service.receive(dead)
     assert (message.subscription, message.raw, message.origin) == ((1).to_bytes(16, "big"), True, "queue1")
+    assert message.publication_number == answer.number != message.number
+
+
+async def test_a_delivered_message_keeps_the_number_of_its_publication_through_compaction(
+    cluster: RestartableNode,
+) -> None:
+    topic, queue, filler = await cluster.queue(TOPIC, fifo=True), await cluster.queue(1), await cluster.queue(2)
+    new = [publication(b"unseen", group="g"), *(publication(b"%d" % number, queue, group="g") for number in range(3))]
+    answers = await cluster.node.call(api.Publish(topic, new))
+    await until(lambda: not cluster.incarnation.partitions[TOPIC].fold.publications)
+    first = cluster.incarnation.partitions[queue.partition].fold.segments.copy()
+    while first.keys() & cluster.incarnation.partitions[queue.partition].fold.segments.keys():
+        await cluster.send(filler, *["x" * 200_000] * 4)
+        await cluster.take_all(filler)
+        await cluster.node.checkpoint()
+        log = cluster.incarnation.log
+        await cluster.node._checkpointer._compaction.run(log.log_id, log.next_segment, eager=True)  # type: ignore[union-attr]
+    await cluster.node.checkpoint()
+    await cluster.restart()
+    peeked = await cluster.node.call(api.PeekMessages(queue, 10))
+    numbers = {one.payload: one.publication_number for one in peeked}
+    assert numbers == {b"%d" % place: answer.number for place, answer in enumerate(answers[1:])}
 
 
 # --- crashes --------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ def invoices(tmp_path_factory: pytest.TempPathFactory) -> list[Invoice]:
         Used(SHOP, 31, "requests_fair"),
         *(Used(SHOP, 3_141_592_653, meter, queue="topic", tags={"team": "a"}) for meter in STREAM_METERS),
         *(Used(SHOP, 3_141_592, meter, queue="news", tags={"team": "a"}) for meter in TOPIC_METERS),
+        *(Used(SHOP, 2_000_000_000, meter, queue="news", tags={"team": "a"}) for meter in ("storage", "bytes_out")),
         Used(YEN, 999_999),
         Used(YEN, 2_718_281, tier=3),
     ]
@@ -88,7 +89,11 @@ def test_topics_are_resources_of_their_own_type(rows: list[dict[str, Any]]) -> N
         "requests_topic": ("Requests", "1000000 Requests", Decimal("3.141592")),
         "deliveries_sqs": ("Requests", "1000000 Requests", Decimal("3.141592")),
         "deliveries_http": ("Requests", "100000 Requests", Decimal("31.41592")),
+        "storage": ("GB-Hours", "GB-Months", Decimal("0.000000000771605")),
+        "bytes_out": ("GB", "GB", Decimal(2)),
     }
+    others = {row["ResourceType"] for row in rows if row["SkuId"] == "storage" and row["ResourceName"] != "news"}
+    assert others == {"Queue"}
 
 
 def test_the_columns_are_those_of_the_table() -> None:

@@ -1,5 +1,5 @@
 """Counts of notifications: in usage, in metrics of the service, and with the owner of the topic's queue; and deliveries
-that fail because of the account of their queue."""
+that fail because of the account of their queue, or of a filter policy."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -15,12 +15,13 @@ from auth.credentials import AccessKey
 from auth.encryption.data_keys import DataKey
 from auth.encryption.keyring import Keyring
 from auth.limits import TenantLimits
-from backend.api import NotificationCounts, Publish, QueueMeasures, SendResult, Unavailable
+from backend.api import NotificationCounts, Publish, QueueMeasures, Receive, ReceivedMessage, SendResult, Unavailable
 from billing.metering.buffers import Buffer, BufferFull
 from billing.metering.meter import Meter
 from billing.metering.usage import UsageKey
 from frontend.alarms.alarms import Alarms
 from frontend.alarms.webhooks import Webhooks
+from frontend.sns.filters import work
 from frontend.sns.topics import notifications
 from frontend.topic_metrics import TOPIC_METRICS
 from metadata_service.store import StoreUnavailable
@@ -274,6 +275,27 @@ async def test_a_queue_whose_account_may_not_store_gets_nothing(world: Publishin
     assert (counts.delivered, counts.failed, counts.redriven, counts.redrive_failed) == (4, 2, 0, 1)
 
 
+async def test_a_subscription_whose_policy_takes_too_much_work_fails_alone(
+    world: Publishing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = {"FilterPolicy": json.dumps({"a": [{"wildcard": "*x*y*z*"}]}), "FilterPolicyScope": "MessageBody"}
+    await world.subscribe("dead", USER, hostile)
+    await world.subscribe("q", USER, hostile | dead_letters("dead", USER))
+    await world.subscribe("own", attributes={"FilterPolicy": '{"b": [1]}', "FilterPolicyScope": "MessageBody"})
+    monkeypatch.setattr(work, "STEPS_MAX", 1_000)
+    before = total(notifications.FAILURES, "filter_policy")
+    body = json.dumps({"a": [f"xy{number}" for number in range(5_000)], "b": 1})
+    assert (await world.publish(body))["status"] == 200
+    assert total(notifications.FAILURES, "filter_policy") == before + 2
+    assert await world.received("own", wait=20) == 1
+    assert await world.received("dead", USER, wait=20) == 1
+    assert await world.received("q", USER) == 0
+    counts = await world.reported()
+    assert counts is not None
+    assert (counts.delivered, counts.failed, counts.redriven, counts.redrive_failed) == (1, 2, 1, 0)
+    assert counts.filtered_by_body == 0
+
+
 async def test_a_topics_metrics_have_cloudwatchs_names(world: Publishing) -> None:
     await world.subscribe("one")
     await world.subscribe("gone", exists=False)
@@ -361,6 +383,36 @@ async def test_a_publication_whose_key_cannot_be_loaded_now_is_given_back(
     assert await world.received("q", USER) == 1, "at once"
     service.clock.now += 3600
     assert await world.received("q", USER) == 0
+
+
+async def test_a_notification_that_an_earlier_release_has_delivered_has_the_number_of_its_message(
+    world: Publishing,
+) -> None:
+    service, topic = world.service, f"{TOPIC}.fifo"
+    made = {"QueueName": "q", "Attributes": {"Policy": json.dumps(POLICY)}}
+    assert (await service.json("CreateQueue", made)).status == 200
+    attributes = {"FifoTopic": "true", "ContentBasedDeduplication": "true"}
+    await world.call("CreateTopic", {"Name": "t.fifo", "Attributes": attributes, "Tags": []})
+    publication = {"TopicArn": topic, "Message": "m", "MessageGroupId": "g"}
+    await world.call("Publish", {**publication, "Message": "before the subscription"})
+    await world.call("Subscribe", {"TopicArn": topic, "Protocol": "sqs", "Endpoint": arn("q"), "Attributes": {}})
+    answered = (await world.call("Publish", publication))["SequenceNumber"]
+    numbers: list[int] = []
+
+    async def receive(command: Receive) -> list[ReceivedMessage]:
+        """Answer as if the message had been stored without the number of its publication."""
+        messages = await service.backend.inside.call(command)
+        for message in messages:
+            numbers.append(message.number)
+            message.publication_number = 0
+        return messages
+
+    given = {"QueueUrl": service.url("q"), "WaitTimeSeconds": 20, "VisibilityTimeout": 0}
+    (message,) = (await service.json("ReceiveMessage", given)).json["Messages"]
+    assert json.loads(message["Body"])["SequenceNumber"] == answered
+    service.backend.replaced[Receive] = receive
+    (message,) = (await service.json("ReceiveMessage", given)).json["Messages"]
+    assert json.loads(message["Body"])["SequenceNumber"] == f"{numbers[0]:020d}" != answered
 
 
 async def test_publications_are_encrypted_under_the_named_key_of_their_topic(world: Publishing) -> None:

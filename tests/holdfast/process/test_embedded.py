@@ -20,13 +20,22 @@ from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
 from frontend.settings import FrontendSettings
 from holdfast.process.embedded import Embedded, compose, frontend_settings
-from holdfast.runtime.declared_queues import in_order
+from holdfast.runtime.declared.queues import in_order
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.keyring import open_keyring
 from holdfast.runtime.root_tenant import ensure_root
-from holdfast.settings import DeclaredQueue, Settings, SettingsError, load
+from holdfast.settings import (
+    DeclaredQueue,
+    DeclaredSubscription,
+    DeclaredTopic,
+    DeclaredValue,
+    Settings,
+    SettingsError,
+    load,
+)
 from metadata_service.sqlite.store import SQLiteStore
 from metadata_service.store import QueueNotFound
+from metadata_service.topics import Subscription, Topic
 from tests.closing import closing
 from tests.servers.waiting import until
 from tests.tables import table
@@ -58,6 +67,10 @@ def start(tmp_path: Path) -> Start:
 
 async def view_of(service: Embedded, store: SQLiteStore, name: str) -> QueueView:
     return Queues(service.app.services).view(await store.queues.get_queue(ACCOUNT, name))
+
+
+async def subscriptions_of(store: SQLiteStore, topic: Topic) -> list[Subscription]:
+    return await store.topics.topic_subscriptions(topic.topic_id, limit=100)
 
 
 async def status(service: Embedded, path: str) -> int:
@@ -210,6 +223,76 @@ async def test_a_declaration_that_cannot_be_used_is_named(start: Start, queue: l
     async with start() as (_, store):
         with pytest.raises(QueueNotFound):
             await store.queues.get_queue(ACCOUNT, queue[0])
+
+
+async def test_declared_topics_are_created_with_their_subscriptions(start: Start) -> None:
+    raw = DeclaredSubscription("orders", {"RawMessageDelivery": True, "FilterPolicy": {"kind": ["meal"]}})
+    news = DeclaredTopic("news", {"DisplayName": "News"}, {"team": "shop"}, (raw, DeclaredSubscription("log")))
+    line = DeclaredTopic("line.fifo", {"FifoTopic": True, "ContentBasedDeduplication": True})
+    queues = DeclaredQueue("orders"), DeclaredQueue("log")
+    async with start(*queues, sns=True, topics=(news, line)) as (_, store):
+        topic = await store.topics.get_topic(ACCOUNT, "news")
+        assert (topic.attributes, topic.tags) == ({"DisplayName": "News"}, {"team": "shop"})
+        found = {one.endpoint: one for one in await subscriptions_of(store, topic)}
+        assert set(found) == {ARN + "orders", ARN + "log"}
+        assert not any(one.pending for one in found.values())
+        assert found[ARN + "orders"].attributes["RawMessageDelivery"] == "true"
+        assert json.loads(found[ARN + "orders"].attributes["FilterPolicy"]) == {"kind": ["meal"]}
+        fifo = await store.topics.get_topic(ACCOUNT, "line.fifo")
+        assert fifo.attributes == {"FifoTopic": "true", "ContentBasedDeduplication": "true"}
+
+
+async def test_declared_topics_are_brought_to_what_is_declared(start: Start) -> None:
+    def declared(name: str, tag: str, raw: bool, *more: DeclaredSubscription) -> tuple[DeclaredTopic, DeclaredTopic]:
+        attributes: dict[str, DeclaredValue] = {} if name == "" else {"DisplayName": name}
+        subscription = DeclaredSubscription("a", {"RawMessageDelivery": raw})
+        fifo = DeclaredTopic("line.fifo", {"FifoTopic": True})
+        return DeclaredTopic("news", attributes, {"t": tag}, (*more, subscription)), fifo
+
+    queues = DeclaredQueue("a"), DeclaredQueue("b")
+    kept = DeclaredSubscription("b", {"FilterPolicy": {"kind": ["meal"]}})
+    async with start(*queues, sns=True, topics=declared("News", "1", True, kept)) as (_, store):
+        created = await store.topics.get_topic(ACCOUNT, "news")
+        before = {one.endpoint: one for one in await subscriptions_of(store, created)}
+    async with start(*queues, sns=True, topics=declared("", "2", False)) as (_, store):
+        topic = await store.topics.get_topic(ACCOUNT, "news")
+        assert topic.topic_id == created.topic_id
+        assert (topic.attributes, topic.tags) == ({"DisplayName": "News"}, {"t": "2"})
+        after = {one.endpoint: one for one in await subscriptions_of(store, topic)}
+        assert after[ARN + "a"].subscription_id == before[ARN + "a"].subscription_id
+        assert "RawMessageDelivery" not in after[ARN + "a"].attributes
+        assert after[ARN + "b"] == before[ARN + "b"], "nothing is deleted, and what is not named stays"
+    async with start(*queues, sns=True, topics=declared("", "2", False)) as (_, store):
+        assert await store.topics.get_topic(ACCOUNT, "news") == topic, "without a difference nothing is stored"
+
+
+async def test_the_type_of_a_declared_topic_stays(start: Start) -> None:
+    async with start(sns=True, topics=(DeclaredTopic("news"),)) as (_, store):
+        topic = await store.topics.get_topic(ACCOUNT, "news")
+    with pytest.raises(CannotStart, match=r"^topic 'news', .* exists as a standard topic, and its type stays"):
+        async with start(sns=True, topics=(DeclaredTopic("news", {"FifoTopic": True, "DisplayName": "N"}),)):
+            pass
+    async with start(sns=True, topics=(DeclaredTopic("news", {"FifoTopic": False}),)) as (_, store):
+        assert await store.topics.get_topic(ACCOUNT, "news") == topic
+
+
+async def test_a_declared_topic_that_was_deleted_is_made_anew(start: Start) -> None:
+    declared = DeclaredTopic("news", subscriptions=(DeclaredSubscription("a"),))
+    async with start(DeclaredQueue("a"), sns=True, topics=(declared,)) as (_, store):
+        topic = await store.topics.get_topic(ACCOUNT, "news")
+        await store.topics.delete_topic(topic.topic_id)
+    async with start(DeclaredQueue("a"), sns=True, topics=(declared,)) as (_, store):
+        again = await store.topics.get_topic(ACCOUNT, "news")
+        assert again.topic_id > topic.topic_id
+        assert len(await subscriptions_of(store, again)) == 1
+
+
+@pytest.mark.parametrize(("topic", "why"), table(__file__, "topics that cannot be used"))
+async def test_a_declared_topic_that_cannot_be_used_is_named(start: Start, topic: dict[str, Any], why: str) -> None:
+    with pytest.raises(CannotStart) as raised:
+        async with start(DeclaredQueue("a"), sns=True, topics=(msgspec.convert(topic, DeclaredTopic),)):
+            pass
+    assert str(raised.value).startswith(why)
 
 
 def test_dead_letter_queues_are_created_first() -> None:

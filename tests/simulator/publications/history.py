@@ -80,6 +80,8 @@ class SentPublication:
     """By call: the subscription of each queue."""
     answered_at: int = NEVER
     message_id: str | None = None
+    number: int | None = None
+    """Number of the publication in its topic's queue, if a publish was answered or, for a FIFO topic, it arrived."""
 
     def token(self, queue: SubscribedQueue) -> bytes | None:
         """Return the deduplication id in a queue."""
@@ -122,7 +124,9 @@ class PublicationHistory:
             raise Violation(f"{_name(sent)} and another have the same id")
         if sent.message_id not in (None, answer.message_id):
             raise Violation(f"a repeated publish of {_name(sent)} was answered with another id")
-        sent.message_id = answer.message_id
+        if sent.number not in (None, answer.number):
+            raise Violation(f"a publish of {_name(sent)} was answered with {answer.number}, and it has {sent.number}")
+        sent.message_id, sent.number = answer.message_id, answer.number
         sent.answered_at = min(sent.answered_at, self.tick())
 
     # --- receives ---------------------------------------------------------------------------------------
@@ -143,6 +147,10 @@ class PublicationHistory:
         seen = (one.subscription, one.raw, one.group, one.origin)
         if seen not in [(subscription, queue.raw, sent.group, None) for subscription in subscriptions]:
             raise Violation(f"{where} has another head: {seen}")
+        if sent.number is None and sent.topic.fifo:
+            sent.number = one.publication_number
+        if one.publication_number != (sent.number if sent.topic.fifo else 0):
+            raise Violation(f"{where} has another number than its publication: {one.publication_number}")
         place = (partition_of(one.handle), one.number)
         if self._ids.setdefault(one.message_id, place) != place:
             raise Violation(f"{where} has the id of another message")

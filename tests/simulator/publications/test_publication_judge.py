@@ -44,11 +44,20 @@ class JudgedTopic:
         self.history.publishing(sent, {queue: queue.subscription(sent.topic) for queue in queues})
 
     def receive(
-        self, queue: SubscribedQueue, name: str, number: int, *, sent_ms: int = 0, subscription: bytes | None = None
+        self,
+        queue: SubscribedQueue,
+        name: str,
+        number: int,
+        *,
+        sent_ms: int = 0,
+        subscription: bytes | None = None,
+        published: int | None = None,
     ) -> None:
+        """``published``: the number of the publication; None: the one that the publish was answered with."""
         handle = Handles(queue.queue_id, bytes(16)).issue(number, 1, 1)
         one = ReceivedMessage(f"{queue.name}.{number}", handle, name.encode(), number, 1, 1, sent_ms, self.group)
         one.subscription, one.raw = subscription or queue.subscription(self.topic), queue.raw
+        one.publication_number = (1 if queue.fifo else 0) if published is None else published
         self.history.received(queue, [one], self.history.tick())
 
 
@@ -113,6 +122,21 @@ def test_ids_are_used_once() -> None:
     second = judged.publish("b", judged.one, answered=False)
     with pytest.raises(Violation, match="have the same id"):
         judged.history.published(second, SendResult("id of a", 1))
+
+
+def test_all_deliveries_have_the_number_of_the_answer_if_the_topic_is_fifo() -> None:
+    judged = JudgedTopic(fifo=True)
+    sent = judged.publish("a", judged.one, judged.two, answered=False)
+    judged.receive(judged.one, "a", 5, published=3)
+    with pytest.raises(Violation, match="another number than its publication: 4"):
+        judged.receive(judged.two, "a", 5, published=4)
+    with pytest.raises(Violation, match="was answered with 1, and it has 3"):
+        judged.history.published(sent, SendResult("id of a", 1))
+    judged.history.published(sent, SendResult("id of a", 3))
+    plain = JudgedTopic()
+    plain.publish("a", plain.one)
+    with pytest.raises(Violation, match="another number than its publication: 1"):
+        plain.receive(plain.one, "a", 1, published=1)
 
 
 def test_groups_arrive_in_order() -> None:

@@ -1,38 +1,23 @@
-"""Queues declared in the settings: created or updated at each start."""
+"""Declared queues."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from auth.credentials import AccessKey
 from frontend.request.context import Context
 from frontend.request.request import Call
-from frontend.services import Services
-from frontend.sns.publishing import render
 from frontend.sqs.actions.queues import ensure_queue, set_queue_attributes
 from frontend.sqs.actions.tags import tag_queue
 from frontend.sqs.protocol.errors import SqsError
+from holdfast.runtime.declared.values import texts
 from holdfast.runtime.errors import CannotStart
 from holdfast.settings import DeclaredQueue
 from metadata_service.store import QueueNotFound
 
 
-async def declare(services: Services, root: AccessKey, queues: Sequence[DeclaredQueue]) -> None:
-    """Create or update the root tenant's queues.  Attributes and tags that are not named stay as they are.
-
-    The time for which a deleted queue's name is reserved does not apply: the operator wants the queue.  Raises
-    :class:`CannotStart`, which names the queue.
-    """
-    if not queues:
-        return
-    settings = dataclasses.replace(services.settings, queue_name_hold_seconds=0)
-    context = Context(dataclasses.replace(services, settings=settings), render)
-    tenant = await services.credentials.store.get_tenant(root.account)
-    assert tenant is not None, "its key is there"
-    call = Call(request_id="start", principal=root.principal, base_url="", receive=_never, tenant=tenant, scope={})
+async def declare_queues(context: Context, call: Call, queues: Sequence[DeclaredQueue]) -> None:
+    """Create or update the caller's queues.  Raises :class:`CannotStart`."""
     for queue in in_order(queues):
         try:
             await _declare(context, call, queue)
@@ -42,7 +27,7 @@ async def declare(services: Services, root: AccessKey, queues: Sequence[Declared
 
 async def _declare(context: Context, call: Call, queue: DeclaredQueue) -> None:
     account = call.principal.account
-    attributes = {name: _text(value) for name, value in queue.attributes.items()}
+    attributes = texts(queue.attributes)
     try:
         stored = await context.metadata.get(account, queue.name)
     except QueueNotFound:
@@ -80,16 +65,3 @@ def _dead_letter_queue(queue: DeclaredQueue) -> str:
         except ValueError:
             return ""
     return str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2] if isinstance(policy, dict) else ""
-
-
-def _text(value: str | int | bool | dict[str, Any]) -> str:
-    """Convert an attribute's value to SQS's text form."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return json.dumps(value, separators=(",", ":"))
-    return str(value)
-
-
-async def _never() -> Any:
-    raise AssertionError("nothing here waits for a client")
