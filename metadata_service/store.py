@@ -122,6 +122,10 @@ class TooManySubscriptions(StoreError):
     """The topic has reached its maximum number of subscriptions."""
 
 
+class TooManyPushedSubscriptions(StoreError):
+    """The topic's account has reached its maximum number of subscriptions that have hidden queues."""
+
+
 class TooManyFilterPolicies(StoreError):
     """The topic has reached its maximum number of subscriptions with a filter policy."""
 
@@ -304,7 +308,7 @@ class TopicStore(Protocol):
         """Create a subscription with a new id, and its hidden queue if it has one.
 
         Raises :class:`TopicNotFound`, :class:`SubscriptionExists` if the endpoint has one to the topic,
-        :class:`TooManySubscriptions` and :class:`TooManyFilterPolicies`.
+        :class:`TooManySubscriptions`, :class:`TooManyPushedSubscriptions` and :class:`TooManyFilterPolicies`.
         """
 
     async def get_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:

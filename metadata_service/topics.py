@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Final, NamedTuple
 
 import msgspec
@@ -117,11 +119,18 @@ class Subscription(msgspec.Struct, frozen=True):
     """ARN of the caller that confirmed it by its signature; empty: it was confirmed by the token alone, or is not."""
     authenticate_on_unsubscribe: bool = False
     """True if only signed calls may delete it."""
+    confirmed_token_hash: str = ""
+    """SHA-256, in hexadecimal, of the token that has confirmed it last, by which a repeated confirmation is known."""
 
     @property
     def pending(self) -> bool:
         """True until the subscription is confirmed."""
         return bool(self.token)
+
+    def is_confirmed_by(self, token: str) -> bool:
+        """True if this token confirms the subscription, or has confirmed it before."""
+        known = _token_hash(self.token) if self.token else self.confirmed_token_hash
+        return compare_digest(known, _token_hash(token))
 
     @property
     def has_filter_policy(self) -> bool:
@@ -153,6 +162,9 @@ class NewSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Attributes of the hidden queue, for protocols that have one."""
     clusters: tuple[int, ...] = (0,)
     """Backend cluster of each partition of the hidden queue."""
+    pushed_max: int | None = None
+    """Maximum number of the subscriptions with hidden queues in the topic's account; None: no limit.  Several that are
+    created at once may exceed it."""
 
     def hidden_queue(self, subscription: Subscription) -> NewQueue | None:
         """The hidden queue to be created with the subscription; None: it has none."""
@@ -194,6 +206,10 @@ class SubscriptionPage(NamedTuple):
     subscriptions: list[Subscription]
     after: str
     """Position after which the next page begins; empty: this is the last one."""
+
+
+def _token_hash(token: str) -> str:
+    return sha256(token.encode()).hexdigest()
 
 
 def hidden_queue_name(topic_name: str) -> str:
@@ -262,6 +278,8 @@ class SubscriptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         }
         if self.token:
             changes["token_s"] = self.now_ms // 1000
+        elif self.token is not None and subscription.token:
+            changes["confirmed_token_hash"] = _token_hash(subscription.token)
         return msgspec.structs.replace(subscription, version=subscription.version + 1, **changes)
 
 

@@ -96,31 +96,39 @@ class Sns:
     ) -> Members | None:
         """Carry out an action within the limits of the caller's tenant.  Raises its errors."""
         request.call = call
+        return await self._pipeline.limited(call, action.limit, lambda: self._act(request, call, action, parameters))
 
-        async def act() -> Members | None:
-            members = request.members = query.read_members(action.name, parameters)
-            if action.audited:
-                target = target_of(self.context, call.principal.account, members)
-                return await self._pipeline.audit.carry_out(
-                    call, action.name, target, lambda: action.run(self.context, call, members), service="sns"
-                )
-            return await action.run(self.context, call, members)
-
-        result = request.result = await self._pipeline.limited(call, action.limit, act)
+    async def _act(
+        self, request: ClientRequest, call: Call, action: SnsAction, parameters: Parameters
+    ) -> Members | None:
+        """Carry out an admitted action.  Raises its errors."""
+        members = request.members = query.read_members(action.name, parameters)
+        if action.audited:
+            target = target_of(self.context, call.principal.account, members)
+            result = await self._pipeline.audit.carry_out(
+                call, action.name, target, lambda: action.run(self.context, call, members), service="sns"
+            )
+        else:
+            result = await action.run(self.context, call, members)
+        request.result = result
         return result
 
     async def _answer_unsigned(
         self, request: ClientRequest, parameters: Parameters, refusal: MissingAuthenticationToken
     ) -> bytes:
-        """Carry out an action that needs no signature; refusals count towards the limits of the client's address."""
+        """Carry out an action that needs no signature; refusals count towards the limits of the client's address.
+
+        No tenant's limits apply: all unsigned callers would share them, and could exhaust them for each other.
+        """
         action = SNS_OPERATIONS.get(parameters.get("Action"))
         if action is None or not action.unsigned or b"authorization" in request.headers:
             raise refusal
         name = self._action(request, parameters)
         address = request.address
         call = self._pipeline.call_of_unsigned(request, anonymous(address or "anonymous"), _NO_TENANT)
+        request.call = call
         with self._pipeline.unauthenticated_callers.admit(address) as attempt:
-            result = await self._carry_out(request, call, action, parameters)
+            result = await self._act(request, call, action, parameters)
             if name != "Unsubscribe":  # its link says nothing about the caller
                 attempt.let_in()
         return query.write_result(name, result, request.request_id)

@@ -52,7 +52,7 @@ def _show(client: RestClient, parsed: Parsed) -> None:
             "subscriptions": f"{counts['confirmed']} confirmed, {counts['pending']} pending",
             "pending_deliveries": deliveries.get("pending"),
             "dropped_deliveries": deliveries.get("dropped"),
-            "tags": ", ".join(f"{key}={value}" for key, value in topic["tags"].items()) or None,
+            "tags": ", ".join(f"{key}={value}" for key, value in (topic["tags"] or {}).items()) or None,
         }
         return f"{facts(about)}\n\n{facts(dict(sorted(topic['attributes'].items())))}"
 

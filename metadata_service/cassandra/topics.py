@@ -13,7 +13,7 @@ The rows of a deleted topic's subscriptions are removed after it, in several tra
 but their hidden queues, which get no more messages.  The mark of the topic's own hidden queue's id is removed last, so
 that the collector finishes a removal that was interrupted.
 
-Marks list the subscriptions of an account, whosever topics they are to: each is written before its subscription and
+Marks list the subscriptions of an account, to topics of all accounts: each is written before its subscription and
 removed after it, and readers skip those that lead to none.
 """
 
@@ -47,6 +47,7 @@ from metadata_service.store import (
     SubscriptionExists,
     SubscriptionNotFound,
     TooManyFilterPolicies,
+    TooManyPushedSubscriptions,
     TooManySubscriptions,
     TooManyTopics,
     TopicExists,
@@ -54,6 +55,7 @@ from metadata_service.store import (
 )
 from metadata_service.topics import (
     HIDDEN_PREFIX,
+    SUBSCRIPTION_PREFIX,
     NewSubscription,
     NewTopic,
     Subscription,
@@ -144,7 +146,7 @@ class CassandraTopics:
         return _decode_topic(record)
 
     async def list_topics(self, account: str, *, prefix: str = "", after: str = "", limit: int) -> list[Topic]:
-        row_min = _TOPIC + prefix if prefix > after else _least(_TOPIC, after)
+        row_min = _TOPIC + prefix if prefix > after else _first_row(_TOPIC, after)
         rows = await self._records.page(names_space(account), row_min, _TOPIC + prefix + BEYOND, limit)
         return [_decode_topic(record) for _, record in rows]
 
@@ -219,6 +221,8 @@ class CassandraTopics:
             subscription = new.made(found)
             sub_row = _subscription_row(new.topic_id, subscription.subscription_id)
             hidden = new.hidden_queue(subscription)
+            if hidden is not None:
+                await self._check_pushed(account, new.pushed_max)
             queue = None if hidden is None else await self._new_queue(hidden)
 
             def create(
@@ -257,6 +261,15 @@ class CassandraTopics:
             await self._changes.record(account, subscription.topic_name)
             return subscription
 
+    async def _check_pushed(self, account: str, count_max: int | None) -> None:
+        """Check the number of subscriptions with hidden queues, before one more is created."""
+        if count_max is None:
+            return
+        prefix = queue_row(SUBSCRIPTION_PREFIX)
+        count = len(await self._records.keys(names_space(account), prefix, prefix + BEYOND, count_max))
+        if count >= count_max:
+            raise TooManyPushedSubscriptions(f"account {account} has {count} pushed subscriptions")
+
     async def get_subscription(self, topic_id: int, subscription_id: bytes) -> Subscription:
         place = await self._places.get(topic_id)
         if place is not None:
@@ -273,7 +286,7 @@ class CassandraTopics:
         if place is None:
             return []
         prefix, space = _subscription_prefix(topic_id), names_space(place.account)
-        rows = await self._records.page(space, _least(prefix, after.hex()), prefix + BEYOND, limit)
+        rows = await self._records.page(space, _first_row(prefix, after.hex()), prefix + BEYOND, limit)
         topic = await self._records.get(space, _topic_row(place))
         return list(_existing(place, topic_id, {**dict(rows), **({_topic_row(place): topic} if topic else {})}))
 
@@ -519,7 +532,7 @@ def _endpoint_row(topic_id: int, protocol: str, endpoint: str) -> str:
     return f"{_ENDPOINT}{topic_id:020d}/{sha256(f'{protocol} {endpoint}'.encode()).hexdigest()}"
 
 
-def _least(prefix: str, beyond: str) -> str:
+def _first_row(prefix: str, beyond: str) -> str:
     return after(prefix + beyond) if beyond else prefix
 
 

@@ -16,12 +16,14 @@ from metadata_service.store import (
     SubscriptionExists,
     SubscriptionNotFound,
     TooManyFilterPolicies,
+    TooManyPushedSubscriptions,
     TooManySubscriptions,
     TooManyTopics,
     TopicExists,
     TopicNotFound,
 )
 from metadata_service.topics import (
+    SUBSCRIPTION_PREFIX,
     NewSubscription,
     NewTopic,
     Subscription,
@@ -148,6 +150,7 @@ class SQLiteTopics:
             )
             hidden = new.hidden_queue(subscription)
             if hidden is not None:
+                _check_pushed(db, topic.account, new.pushed_max)
                 insert_queue(db, hidden)
             _store_topic(db, with_subscription(topic, None, subscription))
             return subscription
@@ -226,6 +229,15 @@ def _delete_queue(db: sqlite3.Connection, subscription: Subscription) -> None:
     if name is not None:
         db.execute("DELETE FROM queues WHERE account = ? AND name = ?", (subscription.topic_account, name))
         record_change(db, subscription.topic_account, name)
+
+
+def _check_pushed(db: sqlite3.Connection, account: str, count_max: int | None) -> None:
+    if count_max is None:
+        return
+    query = "SELECT COUNT(*) FROM queues WHERE account = ? AND name >= ?"  # these names sort after all others
+    (count,) = db.execute(query, (account, SUBSCRIPTION_PREFIX)).fetchone()
+    if count >= count_max:
+        raise TooManyPushedSubscriptions(f"account {account} has {count} pushed subscriptions of at most {count_max}")
 
 
 def _check_version(subscription: Subscription, version: int) -> None:

@@ -281,7 +281,7 @@ class _Deliveries:
         if refused:
             if not is_retry:
                 raise NeedsLookup
-            await self._send_elsewhere(target, out, settings, [one for one in batch if one.transfer in refused])
+            await self._redirect_rejected(target, out, settings, [one for one in batch if one.transfer in refused])
 
     async def _refresh_alone(self, target: Target, out: Outgoing, refusal: BackendError, *, is_retry: bool) -> None:
         """Refresh a destination that has a lane of its own.  Raises :class:`NeedsLookup` for one that has none."""
@@ -438,7 +438,7 @@ class _Deliveries:
         if refused:
             settings = await self._resolver.settings(target)
             if settings is not None:
-                await self._send_elsewhere(target, out, settings, [one for one in batch if one.transfer in refused])
+                await self._redirect_rejected(target, out, settings, [one for one in batch if one.transfer in refused])
 
     async def _answers(self, target: Target, out: Outgoing) -> bool:
         """Call a destination on another node that has failed, without deliveries; return whether it takes any.
@@ -512,9 +512,9 @@ class _Deliveries:
             refused = transfers
         await self._journal(target.partition, out, [transfer for transfer in transfers if transfer not in refused])
         self._forget(batch)
-        await self._send_elsewhere(target, out, settings, [one for one in batch if one.transfer in refused])
+        await self._redirect_rejected(target, out, settings, [one for one in batch if one.transfer in refused])
 
-    async def _send_elsewhere(
+    async def _redirect_rejected(
         self, target: Target, out: Outgoing, settings: PartitionSettings, rejected: Sequence[PendingDelivery]
     ) -> None:
         """Journal the new destinations of deliveries that their destination has rejected for good."""

@@ -72,7 +72,7 @@ class TopicShown(BaseModel):
     subscriptions: SubscriptionCounts
     deliveries: DeliveryCounts | None = Field(description="null: they cannot be counted now")
     attributes: dict[str, str]
-    tags: dict[str, str]
+    tags: dict[str, str] | None = Field(description="null: the key has not the scope `manage`")
 
 
 # --- subscriptions -------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from frontend.rest.topics.models import (
     SubscriptionUpdate,
 )
 from frontend.rest.topics.topics import PAGE_MAX, TopicName
+from frontend.sns.actions.access import permits
 from frontend.sns.actions.subscriptions import change_subscription
 from frontend.sns.topics.subscription_attributes import SUBSCRIPTION_SETTABLE
-from metadata_service import arn
 from metadata_service.arn import QueueArn
 from metadata_service.topics import Subscription
 
@@ -118,7 +118,7 @@ def create_router(topics: RestTopics) -> APIRouter:
                 found = await sns.topics.client.owner_subscriptions(subscriber, after=after, limit=limit)
             except ValueError:
                 raise invalid("`after` is the `next` of the page before, as it was given.") from None
-            permitted = [one for one in found.subscriptions if _permits(caller.principal.prefixes, one)]
+            permitted = [one for one in found.subscriptions if permits(caller.principal.prefixes, one)]
             return SubscriptionList(subscriptions=[_line(topics, one) for one in permitted], next=found.after or None)
 
         return await caller.limited("manage", page)
@@ -175,15 +175,6 @@ def _endpoint(topics: RestTopics, account: str, given: SubscriptionGiven) -> Mem
         raise invalid("A subscription has either `queue`, or `protocol` and `endpoint`.")
     region = topics.sns.services.settings.region
     return {"Protocol": _QUEUES, "Endpoint": str(QueueArn(region, account, given.queue))}
-
-
-def _permits(prefixes: tuple[str, ...], one: Subscription) -> bool:
-    """True if a key with these prefixes may be used for the subscription's queue, or for its topic."""
-    if not prefixes:
-        return True
-    queue = arn.parse(one.endpoint)
-    own_topic = one.topic_account == one.owner and one.topic_name.startswith(prefixes)
-    return own_topic or (queue is not None and queue.account == one.owner and queue.name.startswith(prefixes))
 
 
 def _line(topics: RestTopics, one: Subscription) -> SubscriptionLine:

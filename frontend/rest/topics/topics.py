@@ -86,7 +86,7 @@ def create_router(topics: RestTopics) -> APIRouter:
 
     @router.get("/topics/{name}", name="topic.show")
     async def show(caller: CurrentCaller, name: TopicName, account: Account = None) -> TopicShown:
-        """Show a topic's attributes, tags, and numbers of subscriptions and of pending deliveries."""
+        """Show a topic's attributes, and numbers of subscriptions and of pending deliveries; its tags to managers."""
         owner = caller.account(account)
         arn = topics.arn(caller, owner, name)
         got = await topics.carry_out(caller, caller.call_of(owner), "GetTopicAttributes", {"TopicArn": str(arn)})
@@ -103,7 +103,7 @@ def create_router(topics: RestTopics) -> APIRouter:
             subscriptions=SubscriptionCounts(confirmed=confirmed, pending=pending, deleted=deleted),
             deliveries=_deliveries(await topics.measures(view)),
             attributes={one: value for one, value in attributes.items() if one not in _SHOWN_APART},
-            tags=view.topic.tags,
+            tags=view.topic.tags if "manage" in caller.principal.scopes else None,
         )
 
     @router.patch("/topics/{name}", name="topic.change", status_code=204)

@@ -17,6 +17,8 @@ from frontend.services import Services
 from frontend.sns.messages.arn import TopicArn, topic_arn
 from frontend.sns.protocol.errors import denied, topic_does_not_exist
 from frontend.sns.topics.view import Topics, TopicView
+from metadata_service import arn
+from metadata_service.topics import Subscription
 
 _ANY = frozenset(SCOPES)
 _PUBLISH = frozenset[Scope](("send",))
@@ -97,3 +99,12 @@ class TopicAccess:
             return known.get(key) or common(key)
 
         return policy.decide(call.principal, action, str(view.arn), fact)
+
+
+def permits(prefixes: tuple[str, ...], subscription: Subscription) -> bool:
+    """True if a credential of the subscriber with these prefixes may be used for the subscription's queue or topic."""
+    if not prefixes:
+        return True
+    owner, queue = subscription.owner, arn.parse(subscription.endpoint)
+    own_topic = subscription.topic_account == owner and subscription.topic_name.startswith(prefixes)
+    return own_topic or (queue is not None and queue.account == owner and queue.name.startswith(prefixes))

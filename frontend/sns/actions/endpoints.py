@@ -77,18 +77,20 @@ def queue_attributes(url: str, topic_name: str) -> dict[str, str]:
     }
 
 
-def check_dead_letter(stored: Attributes, endpoint: SubscriptionEndpoint, owner: str, region: str) -> None:
-    """Check that a subscription of an account may have this RedrivePolicy.  Raises InvalidParameter."""
+def check_dead_letter(call: Call, stored: Attributes, endpoint: SubscriptionEndpoint, owner: str, region: str) -> None:
+    """Check that the caller may give this RedrivePolicy to a subscription of the account ``owner``.
+
+    Only the owner's own queues are permitted, because only the endpoint is confirmed by the account that it belongs to.
+    Raises InvalidParameter and AccessDenied.
+    """
     text = subscription_attributes.dead_letter_arn(stored)
     target = None if text is None else arn.parse(text)
     if target is None:
         return
     queue = endpoint.queue
     reason = ""
-    if queue is None and (target.account, target.region) != (owner, region):
+    if (target.account, target.region) != (owner, region):
         reason = "The dead-letter queue has to be in the account and region of the subscription"
-    elif queue is not None and (target.account, target.region) != (queue.account, queue.region):
-        reason = "The dead-letter queue has to be in the account and region of the subscribed queue"
     elif target.name.endswith(FIFO_SUFFIX) != endpoint.fifo:
         reason = (
             "The dead-letter queue of an endpoint of HTTP cannot be a FIFO queue"
@@ -99,6 +101,7 @@ def check_dead_letter(stored: Attributes, endpoint: SubscriptionEndpoint, owner:
         reason = "deadLetterTargetArn is an invalid arn"
     if reason:
         raise invalid_attribute("RedrivePolicy", reason)
+    check_name(call.principal, target.name)
 
 
 def _queue(settings: FrontendSettings, call: Call, text: str) -> QueueArn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from hmac import compare_digest
 
 import msgspec
 
@@ -12,16 +11,16 @@ from frontend.query.next_tokens import next_token
 from frontend.request.access import check_name
 from frontend.request.request import Call, Members
 from frontend.sns.actions import paging
+from frontend.sns.actions.access import permits
 from frontend.sns.actions.confirmations import ask_for_confirmation, deactivate, new_token
 from frontend.sns.actions.context import SnsContext
 from frontend.sns.actions.endpoints import (
-    SubscriptionEndpoint,
     check_dead_letter,
     endpoint_of,
     queue_attributes,
     read_endpoint,
 )
-from frontend.sns.messages.arn import subscription_arn, topic_arn
+from frontend.sns.messages.arn import TopicArn, subscription_arn, topic_arn
 from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import (
     CONCURRENT_ACCESS,
@@ -45,6 +44,7 @@ from metadata_service.store import (
     SubscriptionExists,
     SubscriptionNotFound,
     TooManyFilterPolicies,
+    TooManyPushedSubscriptions,
     TooManySubscriptions,
     TopicNotFound,
 )
@@ -72,7 +72,7 @@ async def subscribe(context: SnsContext, call: Call, members: Members) -> Member
     values = subscription_attributes.canonical(members.get("Attributes") or {})
     stored = subscription_attributes.merged({}, values)
     account = call.principal.account
-    check_dead_letter(stored, endpoint, account, settings.region)
+    check_dead_letter(call, stored, endpoint, account, settings.region)
     is_own = endpoint.queue is not None and endpoint.queue.account == account
     new = NewSubscription(
         topic_id=view.topic.topic_id,
@@ -87,12 +87,15 @@ async def subscribe(context: SnsContext, call: Call, members: Members) -> Member
         filter_policies_max=limits.FILTER_POLICIES_MAX,
     )
     if endpoint.queue is None:
+        queues_max = await context.base.throttle.queues_max(view.topic.account)
+        pushed_max = limits.PUSHED_SUBSCRIPTIONS_MAX
         new = msgspec.structs.replace(
             new,
             queue_attributes=queue_attributes(endpoint.text, view.topic.name),
             clusters=_clusters(context, view, endpoint.text),
+            pushed_max=pushed_max if queues_max is None else min(pushed_max, queues_max),
         )
-    await _remove_expired(context, view, endpoint)
+    await _remove_expired(context, view)
     subscription = await _ensure_subscription(context, view, new, values)
     if subscription.pending:
         await ask_for_confirmation(context, call, view, subscription)
@@ -112,21 +115,29 @@ def _clusters(context: SnsContext, view: TopicView, url: str) -> tuple[int, ...]
         raise SqsError(SERVICE_UNAVAILABLE, "No new endpoints can be subscribed at the moment. Try again.") from None
 
 
-async def _remove_expired(context: SnsContext, view: TopicView, endpoint: SubscriptionEndpoint) -> None:
-    """Delete the topic's subscriptions of other endpoints that were not confirmed in time."""
+async def _remove_expired(context: SnsContext, view: TopicView) -> None:
+    """Delete the topic's subscriptions that were not confirmed in time."""
     now_s = context.services.clock()
     for one in await context.topics.client.subscriptions(view.topic):
-        if has_expired(one, now_s) and (one.protocol, one.endpoint) != (endpoint.protocol, endpoint.text):
-            with suppress(ConditionFailed):  # it got another token
-                await delete_subscription_of(
-                    context.services, context.topics.client, context.base.queues, one, unchanged=True
-                )
+        if has_expired(one, now_s):
+            await _remove_pending(context, one)
+
+
+async def _remove_pending(context: SnsContext, subscription: Subscription) -> None:
+    """Delete a subscription that is not confirmed, unless it has changed."""
+    with suppress(ConditionFailed):  # it was confirmed, or got another token
+        await delete_subscription_of(
+            context.services, context.topics.client, context.base.queues, subscription, unchanged=True
+        )
 
 
 async def _ensure_subscription(
     context: SnsContext, view: TopicView, new: NewSubscription, values: Attributes
 ) -> Subscription:
-    """The subscription, created now or with the same attributes before; a pending one has a new token."""
+    """The subscription, created now or with the same attributes before; a pending one has a new token.
+
+    A pending one of another account makes way: once confirmed it would be that account's, with its attributes.
+    """
     client = context.topics.client
     for _ in range(_TRIES):
         try:
@@ -140,16 +151,22 @@ async def _ensure_subscription(
                 SUBSCRIPTION_LIMIT_EXCEEDED,
                 f"The topic has as many subscriptions as it may have, which are {new.subscriptions_max}.",
             ) from None
+        except TooManyPushedSubscriptions:
+            raise SqsError(
+                SUBSCRIPTION_LIMIT_EXCEEDED,
+                f"The account {view.topic.account} has as many subscriptions of endpoints of HTTP as it may have, "
+                f"which are {new.pushed_max}. Delete one, or ask the operator of this service for more.",
+            ) from None
         except TooManyFilterPolicies:
             raise _too_many_filter_policies() from None
+        if known.pending and (known.owner != new.owner or has_expired(known, context.services.clock())):
+            await _remove_pending(context, known)
+            continue
         if not subscription_attributes.is_same(known.attributes, values):
             raise invalid_parameter("Attributes Reason: Subscription already exists with different attributes")
         if not known.pending:
             return known
-        confirmed = not new.token
-        change = SubscriptionChange(
-            token=new.token, now_ms=new.now_ms, confirmed_by=new.confirmed_by if confirmed else None
-        )
+        change = SubscriptionChange(token=new.token, now_ms=new.now_ms, confirmed_by=new.confirmed_by)
         try:
             return await client.update_subscription(known, change)
         except (ConditionFailed, SubscriptionNotFound):
@@ -166,34 +183,50 @@ async def confirm_subscription(context: SnsContext, call: Call, members: Members
     authenticate = members.get("AuthenticateOnUnsubscribe") or "false"
     if authenticate.lower() not in ("true", "false"):
         raise invalid_parameter("AuthenticateOnUnsubscribe Reason: it is true or false")
-    if call.principal.anonymous and authenticate.lower() == "true":
+    if not call.principal.anonymous:
+        context.access.check_credential(call.principal, "ConfirmSubscription")
+    elif authenticate.lower() == "true":
         raise denied("anonymous", "ConfirmSubscription", text, "with AuthenticateOnUnsubscribe and without a signature")
-    view = await context.topics.find(topic_arn(text), fresh=True)
-    subscriptions = () if view is None else await context.topics.client.subscriptions(view.topic)
-    given = token.encode()
-    found = [one for one in subscriptions if one.pending and compare_digest(one.token.encode(), given)]
-    if not found:
-        raise invalid_parameter("Token")
-    subscription = found[0]
-    if has_expired(subscription, context.services.clock()):
-        raise invalid_parameter("Token Reason: it has expired. Subscribe again for another one")
+    return {
+        "SubscriptionArn": str(
+            context.topics.subscription_arn(
+                await _confirmed(context, call, topic_arn(text), token, authenticate.lower() == "true")
+            )
+        )
+    }
+
+
+async def _confirmed(context: SnsContext, call: Call, topic: TopicArn, token: str, authenticate: bool) -> Subscription:
+    """The subscription that this token confirms, or has confirmed before.  Raises ConfirmSubscription's errors."""
+    client, principal = context.topics.client, call.principal
     change = SubscriptionChange(
         token="",
-        confirmed_by=call.principal.arn if not call.principal.anonymous else "",
-        authenticate_on_unsubscribe=authenticate.lower() == "true",
+        confirmed_by="" if principal.anonymous else principal.arn,
+        authenticate_on_unsubscribe=authenticate,
     )
-    try:
-        confirmed = await context.topics.client.update_subscription(subscription, change)
-    except (ConditionFailed, SubscriptionNotFound):
-        raise SqsError(CONCURRENT_ACCESS) from None
-    return {"SubscriptionArn": str(context.topics.subscription_arn(confirmed))}
+    for _ in range(_TRIES):
+        view = await context.topics.find(topic, fresh=True)
+        subscriptions = () if view is None else await client.subscriptions(view.topic)
+        subscription = next((one for one in subscriptions if one.is_confirmed_by(token)), None)
+        if subscription is None:
+            raise invalid_parameter("Token")
+        if not subscription.pending:  # the call is repeated, because its answer was lost
+            await client.publish_changes(subscription.topic_account, subscription.topic_name)
+            return subscription
+        if has_expired(subscription, context.services.clock()):
+            raise invalid_parameter("Token Reason: it has expired. Subscribe again for another one")
+        try:
+            return await client.update_subscription(subscription, change)
+        except (ConditionFailed, SubscriptionNotFound):
+            continue
+    raise SqsError(CONCURRENT_ACCESS)
 
 
 async def unsubscribe(context: SnsContext, call: Call, members: Members) -> None:
     """End a subscription.
 
-    Its endpoint is told so if its owner has not asked for it, and can restore it then; unless only signed calls may end
-    it (SNS API Reference, Unsubscribe).
+    If neither its owner nor a call that had to be signed ends it, its endpoint gets a notice by which it can be
+    restored (SNS API Reference, Unsubscribe).
     """
     principal = call.principal
     if not principal.anonymous:
@@ -250,7 +283,8 @@ async def change_subscription(context: SnsContext, call: Call, members: Members,
         values = subscription_attributes.canonical(given)
         merged = subscription_attributes.merged(subscription.attributes, values)
         if "RedrivePolicy" in values:
-            check_dead_letter(merged, endpoint_of(subscription), subscription.owner, context.services.settings.region)
+            region = context.services.settings.region
+            check_dead_letter(call, merged, endpoint_of(subscription), subscription.owner, region)
         if merged == subscription.attributes:
             await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
             return
@@ -275,7 +309,8 @@ async def list_subscriptions(context: SnsContext, call: Call, members: Members) 
         )
     except ValueError:
         raise invalid_parameter("NextToken Reason: it is of another list") from None
-    return _listed(context, page.subscriptions, page.after)
+    permitted = [one for one in page.subscriptions if permits(call.principal.prefixes, one)]
+    return _listed(context, permitted, page.after)
 
 
 async def list_subscriptions_by_topic(context: SnsContext, call: Call, members: Members) -> Members:

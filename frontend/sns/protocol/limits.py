@@ -27,6 +27,8 @@ SUBSCRIPTIONS_MAX = 1_000
 """Subscriptions of a standard topic [own]: SNS has 12,500,000."""
 SUBSCRIPTIONS_FIFO_MAX = 100
 """Subscriptions of a FIFO topic [guide]."""
+PUSHED_SUBSCRIPTIONS_MAX = 2_000
+"""Subscriptions of endpoints of HTTP to all topics of an account [own]: each has a hidden queue."""
 FILTER_POLICIES_MAX = 200
 """Subscriptions of a topic that have a filter policy [guide]."""
 PENDING_SECONDS = 2 * 24 * 3_600

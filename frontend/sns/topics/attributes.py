@@ -149,9 +149,9 @@ def _key_name(name: str, text: str) -> str:
 
 
 def _message_size(name: str, text: str) -> str:
-    least, greatest = limits.MESSAGE_BYTES_SETTING_MIN, limits.MESSAGE_BYTES_MAX
-    if not _SIZE.match(text) or not least <= int(text) <= greatest:
-        raise invalid_attribute(name, f"It is a number of bytes from {least} to {greatest} here, not {shown(text)}")
+    size_min, size_max = limits.MESSAGE_BYTES_SETTING_MIN, limits.MESSAGE_BYTES_MAX
+    if not _SIZE.match(text) or not size_min <= int(text) <= size_max:
+        raise invalid_attribute(name, f"It is a number of bytes from {size_min} to {size_max} here, not {shown(text)}")
     return str(int(text))
 
 

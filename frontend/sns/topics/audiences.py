@@ -7,6 +7,7 @@ other calls in between, and policies with the same text are compiled once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
@@ -17,10 +18,13 @@ from frontend.sns.filters.body_paths import PathTree
 from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.filters.values import Value
 from frontend.sns.topics import subscription_attributes
+from frontend.sqs.protocol.errors import SqsError
 from metadata_service import arn
 from metadata_service.arn import QueueArn
 from metadata_service.nodes.cached_topics import memory_bytes
 from metadata_service.topics import Subscription
+
+log = logging.getLogger("holdfast.sqs")
 
 AUDIENCES_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of all cached audiences together; the one that is used stays in any case."""
@@ -54,6 +58,8 @@ class TopicAudience(msgspec.Struct, frozen=True):
     """All subscriptions that it was made of."""
     unfiltered: tuple[SubscriptionView, ...]
     """Those without a filter policy."""
+    unreadable: tuple[SubscriptionView, ...]
+    """Those whose filter policies this release cannot compile: they get no messages."""
     filtered: tuple[FilteredSubscriptions, ...]
     """Those whose policies have to be evaluated for each message."""
     exact: dict[str, dict[Value, list[FilteredSubscriptions]]]
@@ -85,8 +91,7 @@ class AudienceCache:
         return self._bytes
 
     async def get(self, topic_id: int, records: Sequence[Subscription]) -> TopicAudience:
-        """The audience of a topic with these subscriptions, whose earlier audience lends its policies.  Raises
-        InvalidParameter."""
+        """The audience of a topic with these subscriptions, compiled once for all callers that wait for it."""
         known = self._audiences.get(topic_id)
         if known is not None and known.records is records:
             self._audiences.move_to_end(topic_id)
@@ -119,13 +124,24 @@ class AudienceCache:
     async def _make(self, records: Sequence[Subscription]) -> TopicAudience:
         unfiltered: list[SubscriptionView] = []
         filtered: dict[FilterPolicy, list[SubscriptionView]] = {}
+        unreadable: list[SubscriptionView] = []
+        reasons: list[str] = []
         paths, memory, steps = PathTree(), 0, 0
         for record in records:
             memory += memory_bytes(record) + _VIEW_BYTES
-            view = None if record.pending else self._view(record)
+            if record.pending:
+                continue
+            try:
+                policy, reason = self._policy(record), ""
+            except SqsError as error:
+                policy, reason = None, error.message
+            view = self._view(record, policy)
             if view is None:
                 continue
-            policy = view.filter
+            if reason:
+                unreadable.append(view)
+                reasons.append(reason)
+                continue
             steps += 1
             if policy is None:
                 unfiltered.append(view)
@@ -140,10 +156,18 @@ class AudienceCache:
             if steps >= TURN_STEPS:
                 steps = 0
                 await asyncio.sleep(0)
+        if unreadable:
+            one = unreadable[0].subscription
+            log.error(
+                "%d subscriptions of topic %r of account %s get no messages, because this release cannot read their "
+                "filter policies. The first is %s: %s",
+                *(len(unreadable), one.topic_name, one.topic_account, one.subscription_id.hex(), reasons[0][:500]),
+            )
         others, exact = _by_values([(policy, tuple(views)) for policy, views in filtered.items()])
         return TopicAudience(
             records=records,
             unfiltered=tuple(unfiltered),
+            unreadable=tuple(unreadable),
             filtered=others,
             exact=exact,
             on_attributes=sum(len(views) for policy, views in filtered.items() if not policy.on_body),
@@ -152,7 +176,7 @@ class AudienceCache:
             memory_bytes=memory + _PATH_BYTES * paths.size,
         )
 
-    def _view(self, subscription: Subscription) -> SubscriptionView | None:
+    def _view(self, subscription: Subscription, policy: FilterPolicy | None) -> SubscriptionView | None:
         """The view of a subscription; None if it cannot be delivered to, as one of another release."""
         stored = subscription.attributes
         queue = subscription_attributes.queue_of(subscription)
@@ -161,7 +185,7 @@ class AudienceCache:
         dead_letter = subscription_attributes.dead_letter_arn(stored)
         return SubscriptionView(
             subscription=subscription,
-            filter=self._policy(subscription),
+            filter=policy,
             raw=stored.get("RawMessageDelivery") == "true",
             queue=queue,
             dead_letter=None if dead_letter is None else arn.parse(dead_letter),

@@ -34,7 +34,7 @@ class Selection(NamedTuple):
     matching: list[SubscriptionView]
     """Those without a filter policy, and those whose policies match."""
     undecided: list[SubscriptionView]
-    """Those whose policies need more steps than their share: they do not get the message."""
+    """Those whose policies need more steps than their share or cannot be compiled: they do not get the message."""
 
 
 class SubscriptionSelector:
@@ -56,7 +56,7 @@ class SubscriptionSelector:
 
     async def select(self, audience: TopicAudience, message: PublishedMessage, outcomes: DecidedOutcomes) -> Selection:
         """The subscriptions that get a message; those that do not match are counted in ``outcomes``."""
-        selection = Selection(list(audience.unfiltered), [])
+        selection = Selection(list(audience.unfiltered), list(audience.unreadable))
         if not audience.filtered and not audience.exact:
             return selection
         filtered = FilterMessage(message.attributes, message.message, audience.paths)

@@ -117,12 +117,12 @@ class Records:
         """At most ``limit`` keys from ``key_min`` (inclusive) to ``beyond`` (exclusive), in code point order."""
         return [key for (key,) in await self._keyspace.run(self._keys, (space, key_min, beyond, limit))]
 
-    async def page(self, space: str, least: str, beyond: str, limit: int) -> list[tuple[str, str]]:
-        """Key and record of at most ``limit`` rows, from the key ``least`` to ``beyond`` (exclusive), ordered by key.
+    async def page(self, space: str, key_min: str, beyond: str, limit: int) -> list[tuple[str, str]]:
+        """Key and record of at most ``limit`` rows, from the key ``key_min`` to ``beyond`` (exclusive), ordered by key.
 
         For rows that are never emptied.
         """
-        return [(key, record) for key, record in await self._keyspace.run(self._rows, (space, least, beyond, limit))]
+        return [(key, record) for key, record in await self._keyspace.run(self._rows, (space, key_min, beyond, limit))]
 
     async def all(
         self, space: str, prefix: str = "", *, key_min: str = "", serial: bool = False

@@ -8,9 +8,11 @@ import pytest
 import pytest_asyncio
 from cryptography import x509
 
+from auth.limits import Rate, TenantLimits
 from billing.metering.meter import Meter
 from frontend.request import instruments
 from frontend.request.unsigned_calls import UnauthenticatedCallers
+from frontend.settings import FrontendSettings
 from tests.frontend.metered import Metered
 from tests.frontend.service import HOST, KEY, FrontendAnswer, FrontendService, running, sign
 from tests.frontend.sns.cases import NAMESPACE, RecordingSender
@@ -73,6 +75,13 @@ async def test_unsigned_calls_are_limited(sns: FrontendService) -> None:
     sns.app.pipeline.unauthenticated_callers = UnauthenticatedCallers(clock=lambda: 0.0)
     codes = [(await get(sns, "Action=Unsubscribe&SubscriptionArn=x")).status for _ in range(110)]
     assert codes == [400] * 100 + [429] * 10
+
+
+async def test_unsigned_calls_do_not_use_up_each_others_limits(tmp_path: Path) -> None:
+    sender, settings = RecordingSender(), FrontendSettings(default_limits=TenantLimits(calls=Rate(0.001, 1)))
+    async with running(tmp_path, settings, sender_of=lambda context: sender) as service:
+        codes = [(await get(service, "Action=ConfirmSubscription&TopicArn=t&Token=x")).status for _ in range(4)]
+    assert codes == [400] * 4
 
 
 async def test_the_certificate_is_served_at_its_path(sns: FrontendService) -> None:

@@ -33,6 +33,7 @@ ERRORS: list[Exception] = [
     store.SubscriptionNotFound("00"),
     store.SubscriptionExists(SUBSCRIPTION),
     store.TooManySubscriptions("too many"),
+    store.TooManyPushedSubscriptions("too many"),
     store.TooManyFilterPolicies("too many"),
     store.ConditionFailed("has version 4, not 3"),
     store.StoreUnavailable("disk full"),

@@ -325,3 +325,15 @@ async def test_a_changed_audience_keeps_the_policies_that_are_left() -> None:
     ((policy, subscriptions),) = after.filtered
     assert policy is before.filtered[0][0]
     assert [one.queue.name for one in subscriptions] == ["q1", "q3"]
+
+
+async def test_a_policy_that_cannot_be_read_ends_the_messages_of_its_subscription_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = await audience({"a": 5}, {"a": [{"prefix": "x"}]}, {"a": 6}, None)
+    assert names(found) == ["q1", "q3"]
+    selection = await SubscriptionSelector().select(found, message({"a": "x"}), DecidedOutcomes())
+    assert sorted(one.queue.name for one in selection.matching) == ["q1", "q3"]
+    assert sorted(one.queue.name for one in selection.undecided) == ["q0", "q2"]
+    (line,) = caplog.messages
+    assert line.startswith("2 subscriptions of topic 't' of account 000000000001 get no messages")
