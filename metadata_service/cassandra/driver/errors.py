@@ -11,7 +11,7 @@ from typing import Final
 
 from cassandra import AuthenticationFailed, OperationTimedOut, Timeout, Unavailable
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionBusy, ConnectionException
+from cassandra.connection import ConnectionBusy, ConnectionException, ConnectionShutdown
 
 TEXT_MAX: Final = 200
 _TLS_REASON: Final = re.compile(r"\[SSL: ([A-Z0-9_]{1,80})\]")
@@ -45,10 +45,12 @@ def describe(error: BaseException) -> str:
 
 
 def is_too_slow(error: BaseException) -> bool:
-    """Return whether a node that accepts connections did not answer in time.
+    """Return whether a node that accepts connections did not answer in time, or an established connection broke.
 
     False if none accepts connections, or one refuses this client: then it is no use to wait.
     """
+    if isinstance(error, ConnectionShutdown):
+        return True  # after the handshake, as while the driver waits for the agreement on the schema
     errors = _errors_of(error) if isinstance(error, NoHostAvailable) else [error]
     if any(_refusal(one) for one in errors):
         return False

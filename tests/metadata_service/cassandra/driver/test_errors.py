@@ -55,6 +55,7 @@ def test_unknown_names_are_bounded() -> None:
         (NoHostAvailable("Unable", {HOST: OperationTimedOut()}), True),
         (NoHostAvailable("Unable", {HOST: ConnectionRefusedError(111, "refused"), "other": TOO_FEW}), True),
         (NoHostAvailable("Unable", {HOST: ConnectionShutdown("Connection heartbeat timeout after 1 seconds")}), True),
+        (ConnectionShutdown(HOST), True),
         (NoHostAvailable("Unable", {HOST: ConnectionShutdown(HOST)}), False),
         (NoHostAvailable("Unable", {HOST: ConnectionRefusedError(111, "refused")}), False),
         (NoHostAvailable("Unable", {HOST: AuthenticationFailed("Bad"), "other": OperationTimedOut()}), False),
