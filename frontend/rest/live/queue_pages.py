@@ -113,6 +113,8 @@ class QueuePages:
             view = await self._context.queues.find(account, numbers.name)
         except SqsError:
             return line  # it was deleted meanwhile
+        if numbers.partitions < len(view.parts):  # some were never used, or cannot be counted now
+            return await _counted_line(self._context, account, numbers.name)
         if view.redrive is not None:
             line.dead_letter_queue = view.redrive.dead_letter_arn.rpartition(":")[2]
         return line

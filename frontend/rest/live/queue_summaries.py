@@ -77,6 +77,8 @@ class QueueNumbers(NamedTuple):
     """Age of the oldest message; 0: the queue is empty."""
     rate: int | None
     """Messages sent in a thousand seconds, between this summary and the one before; None: it is not known."""
+    partitions: int
+    """Number of partitions of which these numbers are: those that were used, and are served now."""
 
     @property
     def depth(self) -> int:
@@ -141,6 +143,7 @@ class AccountSummary:
             sum(one.stored_bytes for one in parts),
             max(1, now_ms - min(oldest)) if oldest else 0,
             rate,
+            len(parts),
         )
         self.names.append(name)
         for column, value in zip(self._columns, values, strict=True):
@@ -150,9 +153,9 @@ class AccountSummary:
         return at_before
 
     def numbers(self, at: int) -> QueueNumbers:
-        visible, in_flight, delayed, stored, age, rate = (column[at] for column in self._columns)
+        visible, in_flight, delayed, stored, age, rate, partitions = (column[at] for column in self._columns)
         known = None if rate == UNKNOWN else rate
-        return QueueNumbers(self.names[at], visible, in_flight, delayed, stored, age, known)
+        return QueueNumbers(self.names[at], visible, in_flight, delayed, stored, age, known, partitions)
 
     async def page(
         self, view: SummaryView, after: str, limit: int, searched: frozenset[str] | None = None
@@ -180,7 +183,7 @@ class AccountSummary:
 
     def _sorted(self, view: SummaryView, found: frozenset[str] | None) -> tuple[array[int], list[tuple[int, str]]]:
         """Places of the view's queues in order, and their keys, which ascend."""
-        visible, in_flight, delayed, stored, age, rate = self._columns
+        visible, in_flight, delayed, stored, age, rate, _ = self._columns
         states: dict[State | None, Callable[[int], bool]] = {
             None: lambda _: True,
             "waiting": lambda at: visible[at] > 0,
