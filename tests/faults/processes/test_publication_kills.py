@@ -35,4 +35,5 @@ async def test_each_acknowledged_publication_arrives_once_everywhere(topics: Fau
             await topics.start_with()
         await traffic.arrived(ARRIVED)
         await traffic.check()
-    assert traffic.errors["connection lost"] > 0
+    # A call under way at the kill is lost; there may be none.
+    assert traffic.errors["connection lost"] + traffic.errors["no connection"] > 0
