@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -114,6 +115,7 @@ class PipedCommand:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_accept_sigint,
         )
         self.printed = ""
         """Standard output, as far as it was read."""
@@ -201,9 +203,15 @@ class TerminalCommand:
             seconds = 0.0
 
 
+def _accept_sigint() -> None:
+    """Undo that SIGINT is ignored, as in processes that a shell runs in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _control_terminal() -> None:
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    _accept_sigint()
 
 
 def _command(server: Server, *arguments: str | Path, data: bool = True) -> list[str]:
