@@ -33,7 +33,8 @@ from tests.histories.streams.history import (
     SentRecord,
     TopicHistory,
 )
-from tests.histories.streams.verdict import TopicVerdict, judge_topic
+from tests.histories.streams.verdict import judge_topic
+from tests.histories.violations import Violations
 from tests.servers.server import REPOSITORY, clean_environment
 
 PYTHON = CLIENTS / "kafka" / "bin" / "python"
@@ -199,7 +200,7 @@ class StreamTraffic:
             f"{records} more records of each partition are committed",
         )
 
-    async def verify(self, *, whole: bool = True) -> TopicVerdict:
+    async def verify(self, *, whole: bool = True) -> Violations:
         """Stop sending, wait until all is read, judge the whole history, and send again.
 
         ``whole``: read all records again, and not only those since the last time.

@@ -34,7 +34,8 @@ from tests.histories.publications.history import (
     FanoutReceive,
     SubscribedTime,
 )
-from tests.histories.publications.verdict import FanoutVerdict, judge_publications
+from tests.histories.publications.verdict import judge_publications
+from tests.histories.violations import Violations
 
 NEWS, LEDGER = "news", "ledger.fifo"
 NEWS_RAW = "news-raw"
@@ -167,7 +168,7 @@ class TopicTraffic:
         """Return the number of acknowledged publications in earlier or current :attr:`counts`."""
         return sum(counts.get(f"acknowledged in {topic}", 0) for topic in (NEWS, LEDGER))
 
-    async def verify(self) -> FanoutVerdict:
+    async def verify(self) -> Violations:
         """Stop publishing, wait until all has arrived, judge the whole history, and publish again."""
         self._publishing.clear()
         try:

@@ -10,32 +10,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tests.histories.history import Outcome
 from tests.histories.publications.history import FanoutHistory
+from tests.histories.violations import Violations
 
 
-@dataclass
-class FanoutVerdict:
-    lost: list[str] = field(default_factory=list)
-    """Acknowledged publications that a queue did not get."""
-    doubled: list[str] = field(default_factory=list)
-    """Publications of which a queue had two messages."""
-    others: list[str] = field(default_factory=list)
-
-    @property
-    def broken(self) -> list[str]:
-        """All violations."""
-        return [*self.lost, *self.doubled, *self.others]
-
-    def check(self) -> None:
-        """Raise AssertionError with the violations, if there are any."""
-        assert not self.broken, "\n".join(("promises were broken:", *self.broken[:50]))
-
-
-def judge_publications(history: FanoutHistory) -> FanoutVerdict:
-    verdict = FanoutVerdict()
+def judge_publications(history: FanoutHistory) -> Violations:
+    verdict = Violations()
     for name, queues in history.owed.items():
         verdict.lost += [f"{name} was acknowledged, and has not arrived in {queue}" for queue in sorted(queues)]
     _check_receives(history, verdict)
@@ -43,7 +24,7 @@ def judge_publications(history: FanoutHistory) -> FanoutVerdict:
     return verdict
 
 
-def _check_receives(history: FanoutHistory, verdict: FanoutVerdict) -> None:
+def _check_receives(history: FanoutHistory, verdict: Violations) -> None:
     messages: dict[tuple[str, str], str] = {}
     by_id: dict[str, tuple[str, str]] = {}
     for one in history.receives:
@@ -63,7 +44,7 @@ def _check_receives(history: FanoutHistory, verdict: FanoutVerdict) -> None:
             verdict.others.append(f"{one.name} was received from {one.queue}, which it was not to be delivered to")
 
 
-def _check_order(history: FanoutHistory, verdict: FanoutVerdict) -> None:
+def _check_order(history: FanoutHistory, verdict: Violations) -> None:
     """Compare first receives: several messages of a group may be received, and returned to the queue, together."""
     latest: dict[tuple[str, str], tuple[int, str]] = {}
     seen: set[tuple[str, str]] = set()

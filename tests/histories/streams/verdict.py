@@ -12,33 +12,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tests.histories.history import Outcome
 from tests.histories.streams.history import Assignment, AssignmentStart, ObservedCommit, SentRecord, TopicHistory
+from tests.histories.violations import Violations
 
 
-@dataclass
-class TopicVerdict:
-    lost: list[str] = field(default_factory=list)
-    """Acknowledged records that are not stored."""
-    doubled: list[str] = field(default_factory=list)
-    """Records that are stored twice."""
-    others: list[str] = field(default_factory=list)
-
-    @property
-    def broken(self) -> list[str]:
-        """All violations."""
-        return [*self.lost, *self.doubled, *self.others]
-
-    def check(self) -> None:
-        """Raise AssertionError with the violations, if there are any."""
-        assert not self.broken, "\n".join(("promises were broken:", *self.broken[:50]))
-
-
-def judge_topic(history: TopicHistory) -> TopicVerdict:
-    verdict = TopicVerdict()
+def judge_topic(history: TopicHistory) -> Violations:
+    verdict = Violations()
     _check_places(history, verdict)
     verdict.others += history.changed
     verdict.others += _order(history)
@@ -51,7 +33,7 @@ def judge_topic(history: TopicHistory) -> TopicVerdict:
 # --- the topic ----------------------------------------------------------------------------------------------
 
 
-def _check_places(history: TopicHistory, verdict: TopicVerdict) -> None:
+def _check_places(history: TopicHistory, verdict: Violations) -> None:
     places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for partition, records in history.stored.items():
         for offset, name in records.items():
