@@ -15,8 +15,6 @@ from frontend.sns.operations import SNS_OPERATIONS
 from frontend.sns.topics.attributes import is_topic_name
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.errors import SqsError
-from metadata_service.store import QueueNotFound
-from metadata_service.topics import hidden_queue_name
 from telemetry.texts import shown
 
 
@@ -71,11 +69,11 @@ class RestTopics:
 
     async def measures(self, view: TopicView) -> list[Measures] | None:
         """Statistics of the partitions that store the topic's publications; None: they cannot be read now."""
-        base, topic = self.sns.base, view.topic
+        queues = self.sns.base.queues
         try:
-            hidden = base.queues.view(await base.metadata.get(topic.account, hidden_queue_name(topic.name)))
-            return await base.queues.call(hidden, QueueMeasures(hidden.target))
-        except (QueueNotFound, SqsError, BackendError):
+            hidden = await queues.of_topic(view.topic.account, view.topic.name)
+            return None if hidden is None else await queues.call(hidden, QueueMeasures(hidden.target))
+        except (SqsError, BackendError):
             return None
 
 

@@ -39,7 +39,6 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     """A confirmed subscription, with its parsed attributes."""
 
     subscription: Subscription
-    filter: FilterPolicy | None
     raw: bool
     queue: QueueArn
     """The subscribed queue, or the subscription's hidden queue."""
@@ -135,7 +134,7 @@ class AudienceCache:
                 policy, reason = self._policy(record), ""
             except SqsError as error:
                 policy, reason = None, error.message
-            view = self._view(record, policy)
+            view = self._view(record)
             if view is None:
                 continue
             if reason:
@@ -176,7 +175,7 @@ class AudienceCache:
             memory_bytes=memory + _PATH_BYTES * paths.size,
         )
 
-    def _view(self, subscription: Subscription, policy: FilterPolicy | None) -> SubscriptionView | None:
+    def _view(self, subscription: Subscription) -> SubscriptionView | None:
         """The view of a subscription; None if it cannot be delivered to, as one of another release."""
         stored = subscription.attributes
         queue = subscription_attributes.queue_of(subscription)
@@ -185,7 +184,6 @@ class AudienceCache:
         dead_letter = subscription_attributes.dead_letter_arn(stored)
         return SubscriptionView(
             subscription=subscription,
-            filter=policy,
             raw=stored.get("RawMessageDelivery") == "true",
             queue=queue,
             dead_letter=None if dead_letter is None else arn.parse(dead_letter),

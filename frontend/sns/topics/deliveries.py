@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from auth.credentials import Tenant
 from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
@@ -172,13 +173,16 @@ class DeliveryPlanner:
 
     async def is_active(self, account: str) -> bool:
         """True if this account exists and is not suspended."""
+        return await self._active_tenant(account) is not None
+
+    async def _active_tenant(self, account: str) -> Tenant | None:
         tenant = self._tenants.cached(account) or await self._tenants.find(account)
-        return tenant is not None and tenant.state == "active"
+        return tenant if tenant is not None and tenant.state == "active" else None
 
     async def _account_refusal(self, account: str) -> DeliveryFailure | None:
         """Reason why the queues of an account take no message; None: there is none."""
-        tenant = self._tenants.cached(account) or await self._tenants.find(account)
-        if tenant is None or tenant.state != "active":
+        tenant = await self._active_tenant(account)
+        if tenant is None:
             return DeliveryFailure.SUSPENDED
         return None if await self._throttle.may_store(tenant) else DeliveryFailure.OVER_QUOTA
 

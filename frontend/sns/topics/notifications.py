@@ -21,7 +21,7 @@ from frontend.services import Services
 from frontend.sns.topics.deliveries import PreparedPublication
 from frontend.sns.topics.outcomes import DeliveryFailure
 from frontend.sqs.protocol.errors import SqsError
-from metadata_service.store import QueueNotFound, StoreError
+from metadata_service.store import StoreError
 from metadata_service.topics import Topic, hidden_queue_name
 from telemetry.metrics import Counter, Registry
 
@@ -174,14 +174,8 @@ class NotificationCounter:
                 self._counts(topic).add(counts)
 
     async def _report(self, topic: Topic, counts: NotificationCounts) -> None:
-        name = hidden_queue_name(topic.name)
-        queue = self._metadata.cached(topic.account, name)
-        if queue is None:
-            try:
-                queue = await self._metadata.get(topic.account, name)
-            except QueueNotFound:
-                return  # the topic was deleted
-        if queue.queue_id == topic.topic_id:
+        queue = await self._metadata.find(topic.account, hidden_queue_name(topic.name))
+        if queue is not None and queue.queue_id == topic.topic_id:  # else the topic was deleted
             view = self._queues.view(queue)
             await self._queues.call(view, CountNotifications(view.target, counts))
 
