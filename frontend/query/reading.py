@@ -47,7 +47,7 @@ class QueryReader:
     def members(self, structure: Structure, parameters: Parameters) -> Members:
         """Parse the members of an input.  Raises the protocol's errors."""
         members: Members = {}
-        wires = self._wires_of(structure)
+        wires = self._wires.get(structure.name) or self._wires_of(structure)
         tree: _Node = {}
         for wire in parameters:
             if wire in wires and wire not in tree:

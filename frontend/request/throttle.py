@@ -67,13 +67,13 @@ class Throttle:
             return known[1]
         return self._refresh_allowance(tenant, None if known is None else known[1])
 
-    def limited(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+    async def limited(self, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
         """Run ``act`` within the limits of the caller's account, if it has any.
 
-        Raises RequestThrottled when it is awaited.
+        Raises RequestThrottled.
         """
         allowance = self.allowance(call.tenant)
-        return act() if allowance is None else self.within(allowance, call, action, act)
+        return await act() if allowance is None else await self.within(allowance, call, action, act)
 
     async def within(self, allowance: Allowance, call: Call, action: str, act: Callable[[], Awaitable[T]]) -> T:
         """Run ``act`` within the account's limits.  Raises RequestThrottled."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from auth.credentials import Tenant
 from auth.errors import MissingAuthenticationToken
 from auth.principal import anonymous
@@ -37,6 +39,7 @@ class Sns:
         self.context = SnsContext(pipeline.context, client, sender)
         self._pipeline = pipeline
         self._authenticated = pipeline.authenticator("sns")
+        self._throttle = pipeline.context.throttle
 
     def serves_unversioned(self, request: ClientRequest, parameters: Parameters) -> bool:
         """True for a call that is signed for SNS, or whose action needs no signature."""
@@ -59,7 +62,12 @@ class Sns:
         call = request.call = pipeline.call_of(request, caller)
         name = self._action(request, parameters)
         action = SNS_OPERATIONS[name]
-        result = await pipeline.limited(call, action.limit, lambda: self._act(request, call, action, parameters))
+        allowance = self._throttle.allowance(call.tenant)
+        if allowance is None:
+            result = await self._act(request, call, action, parameters)
+        else:
+            act = partial(self._act, request, call, action, parameters)
+            result = await self._throttle.within(allowance, call, action.limit, act)
         return query.write_result(name, result, request.request_id)
 
     def in_own_terms(self, error: SqsError) -> SqsError:
