@@ -142,7 +142,7 @@ def create_router(topics: RestTopics) -> APIRouter:
         caller.require_scope("manage")
 
         async def test() -> FilterTested:
-            return FilterTested(matches=await _matches(sns.planner.selector, given))
+            return FilterTested(matches=await _matches(sns.planner.selector, caller.principal.account, given))
 
         return await caller.limited("manage", test)
 
@@ -161,7 +161,7 @@ def _deliveries(parts: Sequence[Measures] | None) -> DeliveryCounts | None:
     )
 
 
-async def _matches(selector: SubscriptionSelector, given: FilterTest) -> bool:
+async def _matches(selector: SubscriptionSelector, account: str, given: FilterTest) -> bool:
     """True if the policy lets the message through; an empty policy does.  Raises :class:`Problem`."""
     attributes = message_attributes(attribute_members(given.attributes))
     text = given.policy if isinstance(given.policy, str) else orjson.dumps(given.policy).decode()
@@ -172,7 +172,7 @@ async def _matches(selector: SubscriptionSelector, given: FilterTest) -> bool:
     if policy is None:
         return True
     try:
-        return await selector.matches(policy, attributes, given.body)
+        return await selector.matches(account, policy, attributes, given.body)
     except TooMuchWork:
         raise Problem(
             400, "FilterPolicyTooCostly", "The policy takes too much work for this message, so its delivery would fail."
