@@ -33,7 +33,7 @@ from frontend.sns.filters.expressions import FilterPolicyInvalid
 from frontend.sns.filters.work import TooMuchWork
 from frontend.sns.messages.publication import message_attributes
 from frontend.sns.topics.selection import SubscriptionSelector
-from metadata_service.topics import Topic
+from metadata_service.topics import Topic, hidden_queue_name
 
 PAGE_MAX = 1_000
 
@@ -101,7 +101,7 @@ def create_router(topics: RestTopics) -> APIRouter:
             arn=str(arn),
             created=view.topic.created_s,
             subscriptions=SubscriptionCounts(confirmed=confirmed, pending=pending, deleted=deleted),
-            deliveries=_deliveries(await topics.measures(view)),
+            deliveries=_deliveries(await topics.measures(owner, hidden_queue_name(name))),
             attributes={one: value for one, value in attributes.items() if one not in _SHOWN_APART},
             tags=view.topic.tags if "manage" in caller.principal.scopes else None,
         )

@@ -466,6 +466,19 @@ async def test_pusher_pauses_while_the_owner_of_its_subscription_is_suspended(
     assert target.suspended
 
 
+async def test_backlog_of_an_endpoint_is_shown(topics: _Topics) -> None:
+    arn = await topics.confirmed()
+    path = f"/topics/t/subscriptions/{arn.rpartition(':')[2]}"
+    assert (await topics.service.rest("GET", path)).json["backlog"] == {"pending": 0, "oldest_seconds": None}
+    (pusher,) = topics.pushers.values()
+    await pusher.stop(0)
+    await topics.publish("a", "b")
+    topics.service.clock.now += 40
+    backlog = (await topics.service.rest("GET", path)).json["backlog"]
+    assert backlog["pending"] == 2
+    assert 40 <= backlog["oldest_seconds"] < 80
+
+
 @pytest.mark.parametrize("signed", [True, False])
 async def test_repeated_unsubscribe_makes_all_processes_read_the_subscription_again(
     topics: _Topics, monkeypatch: pytest.MonkeyPatch, *, signed: bool
