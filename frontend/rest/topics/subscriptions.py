@@ -27,7 +27,9 @@ from frontend.rest.topics.models import (
 from frontend.rest.topics.topics import PAGE_MAX, TopicName
 from frontend.sns.actions.access import permits
 from frontend.sns.actions.subscriptions import change_subscription
+from frontend.sns.protocol.errors import NOT_FOUND
 from frontend.sns.topics.subscription_attributes import SUBSCRIPTION_SETTABLE
+from frontend.sqs.protocol.errors import SqsError
 from metadata_service.arn import QueueArn
 from metadata_service.topics import PUSHED_PROTOCOLS, Subscription, subscription_queue_name
 
@@ -167,8 +169,12 @@ def create_router(topics: RestTopics) -> APIRouter:
         """Delete a subscription, as its owner or that of the topic.  Its pending deliveries are still made."""
         owner, call = call_for(caller, account)
         named: Members = {"SubscriptionArn": str(topics.subscription_arn(caller, owner, name, subscription))}
-        # Unsubscribe says nothing of a subscription that does not exist
-        await topics.carry_out(caller, call, "GetSubscriptionAttributes", named)
+        try:
+            await topics.carry_out(caller, call, "GetSubscriptionAttributes", named)
+        except SqsError as error:
+            if error.kind is NOT_FOUND:  # other processes may not know that yet
+                await topics.carry_out(caller, call, "Unsubscribe", named)
+            raise
         await topics.carry_out(caller, call, "Unsubscribe", named)
         return Response(status_code=204)
 

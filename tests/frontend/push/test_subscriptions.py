@@ -479,9 +479,9 @@ async def test_backlog_of_an_endpoint_is_shown(topics: _Topics) -> None:
     assert 40 <= backlog["oldest_seconds"] < 80
 
 
-@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("by", ["signature", "REST", "link"])
 async def test_repeated_unsubscribe_makes_all_processes_read_the_subscription_again(
-    topics: _Topics, monkeypatch: pytest.MonkeyPatch, *, signed: bool
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     published: list[tuple[str, str]] = []
 
@@ -493,8 +493,10 @@ async def test_repeated_unsubscribe_makes_all_processes_read_the_subscription_ag
     monkeypatch.setattr(client, "publish_changes", publish_changes)
     arn = await topics.confirmed()
     for expected in ([], [(KEY.account, "t")]):
-        if signed:
+        if by == "signature":
             await topics.call("Unsubscribe", SubscriptionArn=arn)
+        elif by == "REST":
+            await topics.service.rest("DELETE", f"/topics/t/subscriptions/{arn.rpartition(':')[2]}")
         else:
             await topics.visit(f"{URL}/?Action=Unsubscribe&Version=2010-03-31&SubscriptionArn={arn}")
         assert published == expected
