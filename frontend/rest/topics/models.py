@@ -147,7 +147,8 @@ class SubscriptionShown(BaseModel):
     )
     attributes: dict[str, str] = Field(description="by SNS's names")
     backlog: SubscriptionBacklog | None = Field(
-        None, description="null: it is no subscription of an endpoint of HTTP, or its messages cannot be counted now"
+        description="null: it is no subscription of an endpoint of HTTP, or was just created, or its messages cannot "
+        "be counted now"
     )
 
 

@@ -209,7 +209,7 @@ def _line(topics: RestTopics, one: Subscription) -> SubscriptionLine:
 
 
 def _shown(answer: Members) -> SubscriptionShown:
-    """The subscription in an answer of GetSubscriptionAttributes."""
+    """The subscription in an answer of GetSubscriptionAttributes, without its backlog."""
     given: dict[str, str] = answer["Attributes"]
     return SubscriptionShown(
         id=_id_in(given["SubscriptionArn"]),
@@ -221,6 +221,7 @@ def _shown(answer: Members) -> SubscriptionShown:
         confirmed=given["PendingConfirmation"] == "false",
         confirmed_by=given.get("SubscriptionPrincipal"),
         attributes={name: given[name] for name in SUBSCRIPTION_SETTABLE if name in given},
+        backlog=None,
     )
 
 
