@@ -327,9 +327,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None, Meta(description="claim that names the scopes; default: every caller has all scopes")
     ] = None
     oidc_console_client_id: Annotated[
-        str | None,
+        Annotated[str, Meta(min_length=1)] | None,
         Meta(
-            min_length=1,
             description="client id of the web console at the issuer, a public client; if set, the console offers to "
             "sign in there",
         ),
