@@ -52,7 +52,7 @@ class FrontendApp:
         self._pages: dict[str, AsgiApp] = dict.fromkeys(app.PATHS, self.rest)
         """Applications that serve a path for GET."""
         self._sign_in: AsgiApp | None = None
-        """The one of them that serves all methods."""
+        """Application among them that serves its path for all methods."""
         if services.settings.console:
             self._serve_console(services)
 

@@ -78,7 +78,7 @@ class CodeFlow:
         self._client = client
         self._endpoints = CachedDocument("discovery document", self.issuer, self._fetch_endpoints, oidc.clock)
 
-    def request(self, redirect_uri: str) -> dict[str, str]:
+    def request_parameters(self, redirect_uri: str) -> dict[str, str]:
         """Parameters of an authorization request, without those that are new for each sign-in."""
         parameters = {
             "response_type": "code",

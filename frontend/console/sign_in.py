@@ -1,8 +1,8 @@
 """Sign-in of the console with the OIDC issuer, at ``/console/sign-in``: calls without a credential.
 
-``GET`` answers what the page needs to begin; ``POST`` exchanges the code with which the issuer has sent the browser
-back for a token (:mod:`auth.tokens.code_flow`).  The page cannot do either by itself: its policy allows connections
-to this service alone.
+``GET`` answers the parts of an authorization request that all have in common; ``POST`` exchanges the code with which
+the issuer has sent the browser back for a token (:mod:`auth.tokens.code_flow`).  The page cannot do either by itself:
+its policy allows connections to this service alone.
 
 Anyone may call this, so each call is bounded: its body, exchanges of one address, and exchanges at the same time.  An
 exchange names the redirect URI that the code was issued for; only the console of this service is accepted.
@@ -84,17 +84,17 @@ class ConsoleSignIn:
 
     async def _answer(self, request: ClientRequest) -> dict[str, Any]:
         if request.method == "GET":
-            return await self._beginning(request)
+            return await self._authorization_request(request)
         if request.method == "POST":
             return await self._exchange(request)
         raise Problem(405, "MethodNotAllowed", "A sign-in begins with GET, and ends with POST.")
 
-    async def _beginning(self, request: ClientRequest) -> dict[str, Any]:
-        """Values for the page that leaves for the issuer."""
+    async def _authorization_request(self, request: ClientRequest) -> dict[str, Any]:
+        """The issuer's address, and the parameters that are the same for all sign-ins."""
         endpoints = await self._flow.endpoints()
         return {
             "authorization_endpoint": endpoints.authorization,
-            "parameters": self._flow.request(self._redirect_uri(request)),
+            "parameters": self._flow.request_parameters(self._redirect_uri(request)),
             "issuer_names_itself": endpoints.names_itself,
         }
 

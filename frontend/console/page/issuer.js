@@ -29,15 +29,15 @@ const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
 /** Leaves the page for the issuer's. */
 export async function leaveForIssuer() {
   if (!canSign) throw problem("Browsers can sign in with an issuer only over HTTPS, or on localhost. Use an API key here.");
-  const beginning = await fetched("GET", SIGN_IN, {});
-  const { redirect_uri: home } = beginning.parameters;
+  const common = await fetched("GET", SIGN_IN, {});
+  const { redirect_uri: home } = common.parameters;
   if (home !== location.origin + location.pathname) {
     throw problem(`The issuer would send you back to ${home}, but you opened ${location.origin}${location.pathname}. Open the console at ${home}.`);
   }
-  const started = { state: random(), nonce: random(), verifier: random(), names: beginning.issuer_names_itself, home, hash: location.hash };
-  const url = new URL(beginning.authorization_endpoint);
+  const started = { state: random(), nonce: random(), verifier: random(), names: common.issuer_names_itself, home, hash: location.hash };
+  const url = new URL(common.authorization_endpoint);
   const challenge = base64url(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(started.verifier)));
-  const parameters = { ...beginning.parameters, state: started.state, nonce: started.nonce, code_challenge: challenge };
+  const parameters = { ...common.parameters, state: started.state, nonce: started.nonce, code_challenge: challenge };
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
   try {
     keep(started);

@@ -41,9 +41,9 @@ async def service(tmp_path: Path, issuer: CodeIssuer) -> AsyncIterator[FrontendS
 
 async def code_of(service: FrontendService, issuer: CodeIssuer) -> dict[str, str]:
     """Begin a sign-in as the page does, and sign in at the issuer; returns the body of the exchange."""
-    beginning = (await service.client.get(f"http://{HOST}{PATH}")).json()
+    common = (await service.client.get(f"http://{HOST}{PATH}")).json()
     challenge = urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
-    begun = {**beginning["parameters"], "state": "s", "nonce": NONCE, "code_challenge": challenge}
+    begun = {**common["parameters"], "state": "s", "nonce": NONCE, "code_challenge": challenge}
     back = dict(parse_qsl(urlsplit(issuer.authorize(begun)).query))
     return {"code": back["code"], "code_verifier": VERIFIER, "nonce": NONCE, "redirect_uri": HOME}
 
