@@ -160,14 +160,15 @@ class Pipeline:
         """The call of an authenticated caller."""
         request.account = caller.tenant.account
         return Call(
-            request.request_id, caller.principal, self._base_url(request), request.receive, caller.tenant, request.scope
+            request.request_id, caller.principal, self.base_url(request), request.receive, caller.tenant, request.scope
         )
 
     def call_of_unsigned(self, request: ClientRequest, principal: Principal, tenant: Tenant) -> Call:
         """The call of a caller that has not signed."""
-        return Call(request.request_id, principal, self._base_url(request), request.receive, tenant, request.scope)
+        return Call(request.request_id, principal, self.base_url(request), request.receive, tenant, request.scope)
 
-    def _base_url(self, request: ClientRequest) -> str:
+    def base_url(self, request: ClientRequest) -> str:
+        """Address of the service for the client, without a trailing slash."""
         base_url = self.services.settings.external_url
         if base_url is None:
             base_url = f"{request.scope['scheme']}://{request.headers.get(b'host', b'').decode('latin-1')}"
