@@ -33,8 +33,9 @@ from frontend.sns.topics import subscription_attributes
 from frontend.sns.topics.deletion import delete_subscription_of
 from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import CONTENT_TYPE, RetryPolicy, effective_delivery
-from frontend.sns.topics.notifications import DeliveryProtocol, NotificationCounter
+from frontend.sns.topics.notifications import NotificationCounter
 from frontend.sns.topics.outcomes import DeliveryFailure
+from frontend.sns.topics.plans import DeliveryProtocol
 from frontend.sns.topics.view import Topics, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service import arn
@@ -95,7 +96,7 @@ class SubscriptionFormat:
         self._encryption = encryption
         self._planner = DeliveryPlanner(services, queues, Throttle(services))
         self._counter = NotificationCounter(services, queues)
-        self._topics = None if services.topics is None else Topics(services, services.topics)
+        self._topics = None if services.topics is None else Topics(services, queues, services.topics)
 
     async def close(self) -> None:
         """Report the counts of deliveries."""

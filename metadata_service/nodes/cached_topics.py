@@ -89,12 +89,19 @@ class TopicClient(NamedCache[Topic]):
         """Delegate to :meth:`TopicStore.list_topics`."""
         return await self._store.list_topics(account, prefix=prefix, after=after, limit=limit)
 
+    def cached_subscriptions(self, topic: Topic) -> tuple[Subscription, ...] | None:
+        """All subscriptions of a topic, as :meth:`subscriptions` returns them; None: they are not cached."""
+        cached = self._subscriptions.get(topic.topic_id)
+        if cached is None or cached.version < topic.version:
+            return None
+        self._subscriptions.move_to_end(topic.topic_id)
+        return cached.subscriptions
+
     async def subscriptions(self, topic: Topic) -> tuple[Subscription, ...]:
         """All subscriptions of a topic, as they were in this version of it or later, ordered by id."""
-        cached = self._subscriptions.get(topic.topic_id)
-        if cached is not None and cached.version >= topic.version:
-            self._subscriptions.move_to_end(topic.topic_id)
-            return cached.subscriptions
+        cached = self.cached_subscriptions(topic)
+        if cached is not None:
+            return cached
         found: list[Subscription] = []
         if topic.subscriptions:
             page = await self._store.topic_subscriptions(topic.topic_id, limit=PAGE)

@@ -5,6 +5,7 @@ import json
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -97,7 +98,7 @@ async def test_policies_with_exact_values_are_found_by_them(threads: list[thread
     ):
         threads.clear()
         outcomes = DecidedOutcomes()
-        published = message({})._replace(attributes=attributes)
+        published = msgspec.structs.replace(message({}), attributes=attributes)
         selected_ones = await SubscriptionSelector().select(ACCOUNT, found, published, outcomes)
         assert outcomes.filtered_by_attributes == len(policies) - len(expected)
         assert outcomes.filtered_without_attributes == (0 if attributes else len(policies))
@@ -302,8 +303,10 @@ def test_counts_of_rejected_messages(
 
     async def select() -> tuple[Selection, DecidedOutcomes]:
         outcomes = DecidedOutcomes()
-        published = message({})._replace(
-            message=body, attributes=tuple((name, type_, value) for name, (type_, value) in attributes.items())
+        published = msgspec.structs.replace(
+            message({}),
+            message=body,
+            attributes=tuple((name, type_, value) for name, (type_, value) in attributes.items()),
         )
         return await SubscriptionSelector().select(
             ACCOUNT, await AudienceCache().get(1, records), published, outcomes
