@@ -114,7 +114,8 @@ class MessagePeeked(BaseModel):
     deduplication_id: str | None = Field(None, description="FIFO: id given by the sender, or the hash of the body")
     sequence_number: str | None = Field(None, description="FIFO queues only")
     sender: str | None = None
-    trace_header: str | None = None
+    trace_header: str | None = Field(None, description="its AWSTraceHeader")
+    trace_id: str | None = Field(None, description="trace of its send, 32 hexadecimal digits")
 
 
 class Peek(BaseModel):
@@ -244,6 +245,8 @@ class MessageReceived(BaseModel):
     deduplication_id: str | None
     sequence_number: str | None
     origin: str | None
+    trace_header: str | None = Field(description="its AWSTraceHeader")
+    trace_id: str | None = Field(description="trace of its send, 32 hexadecimal digits")
 
 
 class Receipt(BaseModel):
@@ -509,6 +512,7 @@ class CallerShown(BaseModel):
     expires: int | None
     region: str
     features: list[Literal["streams", "topics"]] = Field(description="parts of the service that are on, besides queues")
+    trace_url: str = Field(description="address of a trace, with {trace_id} in place of its id; empty: none is set")
 
 
 class TokenAsked(Given):
@@ -567,8 +571,11 @@ class NodeShown(BaseModel):
     taken_over_by: list[str] = Field(description="gone node: nodes that took its shards over")
     silent_seconds: float = Field(description="seconds since its last heartbeat, at the time of the cluster's report")
     shards: int
-    cpu: float = Field(description="used part of a core")
-    storage: float = Field(description="used part of its disk, or of its memory for messages, whichever is higher")
+    cpu: float | None = Field(description="used part of a core; null: the node is suspect or gone")
+    storage: float | None = Field(
+        description="used part of its disk, or of its memory for messages, whichever is higher; null: the node is "
+        "suspect or gone"
+    )
     release: str | None = Field(description="Holdfast release of the node; null: not reported")
 
 
@@ -582,8 +589,10 @@ class ClusterShown(BaseModel):
     utilisation: float | None
     reported_seconds: float | None
     manager: str | None = Field(description="node that manages the cluster")
-    moving: int = Field(description="number of shards being handed over")
-    unassigned: int = Field(description="number of shards without a live owner: their queues cannot be used")
+    moving: int | None = Field(description="number of shards being handed over; null: the cluster never reported")
+    unassigned: int | None = Field(
+        description="number of shards without a live owner: their queues cannot be used; null: it never reported"
+    )
     nodes: list[NodeShown]
 
 
@@ -631,8 +640,9 @@ class ClusterStatus(BaseModel):
     clusters: list[ClusterShown]
     manager: ManagerShown | None = Field(description="null: this service never had one, or the query failed")
     not_asked: list[str] = Field(description="descriptions of sources that did not answer in time; empty: all did")
-    damaged: int = Field(
-        description="partitions in the process that answers that cannot be served, because their journal is damaged"
+    damaged: int | None = Field(
+        description="partitions that cannot be served, because their journal is damaged; null: the backends are other "
+        "processes, which report it in their metric holdfast_damaged"
     )
 
 

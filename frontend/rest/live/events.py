@@ -82,8 +82,9 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
 
         An event `queues` or `queue` has the same JSON as `GET /v1/queues?counters=true` or
         `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  A list
-        has at most 100 queues.  An event `problem` has a problem document.  The answer ends within a second after the
-        credential has ended, and when the client has not read for ten seconds.
+        has at most 100 queues.  An event `problem` has a problem document.  An event `age` tells every 15 seconds
+        without other news how old, in seconds, the numbers are that were sent last.  The answer ends within a second
+        after the credential has ended, and when the client has not read for ten seconds.
         """
         owner = caller.account(account)
         prefixes = caller.principal.prefixes

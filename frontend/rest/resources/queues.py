@@ -15,6 +15,7 @@ from frontend.queues.attributes import COUNTERS, STORED_BYTES, Settable, settabl
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
+from frontend.request.tracing import trace_id
 from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
 from frontend.rest.live.queue_pages import Listed, QueuePages
 from frontend.rest.models import (
@@ -313,6 +314,7 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked], b
 
 
 async def _latest(context: Context, view: QueueView) -> PeekPosition:
+    """The position behind all messages, also those that are not durable yet: no number is used again after a crash."""
     measures = await context.queues.call(view, QueueMeasures(view.target))
     return PeekPosition(view.queue.queue_id, {one.partition: one.last_number for one in measures})
 
@@ -368,6 +370,7 @@ def _peeked(message: Peeked, stored: Payload | None, *, fifo: bool) -> MessagePe
         sequence_number=f"{message.number:020d}" if fifo else None,
         sender=None if stored is None else stored.sender,
         trace_header=None if stored is None else stored.trace_header,
+        trace_id=None if stored is None else trace_id(stored.trace_header, stored.span),
     )
 
 

@@ -16,7 +16,7 @@ from tests.billing.books import BOOK
 from tests.billing.cases import analysed
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
-from tests.browser import emulate, set_width
+from tests.browser import ask, emulate, set_width
 from tests.frontend.console.pages import WIDTHS, ConsolePage, ConsoleTenant, api, check_page, make_key, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -79,6 +79,8 @@ def test_keys_are_made_rotated_and_revoked(console: ConsolePage, server: Server,
     console.press("Create")
     console.wait_for("it is never shown again")
     made = console.find("pre").text
+    read_aloud = "[...document.querySelectorAll('[role=status], [role=alert]')].map(one => one.textContent).join()"
+    assert made not in ask(console.browser, read_aloud)
     caller = api(server, made, "GET", "/caller")
     assert (caller["role"], caller["scopes"], caller["prefixes"]) == ("user", ["send", "receive"], ["shop-", "mail-"])
     worker = caller["credential"]

@@ -1,10 +1,12 @@
 """Queues and messages in the console."""
 
 import json
+import re
 
+import httpx
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser import ask
+from tests.browser import ask, logged
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -116,6 +118,52 @@ def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleT
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
     wait_until(lambda: ", Delayed 0" in ask(console.browser, chart)[0].replace("Available 4", ""), "the chart follows")
     wait_until(lambda: ask(console.browser, chart)[1].startswith("Messages per second. Now: Sent "), "rates are shown")
+
+
+def test_late_numbers_have_their_time(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["dead", "0"], ["orders", "0"]], "the list is shown")
+    assert "As of" not in console.text
+    console.browser.execute_script("const now = Date.now; Date.now = () => now() + 30_000")
+    console.wait_for("newer numbers have not arrived.")
+    assert re.search(r"As of \d\d:\d\d:\d\d", console.text)
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    wait_until(lambda: [row[1] for row in console.rows()] == ["0", "1"], "new numbers arrive")
+    wait_until(lambda: "As of" not in console.text, "they are not late")
+
+
+def test_live_numbers_go_on_after_an_event_that_cannot_be_shown(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    make_queues(server, tenant.account)
+    console.browser.execute_script(
+        "const real = window.fetch; let broken = 0; window.fetch = (path, asked) => "
+        "path.startsWith('/v1/events') && !broken++ "
+        "? Promise.resolve(new Response('event: queues\\ndata: {}\\n\\n')) : real(path, asked)"
+    )
+    console.fill("bearer", tenant.key)
+    console.press("Sign in")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["dead", "orders"], "the page has followed anew")
+    assert console.errors() == ""
+    assert "TypeError" in "".join(logged(console.browser, "browser")), "the fault is reported"
+
+
+def test_a_message_shows_its_trace(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"authorization": f"Bearer {tenant.key}", "traceparent": f"00-{trace}-00f067aa0ba902b7-00"}
+    url = f"{server.endpoint}/v1/queues/orders/messages"
+    assert httpx.post(url, content="traced", headers=headers, trust_env=False).is_success
+    assert api(server, tenant.key, "GET", "/queues/orders/peek")["messages"][0]["trace_id"] == trace
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Peek")
+    link = console.find("article a[target]")
+    assert link.get_attribute("href") == f"https://traces.example.com/trace/{trace}?from=holdfast"
+    assert link.get_attribute("rel") == "noopener noreferrer"
+    console.press("Receive")
+    wait_until(lambda: console.text.count(trace) == 2, "the received message shows it, too")
 
 
 def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:

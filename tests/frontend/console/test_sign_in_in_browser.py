@@ -76,4 +76,5 @@ def test_a_suspended_tenant_is_shown_why(console: ConsolePage, server: Server, t
     console.sign_in(tenant.key)
     console.wait_for("orders")
     server.rest("POST", f"/v1/tenants/{tenant.account}/suspend")
-    wait_until(lambda: "is suspended" in console.errors(), "the refusal is shown")
+    console.wait_for(f"The account {tenant.account} is suspended. Ask the operator of this service.")
+    assert "orders" not in console.text, "nothing of the tenant is left on the page"

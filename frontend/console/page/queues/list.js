@@ -2,8 +2,8 @@
 
 import { call, may, queuePath, session } from "../api.js";
 import { queueLink } from "../links.js";
-import { bytes, count, duration, rate } from "../text.js";
-import { Dialog, Field, failure, input, outcome, sparkline, table, useAct, useLive } from "../widgets.js";
+import { bytes, clockTime, count, duration, rate } from "../text.js";
+import { Dialog, Field, failure, input, lateness, outcome, sparkline, table, useAct, useLive } from "../widgets.js";
 
 const { h, reactive } = Vue;
 const PAGE = 50;
@@ -152,7 +152,9 @@ const List = {
         h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create a queue"),
       ]),
       failure(polled.error),
+      lateness(polled),
       content(),
+      polled.data?.as_of ? h("p", { class: "hint" }, `Sorted by numbers as of ${clockTime(polled.data.as_of)}.`) : null,
       h("nav", { class: "buttons", "aria-label": "Pages of the list" }, [
         h("button", { type: "button", disabled: view.pages.length === 1, onClick: () => turn(view.pages.slice(0, -1)) }, "Previous"),
         h("button", { type: "button", disabled: !polled.data?.next, onClick: () => turn([...view.pages, polled.data.next]) }, "Next"),

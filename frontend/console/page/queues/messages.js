@@ -1,6 +1,6 @@
 // Messages of a queue: peek, send, receive, delete.
 
-import { Refusal, call, may, queuePath } from "../api.js";
+import { Refusal, call, may, queuePath, session } from "../api.js";
 import { Body, time } from "../body.js";
 import { queueLink } from "../links.js";
 import { addAttribute, attributeFields, attributeRows, attributesOf } from "../message_attributes.js";
@@ -9,6 +9,13 @@ import { input, outcome, useAct } from "../widgets.js";
 
 const { computed, h, nextTick, onUnmounted, reactive, shallowReactive, watch } = Vue;
 const named = (arn) => arn?.split(":").at(-1) || "";
+
+/** A trace id, as a link where the service has an address of traces. */
+function trace(id) {
+  const shown = h("code", id), template = session.caller.trace_url;
+  if (!/^https?:\/\//.test(template)) return shown;
+  return h("a", { href: template.replace("{trace_id}", encodeURIComponent(id)), target: "_blank", rel: "noopener noreferrer" }, [shown, " (opens a new tab)"]);
+}
 
 /** A message as it was peeked or received. */
 function message(one, acts) {
@@ -21,7 +28,8 @@ function message(one, acts) {
     one.sequence_number && ["Sequence number", one.sequence_number],
     one.origin && ["Came from", h("a", { href: queueLink(named(one.origin), "dead-letters") }, h("bdi", named(one.origin)))],
     one.sender && ["Sender", visible(one.sender)],
-    one.trace_header && ["Trace", visible(one.trace_header)],
+    one.trace_id && ["Trace", trace(one.trace_id)],
+    one.trace_header && ["Trace header", visible(one.trace_header)],
   ];
   return h("article", { class: "message", key: one.receipt_handle || one.id, "aria-label": `Message ${one.id}` }, [
     h("h3", h("code", one.id)),

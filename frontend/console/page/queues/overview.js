@@ -1,7 +1,7 @@
 // A queue's numbers: now, and since the page was opened.
 
 import { bytes, count, duration, localTime } from "../text.js";
-import { failure, useLive } from "../widgets.js";
+import { failure, lateness, useLive } from "../widgets.js";
 
 const { defineAsyncComponent, h, shallowReactive } = Vue;
 const SAMPLES = 1800; // an hour of changes
@@ -48,6 +48,7 @@ export const Overview = {
       const age = values.ApproximateAgeOfOldestMessage;
       return [
         failure(polled.error),
+        lateness(polled),
         h("dl", { class: "facts" }, [
           AMOUNTS.map(([label, member]) => fact(label, count(amounts[member]))),
           fact("Oldest message", age ? duration(age) : "–"),

@@ -372,3 +372,20 @@ async def test_a_client_that_does_not_read_is_disconnected(
     await service.json("SendMessage", {"QueueUrl": service.url("q"), "MessageBody": "b"})
     await until(one.task.done)
     assert one.task.exception() is None
+
+
+async def test_a_follower_without_news_gets_the_age_of_its_numbers(
+    service: FrontendService, connections: list[EventsConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "BEAT_SECONDS", 0.01)
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    connections.append(EventsConnection(service.app, "limit=5", key))
+    assert await connections[0].status() == 200
+    shown = await connections[0].event()
+    assert shown is not None
+    assert shown[0] == "queues"
+    age = await connections[0].event()
+    assert age is not None
+    assert (age[0], list(age[1])) == ("age", ["seconds"])
+    assert age[1]["seconds"] >= 0
