@@ -49,6 +49,13 @@ class Counted(BaseModel):
     stored_bytes: int = Field(description="stored bytes of all messages")
 
 
+class CostShown(BaseModel):
+    """An amount of money."""
+
+    amount: str
+    currency: str
+
+
 class QueueLine(BaseModel):
     """A queue in a list."""
 
@@ -63,6 +70,9 @@ class QueueLine(BaseModel):
     )
     sent_per_second: float | None = Field(
         None, description="lists by numbers: messages sent per second between the latest two summaries; null: not known"
+    )
+    cost: CostShown | None = Field(
+        None, description="lists by cost: cost of the month so far, as last rated; null: the queue has none yet"
     )
 
 

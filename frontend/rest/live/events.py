@@ -18,7 +18,7 @@ from frontend.request.request import ClientRequest
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
 from frontend.rest.live.feeds import Feed, Feeds, Follower, RightsChanged, TooManyFollowers
 from frontend.rest.live.metrics import read_metrics
-from frontend.rest.live.queue_pages import Listed, QueuePages
+from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
 from frontend.rest.problems import Problem, invalid
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -100,7 +100,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
 
             key, kind = ("queue", owner, queue), "queue"
         else:
-            caller.require_scope("manage")
+            require_listing(caller, listing)
             if listing.limit > LINES_MAX:
                 raise invalid(f"A list that is followed has a limit of at most {LINES_MAX}.")
             await caller.limited("ListQueues", _nothing)

@@ -17,7 +17,7 @@ from frontend.queues.view import QueueView
 from frontend.request.context import Context
 from frontend.request.tracing import trace_id
 from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
-from frontend.rest.live.queue_pages import Listed, QueuePages
+from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
 from frontend.rest.models import (
     Counted,
     MessagePeeked,
@@ -69,7 +69,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         is some seconds old (`as_of`).
         """
         owner = caller.account(account)
-        caller.require_scope("manage")
+        require_listing(caller, listing)
         return await caller.limited(
             "ListQueues", lambda: pages.page(owner, caller.principal.prefixes, listing, counters=counters)
         )
