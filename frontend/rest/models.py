@@ -126,6 +126,7 @@ class MessagePeeked(BaseModel):
     sender: str | None = None
     trace_header: str | None = Field(None, description="its AWSTraceHeader")
     trace_id: str | None = Field(None, description="trace of its send, 32 hexadecimal digits")
+    place: str | None = Field(None, description="place of the message, by which it is moved; peeks only")
 
 
 class Peek(BaseModel):
@@ -150,6 +151,22 @@ class MoveAsked(Given):
         None, description="name of a queue of the account; by default each message goes back to its original queue"
     )
     rate_per_second: int | None = Field(None, ge=1, le=500, description="default: as fast as possible")
+
+
+class MessageMoveAsked(Given):
+    """Request to move some messages."""
+
+    places: list[str] = Field(min_length=1, max_length=100, description="the `place` of each, from a peek")
+    destination: str | None = Field(
+        None, description="name of a queue of the account; by default each message goes back to its original queue"
+    )
+
+
+class MessagesMoved(BaseModel):
+    moved: list[str] = Field(
+        description="places of the messages that have left; the others stay: they are in flight, delayed or gone, "
+        "follow another of their group, or came from no queue that still exists"
+    )
 
 
 class MoveStarted(BaseModel):

@@ -15,9 +15,10 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from billing.reports.questions import LINES_MAX, CostsAsked
 from frontend.document_jobs import READER_ERRORS
-from frontend.rest.account.models import CostsShown
 from frontend.rest.live.queue_summaries import SHARE
 from frontend.rest.usage_problems import reader_problem, usage_not_counted
 from frontend.services import Services
@@ -26,6 +27,18 @@ USED_SECONDS: Final = 60.0
 """Minimum time for which costs are used."""
 ACCOUNTS_MAX: Final = 50
 """Maximum number of accounts whose costs are kept, each of at most ``LINES_MAX`` queues."""
+
+
+class _Line(msgspec.Struct):
+    """Costs of a queue, or of one with some tags."""
+
+    queue: str
+    currency: str
+    amount: Decimal
+
+
+class _Answer(msgspec.Struct):
+    lines: list[_Line]
 
 
 class CostSoFar(NamedTuple):
@@ -78,8 +91,8 @@ class QueueCosts:
         except READER_ERRORS as error:
             raise reader_problem(error) from None
         by_queue: dict[str, CostSoFar] = {}
-        for line in CostsShown.model_validate_json(answer).lines:
-            cost = CostSoFar(Decimal(line.amount), line.currency)
+        for line in msgspec.json.decode(answer, type=_Answer).lines:
+            cost = CostSoFar(line.amount, line.currency)
             before = by_queue.get(line.queue)
             if before is None:
                 by_queue[line.queue] = cost

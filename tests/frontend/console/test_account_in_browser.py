@@ -69,6 +69,26 @@ def test_usage_cost_and_invoices(console: ConsolePage, server: Server, tenant: C
     console.wait_for("Saved.")
 
 
+def test_queues_are_sorted_by_cost(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_lake(server, tenant.account)
+    make_queues(server, tenant.account)
+    costs = api(server, tenant.key, "GET", "/costs")["lines"]
+    dearest = costs[0]["queue"]
+    assert dearest, costs
+    if dearest not in ("dead", "orders"):
+        api(server, tenant.key, "POST", "/queues", {"name": dearest})
+    console.sign_in(tenant.key)
+    wait_until(console.rows, "the list is shown")
+    console.fill("sort", "cost")
+    wait_until(lambda: console.rows() and console.rows()[0][0] == dearest, "the queue with the highest cost is first")
+    assert "€" in console.rows()[0][7]
+    console.go(dearest)
+    console.press("Show the cost by month")
+    console.wait_for("as last rated.")
+    labels = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
+    wait_until(lambda: any(one.startswith("Cost by month. Now: ") for one in ask(console.browser, labels)), "the chart")
+
+
 def test_keys_are_made_rotated_and_revoked(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     console.sign_in(tenant.key)
     console.visit("account/keys", f"Account {tenant.account}")

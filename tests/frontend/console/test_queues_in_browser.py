@@ -282,13 +282,11 @@ def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Se
         api(server, tenant.key, "POST", "/queues/dead/messages", message)
     console.sign_in(tenant.key)
     console.go("dead/messages")
-    console.fill("max", "10")
-    console.press("Receive")
-    console.wait_for("Received: ")
-    wait_until(lambda: len(console.shown_messages()) == 6, "all messages and their attributes are shown")
+    console.press("Peek")
+    console.wait_for("3 of 3 messages.")
     console.fill("search", "red")
     console.press("Move the 2 shown")
-    wait_until(lambda: "name a destination" in console.errors(), "they have no origin")
+    console.wait_for("Moved: 0. 2 could not be moved: a message must be available, and needs a destination")
     console.fill("destination", "orders")
     console.press("Move the 2 shown")
     console.wait_for("2 messages were moved.")
@@ -316,3 +314,74 @@ def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server,
     console.press("Delete the queue")
     console.wait_for_heading("Queues")
     wait_until(lambda: [row[0] for row in console.rows()] == ["dead"], "the queue is gone")
+
+
+def test_messages_are_searched_by_text_and_time(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    for number in range(120):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": f"number {number}."})
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Peek")
+    console.wait_for("10 of 10 messages.")
+    console.fill("search", "number 115.")
+    console.wait_for("0 of 10 messages.")
+    console.press("Search on")
+    console.wait_for("1 of 120 messages.")
+    assert console.shown_messages() == ["number 115."]
+    sent = api(server, tenant.key, "GET", "/queues/orders/peek?limit=100")["messages"][0]["sent"]
+
+    def fill_time(name: str, seconds: float) -> None:
+        field = console.find(f"[name='{name}']")
+        console.browser.execute_script(
+            "const [field, seconds] = arguments;"
+            "const local = new Date((seconds - new Date().getTimezoneOffset() * 60) * 1000);"
+            "field.value = local.toISOString().slice(0, 19); field.dispatchEvent(new Event('input'))",
+            field,
+            int(seconds),
+        )
+
+    fill_time("from", sent - 3600)
+    fill_time("until", sent - 1800)
+    console.wait_for("0 of 120 messages.")
+    fill_time("until", sent + 3600)
+    console.wait_for("1 of 120 messages.")
+
+
+def test_alarms_are_set_tested_and_deleted(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/alarms")
+    console.wait_for("No alarms yet")
+    console.fill("name", "deep")
+    console.fill("threshold", "100")
+    console.fill("webhook", "https://hooks.example.com/secret-path")
+    console.press("Set the alarm")
+    console.wait_for("The alarm deep is set.")
+    secret = console.find("pre").text
+    read_aloud = "[...document.querySelectorAll('[role=status], [role=alert]')].map(one => one.textContent).join()"
+    assert secret not in ask(console.browser, read_aloud)
+    (made,) = api(server, tenant.key, "GET", "/alarms?queue=orders")["alarms"]
+    assert (made["threshold"], made["minutes"], made["comparison"]) == (100.0, 5, "GreaterThanThreshold")
+    assert console.rows()[0][1] == "ApproximateNumberOfMessagesVisible is above 100 for 5 min"
+    assert "hooks.example.com" in console.rows()[0][3]
+    assert "secret-path" not in console.text
+    console.press("Test")
+    wait_until(lambda: console.find("[role=status].done").text, "the result of the test is shown")
+    console.find("[aria-label='Delete deep']").click()
+    console.press("Delete the alarm")
+    console.wait_for("No alarms yet")
+    assert api(server, tenant.key, "GET", "/alarms")["alarms"] == []
+
+
+def test_dead_letters_and_age_have_charts(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    api(server, tenant.key, "POST", "/queues/dead/messages", {"body": "b"})
+    console.sign_in(tenant.key)
+    console.go("orders")
+    console.wait_for("The queue is empty. Send it a message.")
+    labels = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
+    wait_until(lambda: "Dead letters in dead. Now: Stored 1 messages" in ask(console.browser, labels), "dead letters")
+    assert "Age of the oldest message (seconds). Now: Oldest message 0 seconds" in ask(console.browser, labels)
+    console.browser.find_element("link text", "Send it a message").click()
+    console.wait_for("Shows the first messages without receiving them")

@@ -1,6 +1,7 @@
 // Backend clusters with their nodes and shards, and what is under way in them.
 
 import { call } from "../api.js";
+import { time } from "../body.js";
 import { count, duration, localTime, percent } from "../text.js";
 import { Confirm, failure, outcome, table, useAct, usePolled } from "../widgets.js";
 
@@ -90,7 +91,7 @@ export const Clusters = {
       h("section", { "aria-labelledby": "manager" }, [
         h("h2", { id: "manager" }, "Out-cluster manager"),
         shown.processes.length
-          ? table("Processes", PROCESS_COLUMNS, shown.processes.map((one) => ({ key: one.name, cells: [h("bdi", one.name), [one.state, since(one.since)], localTime(one.reported_at)] })))
+          ? table("Processes", PROCESS_COLUMNS, shown.processes.map((one) => ({ key: one.name, cells: [h("bdi", one.name), [one.state, since(one.since)], time(one.reported_at)] })))
           : null,
         shown.decisions.length
           ? [h("h3", "Latest decisions"), h("ul", shown.decisions.toReversed().map((one) => h("li", { key: `${one.time}${one.text}` }, [localTime(one.time), ": ", one.text])))]
