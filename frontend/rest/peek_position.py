@@ -17,7 +17,7 @@ _PLACE: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}\Z")
 _POSITION: Final = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19}\.[0-9]{1,19}){0,500}\Z")
 
 
-class MessagePlace(NamedTuple):
+class PeekedPlace(NamedTuple):
     """Place of a stored message, by which it is moved."""
 
     queue_id: int
@@ -28,7 +28,7 @@ class MessagePlace(NamedTuple):
         return ".".join(map(str, self))
 
     @classmethod
-    def parse(cls, text: str, view: QueueView) -> MessagePlace:
+    def parse(cls, text: str, view: QueueView) -> PeekedPlace:
         """Parse a place.  Raises :class:`Problem`."""
         if not _PLACE.match(text):
             raise invalid("`places` has the `place` of each message, as a peek has shown it.")
@@ -63,7 +63,7 @@ class PeekPosition(NamedTuple):
 
     def page(
         self, found: Mapping[int, Sequence[Peeked]], limit: int
-    ) -> tuple[list[tuple[MessagePlace, Peeked]], PeekPosition]:
+    ) -> tuple[list[tuple[PeekedPlace, Peeked]], PeekPosition]:
         """Merge the first messages of all partitions by time; returns at most ``limit``, and the position behind them.
 
         Messages of one partition stay in the order in which they were stored: it is that of their numbers, and not of
@@ -73,12 +73,12 @@ class PeekPosition(NamedTuple):
         merged = merge(
             *([(one.sent_ms, partition, one) for one in some] for partition, some in found.items()), key=_time
         )
-        page: list[tuple[MessagePlace, Peeked]] = []
+        page: list[tuple[PeekedPlace, Peeked]] = []
         left = PEEK_BYTES_MAX
         for _, partition, message in merged:
             if len(page) == limit or left <= 0:
                 break
-            page.append((MessagePlace(self.queue_id, partition, message.number), message))
+            page.append((PeekedPlace(self.queue_id, partition, message.number), message))
             numbers[partition] = message.number
             left -= len(message.payload or b"")
         return page, PeekPosition(self.queue_id, numbers)

@@ -170,5 +170,11 @@ async def _counted_line(context: Context, account: str, name: str) -> QueueLine:
 
 def _line(account: str, name: str) -> QueueLine:
     return QueueLine(
-        name=name, account=account, dead_letter_queue=None, messages=None, oldest_seconds=None, sent_per_second=None
+        name=name,
+        account=account,
+        dead_letter_queue=None,
+        messages=None,
+        oldest_seconds=None,
+        sent_per_second=None,
+        cost=None,
     )

@@ -39,7 +39,7 @@ from frontend.rest.models import (
     QueueShown,
     Stored,
 )
-from frontend.rest.peek_position import LATEST, MessagePlace, PeekPosition
+from frontend.rest.peek_position import LATEST, PeekedPlace, PeekPosition
 from frontend.rest.problems import Problem, invalid, not_permitted
 from frontend.sqs.protocol import md5
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
@@ -162,7 +162,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         async def read() -> Peek:
             call = caller.call_of(owner)
             view = await context.access.queue(call, "ReceiveMessage", owner, name)
-            peeked: list[tuple[MessagePlace, Peeked]] = []
+            peeked: list[tuple[PeekedPlace, Peeked]] = []
             if after == LATEST:
                 position = await _latest(context, view)
             else:
@@ -272,7 +272,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
                 if destination.arn == view.arn or destination.fifo != view.fifo:
                     raise invalid("The destination is another queue, of the same type.")
             by_partition: dict[int, list[int]] = {}
-            for place in [MessagePlace.parse(text, view) for text in asked.places]:
+            for place in [PeekedPlace.parse(text, view) for text in asked.places]:
                 by_partition.setdefault(place.partition, []).append(place.number)
             moved: list[str] = []
             for partition, numbers in by_partition.items():
@@ -281,7 +281,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
                     left = await context.queues.move_messages(view, partition, numbers, arn)
                 except MoveTaskRefused:
                     raise Problem(409, "MoveTaskRuns", "A move task of this queue is running: let it end.") from None
-                moved += [str(MessagePlace(view.queue.queue_id, partition, number)) for number in left]
+                moved += [str(PeekedPlace(view.queue.queue_id, partition, number)) for number in left]
             return MessagesMoved(moved=moved)
 
         return await caller.limited("StartMessageMoveTask", move)
@@ -414,6 +414,7 @@ def _peeked(message: Peeked, stored: Payload | None, *, fifo: bool) -> MessagePe
         sender=None if stored is None else stored.sender,
         trace_header=None if stored is None else stored.trace_header,
         trace_id=None if stored is None else trace_id(stored.trace_header, stored.span),
+        place=None,
     )
 
 
