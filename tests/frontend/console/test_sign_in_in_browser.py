@@ -63,6 +63,9 @@ def test_a_revoked_key_ends_the_session(console: ConsolePage, server: Server, te
     console.sign_in(tenant.key)
     console.visit(page, page.partition("/")[2] or "Queues")
     wait_until(lambda: "Available" in console.text and "Loading" not in console.text, "numbers are shown")
+    labels = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label')).join()"
+    if page != "queues":
+        wait_until(lambda: "Dead letters in dead. Now" in ask(console.browser, labels), "its dead letters are, too")
     asked = "performance.getEntriesByType('resource').filter(one => one.name.includes('/v1/')).length"
     before = ask(console.browser, asked)
     server.rest("DELETE", f"/v1/keys/{tenant.key_id}?account={tenant.account}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Hashable, MutableMapping
 from typing import Any
 
 import pytest
@@ -389,3 +389,24 @@ async def test_a_follower_without_news_gets_the_age_of_its_numbers(
     assert age is not None
     assert (age[0], list(age[1])) == ("age", ["seconds"])
     assert age[1]["seconds"] >= 0
+
+
+async def test_an_account_whose_last_follower_left_early_is_served_again() -> None:
+    """A computation that is cancelled before its first step does not know that it was its account's turn."""
+    made = feeds.Feeds()
+
+    async def read() -> bytes:
+        return b"{}"
+
+    async def valid() -> None: ...
+
+    def follow() -> tuple[Hashable, feeds.Follower]:
+        return made.follow("key", feeds.Feed(OPERATOR.account, "queues", read), OPERATOR.principal, b"", valid)
+
+    key, first = follow()
+    await asyncio.sleep(0)  # the computation is a task now, which has not begun
+    made.leave(key, first)
+    key, second = follow()
+    async with asyncio.timeout(30):
+        assert await second.next() == b"event: queues\ndata: {}\n\n"
+    made.leave(key, second)
