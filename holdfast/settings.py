@@ -71,6 +71,13 @@ def _check_trace_endpoint(url: str) -> None:
         )
 
 
+def _check_trace_url(url: str) -> None:
+    if url and not re.fullmatch(r"https?://[^/?#\s@{}\"'<>\\]+/[^\s{}\"'<>\\]*\{trace_id\}[^\s{}\"'<>\\]*", url):
+        raise SettingsError(
+            "trace_url has to be like https://grafana.example.com/trace/{trace_id}, without a user or a password"
+        )
+
+
 def _check_otlp_endpoint(url: str) -> None:
     if url and not re.fullmatch(r"https?://[^/?#@\s]+/?", url):
         raise SettingsError(f"otlp_endpoint has to be like http://127.0.0.1:4318, not {url!r}")
@@ -276,6 +283,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             "`traceparent` header of its send"
         ),
     ] = True
+    trace_url: Annotated[
+        str,
+        Meta(
+            description="address of a trace for people, such as `https://grafana.example.com/trace/{trace_id}`, to "
+            "which the console links from messages; default: no links"
+        ),
+        Check(_check_trace_url),
+    ] = ""
     audit_file: Annotated[
         Path | None,
         Meta(description="file of the audit log, rotated at 64 MiB; default: `audit.jsonl` in the data folder"),

@@ -77,6 +77,7 @@ export async function call(method, path, { query = {}, json, text, signal, as } 
     });
   } catch (error) {
     if (error.status === 401 && used === token) signOut("Your session has ended. Sign in again.");
+    if (error.code === "OptInRequired" && used === token) signOut(error.message); // the caller's account is suspended
     throw error;
   }
 }
