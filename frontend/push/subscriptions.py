@@ -103,10 +103,7 @@ class SubscriptionFormat:
         await self._counter.close()
 
     async def find_target(self, view: QueueView) -> PushTarget | None:
-        """The target of a subscription; None also while its owner is suspended.
-
-        A subscription that was not confirmed in time is deleted.
-        """
+        """The target of a subscription.  One that was not confirmed in time is deleted."""
         topics, subscription_id = self._topics, subscription_id_of(view.queue.name)
         name = view.queue.attributes.get(SUBSCRIBED_TOPIC)
         if topics is None or subscription_id is None or name is None:
@@ -123,9 +120,7 @@ class SubscriptionFormat:
             with suppress(ConditionFailed):  # it got another token, or was confirmed
                 await delete_subscription_of(self._services, topics.client, self._queues, found, unchanged=True)
                 return None
-        if not await self._planner.is_active(found.owner):
-            return None
-        return _target(topic, found)
+        return _target(topic, found, suspended=not await self._planner.is_active(found.owner))
 
     async def build_request(
         self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
@@ -251,7 +246,7 @@ async def _cached(client: TopicClient, topic: TopicView, subscription_id: bytes)
     return found if found is not None and found.subscription_id == subscription_id else None
 
 
-def _target(topic: TopicView, subscription: Subscription) -> SubscriptionTarget:
+def _target(topic: TopicView, subscription: Subscription, *, suspended: bool = False) -> SubscriptionTarget:
     effective = effective_delivery(topic.topic.attributes, subscription.attributes)
     return SubscriptionTarget(
         url=subscription.endpoint,
@@ -259,6 +254,7 @@ def _target(topic: TopicView, subscription: Subscription) -> SubscriptionTarget:
         timeout_seconds=TIMEOUT_SECONDS,
         policy=SubscriptionRetries(effective.retries),
         calls_per_second=effective.receives_per_second,
+        suspended=suspended,
         topic=topic,
         subscription=subscription,
         content_type=effective.content_type,

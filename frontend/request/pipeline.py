@@ -166,7 +166,7 @@ class Pipeline:
         return Call(
             request.request_id,
             caller.principal,
-            self._base_url(request),
+            self.base_url(request),
             request.receive,
             caller.tenant,
             request.scope,
@@ -175,10 +175,11 @@ class Pipeline:
 
     def call_of_unsigned(self, request: ClientRequest, principal: Principal, tenant: Tenant) -> Call:
         """The call of a caller that has not signed."""
-        base_url = self._base_url(request)
+        base_url = self.base_url(request)
         return Call(request.request_id, principal, base_url, request.receive, tenant, request.scope, request.headers)
 
-    def _base_url(self, request: ClientRequest) -> str:
+    def base_url(self, request: ClientRequest) -> str:
+        """Address of the service for the client, without a trailing slash."""
         base_url = self.services.settings.external_url
         if base_url is None:
             base_url = f"{request.scope['scheme']}://{request.headers.get(b'host', b'').decode('latin-1')}"

@@ -160,10 +160,13 @@ class TopicClient(NamedCache[Topic]):
             await self._store.update_topic(topic.topic_id, topic.version, attributes=attributes, tags=tags)
         )
 
-    async def delete(self, topic: Topic) -> Topic:
-        """Call :meth:`TopicStore.delete_topic` and drop the cached topic."""
+    async def delete(self, topic: Topic, *, unchanged: bool = False) -> Topic:
+        """Call :meth:`TopicStore.delete_topic` and drop the cached topic.
+
+        ``unchanged``: raise :class:`ConditionFailed` if it has another version than ``topic``.
+        """
         self.invalidate(topic.account, topic.name)
-        deleted = await self._store.delete_topic(topic.topic_id)
+        deleted = await self._store.delete_topic(topic.topic_id, version=topic.version if unchanged else None)
         self.invalidate(topic.account, topic.name)
         return deleted
 

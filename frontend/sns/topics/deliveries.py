@@ -135,7 +135,7 @@ class DeliveryPlanner:
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView, DeliveryFailure | None]] = []
         known = partial(self._known_destination, topic, message)
-        selection = await self.selector.select(audience, message, outcomes)
+        selection = await self.selector.select(topic.topic.account, audience, message, outcomes)
         every: list[tuple[SubscriptionView, DeliveryFailure | None]] = [(one, None) for one in selection.matching]
         every += [(one, DeliveryFailure.FILTER_POLICY) for one in selection.undecided]
         for place, (one, failure) in enumerate(every):
