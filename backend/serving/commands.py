@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from backend.api import (
     AcceptTransfers,
@@ -47,6 +47,7 @@ from backend.api import (
     Peeked,
     PeekMessages,
     PendingTokenSources,
+    Publication,
     Publish,
     Purge,
     QueueMeasures,
@@ -75,6 +76,7 @@ from backend.serving.memory_limit import Memory
 from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.partition import (
     RECORD_OVERHEAD_BYTES,
+    DeliveryPlan,
     Entry,
     OpenPartition,
     columns_bytes,
@@ -82,7 +84,6 @@ from backend.serving.partition import (
 )
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peek import peek
-from backend.serving.publications.immediate import ImmediateDeliveries, Plan
 from backend.serving.queue_stats import AccountUsage, measured, measured_of
 from backend.serving.shards import Shards
 from backend.serving.token_import import TokenImport
@@ -105,6 +106,16 @@ RECORD_BYTES = 4096
 """Upper bound on the bytes of a record that creates or drops a partition."""
 
 
+class ImmediateDeliverer(Protocol):
+    """Makes deliveries of publications together with these."""
+
+    def plan(self, source: OpenPartition, publications: Sequence[Publication]) -> DeliveryPlan: ...
+
+    def deliver(
+        self, publications: Sequence[Publication], plan: DeliveryPlan, answers: Sequence[SendResult]
+    ) -> int: ...
+
+
 class CommandHandlers:
     """Runs the commands of :mod:`backend.api` on the partitions of an incarnation."""
 
@@ -117,7 +128,7 @@ class CommandHandlers:
         payload_cache: PayloadCache,
         memory: Memory,
         transfers: TransferWorker,
-        immediate: ImmediateDeliveries,
+        immediate: ImmediateDeliverer,
         wake_fanout: Callable[[OpenPartition], None],
         token_import: TokenImport,
         orphan_collector: OrphanCollector,
@@ -205,7 +216,7 @@ class CommandHandlers:
         partition = self._find(command.target)
         now = partition.clock()
         queue = partition.queue
-        plan: Plan | None = None
+        plan: DeliveryPlan | None = None
         if isinstance(command, Send):
             written, answers = queue.send(command.messages, now)
         else:
