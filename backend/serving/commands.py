@@ -231,7 +231,7 @@ class CommandHandlers:
             try:
                 if len(written) > 1:
                     self._log.check_space(_size_of(written))
-                if plan is not None and plan[1]:
+                if plan is not None and plan[1] and isinstance(command, Publish):
                     stored_bytes += self._immediate.deliver(command.messages, plan, answers)
                 for record, payload in written:
                     self._writer.write(partition, record, now, payload, reserve=False)
