@@ -696,11 +696,17 @@ class QueueCommands:
     ) -> list[records.Record]:
         fold = self.fold
         fold.advance(now)
-        if fold.running_task is not None:
+        self.check_no_move()
+        if any(redrive for out in fold.outgoing.values() for _, redrive in out.pending.values()):
+            raise MoveTaskRefused("Messages of the queue are being moved: a task would count them.")
+        return [records.MoveTaskStarted(task_id, rate_per_second, destination_arn, fold.visible)]
+
+    def check_no_move(self) -> None:
+        """Raise :class:`MoveTaskRefused` while a task runs, which counts the messages that are moved."""
+        if self.fold.running_task is not None:
             raise MoveTaskRefused(
                 "There is already a task running. Only one active task is allowed for a source queue."
             )
-        return [records.MoveTaskStarted(task_id, rate_per_second, destination_arn, fold.visible)]
 
     def cancel_move(self, task_id: str) -> list[records.Record]:
         task = self.fold.running_task
@@ -718,7 +724,7 @@ class QueueCommands:
             chosen.append((number, block.positions[number - block.base]))
         return chosen
 
-    def move_out(self, chosen: Sequence[tuple[int, Target]], now: int) -> list[records.Record]:
+    def move_out(self, chosen: Sequence[tuple[int, Target]], now: int) -> list[records.TransferOut]:
         """Return records that transfer those of the chosen messages that are still claimable, grouped by
         destination.
         """

@@ -37,6 +37,7 @@ from backend.api import (
     ListMoves,
     MapStale,
     Measures,
+    MoveMessages,
     MoveTask,
     NotificationCounts,
     PartitionDamaged,
@@ -168,6 +169,7 @@ class CommandHandlers:
             CountNotifications: self.count_notifications,
             PeekMessages: self.peek,
             StartMove: self.start_move,
+            MoveMessages: self.move_messages,
             ListMoves: self.list_moves,
             CancelMove: self.cancel_move,
             AcceptTransfers: self.accept_transfers,
@@ -673,6 +675,10 @@ class CommandHandlers:
         )
         self._transfers.wake(partition)
         return next(task for task in partition.fold.tasks if task.task_id == task_id)
+
+    async def move_messages(self, command: MoveMessages) -> list[int]:
+        partition = self._find(command.target)
+        return await self._transfers.move_messages(partition, command.numbers, command.destination_arn)
 
     async def list_moves(self, command: ListMoves) -> list[MoveTask]:
         partition = self._find(command.target)
