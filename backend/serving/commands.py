@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 from backend.api import (
     AcceptTransfers,
@@ -48,6 +48,7 @@ from backend.api import (
     Peeked,
     PeekMessages,
     PendingTokenSources,
+    Publication,
     Publish,
     Purge,
     QueueMeasures,
@@ -76,6 +77,7 @@ from backend.serving.memory_limit import Memory
 from backend.serving.orphan_collector import OrphanCollector
 from backend.serving.partition import (
     RECORD_OVERHEAD_BYTES,
+    DeliveryPlan,
     Entry,
     OpenPartition,
     columns_bytes,
@@ -83,7 +85,6 @@ from backend.serving.partition import (
 )
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peek import peek
-from backend.serving.publications.immediate import ImmediateDeliveries, Plan
 from backend.serving.queue_stats import AccountUsage, measured, measured_of
 from backend.serving.shards import Shards
 from backend.serving.token_import import TokenImport
@@ -106,6 +107,16 @@ RECORD_BYTES = 4096
 """Upper bound on the bytes of a record that creates or drops a partition."""
 
 
+class ImmediateDeliverer(Protocol):
+    """Makes deliveries of publications together with these."""
+
+    def plan(self, source: OpenPartition, publications: Sequence[Publication]) -> DeliveryPlan: ...
+
+    def deliver(
+        self, publications: Sequence[Publication], plan: DeliveryPlan, answers: Sequence[SendResult]
+    ) -> int: ...
+
+
 class CommandHandlers:
     """Runs the commands of :mod:`backend.api` on the partitions of an incarnation."""
 
@@ -118,7 +129,7 @@ class CommandHandlers:
         payload_cache: PayloadCache,
         memory: Memory,
         transfers: TransferWorker,
-        immediate: ImmediateDeliveries,
+        immediate: ImmediateDeliverer,
         wake_fanout: Callable[[OpenPartition], None],
         token_import: TokenImport,
         orphan_collector: OrphanCollector,
@@ -207,7 +218,7 @@ class CommandHandlers:
         partition = self._find(command.target)
         now = partition.clock()
         queue = partition.queue
-        plan: Plan | None = None
+        plan: DeliveryPlan | None = None
         if isinstance(command, Send):
             written, answers = queue.send(command.messages, now)
         else:
@@ -222,7 +233,7 @@ class CommandHandlers:
             try:
                 if len(written) > 1:
                     self._log.check_space(_size_of(written))
-                if plan is not None and plan[1]:
+                if plan is not None and plan[1] and isinstance(command, Publish):
                     stored_bytes += self._immediate.deliver(command.messages, plan, answers)
                 for record, payload in written:
                     self._writer.write(partition, record, now, payload, reserve=False)

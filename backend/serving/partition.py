@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from backend.api import (
+    Delivery,
     MapStale,
     NotificationCounts,
     NotOwner,
@@ -165,6 +166,14 @@ class OpenPartition:
         # 0: the caller is another partition, which knows only the number.
         if 0 < known < settings.map_version:
             raise MapStale(f"the queue of partition {self.id} has a map of version {settings.map_version}")
+
+
+Arrival: TypeAlias = tuple[OpenPartition, Delivery]
+"""A delivery, and its destination on this node."""
+DeliveryPlan: TypeAlias = tuple[Sequence[Sequence[Delivery]], Sequence[Sequence[Arrival]]]
+"""For each publication of a call: the deliveries that are left to the fan-out, and those that are made with the call.
+The latter are empty if no publication has any.
+"""
 
 
 def columns_bytes(published: MessagePublished) -> int:

@@ -8,24 +8,17 @@ that is being filled.  All other deliveries are left to the fan-out (:mod:`backe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from backend.api import AckLevel, Delivery, PartitionState, Publication, SendResult, Target
 from backend.journal.interface import Log
-from backend.serving.partition import OpenPartition, size_of_publication
+from backend.serving.partition import Arrival, DeliveryPlan, OpenPartition, size_of_publication
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.wakeups import Wakeups
 from backend.serving.writer import PartitionWriter
 
 IMMEDIATE_MAX: Final = 100
 """Maximum deliveries of a call that are made with it; if it has more, the fan-out makes all of them in turns."""
-
-Arrival: TypeAlias = tuple[OpenPartition, Delivery]
-"""A delivery, and its destination on this node."""
-Plan: TypeAlias = tuple[Sequence[Sequence[Delivery]], Sequence[Sequence[Arrival]]]
-"""For each publication of a call: the deliveries that are left to the fan-out, and those that are made with the call.
-The latter are empty if no publication has any.
-"""
 
 
 class ImmediateDeliveries:
@@ -45,7 +38,7 @@ class ImmediateDeliveries:
         self._wakeups = wakeups
         self._payload_cache = payload_cache
 
-    def plan(self, source: OpenPartition, publications: Sequence[Publication]) -> Plan:
+    def plan(self, source: OpenPartition, publications: Sequence[Publication]) -> DeliveryPlan:
         """Decide which deliveries can be made with their publications.
 
         The plan holds until something else is appended to the log.
@@ -74,7 +67,7 @@ class ImmediateDeliveries:
             return left, arrivals
         return [publication.deliveries for publication in publications], ()
 
-    def deliver(self, publications: Sequence[Publication], plan: Plan, answers: Sequence[SendResult]) -> int:
+    def deliver(self, publications: Sequence[Publication], plan: DeliveryPlan, answers: Sequence[SendResult]) -> int:
         """Journal what arrives with those publications that are not repeats; return the bytes of their payloads.
 
         Payloads that the fan-out needs, too, are not counted.
