@@ -577,9 +577,9 @@ class QueueCommands:
         moved.raw = bool(published.raw[at])
         moved.published = True
         if published.tokens or published.also:
-            token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
-            moved.token = _token_of(published.tokens[token])
-            moved.also = _token_of(published.also[token])
+            start, end = at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES
+            moved.token = _token_of(published.tokens[start:end])
+            moved.also = _token_of(published.also[start:end])
         if settings.fifo:
             moved.publication_number = published.number
         return moved

@@ -69,6 +69,9 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._indexes)
 
+    def __bool__(self) -> bool:
+        return bool(self._indexes)
+
     def get(self, token: bytes, now: int) -> int | None:
         """Return the number of the message stored with this token, unless the token has expired at ``now``.
 
@@ -193,6 +196,9 @@ class ImportedTokens:
 
     def __len__(self) -> int:
         return sum(map(len, self.windows()))
+
+    def __bool__(self) -> bool:
+        return any(self.windows())
 
     def windows(self) -> Iterator[Tokens]:
         yield from self.retries.values()
