@@ -18,7 +18,13 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = {"PURGE_INTERVAL_SECONDS": "0", "QUEUE_NAME_HOLD_SECONDS": "0", "USAGE": "on", "SNS": "true"}
+    settings = {
+        "PURGE_INTERVAL_SECONDS": "0",
+        "QUEUE_NAME_HOLD_SECONDS": "0",
+        "USAGE": "on",
+        "SNS": "true",
+        "TRACE_URL": "https://traces.example.com/trace/{trace_id}?from=holdfast",
+    }
     with Server(tmp_path_factory.mktemp("console"), settings) as started:
         yield started
 

@@ -15,7 +15,7 @@ from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
 WIDTHS = (360, 800, 1600)
-QUEUE_PAGES = ("", "orders", "orders/messages", "orders/configuration", "orders/dead-letters")
+QUEUE_PAGES = ("", "orders", "orders/messages", "orders/configuration", "orders/dead-letters", "orders/alarms")
 
 
 class ConsoleTenant(NamedTuple):

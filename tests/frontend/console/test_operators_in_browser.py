@@ -5,7 +5,7 @@ import re
 import pytest
 from selenium import webdriver
 
-from tests.browser import emulate, set_width
+from tests.browser import ask, emulate, set_width
 from tests.frontend.console.pages import WIDTHS, ConsolePage, ConsoleTenant, api, check_page, make_key, make_queues
 from tests.servers.server import Server
 from tests.servers.several import Several
@@ -30,6 +30,37 @@ def test_a_service_of_one_process_shows_its_node(console: ConsolePage, operator:
     console.fill("name", node)
     console.press("Drain the node")
     wait_until(lambda: "has no clusters to manage" in console.errors(), "the refusal is shown")
+
+
+def test_what_is_not_known_is_said(console: ConsolePage, operator: ConsoleTenant) -> None:
+    console.sign_in(operator.key)
+    console.browser.execute_script(
+        """
+        const real = window.fetch;
+        window.fetch = async (path, asked) => {
+            const answer = await real(path, asked);
+            if (!path.startsWith("/v1/cluster")) return answer;
+            const shown = await answer.json();
+            const [cluster] = shown.clusters, [node] = cluster.nodes;
+            Object.assign(node, {state: "suspect", cpu: null, storage: null, release: null});
+            Object.assign(cluster, {utilisation: null, manager: null, moving: null, unassigned: null});
+            Object.assign(shown, {manager: null, damaged: null, not_asked: ["the manager"]});
+            return new Response(JSON.stringify(shown));
+        };
+        """
+    )
+    console.visit("operators", "Service")
+    console.wait_for("has never reported: what is under way in it is not known.")
+    assert console.rows()[0][3:6] == ["Not known"] * 3
+    facts = dict(
+        ask(console.browser, "[...document.querySelectorAll('.facts > div')].map(one => one.innerText.split('\\n'))")
+    )
+    assert [facts[name] for name in ("Utilisation", "Manager", "Shards on their way", "Shards without an owner")] == (
+        ["Not known"] * 4
+    )
+    assert "Damage of journals is not known here" in console.text
+    assert "The out-cluster manager’s state is not known." in console.text
+    assert not console.browser.find_elements("css selector", "ul[role=status]"), "a list is not read aloud as a whole"
 
 
 @pytest.mark.long
