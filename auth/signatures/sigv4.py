@@ -31,10 +31,8 @@ from datetime import datetime
 from email.utils import parsedate_tz
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
-
-import msgspec
 
 from auth.errors import (
     IncompleteSignature,
@@ -44,6 +42,7 @@ from auth.errors import (
     SignatureDoesNotMatch,
 )
 from auth.signatures import percent
+from auth.signatures.claim import SignatureClaim, SigningScheme
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -74,41 +73,6 @@ Headers = Mapping[bytes, bytes]
 """Header values by name in lower case; repeated headers have their trimmed values joined by commas."""
 
 
-class _Scheme(NamedTuple):
-    """Elements that all requests of a signer share on one day."""
-
-    access_key_id: str
-    date: str
-    region: str
-    scope: str
-    place: str
-    """Scope without its date."""
-    names: tuple[bytes, ...]
-    """Names of the signed headers, in order."""
-    lines: tuple[tuple[bytes, bytes], ...]
-    """Each signed header's name, and the beginning of its line in the canonical request."""
-    signed: bytes
-    """The signed headers' names as a line of the canonical request, with the line ends around it."""
-    scope_line: bytes
-    """The scope as a line of the string to sign, with the line ends around it."""
-
-
-class SignatureClaim(msgspec.Struct, frozen=True, gc=False):
-    """Claimed signer of a request, with its signature."""
-
-    access_key_id: str
-    scheme: _Scheme
-    signature: bytes
-    stamp: str
-    """Time of signing, ISO 8601 basic, UTC."""
-    signed_at: int
-    """Time of signing in seconds since the epoch."""
-    expires_seconds: int | None
-    """Validity of a presigned request; None: signed in the header."""
-    session_token: bytes | None
-    """Value of ``X-Amz-Security-Token``."""
-
-
 class Verifier:
     """Verifies requests for one service in one region."""
 
@@ -116,7 +80,7 @@ class Verifier:
         self.region = region
         self.service = service
         self._place = f"{region}/{service}/{_TERMINATOR}"
-        self._schemes: dict[bytes, _Scheme] = {}
+        self._schemes: dict[bytes, SigningScheme] = {}
 
     def claim(self, headers: Headers, query: bytes) -> SignatureClaim:
         """Extract the signer's claim from the header or the query string.  Raises :class:`~auth.errors.AuthError`."""
@@ -297,7 +261,7 @@ def _decoded(part: bytes, *, plus: bool = False) -> bytes:
         return part
 
 
-def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
+def _parse_authorization(authorization: bytes) -> tuple[SigningScheme, bytes]:
     text = authorization.decode("latin-1").strip()
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
@@ -319,7 +283,7 @@ def _parse_authorization(authorization: bytes) -> tuple[_Scheme, bytes]:
     return _scheme(parts["Credential"], parts["SignedHeaders"]), signature
 
 
-def _scheme(credential: str, signed: str) -> _Scheme:
+def _scheme(credential: str, signed: str) -> SigningScheme:
     if signed.count(";") >= SIGNED_HEADERS_MAX:
         raise IncompleteSignature(f"SignedHeaders names more than {SIGNED_HEADERS_MAX} headers.")
     fields = credential.split("/", 5)
@@ -336,7 +300,7 @@ def _scheme(credential: str, signed: str) -> _Scheme:
     if len(access_key_id) > KEY_ID_LENGTH_MAX:
         raise InvalidClientTokenId
     scope = "/".join(fields[1:])
-    return _Scheme(
+    return SigningScheme(
         access_key_id,
         date,
         region,

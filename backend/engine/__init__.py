@@ -12,8 +12,8 @@ blocks           messages as packed columns: 37 bytes each, never a Python objec
 lanes            linked lists threaded through the blocks: the order of a queue, or of a message group
 order            order of delivery: standard (fair) and FIFO
 timers           packed timers
-tokens           deduplication: tokens remembered for a window
-imported_tokens  tokens imported from other partitions of the queue
+claims           messages in flight
+tokens           deduplication: tokens remembered for a window, also those of other partitions of the queue
 transfers        messages in transfer to another queue
 state            the state of a queue partition, and queries on it
 fold             ``apply``, the only code that changes the state

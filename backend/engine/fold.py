@@ -23,13 +23,13 @@ from typing import Any
 from backend.api import MoveTask, PartitionSettings
 from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, PUBLISHED, WAITING, Block
+from backend.engine.claims import Attempt, Claim
 from backend.engine.ids import COUNTER_BITS, first_number
-from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder, StandardOrder
-from backend.engine.state import Attempt, Claim, State
+from backend.engine.state import State
 from backend.engine.timers import NEVER
-from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Tokens
+from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, ImportedTokens, Tokens
 from backend.engine.transfers import IncomingTransfers, Outgoing
 
 ATTEMPT_WINDOW_MS = 300_000

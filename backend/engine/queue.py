@@ -38,6 +38,7 @@ from backend.api import (
 )
 from backend.engine import records
 from backend.engine.blocks import BACK, BLOCK_BITS, IN_FLIGHT, MOVING
+from backend.engine.claims import Claimed
 from backend.engine.fold import ATTEMPT_WINDOW_MS, Fold
 from backend.engine.ids import message_id, pack_id
 from backend.engine.receipt_handles import Handles
@@ -55,20 +56,6 @@ NO_TOKEN = bytes(TOKEN_BYTES)
 """Place of a delivery without a token in a column of tokens."""
 LEAVING_MAX = 100
 """Maximum number of dead letters that one receive transfers; the next receive continues."""
-
-
-class Claimed(msgspec.Struct, gc=False):
-    """A message that a receive has claimed; its payload is at ``position``."""
-
-    number: int
-    position: int
-    receives: int
-    """Receives in this queue."""
-    first_received_ms: int
-    sent_ms: int
-    received_ms: int
-    carried: int = 0
-    """Receives in earlier queues, if this is a dead letter."""
 
 
 def _published(record: records.Message, deliveries: Sequence[Delivery]) -> records.MessagePublished:
@@ -591,9 +578,9 @@ class QueueCommands:
         moved.raw = bool(published.raw[at])
         moved.published = True
         if published.tokens or published.also:
-            token = slice(at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES)
-            moved.token = _token_of(published.tokens[token])
-            moved.also = _token_of(published.also[token])
+            start, end = at * TOKEN_BYTES, (at + 1) * TOKEN_BYTES
+            moved.token = _token_of(published.tokens[start:end])
+            moved.also = _token_of(published.also[start:end])
         if settings.fifo:
             moved.publication_number = published.number
         return moved

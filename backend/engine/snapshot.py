@@ -19,12 +19,11 @@ import msgspec
 
 from backend.api import MoveTask, PartitionSettings
 from backend.engine.blocks import BACK, BLOCK_BITS, DEAD, DELAYED, IN_FLIGHT, MOVING, PUBLISHED, WAITING, Block, Ref
+from backend.engine.claims import Attempt, Claim
 from backend.engine.fold import SEGMENT_SHIFT, Fold
-from backend.engine.imported_tokens import ImportedTokens
 from backend.engine.lanes import Lane
 from backend.engine.order import FifoOrder
-from backend.engine.state import Attempt, Claim
-from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, Tokens
+from backend.engine.tokens import DIGEST_BYTES, TOKEN_BYTES, Chunk, ImportedTokens, Tokens
 from backend.engine.transfers import DeliveryChunk, IncomingTransfers, Outgoing, PendingDeliveries
 
 Add: TypeAlias = Callable[[bytes], Ref]

@@ -7,44 +7,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-import msgspec
-
 from backend.api import AckLevel, Counters, MoveTask, PartitionSettings
 from backend.engine.blocks import BLOCK_BITS, DEAD, WAITING, Block
-from backend.engine.imported_tokens import ImportedTokens
+from backend.engine.claims import Attempt, Claim
 from backend.engine.lanes import Lane, Links
 from backend.engine.order import FifoOrder, StandardOrder
 from backend.engine.timers import NEVER, Timers
-from backend.engine.tokens import TOKEN_MEMORY_BYTES, Tokens
+from backend.engine.tokens import TOKEN_MEMORY_BYTES, ImportedTokens, Tokens
 from backend.engine.transfers import DELIVERY_BYTES, OUTGOING_BYTES, IncomingTransfers, Outgoing
 
 FOLD_BYTES = 5_000
 MESSAGE_BYTES = 41
 CLAIM_BYTES = 170
 """Approximate memory of a fold without messages, of a message in its columns, and additionally of one in flight."""
-
-
-class Claim(msgspec.Struct, gc=False):
-    """A message in flight."""
-
-    until: int
-    timer: int
-    """The earliest timer set for the claim."""
-    since: int
-    attempt: str | None = None
-    changed: bool = False
-    """True if a client has changed its duration: then it stays even if the client that received the message has
-    disconnected. Checkpoints do not hold this: claims whose messages reached no client are released within moments.
-    """
-
-
-class Attempt(msgspec.Struct):
-    """A receive that may be repeated, with its claims."""
-
-    expires: int
-    numbers: list[int]
-    receives: list[int]
-    valid: bool = True
 
 
 class State:
@@ -223,7 +198,7 @@ class State:
         for key in sorted(self.blocks, reverse=True):
             block = self.blocks[key]
             start = bisect_right(block.sent, latest)
-            count += sum(1 for state in block.states[start:] if state == WAITING)
+            count += block.states.count(WAITING, start)
             if start:
                 break
         return count

@@ -69,6 +69,9 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._indexes)
 
+    def __bool__(self) -> bool:
+        return bool(self._indexes)
+
     def get(self, token: bytes, now: int) -> int | None:
         """Return the number of the message stored with this token, unless the token has expired at ``now``.
 
@@ -163,7 +166,7 @@ class Tokens:
         """
         indexes = self._indexes
         for chunk in self._chunks:
-            column = chunk.keys[TOKEN_BYTES - 2 :: TOKEN_BYTES]
+            column = bytes(chunk.keys[TOKEN_BYTES - 2 :: TOKEN_BYTES])
             for at in [at for at, byte in enumerate(column) if byte % parts == part]:
                 token = chunk.key(at)
                 if chunk.expires[at] > now and indexes.get(token) == chunk.first + at:
@@ -172,6 +175,62 @@ class Tokens:
     def items(self, now: int) -> dict[bytes, tuple[int, bytes]]:
         """Return number and digest by token, of those that have not expired at ``now``, for comparison."""
         return {token: found for token in self._indexes if (found := self.find(token, now)) is not None}
+
+
+class ImportedTokens:
+    """Tokens that other partitions of the queue have handed over, when it was split or a partition of it drained.
+
+    Each names a message of the partition that stored it, its *origin*: a repeated send is answered with that message's
+    id, whichever partition receives it.  A token is remembered a little longer than at its origin.
+    """
+
+    __slots__ = ("complete", "retries", "tokens")
+
+    def __init__(self) -> None:
+        self.complete: dict[int, int] = {}
+        """By partition that has handed over all its tokens: the version of the map for which it did so."""
+        self.retries: dict[int, Tokens] = {}
+        """Retry tokens, by origin."""
+        self.tokens: dict[int, Tokens] = {}
+        """Deduplication ids, by origin."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.windows()))
+
+    def __bool__(self) -> bool:
+        return any(self.windows())
+
+    def windows(self) -> Iterator[Tokens]:
+        yield from self.retries.values()
+        yield from self.tokens.values()
+
+    @property
+    def next_expiry(self) -> int:
+        return min((window.next_expiry for window in self.windows()), default=NEVER)
+
+    def expire(self, now: int) -> None:
+        """Free the memory of tokens that have expired at ``now``."""
+        for by_origin in (self.retries, self.tokens):
+            for origin, window in list(by_origin.items()):
+                window.expire(now)
+                if not window:
+                    del by_origin[origin]
+
+    def retry(self, token: bytes, now: int) -> tuple[int, int, bytes] | None:
+        """Return origin, number and digest stored with this retry token, unless it has expired at ``now``."""
+        for origin, window in self.retries.items():
+            found = window.find(token, now)
+            if found is not None:
+                return origin, *found
+        return None
+
+    def message(self, token: bytes, now: int) -> tuple[int, int] | None:
+        """Return origin and number of the message with this deduplication id, unless it has expired at ``now``."""
+        for origin, window in self.tokens.items():
+            number = window.get(token, now)
+            if number is not None:
+                return origin, number
+        return None
 
 
 def _first(chunk: Chunk) -> int:

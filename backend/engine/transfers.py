@@ -82,6 +82,9 @@ class PendingDeliveries:
     def __len__(self) -> int:
         return self._count
 
+    def __bool__(self) -> bool:
+        return self._count > 0
+
     def __iter__(self) -> Iterator[PendingDelivery]:
         for chunk in self._chunks:
             for place in range(chunk.start, len(chunk.numbers)):

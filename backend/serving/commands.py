@@ -68,9 +68,9 @@ from backend.api import (
 )
 from backend.engine import records
 from backend.engine.blocks import MOVING
+from backend.engine.claims import Claimed
 from backend.engine.fold import Fold
 from backend.engine.ids import message_id, unpack_id
-from backend.engine.queue import Claimed
 from backend.engine.records import Message, RetryAnswered
 from backend.journal.interface import Log
 from backend.serving.memory_limit import Memory

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from backend.api import Unavailable
 from backend.engine.blocks import BACK, BLOCK_BITS, WAITING
+from backend.engine.claims import Claimed
 from backend.engine.fold import Fold
-from backend.engine.queue import Claimed
 from backend.engine.records import Message, RetryAnswered, decode_head
 from backend.journal.interface import Log
 from backend.journal.rows import RecordView

@@ -13,7 +13,8 @@ Authentication does not wait while the caller's key is in the cache.
 from __future__ import annotations
 
 from auth.errors import IncompleteSignature, InvalidClientTokenId
-from auth.signatures.sigv4 import SignatureClaim, Verifier
+from auth.signatures.claim import SignatureClaim
+from auth.signatures.sigv4 import Verifier
 from frontend.bearers import Bearers, Caller, let_in
 from frontend.request.request import ClientRequest
 from frontend.services import Services

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from frontend.http.asgi import AsgiReceive, AsgiSend, ClientGone, Scope, check_header_count, check_path
 from frontend.query.parameters import Parameters
 from frontend.request.pipeline import Pipeline
-from frontend.request.request import ClientRequest, Format
+from frontend.request.request import ClientRequest, Format, Members
 from frontend.sqs.protocol import errors, json
 from frontend.sqs.protocol import query as query_protocol
 from frontend.sqs.protocol.errors import SqsError, invalid_action
@@ -171,8 +171,11 @@ class _JsonReader:
             raise invalid_action(named or target.decode("latin-1"))
         return named
 
-    queue_url = staticmethod(json.queue_url)
-    members = staticmethod(json.read)
+    def queue_url(self, content: bytes) -> str | None:
+        return json.queue_url(content)
+
+    def members(self, action: str, content: bytes) -> Members:
+        return json.read(action, content)
 
 
 class _QueryReader:
@@ -189,8 +192,11 @@ class _QueryReader:
             raise invalid_action(name)
         return name
 
-    queue_url = staticmethod(query_protocol.queue_url)
-    members = staticmethod(query_protocol.read)
+    def queue_url(self, content: Parameters) -> str | None:
+        return query_protocol.queue_url(content)
+
+    def members(self, action: str, content: Parameters) -> Members:
+        return query_protocol.read(action, content)
 
 
 _JSON = _JsonReader()

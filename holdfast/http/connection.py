@@ -126,6 +126,9 @@ class ConnectionRegistry(ServerState):
 class Connection(asyncio.Protocol):
     """Connection of one client.  Implements :class:`holdfast.http.request_cycle.ExchangeConnection`."""
 
+    __deletable__ = ("_parser",)
+    """Attributes that ``del`` may remove, for mypyc, which otherwise refuses it."""
+
     transport: asyncio.Transport
 
     def __init__(

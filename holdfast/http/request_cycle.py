@@ -187,7 +187,7 @@ class RequestCycle:
                 on_gone()
             self._connection.resume_reading()
 
-    async def receive(self) -> Message:
+    async def __call__(self) -> Message:
         """Return the next part of the request; ``http.disconnect`` after a disconnection or a complete answer."""
         if not self._news and not self.gone and not self.complete:
             if self.expects_continue and self.more_body:
@@ -204,8 +204,6 @@ class RequestCycle:
             return {"type": "http.disconnect"}
         body, self._body = self._body, b""
         return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
-
-    __call__ = receive
 
     def whole_body(self) -> bytes | None:
         """Return the rest of the body if all of it has arrived; None: it has to be received."""

@@ -36,21 +36,21 @@ class Committer:
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[asyncio.AbstractEventLoop, int, bytes, int, Done] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
 
     def commit(self, fd: int, data: bytes, offset: int, done: Done) -> None:
         """Write and sync, then call ``done`` in the running loop, never at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
-            self._thread.start()
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._run, name="committer", daemon=True)
+            self._worker.start()
         self._queue.put((asyncio.get_running_loop(), fd, data, offset, done))
 
     def stop(self) -> None:
         """End the thread, once the work in progress is done.  Blocking."""
-        if self._thread is not None:
+        if self._worker is not None:
             self._queue.put(None)
-            self._thread.join()
-            self._thread = None
+            self._worker.join()
+            self._worker = None
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -8,9 +8,10 @@ from typing import Any
 from backend.api import DeadLetter, HandleOutcome, NewMessage, PartitionSettings, ReceiveOptions, SendResult, Target
 from backend.engine import snapshot
 from backend.engine.blocks import Ref
+from backend.engine.claims import Claimed
 from backend.engine.fold import Fold
 from backend.engine.ids import salt_of
-from backend.engine.queue import Claimed, QueueCommands
+from backend.engine.queue import QueueCommands
 from backend.engine.receipt_handles import Handles
 from backend.engine.records import Message, Record
 

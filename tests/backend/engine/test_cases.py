@@ -28,7 +28,8 @@ from msgspec.structs import replace
 
 from backend import api
 from backend.api import DeadLetter, HandleOutcome, SendResult
-from backend.engine.queue import Claimed, QueueCommands
+from backend.engine.claims import Claimed
+from backend.engine.queue import QueueCommands
 from backend.engine.records import Dropped, Quarantined, TransferBack, TransferDone
 from backend.engine.snapshot import describe
 from tests.backend.engine.machine import OTHER, SALT, MemoryChunks, PartitionMachine
