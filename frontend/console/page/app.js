@@ -1,6 +1,7 @@
 // The frame of all pages, and the way from the address to a page.
 
 import { administers, session, showAccount, signOut, usesStreams, usesTopics } from "./api.js";
+import "./focus.js";
 import { Queue } from "./queues/queue.js";
 import { Queues } from "./queues/list.js";
 import { SignIn } from "./sign_in.js";

@@ -253,6 +253,7 @@ class Feeds:
         for task in (*self._tasks, *self._reads):
             task.cancel()
         self._tasks = []
+        self._turns = FeedTurns()  # a task that is cancelled before its first step does not return its turn
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """End all followers if a task has failed: they begin again, and with them new tasks."""
@@ -263,7 +264,6 @@ class Feeds:
         for follower in [one for feed in self._feeds.values() for one in feed.followers]:
             follower.end()
         self._feeds.clear()
-        self._turns = FeedTurns()
 
     async def _compute(self) -> None:
         """Start the computations that are due."""

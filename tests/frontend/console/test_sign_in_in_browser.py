@@ -3,13 +3,11 @@
 import json
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from tests.browser import ask, logged
-from tests.frontend.console.pages import (
-    ConsolePage,
-    ConsoleTenant,
-    make_queues,
-)
+from tests.frontend.console.coverage import ScriptCoverage
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -38,7 +36,8 @@ def test_a_session_is_in_the_tab_alone(console: ConsolePage, server: Server, ten
 
 
 def test_an_access_key_signs_in_without_its_secret_being_sent(console: ConsolePage, server: Server) -> None:
-    console.find("input[value='access']").click()
+    console.keyboard.focus_field("[name='kind']:checked")
+    console.keyboard.type(Keys.DOWN)
     console.fill("id", server.access_key_id)
     console.fill("secret", server.secret_access_key)
     console.press("Sign in")
@@ -77,3 +76,8 @@ def test_a_suspended_tenant_is_shown_why(console: ConsolePage, server: Server, t
     console.wait_for("orders")
     server.rest("POST", f"/v1/tenants/{tenant.account}/suspend")
     wait_until(lambda: "is suspended" in console.errors(), "the refusal is shown")
+
+
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    assert coverage.uncalled("sign_in.js", "signing.js") == ""
