@@ -65,10 +65,12 @@ def test_clusters_and_a_manager_of_any_names(console: ConsolePage, server: Serve
 
 
 @pytest.mark.long
-def test_a_node_is_drained_and_watched(browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_node_is_drained_and_watched(
+    browser: webdriver.Chrome, coverage: ScriptCoverage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("several")
     with Several(folder, arguments=("--backends", "2"), frontends=1) as several:
-        console = ConsolePage(browser, several)
+        console = ConsolePage(browser, several, coverage)
         console.sign_in(make_key(several, several.account, role="operator").key)
         console.visit("operators", "Service")
 
@@ -83,6 +85,7 @@ def test_a_node_is_drained_and_watched(browser: webdriver.Chrome, tmp_path_facto
         wait_until(lambda: shards() == ["0", "256"], "the other node has all shards")
         console.press(f"Undrain {drained}")
         wait_until(lambda: "0" not in shards(), "it has shards again")
+        coverage.collect()
 
 
 def test_tenants_are_made_limited_suspended_and_deleted(

@@ -38,6 +38,11 @@ def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenan
     console.wait_for("The queue is empty.")
     console.go("")
     wait_until(lambda: [row[:4] for row in console.rows()] == [["first", "0", "0", "0"]], "the list shows the queue")
+    console.open_dialog("Create a queue")
+    console.fill("name", "second")
+    console.fill("type", "fifo")
+    console.press("Create")
+    console.wait_for_heading("second.fifo")
 
 
 def test_the_list_is_searched_and_paged_by_the_service(
