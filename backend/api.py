@@ -770,6 +770,19 @@ class StartMove(PartitionCommand[MoveTask]):
     """Id of a task that covers several partitions; None: a new id is made."""
 
 
+class MoveMessages(PartitionCommand[list[int]]):
+    """Move those of the messages with these numbers that can be received now, and return their numbers.
+
+    Each arrives exactly once, as with a move task; the answer waits a short time for that if the destination is near.
+    Messages of a queue that is gone, or that came from no queue where no destination is given, stay.  Repeatable.
+    Raises :class:`MoveTaskRefused` while a task runs.
+    """
+
+    KIND: ClassVar[int] = 58
+    numbers: Sequence[int]
+    destination_arn: str | None
+
+
 class ListMoves(PartitionCommand[list[MoveTask]]):
     """Return the latest tasks, newest first, at most 10."""
 

@@ -43,6 +43,8 @@ class FrontendSettings:
     """Limits of tenants that have none of their own."""
     trace_messages: bool = True
     """Give messages without an AWSTraceHeader one from the headers of the call that sends them."""
+    trace_url: str = ""
+    """Address of a trace for people, with ``{trace_id}`` in place of its id; empty: none."""
     processes: int = 1
     """Number of frontends that share a listener.  Quotas counted per process are divided by it."""
     shared: bool = False

@@ -93,15 +93,30 @@ def read_state(value: bytes) -> str:
 
 def read_xray(value: bytes) -> RemoteSpan | None:
     """Parse an ``X-Amzn-Trace-Id`` or ``AWSTraceHeader``; None unless it names a parent."""
-    if _xray(value) is None:
-        return None
-    parts = dict(part.strip().partition(b"=")[::2] for part in value.split(b";"))
-    root, parent = _root(parts.get(b"Root", b"")), parts.get(b"Parent", b"")
-    if root is None or _segment(parent) is None:
+    parts = _xray_parts(value)
+    trace_id, parent = _trace_of_root(parts), parts.get(b"Parent", b"")
+    if not trace_id or _segment(parent) is None:
         return None
     sampled = {b"1": True, b"0": False}.get(parts.get(b"Sampled", b""))
-    place = RemoteSpan(int(root[1] + root[2], 16), int(parent, 16), sampled)
-    return place if place.trace_id and place.span_id else None
+    place = RemoteSpan(trace_id, int(parent, 16), sampled)
+    return place if place.span_id else None
+
+
+def read_xray_trace(value: bytes) -> int | None:
+    """Trace id of an ``X-Amzn-Trace-Id`` or ``AWSTraceHeader``, with or without a parent; None if it has none."""
+    return _trace_of_root(_xray_parts(value)) or None
+
+
+def _xray_parts(value: bytes) -> dict[bytes, bytes]:
+    if _xray(value) is None:
+        return {}
+    return dict(part.strip().partition(b"=")[::2] for part in value.split(b";"))
+
+
+def _trace_of_root(parts: Mapping[bytes, bytes]) -> int:
+    """Trace id of the root; 0: there is none."""
+    root = _root(parts.get(b"Root", b""))
+    return 0 if root is None else int(root[1] + root[2], 16)
 
 
 def read(headers: Mapping[bytes, bytes]) -> RemoteSpan | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from backend.api import (
@@ -333,17 +333,8 @@ class TransferWorker:
             await self._writer.write_all(source, lambda _: [records.MoveTaskEnded(task.task_id, status)])
             return
         started_at = source.clock()
-        loaded = await self._payload_cache.load(source, movable)
         chosen: list[tuple[int, Target]] = []
-        targets: dict[tuple[str, str | None], Target | None] = {}
-        """Looked up once for each batch: most messages of a batch have the same destination."""
-        for number in _readable(source, [number for number, _ in movable], loaded):
-            arn = task.destination_arn or loaded[number][0].origin
-            # In a FIFO queue, the message's group determines the destination partition.
-            group = loaded[number][0].group if source.fold.fifo else None
-            if arn is not None and (arn, group) not in targets:
-                targets[arn, group] = await self._resolver.target(arn, group)
-            target = targets[arn, group] if arn is not None else None
+        for number, arn, target in await self._destinations(source, movable, task.destination_arn):
             if target is None:
                 failure = "CouldNotDetermineMessageSource" if arn is None else NO_QUEUE
                 ended = records.MoveTaskEnded(task.task_id, "FAILED", failure)
@@ -355,6 +346,46 @@ class TransferWorker:
         if task.rate_per_second:
             elapsed = (source.clock() - started_at) / 1000
             await asyncio.sleep(max(0.0, len(chosen) / task.rate_per_second - elapsed))
+
+    async def move_messages(self, source: OpenPartition, numbers: Sequence[int], arn: str | None) -> list[int]:
+        """Move those of the messages that can be received, and return their numbers when they have left durably."""
+        source.queue.check_no_move()
+        found = {number: place for number in numbers if (place := source.fold.locate(number)) is not None}
+        movable = [(number, block.positions[index]) for number, (block, index) in found.items()]
+        destinations = await self._destinations(source, movable, arn)
+        chosen = [(number, target) for number, _, target in destinations if target is not None]
+        left: list[records.TransferOut] = []
+
+        def decide(now: int) -> list[Record]:
+            source.queue.check_no_move()  # one may have started meanwhile
+            left[:] = source.queue.move_out(chosen, now)
+            return [*left]
+
+        await self._writer.write_all(source, decide)
+        self.wake(source)
+        for one in left:
+            await self.wait_for_arrivals(source, one)
+        return [number for one in left for number, _ in one.moves]
+
+    async def _destinations(
+        self, source: OpenPartition, movable: Sequence[tuple[int, int]], destination_arn: str | None
+    ) -> list[tuple[int, str | None, Target | None]]:
+        """Return number, ARN of the destination and its target of each of the messages, given by number and position.
+
+        Without a destination each message goes back to its original queue.
+        """
+        loaded = await self._payload_cache.load(source, movable)
+        targets: dict[tuple[str, str | None], Target | None] = {}
+        """Looked up once: most messages have the same destination."""
+        found = []
+        for number in _readable(source, [number for number, _ in movable], loaded):
+            arn = destination_arn or loaded[number][0].origin
+            # In a FIFO queue, the message's group determines the destination partition.
+            group = loaded[number][0].group if source.fold.fifo else None
+            if arn is not None and (arn, group) not in targets:
+                targets[arn, group] = await self._resolver.target(arn, group)
+            found.append((number, arn, targets[arn, group] if arn is not None else None))
+        return found
 
     async def _wait_for_transfers(self, source: OpenPartition) -> None:
         """Wait until the transfers in progress from this source have finished."""

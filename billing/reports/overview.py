@@ -22,6 +22,8 @@ DELETES: Final = frozenset(
 )
 _COUNTS: Final = ("calls", "refused", "throttled", "failed", "chunks", "bytes_out")
 _COLUMNS: Final = ["account", "queue", "kind", "action", *_COUNTS, "messages", "bytes_in", "empty"]
+_DELIVERY: Final = "delivery:"
+"""Beginning of the actions of topics' deliveries, which are no calls."""
 _STORED: Final = "byte_milliseconds"
 _RECEIVED: Final = pa.schema(
     [("account", pa.string()), ("queue", pa.string()), ("calls", pa.int64()), ("empty", pa.int64())]
@@ -83,6 +85,21 @@ class StreamTotals(msgspec.Struct):
     byte_milliseconds: int = 0
 
 
+class TopicTotals(msgspec.Struct):
+    """Usage of a topic in the month."""
+
+    account: str
+    topic: str
+    published: int = 0
+    """Messages."""
+    bytes_in: int = 0
+    """Bytes of the calls that published."""
+    delivered: int = 0
+    failed: int = 0
+    """Deliveries that failed for good."""
+    byte_milliseconds: int = 0
+
+
 class MonthlyMeasure(msgspec.Struct):
     """A measure that is summed over the month, with its forecast."""
 
@@ -119,6 +136,8 @@ class Overview(msgspec.Struct):
     """Number of further queues with empty receives."""
     streams: list[StreamTotals] = []
     """Streams, most produced and fetched bytes first."""
+    topics: list[TopicTotals] = []
+    """Topics, most published messages and deliveries first."""
     known_until: datetime | None = None
     """Time (UTC) up to which usage is included on the latest day with results."""
 
@@ -135,17 +154,15 @@ def read_overview(
     days: list[DayCalls] = []
     tenants: dict[str, TenantUsage] = {}
     streams: dict[tuple[str, str], StreamTotals] = {}
+    topics: dict[tuple[str, str], TopicTotals] = {}
     received = _RECEIVED.empty_table()
     series: defaultdict[str, dict[date, int]] = defaultdict(dict)
     wanted = [*_before(period.first), *period.days()]
     read = [day for day in wanted if day in call_days]
     for number, day in enumerate(read, 1):
         progress(f"reading the usage of {day}, day {number} of {len(read)}")
-        rows = _summed(
-            calls := tables.read(USAGE_HOURLY, day, day, account=account, columns=_COLUMNS),
-            ("account", "action"),
-            _COUNTS,
-        )
+        calls = tables.read(USAGE_HOURLY, day, day, account=account, columns=_COLUMNS)
+        rows = _summed(calls, ("account", "action"), _COUNTS)
         kept = None
         if day in storage_days:
             columns = ["account", "queue", "kind", _STORED]
@@ -159,6 +176,7 @@ def read_overview(
         days.append(_day(day, rows))
         received = _received(received, calls)
         _add_streams(streams, calls, kept)
+        _add_topics(topics, calls, kept)
         for row in rows:
             tenant = tenants.setdefault(row["account"], TenantUsage(row["account"]))
             for name in ("calls", "chunks", "bytes_out", "throttled"):
@@ -190,21 +208,27 @@ def read_overview(
             streams.values(),
             key=lambda one: (-one.bytes_in - one.bytes_out, -one.byte_milliseconds, one.account, one.stream),
         ),
+        topics=sorted(
+            topics.values(),
+            key=lambda one: (-one.published, -one.delivered - one.failed, one.account, one.topic),
+        ),
         known_until=None if latest is None else min(latest.read.at, _end(days[-1].day)),
     )
+
+
+def _named(rows: pa.Table, *kinds: str) -> pa.Table:
+    """Select the rows of these kinds that name a stream or topic."""
+    return rows.filter(pc.and_(pc.is_in(rows["kind"], pa.array(kinds)), pc.not_equal(rows["queue"], "")))
 
 
 def _add_streams(streams: dict[tuple[str, str], StreamTotals], calls: pa.Table, kept: pa.Table | None) -> None:
     """Add a day's usage of streams."""
 
-    def of_streams(rows: pa.Table) -> pa.Table:
-        return rows.filter(pc.and_(pc.equal(rows["kind"], "stream"), pc.not_equal(rows["queue"], "")))
-
     def total(row: dict[str, Any]) -> StreamTotals:
         name = row["account"], row["queue"]
         return streams.setdefault(name, StreamTotals(*name))
 
-    for row in _summed(of_streams(calls), ("account", "queue", "action"), ("messages", "bytes_in", "bytes_out")):
+    for row in _summed(_named(calls, "stream"), ("account", "queue", "action"), ("messages", "bytes_in", "bytes_out")):
         one = total(row)
         if row["action"] == "Produce":
             one.produced += row["messages"]
@@ -212,7 +236,27 @@ def _add_streams(streams: dict[tuple[str, str], StreamTotals], calls: pa.Table, 
             one.fetched += row["messages"]
         one.bytes_in += row["bytes_in"]
         one.bytes_out += row["bytes_out"]
-    for row in [] if kept is None else _summed(of_streams(kept), ("account", "queue"), (_STORED,)):
+    for row in [] if kept is None else _summed(_named(kept, "stream"), ("account", "queue"), (_STORED,)):
+        total(row).byte_milliseconds += row[_STORED]
+
+
+def _add_topics(topics: dict[tuple[str, str], TopicTotals], calls: pa.Table, kept: pa.Table | None) -> None:
+    """Add a day's usage of topics."""
+
+    def total(row: dict[str, Any]) -> TopicTotals:
+        name = row["account"], row["queue"]
+        return topics.setdefault(name, TopicTotals(*name))
+
+    used = _named(calls, "topic", "delivery_sqs", "delivery_http")
+    for row in _summed(used, ("account", "queue", "action"), ("messages", "bytes_in", "empty")):
+        one = total(row)
+        if row["action"].startswith(_DELIVERY):
+            one.delivered += row["messages"]
+            one.failed += row["empty"]
+        elif row["action"] in SENDS:
+            one.published += row["messages"]
+            one.bytes_in += row["bytes_in"]
+    for row in [] if kept is None else _summed(_named(kept, "topic"), ("account", "queue"), (_STORED,)):
         total(row).byte_milliseconds += row[_STORED]
 
 

@@ -54,6 +54,8 @@ class CostsAsked(msgspec.Struct, frozen=True, tag="costs"):
     period: str
     """Month, such as 2026-11."""
     lines_max: int
+    queue: str | None = None
+    """Only the lines of this queue; None: all."""
 
 
 class InvoicesAsked(msgspec.Struct, frozen=True, tag="invoices"):

@@ -108,6 +108,7 @@ def _costs(lake: Lake, asked: CostsAsked) -> tuple[AnswerHeader, bytes]:
     costs = read_costs(lake, asked.period, asked.account)
     if costs is None:
         return AnswerHeader("none", f"the costs of {asked.period} are not computed yet; the next rating does that"), b""
+    queues = [one for one in costs.queues if asked.queue in (None, one.queue)]
     stored = lake.read_bytes(analysis.path_of(asked.period))
     try:
         forecasts = [] if stored is None else analysis.decode(stored).of(asked.account).forecasts
@@ -129,9 +130,9 @@ def _costs(lake: Lake, asked: CostsAsked) -> tuple[AnswerHeader, bytes]:
                 "amount": f"{one.total:f}",
                 "charges": {name: f"{amount:f}" for name, amount in one.charges.items()},
             }
-            for one in costs.queues[: asked.lines_max]
+            for one in queues[: asked.lines_max]
         ],
-        "more": max(0, len(costs.queues) - asked.lines_max),
+        "more": max(0, len(queues) - asked.lines_max),
         "forecast": None
         if bill is None
         else {

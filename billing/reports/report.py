@@ -20,7 +20,7 @@ from billing.reports.report_sections import (
     tenants_section,
     waste_section,
 )
-from billing.reports.stream_section import streams_section
+from billing.reports.traffic_sections import streams_section, topics_section
 
 
 def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None, *, made_at: datetime) -> UsageReport:
@@ -30,6 +30,8 @@ def report_of(overview: Overview, costs: Costs | None, analysis: Analysis | None
         sections.append(tenants_section(overview, costs))
     if overview.streams:
         sections.append(streams_section(overview, costs))
+    if overview.topics:
+        sections.append(topics_section(overview, costs))
     sections += [forecast_section(overview, costs, analysis), waste_section(overview, costs, analysis)]
     whose = "All tenants" if overview.account is None else f"Account {overview.account}"
     name = "" if costs is None or overview.account is None else costs.names.get(overview.account, "")

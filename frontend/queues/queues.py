@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from auth.encryption.named_keys import key_name
 from backend.api import (
@@ -20,6 +20,7 @@ from backend.api import (
     Drop,
     HandleOutcome,
     MapStale,
+    MoveMessages,
     PartitionCommand,
     PartitionGone,
     PartitionUnknown,
@@ -44,6 +45,8 @@ from metadata_service.nodes.cached_client import NamedByClients
 from metadata_service.queue_settings import MAXIMUM_DELAY, number
 from metadata_service.store import ConditionFailed, QueueNotFound
 from metadata_service.topics import hidden_queue_name
+
+T = TypeVar("T")
 
 _OTHER = HandleOutcome.OTHER_QUEUE
 _ACCOUNT = re.compile(r"[0-9]{12}\Z")
@@ -82,8 +85,12 @@ class Queues:
 
     async def of_topic(self, account: str, name: str) -> QueueView | None:
         """The hidden queue of a topic; None if there is no such topic."""
+        return await self.hidden(account, hidden_queue_name(name))
+
+    async def hidden(self, account: str, name: str) -> QueueView | None:
+        """The hidden queue with this name; None if there is none."""
         try:
-            return self.view(await self._services.metadata.get(account, hidden_queue_name(name)))
+            return self.view(await self._services.metadata.get(account, name))
         except QueueNotFound:
             return None
 
@@ -236,15 +243,29 @@ class Queues:
     async def peek_at(self, view: QueueView, partition: int, messages_max: int, after: int) -> list[Peeked]:
         """Peek at the first messages of one partition with numbers above ``after``; empty if the partition has
         retired, because it was empty then.  Raises the backend's errors."""
+        peeked = await self._at(view, partition, lambda target: PeekMessages(target, messages_max, after))
+        if peeked and peeked[0].number <= after:
+            raise SqsError(SERVICE_UNAVAILABLE, "A backend of an older version cannot do this yet.")
+        return peeked
+
+    async def move_messages(
+        self, view: QueueView, partition: int, numbers: Sequence[int], destination_arn: str | None
+    ) -> list[int]:
+        """Move those of a partition's messages that can be received, and return their numbers.
+
+        Raises the backend's errors."""
+        return await self._at(view, partition, lambda target: MoveMessages(target, numbers, destination_arn))
+
+    async def _at(
+        self, view: QueueView, partition: int, command_at: Callable[[Target], PartitionCommand[list[T]]]
+    ) -> list[T]:
+        """Answer of one partition; empty if it has retired."""
         for _ in range(_TRIES):
             part = view.part(partition)
             if part is None:
                 return []
             try:
-                peeked = await self._services.backend.call(PeekMessages(part.target, messages_max, after))
-                if peeked and peeked[0].number <= after:
-                    raise SqsError(SERVICE_UNAVAILABLE, "A backend of an older version cannot do this yet.")
-                return peeked
+                return await self._services.backend.call(command_at(part.target))
             except (PartitionUnknown, SettingsStale, PartitionGone, MapStale):
                 view = await self.refreshed(view)
                 await self.configure(view)

@@ -14,7 +14,7 @@ from backend.api import ReceivedMessage
 from frontend.queues.payload import Payload
 from frontend.request.request import ClientRequest, Format, Handed
 from telemetry import traces
-from telemetry.headers import RemoteSpan, for_messages, read_xray, unpack
+from telemetry.headers import RemoteSpan, for_messages, read_xray, read_xray_trace, unpack
 
 if TYPE_CHECKING:
     from telemetry.spans import Span, Tracing
@@ -95,6 +95,14 @@ def trace_delivery(
             }
         )
         delivery.end()
+
+
+def trace_id(header: str | None, span: bytes | None = None) -> str | None:
+    """The trace of a message in W3C's form, from its AWSTraceHeader or else the packed span of its send."""
+    found = None if header is None else read_xray_trace(header.encode("utf-8", "replace"))
+    if found is None and span is not None and (place := unpack(span)) is not None:
+        found = place.trace_id
+    return None if found is None else f"{found:032x}"
 
 
 def _sent_at(stored: Payload) -> RemoteSpan | None:

@@ -49,6 +49,13 @@ class Counted(BaseModel):
     stored_bytes: int = Field(description="stored bytes of all messages")
 
 
+class CostShown(BaseModel):
+    """An amount of money."""
+
+    amount: str
+    currency: str
+
+
 class QueueLine(BaseModel):
     """A queue in a list."""
 
@@ -63,6 +70,9 @@ class QueueLine(BaseModel):
     )
     sent_per_second: float | None = Field(
         None, description="lists by numbers: messages sent per second between the latest two summaries; null: not known"
+    )
+    cost: CostShown | None = Field(
+        None, description="lists by cost: cost of the month so far, as last rated; null: the queue has none yet"
     )
 
 
@@ -114,7 +124,9 @@ class MessagePeeked(BaseModel):
     deduplication_id: str | None = Field(None, description="FIFO: id given by the sender, or the hash of the body")
     sequence_number: str | None = Field(None, description="FIFO queues only")
     sender: str | None = None
-    trace_header: str | None = None
+    trace_header: str | None = Field(None, description="its AWSTraceHeader")
+    trace_id: str | None = Field(None, description="trace of its send, 32 hexadecimal digits")
+    place: str | None = Field(None, description="place of the message, by which it is moved; peeks only")
 
 
 class Peek(BaseModel):
@@ -139,6 +151,22 @@ class MoveAsked(Given):
         None, description="name of a queue of the account; by default each message goes back to its original queue"
     )
     rate_per_second: int | None = Field(None, ge=1, le=500, description="default: as fast as possible")
+
+
+class MessageMoveAsked(Given):
+    """Request to move some messages."""
+
+    places: list[str] = Field(min_length=1, max_length=100, description="the `place` of each, from a peek")
+    destination: str | None = Field(
+        None, description="name of a queue of the account; by default each message goes back to its original queue"
+    )
+
+
+class MessagesMoved(BaseModel):
+    moved: list[str] = Field(
+        description="places of the messages that have left; the others stay: they are in flight, delayed or gone, "
+        "follow another of their group, or came from no queue that still exists"
+    )
 
 
 class MoveStarted(BaseModel):
@@ -244,6 +272,8 @@ class MessageReceived(BaseModel):
     deduplication_id: str | None
     sequence_number: str | None
     origin: str | None
+    trace_header: str | None = Field(description="its AWSTraceHeader")
+    trace_id: str | None = Field(description="trace of its send, 32 hexadecimal digits")
 
 
 class Receipt(BaseModel):
@@ -509,6 +539,7 @@ class CallerShown(BaseModel):
     expires: int | None
     region: str
     features: list[Literal["streams", "topics"]] = Field(description="parts of the service that are on, besides queues")
+    trace_url: str = Field(description="address of a trace, with {trace_id} in place of its id; empty: none is set")
 
 
 class TokenAsked(Given):
@@ -567,8 +598,11 @@ class NodeShown(BaseModel):
     taken_over_by: list[str] = Field(description="gone node: nodes that took its shards over")
     silent_seconds: float = Field(description="seconds since its last heartbeat, at the time of the cluster's report")
     shards: int
-    cpu: float = Field(description="used part of a core")
-    storage: float = Field(description="used part of its disk, or of its memory for messages, whichever is higher")
+    cpu: float | None = Field(description="used part of a core; null: the node is suspect or gone")
+    storage: float | None = Field(
+        description="used part of its disk, or of its memory for messages, whichever is higher; null: the node is "
+        "suspect or gone"
+    )
     release: str | None = Field(description="Holdfast release of the node; null: not reported")
 
 
@@ -582,8 +616,10 @@ class ClusterShown(BaseModel):
     utilisation: float | None
     reported_seconds: float | None
     manager: str | None = Field(description="node that manages the cluster")
-    moving: int = Field(description="number of shards being handed over")
-    unassigned: int = Field(description="number of shards without a live owner: their queues cannot be used")
+    moving: int | None = Field(description="number of shards being handed over; null: the cluster never reported")
+    unassigned: int | None = Field(
+        description="number of shards without a live owner: their queues cannot be used; null: it never reported"
+    )
     nodes: list[NodeShown]
 
 
@@ -631,8 +667,9 @@ class ClusterStatus(BaseModel):
     clusters: list[ClusterShown]
     manager: ManagerShown | None = Field(description="null: this service never had one, or the query failed")
     not_asked: list[str] = Field(description="descriptions of sources that did not answer in time; empty: all did")
-    damaged: int = Field(
-        description="partitions in the process that answers that cannot be served, because their journal is damaged"
+    damaged: int | None = Field(
+        description="partitions that cannot be served, because their journal is damaged; null: the backends are other "
+        "processes, which report it in their metric holdfast_damaged"
     )
 
 

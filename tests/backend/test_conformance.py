@@ -10,7 +10,17 @@ from msgspec.structs import replace
 
 from backend import api
 from backend.engine.ids import message_id, salt_of
-from tests.backend.calls import count_messages, delete, peek, receive, send, until_equal, until_move
+from tests.backend.calls import (
+    all_payloads,
+    count_messages,
+    delete,
+    peek,
+    receive,
+    send,
+    until_equal,
+    until_move,
+    until_visible,
+)
 from tests.backend.memory_backend import MemoryBackend
 from tests.backend.nodes import FakeResolver, RestartableNode, incarnation_of, waiters
 from tests.backend.wired import WiredCluster
@@ -225,6 +235,47 @@ async def test_dead_letters_and_move_tasks(cluster: Cluster, backend: api.Backen
     assert await until_move(backend, dead, "COMPLETED") == 1
     assert [one.task_id for one in await backend.call(api.ListMoves(dead))] == [task.task_id]
     assert (await count_messages(backend, queue)).visible == 1
+
+
+async def test_chosen_messages_are_moved_if_they_can_be_received(cluster: Cluster, backend: api.Backend) -> None:
+    queue, dead = await opened(cluster, backend, 1), await opened(cluster, backend, 2)
+    sent = await send(backend, dead, *(b"%d" % place for place in range(5)))
+    (held,) = await receive(backend, dead, 1)
+    asked = [sent[number].number for number in (0, 1, 3)] + [999]
+    arn = settings_of(1).arn
+    assert await backend.call(api.MoveMessages(dead, asked, None)) == [], "they came from no queue"
+    assert await backend.call(api.MoveMessages(dead, asked, "arn:aws:sqs:us-east-1:000000000000:gone")) == []
+    assert held.number == sent[0].number
+    assert await backend.call(api.MoveMessages(dead, asked, arn)) == [sent[1].number, sent[3].number]
+    assert await backend.call(api.MoveMessages(dead, asked, arn)) == [], "a repeated call moves nothing again"
+    await until_visible(backend, queue, 2)
+    assert sorted(await all_payloads(backend, queue)) == [b"1", b"3"]
+    assert sorted(await all_payloads(backend, dead)) == [b"2", b"4"]
+
+
+async def test_a_dead_letter_is_moved_to_its_original_queue(cluster: Cluster, backend: api.Backend) -> None:
+    queue, dead = await opened(cluster, backend, 1), await opened(cluster, backend, 2)
+    await send(backend, queue, b"poison")
+    await receive(backend, queue, visibility=0)
+    assert await receive(backend, queue, 10, 30, 0, api.DeadLetter(1, dead)) == []
+    await until_visible(backend, dead, 1)
+    (letter,) = await peek(backend, dead, 1)
+    assert await backend.call(api.MoveMessages(dead, [letter.number], None)) == [letter.number]
+    await until_visible(backend, queue, 1)
+    (back,) = await peek(backend, queue, 1)
+    assert (back.payload, back.receives, back.origin) == (b"poison", 0, None)
+
+
+async def test_chosen_messages_are_not_moved_beside_a_task(cluster: Cluster, backend: api.Backend) -> None:
+    """The task counts what is moved."""
+    dead = await opened(cluster, backend, 2)
+    await opened(cluster, backend, 1)
+    arn = settings_of(1).arn
+    sent = await send(backend, dead, *(str(place).encode() for place in range(10)))
+    task = await backend.call(api.StartMove(dead, arn, 1))
+    with pytest.raises(api.MoveTaskRefused, match="already a task running"):
+        await backend.call(api.MoveMessages(dead, [sent[9].number], arn))
+    await backend.call(api.CancelMove(dead, task.task_id))
 
 
 async def test_one_move_task_at_a_time(cluster: Cluster, backend: api.Backend) -> None:

@@ -133,7 +133,7 @@ def test_a_move_task_moves_what_receives_have_left(fifo: bool) -> None:
     taken = {claim.number for claim in claims} & {number for number, _ in chosen}
     (moved,) = queue.move_out(chosen, NOW)
     assert len(taken) == 10
-    assert [number for number, _ in moved.moves] == [number for number, _ in chosen if number not in taken]  # type: ignore[union-attr]
+    assert [number for number, _ in moved.moves] == [number for number, _ in chosen if number not in taken]
 
 
 def test_a_fifo_message_is_not_moved_while_an_earlier_one_of_its_group_is_in_flight() -> None:
@@ -145,7 +145,7 @@ def test_a_fifo_message_is_not_moved_while_an_earlier_one_of_its_group_is_in_fli
     fold.apply(written[0], NOW)
     assert queue.move_out(chosen, NOW) == []
     fold.advance(NOW + 30_000)
-    assert [len(record.moves) for record in queue.move_out(chosen, NOW + 30_000)] == [3]  # type: ignore[union-attr]
+    assert [len(record.moves) for record in queue.move_out(chosen, NOW + 30_000)] == [3]
 
 
 def test_a_move_task_resolves_its_destination_once(service: VirtualNode, monkeypatch: pytest.MonkeyPatch) -> None:

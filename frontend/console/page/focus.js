@@ -22,15 +22,17 @@ function giveBack() {
   else control.focus();
 }
 
-addEventListener("focusin", ({ target }) => {
-  clearTimeout(patience);
-  place = [];
-  for (let one = target; one && one !== document.body; one = one.parentElement) place.push(one);
-});
-addEventListener("focusout", ({ target }) => {
-  queueMicrotask(() => { // once what removes it has done so
-    if (place[0] === target && target.isConnected && !target.disabled) place = []; // the viewer has left it
+/** Keeps the focus within this element from now on. */
+export function keepFocus(app) {
+  addEventListener("focusin", ({ target }) => {
+    clearTimeout(patience);
+    place = [];
+    for (let one = target; one && one !== document.body; one = one.parentElement) place.push(one);
   });
-});
-new MutationObserver(() => (timer ||= setTimeout(giveBack, FRAME_MS)))
-  .observe(document.getElementById("app"), { subtree: true, childList: true, attributes: true, attributeFilter: ["disabled"] });
+  addEventListener("focusout", ({ target }) => {
+    queueMicrotask(() => { // once what removes it has done so
+      if (place[0] === target && target.isConnected && !target.disabled) place = []; // the viewer has left it
+    });
+  });
+  new MutationObserver(() => (timer ||= setTimeout(giveBack, FRAME_MS))).observe(app, { subtree: true, childList: true, attributes: true, attributeFilter: ["disabled"] });
+}

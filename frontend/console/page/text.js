@@ -42,6 +42,11 @@ export function duration(seconds) {
   return parts.slice(0, 2).join(" ");
 }
 
+const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+
+/** The time of a day, in the viewer's zone. */
+export const clockTime = (seconds) => clock.format(new Date(seconds * 1000));
+
 /** A time in the viewer's zone. */
 export const localTime = (seconds) => times.format(new Date(seconds * 1000));
 

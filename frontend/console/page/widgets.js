@@ -1,10 +1,16 @@
 // Parts of pages.
 
 import { Refusal, follow } from "./api.js";
+import { clockTime } from "./text.js";
 
 const { h, nextTick, onMounted, onUnmounted, ref, shallowReactive, useId } = Vue;
 const PAUSE_MAX = 60;
 const RECONNECT_SECONDS = 0.2; // the service has ended the answer: it restarts, or the session is over
+const LATE_SECONDS = 20; // numbers that change arrive every 2 s; of those that do not, the age arrives every 15 s
+const GONE = [401, 403, 404]; // the caller may not see it any more, or it is not there
+
+/** What a page shows after an error: nothing of what may not be seen any more. */
+const afterError = (error) => (GONE.includes(error.status) ? { error, data: null } : { error });
 
 /** Reads something now and every few seconds while the page is seen; less often while that fails. */
 export function usePolled(read, seconds) {
@@ -27,7 +33,7 @@ export function usePolled(read, seconds) {
     } catch (error) {
       if (!(error instanceof Refusal) && error.name !== "AbortError") throw error;
       if (stopped || again || error.name === "AbortError") return;
-      state.error = error;
+      Object.assign(state, afterError(error));
       pause = Math.max(error.retryAfter || 0, Math.min(pause * 2, PAUSE_MAX));
     } finally {
       running = false;
@@ -52,29 +58,48 @@ export function usePolled(read, seconds) {
   return state;
 }
 
-/** Follows live numbers while the page is seen; `query` returns what is followed, `take` converts what arrives. */
+/**
+ * Follows live numbers while the page is seen; `query` returns what is followed, `take` converts what arrives.
+ *
+ * `asOf` is the time of the numbers, in seconds, if they are late: the service has not computed newer ones, or the
+ * connection is broken.
+ */
 export function useLive(query, take) {
-  const state = shallowReactive({ data: null, error: null, refresh: start });
-  let reading = null, timer = 0, pause = 1;
+  const state = shallowReactive({ data: null, error: null, asOf: null, refresh: start });
+  let reading = null, timer = 0, pause = 1, valid = 0, clock = 0;
 
+  function onEvent(kind, data) {
+    if (kind === "age") {
+      if (!state.error) valid = Date.now() / 1000 - data.seconds;
+    } else if (kind === "problem") {
+      Object.assign(state, afterError(new Refusal(data.status, data, 0)));
+    } else {
+      Object.assign(state, { data: taken(take, data), error: null });
+      valid = Date.now() / 1000;
+    }
+    tick();
+  }
   async function start() {
     stop();
     const mine = (reading = new AbortController());
     try {
       await follow(query(), (kind, data) => {
         if (mine.signal.aborted) return;
+        onEvent(kind, data);
         pause = 1;
-        if (kind === "problem") state.error = new Refusal(data.status, data, 0);
-        else Object.assign(state, { data: take(data), error: null });
       }, mine.signal);
       again(mine, RECONNECT_SECONDS);
     } catch (error) {
       if (error.name === "AbortError" || mine.signal.aborted) return;
       if (!(error instanceof Refusal)) throw error;
-      state.error = error;
+      Object.assign(state, afterError(error));
+      tick();
       again(mine, Math.max(error.retryAfter || 0, pause));
       pause = Math.min(pause * 2, PAUSE_MAX);
     }
+  }
+  function tick() {
+    state.asOf = state.data !== null && (state.error || Date.now() / 1000 - valid > LATE_SECONDS) ? valid : null;
   }
   function again(mine, seconds) {
     if (!mine.signal.aborted && !document.hidden) timer = setTimeout(start, seconds * 1000);
@@ -86,14 +111,30 @@ export function useLive(query, take) {
   const onVisibility = () => (document.hidden ? stop() : start());
   onMounted(() => {
     document.addEventListener("visibilitychange", onVisibility);
+    clock = setInterval(tick, 1000);
     start();
   });
   onUnmounted(() => {
     stop();
+    clearInterval(clock);
     document.removeEventListener("visibilitychange", onVisibility);
   });
   return state;
 }
+
+/** What a page makes of an event.  If that fails it is reported, and the page follows anew. */
+function taken(take, data) {
+  try {
+    return take(data);
+  } catch (error) {
+    reportError(error);
+    throw new Refusal(0, { detail: "The page cannot show what the service sends. It tries again." }, 0);
+  }
+}
+
+/** A line with the time of live numbers that are late. */
+export const lateness = (state) =>
+  h("p", { class: "hint", role: "status" }, state.asOf === null ? "" : `As of ${clockTime(state.asOf)}: newer numbers have not arrived.`);
 
 /** Reads something once, and again with `refresh`. */
 export function useLoaded(read) {
@@ -104,7 +145,7 @@ export function useLoaded(read) {
     } catch (error) {
       if (error.name === "AbortError") return;
       if (!(error instanceof Refusal)) throw error;
-      state.error = error;
+      Object.assign(state, afterError(error));
     }
   }
   onMounted(refresh);
@@ -203,9 +244,9 @@ export const tabLinks = (label, tabs, current, link) =>
   h("nav", { class: "tabs", "aria-label": label },
     tabs.map(([tab, name]) => h("a", { href: link(tab), "aria-current": current === tab ? "page" : undefined }, name)));
 
-/** A secret that is shown once. */
+/** A secret that is shown once.  Only its label is read aloud by itself. */
 export const secret = (label, value) =>
-  h("div", { class: "notice", role: "status" }, [h("p", label), h("pre", { tabindex: 0, "aria-label": "Secret" }, value)]);
+  h("div", { class: "notice" }, [h("p", { role: "status" }, label), h("pre", { tabindex: 0, "aria-label": "Secret" }, value)]);
 
 /** A modal dialog, open as long as it is there. */
 export const Dialog = {

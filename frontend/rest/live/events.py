@@ -18,7 +18,7 @@ from frontend.request.request import ClientRequest
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
 from frontend.rest.live.feeds import Feed, Feeds, Follower, RightsChanged, TooManyFollowers
 from frontend.rest.live.metrics import read_metrics
-from frontend.rest.live.queue_pages import Listed, QueuePages
+from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
 from frontend.rest.problems import Problem, invalid
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -82,8 +82,9 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
 
         An event `queues` or `queue` has the same JSON as `GET /v1/queues?counters=true` or
         `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  A list
-        has at most 100 queues.  An event `problem` has a problem document.  The answer ends within a second after the
-        credential has ended, and when the client has not read for ten seconds.
+        has at most 100 queues.  An event `problem` has a problem document.  An event `age` tells every 15 seconds
+        without other news how old, in seconds, the numbers are that were sent last.  The answer ends within a second
+        after the credential has ended, and when the client has not read for ten seconds.
         """
         owner = caller.account(account)
         prefixes = caller.principal.prefixes
@@ -99,7 +100,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
 
             key, kind = ("queue", owner, queue), "queue"
         else:
-            caller.require_scope("manage")
+            require_listing(caller, listing)
             if listing.limit > LINES_MAX:
                 raise invalid(f"A list that is followed has a limit of at most {LINES_MAX}.")
             await caller.limited("ListQueues", _nothing)

@@ -43,10 +43,11 @@ CHECK_SECONDS_MAX: Final = 5.0
 CHECKED_AT_ONCE: Final = 50
 """Credentials that are checked at the same time."""
 BEAT_SECONDS: Final = 15.0
-"""Time after which a follower without news gets a sign of life, so that proxies keep its connection."""
+"""Time after which a follower without news gets the age of the latest value, so that proxies keep its connection."""
 FOLLOWERS_MAX: Final = 5_000
 """Maximum number of followers of a process."""
 BEAT: Final = b": still here\n\n"
+"""Sign of life for a follower of a feed without a value."""
 
 
 class RightsChanged(Exception):
@@ -65,7 +66,7 @@ def event(kind: str, data: bytes) -> bytes:
 class Feed:
     """A value that is computed for all who follow it."""
 
-    __slots__ = ("account", "due", "event", "followers", "kind", "read", "version")
+    __slots__ = ("account", "computed_at", "due", "event", "followers", "kind", "read", "version")
 
     def __init__(self, account: str, kind: str, read: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         """``account``: owner of the data; ``read`` returns JSON; it raises the errors of a call."""
@@ -75,8 +76,14 @@ class Feed:
         self.event = b""
         """Latest value as an event; empty: there was none yet."""
         self.version = 0
+        self.computed_at = 0.0
+        """Time of the loop when the latest computation began."""
         self.due = 0.0
         self.followers: set[Follower] = set()
+
+    def age(self, now: float) -> bytes:
+        """The age of the latest value as an event; a comment if there is none yet."""
+        return event("age", b'{"seconds":%.1f}' % (now - self.computed_at)) if self.event else BEAT
 
 
 class Follower:
@@ -120,7 +127,7 @@ class Follower:
                 return self.feed.event
             if loop.time() >= self.beat_at:
                 self.beat_at = loop.time() + BEAT_SECONDS
-                return BEAT
+                return self.feed.age(loop.time())
             self._waiter = loop.create_future()
             await self._waiter
         return None
@@ -294,13 +301,15 @@ class Feeds:
         """Compute a feed, and wake its followers if the value is new."""
         loop = asyncio.get_running_loop()
         used = ProcessorTime()
-        feed.due = loop.time() + PERIOD_SECONDS
+        started = loop.time()
+        feed.due = started + PERIOD_SECONDS
         try:
             made = await used.measure(_event_of(feed))
         finally:
             self._paused_until = max(self._paused_until, loop.time()) + PAUSE_FACTOR * used.seconds
             turns.computed(feed)
         self.computed += 1
+        feed.computed_at = started
         if made != feed.event:
             feed.event = made
             feed.version += 1

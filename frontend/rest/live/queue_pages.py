@@ -8,14 +8,18 @@ from fastapi import Depends, Query
 
 from backend.api import BackendError, CountMessages
 from frontend.request.context import Context
+from frontend.rest.caller import RestCaller
 from frontend.rest.listing import list_permitted
+from frontend.rest.live.queue_costs import QueueCosts
 from frontend.rest.live.queue_summaries import QueueNumbers, QueueSummaries, Sort, State, SummaryTooLarge, SummaryView
 from frontend.rest.live.tagged_queues import Tag, TaggedQueues
-from frontend.rest.models import Counted, QueueLine, QueuePage
+from frontend.rest.models import CostShown, Counted, QueueLine, QueuePage
 from frontend.rest.problems import Problem, invalid
 from frontend.sqs.protocol.errors import SqsError
 
 PAGE_MAX: Final = 1_000
+COST_UNITS: Final = 1_000_000
+"""Costs are compared in millionths of the currency."""
 By = Sort | None
 
 
@@ -28,7 +32,11 @@ class Listing:
         after: Annotated[str, Query(description="`next` of the previous page, or any name in a list by name")] = "",
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
         sort: Annotated[
-            By, Query(description="highest depth, age of the oldest message, rate of sends, or stored bytes first")
+            By,
+            Query(
+                description="highest depth, age of the oldest message, rate of sends, stored bytes, or cost of the "
+                "month so far first; costs are shown to administrators"
+            ),
         ] = None,
         state: Annotated[
             State | None, Query(description="only queues with waiting, in_flight or delayed messages, or empty ones")
@@ -52,6 +60,13 @@ class Listing:
 Listed = Annotated[Listing, Depends()]
 
 
+def require_listing(caller: RestCaller, listing: Listing) -> None:
+    """Require that the caller may see the list."""
+    caller.require_scope("manage")
+    if listing.sort == "cost":
+        caller.require_role("operator", "admin")
+
+
 class QueuePages:
     """Pages of lists of queues."""
 
@@ -59,6 +74,7 @@ class QueuePages:
         self._context = context
         self._summaries = QueueSummaries(context.services.backend, context.metadata, context.services.now_ms)
         self._tagged = TaggedQueues(context.metadata)
+        self._costs = QueueCosts(context.services)
 
     async def page(self, account: str, prefixes: tuple[str, ...], listing: Listing, *, counters: bool) -> QueuePage:
         """Return a page of the queues whose names begin with one of ``prefixes`` (empty: any).
@@ -88,8 +104,13 @@ class QueuePages:
             if listing.tag is not None:
                 names, until = await self._tagged.names(account, Tag.parse(listing.tag))
                 view = view._replace(search=(listing.tag, until))
+            costs = await self._costs.of(account) if listing.sort == "cost" else None
+            compared = None
+            if costs is not None:
+                view = view._replace(costs_until=costs.until)
+                compared = {name: int(cost.amount * COST_UNITS) for name, cost in costs.by_queue.items()}
             summary = await self._summaries.of(account)
-            found = await summary.page(view, listing.after, listing.limit, names)
+            found = await summary.page(view, listing.after, listing.limit, names, compared)
         except SummaryTooLarge:
             raise Problem(
                 422, "TooManyQueues", "The account has too many queues to sort them: list them by name, with a prefix."
@@ -97,6 +118,10 @@ class QueuePages:
         except ValueError:
             raise invalid("`after` is the `next` of an answer with the same sort, state and tag.") from None
         lines = [await self._summed_line(account, one) for one in found.queues]
+        for line in lines:
+            cost = None if costs is None else costs.by_queue.get(line.name)
+            if cost is not None:
+                line.cost = CostShown(amount=f"{cost.amount:f}", currency=cost.currency)
         return QueuePage(queues=lines, next=found.next, as_of=summary.time_s)
 
     async def _summed_line(self, account: str, numbers: QueueNumbers) -> QueueLine:
@@ -145,5 +170,11 @@ async def _counted_line(context: Context, account: str, name: str) -> QueueLine:
 
 def _line(account: str, name: str) -> QueueLine:
     return QueueLine(
-        name=name, account=account, dead_letter_queue=None, messages=None, oldest_seconds=None, sent_per_second=None
+        name=name,
+        account=account,
+        dead_letter_queue=None,
+        messages=None,
+        oldest_seconds=None,
+        sent_per_second=None,
+        cost=None,
     )

@@ -119,7 +119,8 @@ def create_router(services: Services) -> APIRouter:
             if one.report is not None and silent_s > REPORT_LATE_SECONDS
         ]
         shown = [_shown(one, silent_s, now_s) for one, silent_s in known]
-        return ClusterStatus(clusters=shown, manager=manager, not_asked=not_asked, damaged=services.damaged())
+        damaged = None if services.alone is None else services.damaged()
+        return ClusterStatus(clusters=shown, manager=manager, not_asked=not_asked, damaged=damaged)
 
     @router.post("/clusters/{name}/nodes/{node}/drain", name="cluster.drain")
     async def drain(caller: CurrentCaller, name: Name, node: Node) -> ClusterShown:
@@ -313,8 +314,8 @@ def _shown(known: ReportedCluster, silent_s: float, now_s: float) -> ClusterShow
         "utilisation": None,
         "reported_seconds": None,
         "manager": None,
-        "moving": 0,
-        "unassigned": 0,
+        "moving": None,
+        "unassigned": None,
     }
     if report is not None:
         reported_values = {
@@ -353,8 +354,8 @@ def _node(node: ReportedNode, reported_at_s: float, late: bool) -> NodeShown:
         taken_over_by=list(node.owners) if state == "gone" else [],
         silent_seconds=round(node.silent_ms / 1000, 1),
         shards=node.shards,
-        cpu=node.cpu,
-        storage=node.storage,
+        cpu=None if state in ("suspect", "gone") else node.cpu,
+        storage=None if state in ("suspect", "gone") else node.storage,
         release=node.release or None,
     )
 

@@ -12,7 +12,8 @@ from frontend.document_jobs import KEPT_SECONDS, OPEN_MAX, READER_ERRORS, Busy, 
 from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import Given
 from frontend.rest.problems import Problem, not_found, not_permitted
-from frontend.rest.resources.usage import check_month, reader_problem, usage_not_counted
+from frontend.rest.resources.usage import check_month
+from frontend.rest.usage_problems import reader_problem, usage_not_counted
 from frontend.services import Services
 from metadata_service.documents import DocumentJob, State
 from telemetry.texts import shown

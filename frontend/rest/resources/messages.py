@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from frontend.request.request import Members
+from frontend.request.tracing import trace_id
 from frontend.rest.caller import CurrentCaller, MessageRoute
 from frontend.rest.message_forms import attribute_members, read_message, request_body
 from frontend.rest.models import AttributeValue, MessageGiven, MessageReceived, MessageSent, Receipt
@@ -140,6 +141,8 @@ def _received(message: Members) -> MessageReceived:
         deduplication_id=system.get("MessageDeduplicationId"),
         sequence_number=system.get("SequenceNumber"),
         origin=system.get("DeadLetterQueueSourceArn"),
+        trace_header=system.get("AWSTraceHeader"),
+        trace_id=trace_id(system.get("AWSTraceHeader")),
     )
 
 

@@ -9,17 +9,20 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Response
 
-from backend.api import Peeked, PeekState, QueueMeasures
+from backend.api import MoveTaskRefused, Peeked, PeekState, QueueMeasures
 from frontend.push.target import secrets_of_queue
 from frontend.queues.attributes import COUNTERS, STORED_BYTES, Settable, settable
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
+from frontend.request.tracing import trace_id
 from frontend.rest.caller import AUDITED_READ, CurrentCaller, RestRoute
-from frontend.rest.live.queue_pages import Listed, QueuePages
+from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
 from frontend.rest.models import (
     Counted,
+    MessageMoveAsked,
     MessagePeeked,
+    MessagesMoved,
     MoveAsked,
     MoveCancelled,
     MoveNamed,
@@ -36,8 +39,8 @@ from frontend.rest.models import (
     QueueShown,
     Stored,
 )
-from frontend.rest.peek_position import LATEST, PeekPosition
-from frontend.rest.problems import Problem, invalid
+from frontend.rest.peek_position import LATEST, PeekedPlace, PeekPosition
+from frontend.rest.problems import Problem, invalid, not_permitted
 from frontend.sqs.protocol import md5
 from metadata_service.queue_settings import PUSH_SECRET_VERSION, number
 
@@ -68,7 +71,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         is some seconds old (`as_of`).
         """
         owner = caller.account(account)
-        caller.require_scope("manage")
+        require_listing(caller, listing)
         return await caller.limited(
             "ListQueues", lambda: pages.page(owner, caller.principal.prefixes, listing, counters=counters)
         )
@@ -159,7 +162,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         async def read() -> Peek:
             call = caller.call_of(owner)
             view = await context.access.queue(call, "ReceiveMessage", owner, name)
-            peeked: list[Peeked] = []
+            peeked: list[tuple[PeekedPlace, Peeked]] = []
             if after == LATEST:
                 position = await _latest(context, view)
             else:
@@ -167,7 +170,10 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
                 found = await context.queues.peek_each(view, limit, position.numbers)
                 peeked, position = position.page(found, limit)
             caller.showed_nothing = not peeked
-            return Peek(messages=await _opened(context, view, peeked, call.base_url), next=str(position))
+            shown = await _opened(context, view, [message for _, message in peeked], call.base_url)
+            for message, (place, _) in zip(shown, peeked, strict=True):
+                message.place = str(place)
+            return Peek(messages=shown, next=str(position))
 
         return await caller.limited("ReceiveMessage", read)
 
@@ -242,6 +248,44 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         started = await caller.carry_out_for(owner, "StartMessageMoveTask", members)
         return MoveStarted(task_handle=started["TaskHandle"])
 
+    @router.post("/queues/{name}/messages/move", name="queue.move_messages")
+    async def move_messages(
+        caller: CurrentCaller, name: Name, asked: MessageMoveAsked, account: Account = None
+    ) -> MessagesMoved:
+        """Move messages that a peek has shown to their original queues, or to another queue; each exactly once.
+
+        Only messages that can be received now are moved.  They get new ids and times, as with a move of all.
+        """
+        owner = caller.account(account)
+        if asked.destination is not None:
+            caller.require_queue("manage", owner, asked.destination)
+        elif caller.principal.prefixes:
+            raise not_permitted("A key for queues of certain prefixes has to name the destination.")
+        caller.require_queue("manage", owner, name)
+
+        async def move() -> MessagesMoved:
+            call = caller.call_of(owner)
+            view = await context.access.queue(call, "StartMessageMoveTask", owner, name)
+            destination = None
+            if asked.destination is not None:
+                destination = await context.access.queue(call, "StartMessageMoveTask", owner, asked.destination)
+                if destination.arn == view.arn or destination.fifo != view.fifo:
+                    raise invalid("The destination is another queue, of the same type.")
+            by_partition: dict[int, list[int]] = {}
+            for place in [PeekedPlace.parse(text, view) for text in asked.places]:
+                by_partition.setdefault(place.partition, []).append(place.number)
+            moved: list[str] = []
+            for partition, numbers in by_partition.items():
+                arn = None if destination is None else destination.arn
+                try:
+                    left = await context.queues.move_messages(view, partition, numbers, arn)
+                except MoveTaskRefused:
+                    raise Problem(409, "MoveTaskRuns", "A move task of this queue is running: let it end.") from None
+                moved += [str(PeekedPlace(view.queue.queue_id, partition, number)) for number in left]
+            return MessagesMoved(moved=moved)
+
+        return await caller.limited("StartMessageMoveTask", move)
+
     @router.post("/queues/{name}/move/cancel", name="queue.cancel_move")
     async def cancel_move(
         caller: CurrentCaller, name: Name, asked: MoveNamed, account: Account = None
@@ -313,6 +357,7 @@ async def _opened(context: Context, view: QueueView, peeked: Sequence[Peeked], b
 
 
 async def _latest(context: Context, view: QueueView) -> PeekPosition:
+    """The position behind all messages, also those that are not durable yet: no number is used again after a crash."""
     measures = await context.queues.call(view, QueueMeasures(view.target))
     return PeekPosition(view.queue.queue_id, {one.partition: one.last_number for one in measures})
 
@@ -368,6 +413,8 @@ def _peeked(message: Peeked, stored: Payload | None, *, fifo: bool) -> MessagePe
         sequence_number=f"{message.number:020d}" if fifo else None,
         sender=None if stored is None else stored.sender,
         trace_header=None if stored is None else stored.trace_header,
+        trace_id=None if stored is None else trace_id(stored.trace_header, stored.span),
+        place=None,
     )
 
 

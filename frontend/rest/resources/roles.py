@@ -139,6 +139,7 @@ def create_router(services: Services) -> APIRouter:
             expires=principal.expires_s,
             region=services.settings.region,
             features=_features(services),
+            trace_url=services.settings.trace_url,
         )
 
     return router

@@ -24,11 +24,12 @@ from billing.reports.questions import (
     InvoicesAsked,
     UsageAsked,
 )
-from frontend.document_jobs import READER_ERRORS, ReaderError, described, sentence
+from frontend.document_jobs import READER_ERRORS, sentence
 from frontend.rest.account.models import CostsShown
 from frontend.rest.caller import CurrentCaller, ManagingRoute, RestCaller
 from frontend.rest.models import AvailabilityShown, InvoiceList, UsageShown
 from frontend.rest.problems import Problem, invalid, not_permitted
+from frontend.rest.usage_problems import reader_problem, usage_not_counted
 from frontend.services import Services
 from telemetry.texts import shown
 
@@ -97,6 +98,7 @@ def create_router(services: Services) -> APIRouter:
         caller: CurrentCaller,
         account: Annotated[str | None, Query(description="operators: another account than that of the key")] = None,
         month: Annotated[str | None, Query(description="such as 2026-11; without it, this month")] = None,
+        queue: Annotated[str | None, Query(description="only the lines of this queue")] = None,
         limit: Annotated[int, Query(ge=1, le=LINES_MAX, description="queues at most")] = 100,
     ) -> Response:
         """Costs of a month so far by queue, highest first, as last rated, with a forecast of the month's bill."""
@@ -104,7 +106,7 @@ def create_router(services: Services) -> APIRouter:
         whose = caller.account(account)
         period = month or f"{datetime.fromtimestamp(services.clock(), UTC):%Y-%m}"
         check_month(period)
-        return _json(await _ask(CostsAsked(whose, period, limit)))
+        return _json(await _ask(CostsAsked(whose, period, limit, queue)))
 
     @router.get("/invoices", name="invoice.list", response_model=InvoiceList)
     async def list_invoices(
@@ -171,22 +173,6 @@ def create_router(services: Services) -> APIRouter:
 
 def _json(content: bytes) -> Response:
     return Response(content, media_type="application/json")
-
-
-def usage_not_counted() -> Problem:
-    """The problem of a service that has no usage lake."""
-    return Problem(
-        409,
-        "UsageNotCounted",
-        'This service does not count usage.  Its operator switches that on with the setting usage = "on" '
-        "(HOLDFAST_USAGE=on).",
-    )
-
-
-def reader_problem(error: ReaderError) -> Problem:
-    """The problem of a question about the lake that has no answer."""
-    status, cause = described(error)
-    return Problem(status, cause.code, cause.detail)
 
 
 def check_month(period: str) -> None:

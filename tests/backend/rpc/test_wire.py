@@ -52,6 +52,7 @@ CALLS: list[tuple[api.Command[Any], Any]] = [
     (api.CountMessages(TARGET), api.Counters(1, 2, 3, 1 << 40)),
     (api.PeekMessages(TARGET, 100), [PEEKED]),
     (api.StartMove(TARGET, None, 0), TASK),
+    (api.MoveMessages(TARGET, [1, 2], None), [1]),
     (api.ListMoves(TARGET), [TASK]),
     (api.CancelMove(TARGET, "task"), TASK),
     (api.AcceptTransfers(TARGET, 1 << 41, 7, [api.Transfer(8, b"\x00", 9, "group", b"i" * 16, ARN)]), [8]),

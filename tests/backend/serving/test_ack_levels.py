@@ -281,3 +281,17 @@ async def test_other_queues_do_not_wait_for_every_replica() -> None:
     assert isinstance(failing.exception(), api.Unavailable)
     assert len(await receive(node, api.Target(8, 8, 1), 10, 30)) == 1
     await node.close()
+
+
+def test_a_reader_goes_on_behind_a_message_that_was_lost(service: VirtualNode) -> None:
+    """Numbers of each start are above all earlier ones, so its position also precedes what is sent later."""
+    target = service.queue(7, ack_level=LEADER)
+    slow(service)
+    assert answered(service, target, api.NewMessage(b"lost")) is not None, "it is stored, and not durable yet"
+    (before,) = service.call(api.QueueMeasures(target))
+    quick(service)
+    restart(service, power=True)
+    assert service.receive(target) == []
+    assert answered(service, target, api.NewMessage(b"sent later"), within=10) is not None
+    later = service.call(api.PeekMessages(target, 10, before.last_number))
+    assert [message.payload for message in later] == [b"sent later"]

@@ -9,9 +9,9 @@ import pytest
 from billing.lake.lake import Lake
 from billing.lake.periods import Period
 from billing.lake.tables import LakeTables
-from billing.reports.overview import Overview, StreamTotals, measured, read_overview
+from billing.reports.overview import Overview, StreamTotals, TopicTotals, measured, read_overview
 from billing.reports.report import report_of
-from billing.reports.stream_section import streams_section
+from billing.reports.traffic_sections import streams_section, topics_section
 from tests.billing.months import MADE_AT
 from tests.billing.published import calls, publish_calls, publish_storage
 
@@ -93,6 +93,41 @@ def test_a_report_has_a_section_of_streams_if_there_are_any(lake: Lake) -> None:
     one = msgspec.structs.replace(overview, account=B, streams=[StreamTotals(B, "kept")])
     alone = streams_section(one, None)
     assert (alone.chart, alone.tables[0].rows) == (None, [("kept", "0", "0 B", "0", "0 B", "0")])
+
+
+def test_topics_are_sums_by_name(lake: Lake) -> None:
+    assert read(lake).topics == []
+    publish, none = {"kind": "topic", "bytes_out": 0}, {"bytes_in": 0, "bytes_out": 0}
+    publish_calls(
+        lake,
+        date(2026, 11, 1),
+        calls(A, "orders", "sns:Publish", 3, **publish, messages=3, bytes_in=100, empty=0),
+        calls(A, "orders", "sns:PublishBatch", 1, **publish, messages=10, bytes_in=1000, empty=0),
+        calls(A, "orders", "sns:Subscribe", 1, **publish, messages=0, bytes_in=50, empty=1),
+        calls(A, "orders", "delivery:sqs", 0, kind="delivery_sqs", messages=26, chunks=26, empty=1, **none),
+        calls(A, "orders", "delivery:http", 0, kind="delivery_http", messages=4, chunks=4, empty=2, **none),
+        calls(B, "orders", "sns:Publish", 40, **publish, messages=40, bytes_in=5, empty=0),
+        calls(A, "", "sns:ListTopics", 2, **publish, messages=0, bytes_in=9, empty=0),
+    )
+    publish_storage(
+        lake,
+        date(2026, 11, 3),
+        {"account": A, "queue": "orders", "kind": "topic", "byte_milliseconds": 10**25},
+        {"account": A, "queue": "orders", "byte_milliseconds": 10**24},
+    )
+    overview = read(lake)
+    assert overview.topics == [
+        TopicTotals(B, "orders", 40, 5, 0, 0, 0),
+        TopicTotals(A, "orders", 13, 1100, 30, 3, 10**25),
+    ]
+    assert [one.account for one in read(lake, account=B).topics] == [B]
+    section = topics_section(overview, None)
+    assert section.title in [one.title for one in report_of(overview, None, None, made_at=MADE_AT).sections]
+    assert section.says == "2 topics: 53 messages published, 30 delivered to subscriptions, 3 failed."
+    assert section.tables[0].rows[1][:6] == (A, "orders", "13", "1.07 KiB", "30", "3")
+    assert section.chart is not None
+    idle = msgspec.structs.replace(overview, account=B, topics=[TopicTotals(B, "kept")])
+    assert (topics_section(idle, None).chart, len(topics_section(idle, None).tables[0].rows)) == (None, 1)
 
 
 def test_days_and_tenants_are_sums(lake: Lake) -> None:

@@ -6,8 +6,8 @@ import pytest
 from selenium import webdriver
 
 from tests.browser import LOOPBACK_ONLY, ask, emulate, logged, set_width, started_browser
-from tests.frontend.console.appearance import THEMES, WIDTHS
-from tests.frontend.console.coverage import ScriptCoverage
+from tests.frontend.console.checking.appearance import THEMES, WIDTHS
+from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, make_tenant
 from tests.servers.server import Server
 
@@ -20,8 +20,14 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = {"PURGE_INTERVAL_SECONDS": "0", "QUEUE_NAME_HOLD_SECONDS": "0", "USAGE": "on", "SNS": "true"}
-    settings["WEBHOOK_NETWORKS"] = "127.0.0.0/8"
+    settings = {
+        "PURGE_INTERVAL_SECONDS": "0",
+        "QUEUE_NAME_HOLD_SECONDS": "0",
+        "USAGE": "on",
+        "SNS": "true",
+        "WEBHOOK_NETWORKS": "127.0.0.0/8",
+        "TRACE_URL": "https://traces.example.com/trace/{trace_id}?from=holdfast",
+    }
     with Server(tmp_path_factory.mktemp("console"), settings) as started:
         yield started
 

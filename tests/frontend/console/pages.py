@@ -10,12 +10,12 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.browser import ask
-from tests.frontend.console.coverage import ScriptCoverage
-from tests.frontend.console.keyboard import Keyboard
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.checking.keyboard import Keyboard
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
-QUEUE_PAGES = ("", "orders", "orders/messages", "orders/configuration", "orders/dead-letters")
+QUEUE_PAGES = ("", "orders", "orders/messages", "orders/configuration", "orders/dead-letters", "orders/alarms")
 
 
 class ConsoleTenant(NamedTuple):

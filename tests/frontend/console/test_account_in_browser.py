@@ -15,7 +15,8 @@ from tests.billing.books import BOOK
 from tests.billing.cases import analysed
 from tests.billing.published import calls, publish_calls
 from tests.billing.rated_lines import Used, rate
-from tests.frontend.console.coverage import ScriptCoverage
+from tests.browser import ask
+from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -68,6 +69,26 @@ def test_usage_cost_and_invoices(console: ConsolePage, server: Server, tenant: C
         console.wait_for("Saved.")
 
 
+def test_queues_are_sorted_by_cost(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_lake(server, tenant.account)
+    make_queues(server, tenant.account)
+    costs = api(server, tenant.key, "GET", "/costs")["lines"]
+    dearest = costs[0]["queue"]
+    assert dearest, costs
+    if dearest not in ("dead", "orders"):
+        api(server, tenant.key, "POST", "/queues", {"name": dearest})
+    console.sign_in(tenant.key)
+    wait_until(console.rows, "the list is shown")
+    console.fill("sort", "cost")
+    wait_until(lambda: console.rows() and console.rows()[0][0] == dearest, "the queue with the highest cost is first")
+    assert "€" in console.rows()[0][7]
+    console.go(dearest)
+    console.press("Show the cost by month")
+    console.wait_for("as last rated.")
+    labels = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
+    wait_until(lambda: any(one.startswith("Cost by month. Now: ") for one in ask(console.browser, labels)), "the chart")
+
+
 def test_keys_are_made_rotated_and_revoked(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     console.sign_in(tenant.key)
     console.visit("account/keys", f"Account {tenant.account}")
@@ -78,6 +99,8 @@ def test_keys_are_made_rotated_and_revoked(console: ConsolePage, server: Server,
     console.press("Create")
     console.wait_for("it is never shown again")
     made = console.find("pre").text
+    read_aloud = "[...document.querySelectorAll('[role=status], [role=alert]')].map(one => one.textContent).join()"
+    assert made not in ask(console.browser, read_aloud)
     caller = api(server, made, "GET", "/caller")
     assert (caller["role"], caller["scopes"], caller["prefixes"]) == ("user", ["send", "receive"], ["shop-", "mail-"])
     worker = caller["credential"]

@@ -6,7 +6,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from tests.frontend.console.coverage import ScriptCoverage
+from tests.browser import ask
+from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key, make_queues
 from tests.servers.server import Server
 from tests.servers.several import Several
@@ -62,6 +63,37 @@ def test_clusters_and_a_manager_of_any_names(console: ConsolePage, server: Serve
     console.press("Cancel")
     console.press(f"Serve again {name} retiring")
     console.press(f"Undrain {name}")
+
+
+def test_what_is_not_known_is_said(console: ConsolePage, operator: ConsoleTenant) -> None:
+    console.sign_in(operator.key)
+    console.browser.execute_script(
+        """
+        const real = window.fetch;
+        window.fetch = async (path, asked) => {
+            const answer = await real(path, asked);
+            if (!path.startsWith("/v1/cluster")) return answer;
+            const shown = await answer.json();
+            const [cluster] = shown.clusters, [node] = cluster.nodes;
+            Object.assign(node, {state: "suspect", cpu: null, storage: null, release: null});
+            Object.assign(cluster, {utilisation: null, manager: null, moving: null, unassigned: null});
+            Object.assign(shown, {manager: null, damaged: null, not_asked: ["the manager"]});
+            return new Response(JSON.stringify(shown));
+        };
+        """
+    )
+    console.visit("operators", "Service")
+    console.wait_for("has never reported: what is under way in it is not known.")
+    assert console.rows()[0][3:6] == ["Not known"] * 3
+    facts = dict(
+        ask(console.browser, "[...document.querySelectorAll('.facts > div')].map(one => one.innerText.split('\\n'))")
+    )
+    assert [facts[name] for name in ("Utilisation", "Manager", "Shards on their way", "Shards without an owner")] == (
+        ["Not known"] * 4
+    )
+    assert "Damage of journals is not known here" in console.text
+    assert "The out-cluster manager’s state is not known." in console.text
+    assert not console.browser.find_elements("css selector", "ul[role=status]"), "a list is not read aloud as a whole"
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ use the keyboard alone, and each file ends with a check that all acts of its pag
 from collections.abc import Iterator
 
 from tests.browser import ask, emulate
-from tests.frontend.console.appearance import check_everywhere
+from tests.frontend.console.checking.appearance import check_everywhere
 from tests.frontend.console.pages import ConsolePage, api, make_key, make_queues, make_tenant
 from tests.frontend.console.test_account_in_browser import make_lake
 from tests.frontend.console.test_streams_in_browser import make_stream
@@ -24,6 +24,7 @@ FIRST = ("queues/orders", "topics/news", "queues")
 """Pages with which the search begins, so that of several queues and topics these are looked at."""
 PAGES = {
     "queues", "queues/*", "queues/*/messages", "queues/*/configuration", "queues/*/dead-letters",
+    "queues/*/alarms",
     "streams", "streams/*", "streams/*/records", "streams/*/groups", "streams/*/settings", "groups/*",
     "topics", "topics/*", "topics/*/subscriptions", "topics/*/subscriptions/*", "topics/*/publish", "topics/*/settings",
     "filters",

@@ -1,12 +1,14 @@
 """Queues and messages in the console."""
 
 import json
+import re
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.browser import ask
-from tests.frontend.console.coverage import ScriptCoverage
+from tests.browser import ask, logged
+from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -107,6 +109,52 @@ def test_numbers_are_live(console: ConsolePage, server: Server, tenant: ConsoleT
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
     wait_until(lambda: ", Delayed 0" in ask(console.browser, chart)[0].replace("Available 4", ""), "the chart follows")
     wait_until(lambda: ask(console.browser, chart)[1].startswith("Messages per second. Now: Sent "), "rates are shown")
+
+
+def test_late_numbers_have_their_time(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["dead", "0"], ["orders", "0"]], "the list is shown")
+    assert "As of" not in console.text
+    console.browser.execute_script("const now = Date.now; Date.now = () => now() + 30_000")
+    console.wait_for("newer numbers have not arrived.")
+    assert re.search(r"As of \d\d:\d\d:\d\d", console.text)
+    api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
+    wait_until(lambda: [row[1] for row in console.rows()] == ["0", "1"], "new numbers arrive")
+    wait_until(lambda: "As of" not in console.text, "they are not late")
+
+
+def test_live_numbers_go_on_after_an_event_that_cannot_be_shown(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    make_queues(server, tenant.account)
+    console.browser.execute_script(
+        "const real = window.fetch; let broken = 0; window.fetch = (path, asked) => "
+        "path.startsWith('/v1/events') && !broken++ "
+        "? Promise.resolve(new Response('event: queues\\ndata: {}\\n\\n')) : real(path, asked)"
+    )
+    console.fill("bearer", tenant.key)
+    console.press("Sign in")
+    wait_until(lambda: [row[0] for row in console.rows()] == ["dead", "orders"], "the page has followed anew")
+    assert console.errors() == ""
+    assert "TypeError" in "".join(logged(console.browser, "browser")), "the fault is reported"
+
+
+def test_a_message_shows_its_trace(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"authorization": f"Bearer {tenant.key}", "traceparent": f"00-{trace}-00f067aa0ba902b7-00"}
+    url = f"{server.endpoint}/v1/queues/orders/messages"
+    assert httpx.post(url, content="traced", headers=headers, trust_env=False).is_success
+    assert api(server, tenant.key, "GET", "/queues/orders/peek")["messages"][0]["trace_id"] == trace
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Peek")
+    link = console.find("article a[target]")
+    assert link.get_attribute("href") == f"https://traces.example.com/trace/{trace}?from=holdfast"
+    assert link.get_attribute("rel") == "noopener noreferrer"
+    console.press("Receive")
+    wait_until(lambda: console.text.count(trace) == 2, "the received message shows it, too")
 
 
 def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
@@ -248,13 +296,11 @@ def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Se
         api(server, tenant.key, "POST", "/queues/dead/messages", message)
     console.sign_in(tenant.key)
     console.go("dead/messages")
-    console.fill("max", "10")
-    console.press("Receive")
-    console.wait_for("Received: ")
-    wait_until(lambda: len(console.shown_messages()) == 6, "all messages and their attributes are shown")
+    console.press("Peek")
+    console.wait_for("3 of 3 messages.")
     console.fill("search", "red")
     console.press("Move the 2 shown")
-    wait_until(lambda: "name a destination" in console.errors(), "they have no origin")
+    console.wait_for("Moved: 0. 2 could not be moved: a message must be available, and needs a destination")
     console.fill("destination", "orders")
     console.press("Move the 2 shown")
     console.wait_for("2 messages were moved.")
@@ -303,6 +349,77 @@ def test_a_key_is_offered_what_it_may_do(console: ConsolePage, server: Server, t
     console.fill("body", "hello")
     console.press("Send")
     console.wait_for("Sent: ")
+
+
+def test_messages_are_searched_by_text_and_time(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    for number in range(120):
+        api(server, tenant.key, "POST", "/queues/orders/messages", {"body": f"number {number}."})
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    console.press("Peek")
+    console.wait_for("10 of 10 messages.")
+    console.fill("search", "number 115.")
+    console.wait_for("0 of 10 messages.")
+    console.press("Search on")
+    console.wait_for("1 of 120 messages.")
+    assert console.shown_messages() == ["number 115."]
+    sent = api(server, tenant.key, "GET", "/queues/orders/peek?limit=100")["messages"][0]["sent"]
+
+    def fill_time(name: str, seconds: float) -> None:
+        field = console.find(f"[name='{name}']")
+        console.browser.execute_script(
+            "const [field, seconds] = arguments;"
+            "const local = new Date((seconds - new Date().getTimezoneOffset() * 60) * 1000);"
+            "field.value = local.toISOString().slice(0, 19); field.dispatchEvent(new Event('input'))",
+            field,
+            int(seconds),
+        )
+
+    fill_time("from", sent - 3600)
+    fill_time("until", sent - 1800)
+    console.wait_for("0 of 120 messages.")
+    fill_time("until", sent + 3600)
+    console.wait_for("1 of 120 messages.")
+
+
+def test_alarms_are_set_tested_and_deleted(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/alarms")
+    console.wait_for("No alarms yet")
+    console.fill("name", "deep")
+    console.fill("threshold", "100")
+    console.fill("webhook", "https://hooks.example.com/secret-path")
+    console.press("Set the alarm")
+    console.wait_for("The alarm deep is set.")
+    secret = console.find("pre").text
+    read_aloud = "[...document.querySelectorAll('[role=status], [role=alert]')].map(one => one.textContent).join()"
+    assert secret not in ask(console.browser, read_aloud)
+    (made,) = api(server, tenant.key, "GET", "/alarms?queue=orders")["alarms"]
+    assert (made["threshold"], made["minutes"], made["comparison"]) == (100.0, 5, "GreaterThanThreshold")
+    assert console.rows()[0][1] == "ApproximateNumberOfMessagesVisible is above 100 for 5 min"
+    assert "hooks.example.com" in console.rows()[0][3]
+    assert "secret-path" not in console.text
+    console.press("Test")
+    wait_until(lambda: console.find("[role=status].done").text, "the result of the test is shown")
+    console.open_dialog("Delete deep")
+    console.press("Delete the alarm")
+    console.wait_for("No alarms yet")
+    assert api(server, tenant.key, "GET", "/alarms")["alarms"] == []
+
+
+def test_dead_letters_and_age_have_charts(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    api(server, tenant.key, "POST", "/queues/dead/messages", {"body": "b"})
+    console.sign_in(tenant.key)
+    console.go("orders")
+    console.wait_for("The queue is empty. Send it a message.")
+    labels = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
+    wait_until(lambda: "Dead letters in dead. Now: Stored 1 messages" in ask(console.browser, labels), "dead letters")
+    assert "Age of the oldest message (seconds). Now: Oldest message 0 seconds" in ask(console.browser, labels)
+    console.press("Send it a message")
+    console.wait_for("Shows the first messages without receiving them")
 
 
 @pytest.mark.usefixtures("whole_file")

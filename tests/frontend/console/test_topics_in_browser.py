@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.browser import ask
-from tests.frontend.console.coverage import ScriptCoverage
+from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until

@@ -1,6 +1,7 @@
 // Access keys and API keys of the account.
 
 import { call, session } from "../api.js";
+import { time } from "../body.js";
 import { localTime } from "../text.js";
 import { Confirm, choices, input, loaded, outcome, secret, table, useAct, useLoaded } from "../widgets.js";
 
@@ -42,7 +43,7 @@ export const Keys = {
       cells: [
         h("code", key.id), h("bdi", key.name), key.kind, key.role, rights(key.scopes, key.prefixes),
         [key.state, key.expires ? h("small", `until ${localTime(key.expires)}`) : null],
-        key.last_used ? localTime(key.last_used) : "–",
+        key.last_used ? time(key.last_used) : "–",
         key.state === "active"
           ? h("div", { class: "buttons" }, [
               h("button", { type: "button", disabled: act.busy, "aria-label": `Rotate ${key.id}`, onClick: () => rotate(key) }, "Rotate"),

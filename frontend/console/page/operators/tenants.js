@@ -1,6 +1,7 @@
 // All tenants: create, limit, suspend, resume, delete.
 
 import { call, session, showAccount } from "../api.js";
+import { time } from "../body.js";
 import { bytes, count, localTime } from "../text.js";
 import { Confirm, Dialog, failure, input, outcome, table, useAct, useLoaded } from "../widgets.js";
 
@@ -113,7 +114,7 @@ export const Tenants = {
     };
     const row = (one) => ({
       key: one.account,
-      cells: [one.account, h("bdi", one.name), one.state, [localTime(one.created), one.deleted ? h("small", `deleted ${localTime(one.deleted)}`) : null], acts(one)],
+      cells: [one.account, h("bdi", one.name), one.state, [time(one.created), one.deleted ? h("small", `deleted ${localTime(one.deleted)}`) : null], acts(one)],
     });
 
     return () => [

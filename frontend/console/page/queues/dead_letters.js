@@ -1,8 +1,9 @@
 // Dead letters: the queue's own dead-letter queue, and moves out of this one.
 
 import { call, queuePath } from "../api.js";
+import { time } from "../body.js";
 import { queueLink } from "../links.js";
-import { count, localTime } from "../text.js";
+import { count } from "../text.js";
 import { input, outcome, table, useAct } from "../widgets.js";
 
 const { h, onMounted, onUnmounted, reactive } = Vue;
@@ -56,7 +57,7 @@ export const DeadLetters = {
     const row = (task) => ({
       key: task.started,
       cells: [
-        localTime(task.started),
+        time(task.started),
         [task.status.toLowerCase(), task.failure ? `: ${task.failure}` : ""],
         [
           `${count(task.moved)} of ${count(task.to_move)} `,

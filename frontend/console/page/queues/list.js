@@ -1,15 +1,16 @@
 // The list of queues.
 
-import { call, may, queuePath, session } from "../api.js";
+import { administers, call, may, queuePath, session } from "../api.js";
 import { queueLink } from "../links.js";
-import { bytes, count, duration, rate } from "../text.js";
-import { Dialog, Field, failure, input, outcome, sparkline, table, useAct, useLive } from "../widgets.js";
+import { bytes, clockTime, count, duration, money, rate } from "../text.js";
+import { Dialog, Field, failure, input, lateness, outcome, sparkline, table, useAct, useLive } from "../widgets.js";
 
 const { h, reactive } = Vue;
 const PAGE = 50;
 const SAMPLES = 60;
 const TYPING_MS = 250;
 const SORTS = [["name", "name"], ["depth", "depth"], ["age", "oldest message"], ["rate", "messages sent"], ["stored", "stored bytes"]];
+const COST = ["cost", "cost of this month"];
 const STATES = [["any", "any"], ["waiting", "with available messages"], ["in_flight", "with messages in flight"], ["delayed", "with delayed messages"], ["empty", "empty"]];
 
 const CreateQueue = {
@@ -106,7 +107,7 @@ const List = {
       });
 
     const link = (name) => h("a", { href: queueLink(name) }, h("bdi", name));
-    const row = ({ name, messages, dead_letter_queue: dead, oldest_seconds: age, sent_per_second: sent }) => ({
+    const row = ({ name, messages, dead_letter_queue: dead, oldest_seconds: age, sent_per_second: sent, cost }) => ({
       key: name,
       cells: [
         link(name),
@@ -115,6 +116,7 @@ const List = {
         count(messages?.delayed),
         bytes(messages?.stored_bytes),
         ...(polled.data.as_of ? [age === null ? "–" : duration(age), sent === null ? "–" : `${rate(sent)}/s`] : []),
+        ...(view.sort === "cost" ? [cost ? money(cost.amount, cost.currency) : "–"] : []),
         sparkline(samples.get(name) || []),
         dead ? link(dead) : "–",
       ],
@@ -122,6 +124,7 @@ const List = {
     const columns = () => [
       ["Name", "name"], ["Available", "number"], ["In flight", "number"], ["Delayed", "number"], ["Stored", "number"],
       ...(polled.data.as_of ? [["Oldest", "number"], ["Sent", "number"]] : []),
+      ...(view.sort === "cost" ? [["Cost", "number"]] : []),
       ["Depth, live", ""], ["Dead-letter queue", "name"],
     ];
 
@@ -147,12 +150,14 @@ const List = {
         h(Field, { label: "With the tag" }, {
           default: (bound) => h("input", { ...bound, name: "tag", type: "search", autocomplete: "off", spellcheck: "false", placeholder: "name or name=value", onInput: search }),
         }),
-        choice("sort", "Sorted by", SORTS),
+        choice("sort", "Sorted by", administers() ? [...SORTS, COST] : SORTS),
         choice("state", "In the state", STATES),
         h("button", { type: "button", class: "primary", onClick: () => (view.creating = true) }, "Create a queue"),
       ]),
       failure(polled.error),
+      lateness(polled),
       content(),
+      polled.data?.as_of ? h("p", { class: "hint" }, `Sorted by numbers as of ${clockTime(polled.data.as_of)}.`) : null,
       h("nav", { class: "buttons", "aria-label": "Pages of the list" }, [
         h("button", { type: "button", disabled: view.pages.length === 1, onClick: () => turn(view.pages.slice(0, -1)) }, "Previous"),
         h("button", { type: "button", disabled: !polled.data?.next, onClick: () => turn([...view.pages, polled.data.next]) }, "Next"),

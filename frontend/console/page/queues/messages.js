@@ -1,6 +1,6 @@
 // Messages of a queue: peek, send, receive, delete.
 
-import { Refusal, call, may, queuePath } from "../api.js";
+import { Refusal, call, may, queuePath, session } from "../api.js";
 import { Body, time } from "../body.js";
 import { queueLink } from "../links.js";
 import { addAttribute, attributeFields, attributeRows, attributesOf } from "../message_attributes.js";
@@ -9,6 +9,13 @@ import { input, outcome, useAct } from "../widgets.js";
 
 const { computed, h, nextTick, onUnmounted, reactive, shallowReactive, watch } = Vue;
 const named = (arn) => arn?.split(":").at(-1) || "";
+
+/** A trace id, as a link where the service has an address of traces. */
+function trace(id) {
+  const shown = h("code", id), template = session.caller.trace_url;
+  if (!/^https?:\/\//.test(template)) return shown;
+  return h("a", { href: template.replace("{trace_id}", encodeURIComponent(id)), target: "_blank", rel: "noopener noreferrer" }, [shown, " (opens a new tab)"]);
+}
 
 /** A message as it was peeked or received. */
 function message(one, acts) {
@@ -21,7 +28,8 @@ function message(one, acts) {
     one.sequence_number && ["Sequence number", one.sequence_number],
     one.origin && ["Came from", h("a", { href: queueLink(named(one.origin), "dead-letters") }, h("bdi", named(one.origin)))],
     one.sender && ["Sender", visible(one.sender)],
-    one.trace_header && ["Trace", visible(one.trace_header)],
+    one.trace_id && ["Trace", trace(one.trace_id)],
+    one.trace_header && ["Trace header", visible(one.trace_header)],
   ];
   return h("article", { class: "message", key: one.receipt_handle || one.id, "aria-label": `Message ${one.id}` }, [
     h("h3", h("code", one.id)),
@@ -38,6 +46,17 @@ function message(one, acts) {
 const FOLLOW_MS = 1500;
 const FOLLOWED_AT_ONCE = 100;
 const FOLLOWED_MAX = 500;
+const SEARCHED_AT_ONCE = 2000;
+const MOVED_AT_ONCE = 100;
+
+/** Seconds of a time in the viewer's zone, as a field has it; undefined: it is empty. */
+const secondsOf = (text) => (text ? new Date(text).getTime() / 1000 : undefined);
+
+/** Messages that were sent in this time. */
+function sentBetween(messages, from, until) {
+  const first = secondsOf(from) ?? -Infinity, last = secondsOf(until) ?? Infinity;
+  return messages.filter(({ sent }) => sent >= first && sent <= last);
+}
 
 /** Messages that have this text in their id, group, body or an attribute. */
 function containing(messages, text) {
@@ -49,23 +68,55 @@ function containing(messages, text) {
 const Peek = {
   props: ["name", "edit"],
   setup(props) {
-    const form = reactive({ limit: "10", search: "" });
-    const found = shallowReactive({ messages: null, next: "", following: false, failed: "" });
+    const form = reactive({ limit: "10", search: "", from: "", until: "", destination: "" });
+    const found = shallowReactive({ messages: null, searched: 0, next: "", following: false, failed: "" });
     const act = useAct();
-    const matching = computed(() => containing(found.messages || [], form.search));
+    const matches = (messages) => sentBetween(containing(messages, form.search), form.from, form.until);
+    const matching = computed(() => matches(found.messages || []));
     const acts = (one) =>
-      may("send") && one.body !== null
-        ? h("div", { class: "buttons" }, h("button", { type: "button", onClick: () => props.edit(one) }, "Edit and send again"))
-        : null;
+      h("div", { class: "buttons" }, [
+        may("send") && one.body !== null ? h("button", { type: "button", onClick: () => props.edit(one) }, "Edit and send again") : null,
+        h("button", { type: "button", disabled: act.busy, onClick: () => move([one]) }, "Move"),
+      ]);
     const path = queuePath(props.name, "/peek");
     const peek = (event) => {
       event.preventDefault();
       unfollow();
       act.run(async () => {
         const page = await call("GET", path, { query: { limit: form.limit } });
-        Object.assign(found, { messages: page.messages, next: page.next });
+        Object.assign(found, { messages: page.messages, searched: page.messages.length, next: page.next });
       });
     };
+    /** Moves messages; the service moves each exactly once, and only those that could be received now. */
+    const move = (messages) =>
+      act.run(async () => {
+        let moved = 0;
+        for (let at = 0; at < messages.length; at += MOVED_AT_ONCE) {
+          const asked = { places: messages.slice(at, at + MOVED_AT_ONCE).map(({ place }) => place) };
+          if (form.destination.trim()) asked.destination = form.destination.trim();
+          const left = new Set((await call("POST", queuePath(props.name, "/messages/move"), { json: asked })).moved);
+          moved += left.size;
+          found.messages = found.messages.filter(({ place }) => !left.has(place));
+          found.searched -= left.size;
+        }
+        const staying = messages.length - moved;
+        const stay = "could not be moved: a message must be available, and needs a destination if it came from no queue.";
+        if (staying) return `Moved: ${count(moved)}. ${count(staying)} ${stay}`;
+        return moved === 1 ? "1 message was moved." : `${count(moved)} messages were moved.`;
+      });
+    /** Reads on until a page has messages that match, and keeps those alone. */
+    const searchOn = () =>
+      act.run(async () => {
+        unfollow();
+        for (let read = 0, more = []; read < SEARCHED_AT_ONCE && !more.length; ) {
+          const page = await call("GET", path, { query: { limit: FOLLOWED_AT_ONCE, after: found.next } });
+          if (!page.messages.length) return "There are no further messages.";
+          more = matches(page.messages);
+          read += page.messages.length;
+          Object.assign(found, { messages: [...found.messages, ...more].slice(-FOLLOWED_MAX), searched: found.searched + page.messages.length, next: page.next });
+        }
+        return `${count(found.searched)} messages were searched.`;
+      });
 
     /** Shows messages as they are stored, from the last one that was peeked on; goes on after an error. */
     let timer = 0;
@@ -75,7 +126,7 @@ const Peek = {
         const page = await call("GET", path, { query: { limit: FOLLOWED_AT_ONCE, after: found.next || "latest" } });
         if (!found.following) return;
         const messages = [...(found.messages || []), ...page.messages].slice(-FOLLOWED_MAX);
-        Object.assign(found, { messages, next: page.next, failed: "" });
+        Object.assign(found, { messages, searched: found.searched + page.messages.length, next: page.next, failed: "" });
       } catch (error) {
         if (!(error instanceof Refusal)) throw error;
         found.failed = error.message;
@@ -101,13 +152,26 @@ const Peek = {
           input(form, "limit", "Messages", { tag: "select", options: ["10", "50", "100"] }),
           h("button", { type: "submit", class: "primary", disabled: act.busy }, "Peek"),
           h("button", { type: "button", "aria-pressed": String(found.following), onClick: toggle }, found.following ? "Stop following" : "Follow new messages"),
-          found.messages?.length ? input(form, "search", "Containing", { type: "search", autocomplete: "off" }) : null,
         ]),
+        found.messages?.length
+          ? h("div", { class: "line" }, [
+              input(form, "search", "Containing", { type: "search", autocomplete: "off" }),
+              input(form, "from", "Sent from", { type: "datetime-local", step: 1 }),
+              input(form, "until", "Sent until", { type: "datetime-local", step: 1 }),
+              h("button", { type: "button", disabled: act.busy, onClick: searchOn }, "Search on"),
+            ])
+          : null,
+        found.messages?.length
+          ? h("div", { class: "line" }, [
+              input(form, "destination", "Move to (empty: where they came from)", { autocomplete: "off", spellcheck: "false" }),
+              h("button", { type: "button", disabled: act.busy || !matching.value.length, onClick: () => move(matching.value) }, `Move the ${count(matching.value.length)} shown`),
+            ])
+          : null,
         outcome(act),
         h("p", { class: "error", role: "alert" }, found.failed),
         found.messages &&
           h("p", { role: "status" }, found.messages.length
-            ? `${count(matching.value.length)} of ${count(found.messages.length)} messages.`
+            ? `${count(matching.value.length)} of ${count(found.searched)} messages.`
             : found.following ? "Waiting for messages." : "The queue is empty. Send it a message below."),
         matching.value.map((one) => message(one, acts(one))),
       ]);
@@ -185,7 +249,7 @@ const Send = {
 const Receive = {
   props: ["name"],
   setup(props) {
-    const form = reactive({ max: "1", visibility: "", search: "", destination: "" });
+    const form = reactive({ max: "1", visibility: "", search: "" });
     const held = shallowReactive({ messages: [] });
     const act = useAct();
     const matching = computed(() => containing(held.messages, form.search));
@@ -209,30 +273,8 @@ const Receive = {
         await drop(one);
         return `Deleted: ${one.id}`;
       });
-    /**
-     * Sends each to its destination, and deletes it here after that.
-     *
-     * The destination may still know the original deduplication id: it would store nothing.  The message's own id is
-     * new there, and stays the same if the move is repeated.
-     */
-    const redrive = (messages) =>
-      act.run(async () => {
-        let count = 0;
-        for (const one of messages) {
-          const destination = form.destination.trim() || named(one.origin);
-          if (!destination) throw new Refusal(0, { detail: `${count} were moved. The message ${one.id} did not come from another queue: name a destination.` }, 0);
-          const json = { body: one.body, attributes: one.attributes };
-          if (one.group) json.group = one.group;
-          if (destination.endsWith(".fifo")) json.deduplication_id = one.id;
-          await call("POST", queuePath(destination, "/messages"), { json });
-          await drop(one);
-          count += 1;
-        }
-        return count === 1 ? "1 message was moved." : `${count} messages were moved.`;
-      });
     const acts = (one) =>
       h("div", { class: "buttons" }, [
-        may("send") ? h("button", { type: "button", disabled: act.busy, onClick: () => redrive([one]) }, "Move") : null,
         h("button", { type: "button", class: "danger", disabled: act.busy, onClick: () => remove(one) }, "Delete"),
       ]);
 
@@ -246,15 +288,7 @@ const Receive = {
           h("button", { type: "submit", class: "primary", disabled: act.busy }, "Receive"),
         ]),
         outcome(act),
-        held.messages.length
-          ? h("div", { class: "line" }, [
-              input(form, "search", "Containing", { type: "search", autocomplete: "off" }),
-              may("send") ? input(form, "destination", "Move to (empty: where they came from)", { autocomplete: "off", spellcheck: "false" }) : null,
-              may("send")
-                ? h("button", { type: "button", disabled: act.busy || !matching.value.length, onClick: () => redrive(matching.value) }, `Move the ${count(matching.value.length)} shown`)
-                : null,
-            ])
-          : null,
+        held.messages.length ? h("div", { class: "line" }, [input(form, "search", "Containing", { type: "search", autocomplete: "off" })]) : null,
         matching.value.map((one) => message(one, acts(one))),
       ]);
   },

@@ -1,6 +1,7 @@
 // The pages of one queue.
 
 import { call, may, queuePath } from "../api.js";
+import { Alarms } from "./alarms.js";
 import { Configuration } from "./configuration.js";
 import { DeadLetters } from "./dead_letters.js";
 import { queueLink } from "../links.js";
@@ -19,7 +20,7 @@ const Managed = {
   },
 };
 
-const TABS = [["", "Overview"], ["messages", "Messages"], ["configuration", "Configuration"], ["dead-letters", "Dead letters"]];
+const TABS = [["", "Overview"], ["messages", "Messages"], ["configuration", "Configuration"], ["dead-letters", "Dead letters"], ["alarms", "Alarms"]];
 
 export const Queue = {
   props: ["name", "tab"],
@@ -56,6 +57,7 @@ export const Queue = {
       if (tab === "messages") return h(Messages, { name });
       if (tab === "configuration" && may("manage")) return h(Managed, { name, page: Configuration, key: tab });
       if (tab === "dead-letters" && may("manage")) return h(Managed, { name, page: DeadLetters, key: tab });
+      if (tab === "alarms" && may("manage")) return h(Alarms, { name });
       return h(Overview, { name });
     }
 

@@ -1,8 +1,9 @@
 // A consumer group: its members, its offsets and lag; reset and delete.
 
 import { call, mayStream } from "../api.js";
+import { time } from "../body.js";
 import { streamLink } from "../links.js";
-import { count, localTime, visible } from "../text.js";
+import { count, visible } from "../text.js";
 import { Confirm, failure, input, outcome, table, useAct, usePolled } from "../widgets.js";
 
 const { h, reactive, shallowReactive } = Vue;
@@ -58,7 +59,7 @@ export const Group = {
       key: `${one.stream}/${one.partition}`,
       cells: [
         h("a", { href: streamLink(one.stream) }, h("bdi", one.stream)), String(one.partition), count(one.offset), count(one.end_offset), count(one.lag),
-        [localTime(one.committed), one.metadata ? h("small", visible(one.metadata)) : null],
+        [time(one.committed), one.metadata ? h("small", visible(one.metadata)) : null],
       ],
     });
     const member = (one) => ({ key: one.id, cells: [visible(one.instance || one.id), visible(one.client), one.host] });

@@ -1,9 +1,10 @@
 // The lists of streams and consumer groups.
 
 import { call, mayStream, session } from "../api.js";
+import { time } from "../body.js";
 import { groupLink, streamLink } from "../links.js";
 import { NamedList } from "../named_list.js";
-import { count, localTime } from "../text.js";
+import { count } from "../text.js";
 import { Dialog, input, outcome, table, useAct } from "../widgets.js";
 
 const { h, reactive } = Vue;
@@ -41,7 +42,7 @@ const streams = ({ streams: found }, searched) =>
   found.length
     ? table("Streams", STREAM_COLUMNS, found.map((one) => ({
         key: one.name,
-        cells: [h("a", { href: streamLink(one.name) }, h("bdi", one.name)), count(one.partitions), localTime(one.created)],
+        cells: [h("a", { href: streamLink(one.name) }, h("bdi", one.name)), count(one.partitions), time(one.created)],
       })))
     : h("p", { class: "empty", role: "status" }, searched ? "No stream’s name begins like this." : "No streams yet. A stream keeps records for consumer groups, which read them at their own pace; it is a topic of Kafka’s protocol.");
 const groups = ({ groups: found }, searched) =>

@@ -1,8 +1,9 @@
 // The pages of one stream: partitions, records, consumer groups, settings.
 
 import { call, mayStream, streamPath } from "../api.js";
+import { time } from "../body.js";
 import { groupLink, streamLink } from "../links.js";
-import { bytes, count, localTime } from "../text.js";
+import { bytes, count } from "../text.js";
 import { Confirm, failure, input, loaded, outcome, tabLinks, table, useAct, useLoaded, usePolled } from "../widgets.js";
 import { Records } from "./records.js";
 
@@ -31,7 +32,7 @@ const Partitions = {
         h("dl", { class: "facts" }, [
           ["Records", count(sum(data.partitions.map(kept)))],
           ["Stored", bytes(sum(data.partitions.map((one) => one.stored_bytes)))],
-          ["Created", localTime(data.created)],
+          ["Created", time(data.created)],
           ["ARN", h("code", data.arn)],
           ["Id in Kafka’s protocol", h("code", data.topic_id)],
         ].map(([label, value]) => h("div", [h("dt", label), h("dd", value)]))),

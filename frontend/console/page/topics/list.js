@@ -1,9 +1,10 @@
 // The list of topics.
 
 import { call, may, session } from "../api.js";
+import { time } from "../body.js";
 import { topicLink } from "../links.js";
 import { NamedList } from "../named_list.js";
-import { count, localTime } from "../text.js";
+import { count } from "../text.js";
 import { Dialog, input, outcome, table, useAct } from "../widgets.js";
 
 const { h, reactive } = Vue;
@@ -57,7 +58,7 @@ const topics = ({ topics: found }, searched) =>
   found.length
     ? table("Topics", COLUMNS, found.map((one) => ({
         key: one.name,
-        cells: [h("a", { href: topicLink(one.name) }, h("bdi", one.name)), count(one.subscriptions), localTime(one.created)],
+        cells: [h("a", { href: topicLink(one.name) }, h("bdi", one.name)), count(one.subscriptions), time(one.created)],
       })))
     : h("p", { class: "empty", role: "status" }, searched ? "No topic’s name begins like this." : "No topics yet. A topic sends each message that is published to it to all of its subscriptions: queues and HTTP endpoints. Create one, then subscribe a queue on its page.");
 

@@ -1,9 +1,9 @@
 // The subscriptions of a topic: a list, and a form for a new one.
 
 import { call, topicPath } from "../api.js";
+import { time } from "../body.js";
 import { subscriptionLink } from "../links.js";
 import { NamedList } from "../named_list.js";
-import { localTime } from "../text.js";
 import { Dialog, input, outcome, table, useAct } from "../widgets.js";
 import { attributesOf, subscriptionFields, subscriptionForm } from "./subscription.js";
 
@@ -56,7 +56,7 @@ export const Subscriptions = {
         one.protocol,
         one.confirmed ? "confirmed" : "to be confirmed",
         [one.raw ? "raw" : "in SNS’s JSON", one.filtered ? ", filtered" : ""],
-        localTime(one.created),
+        time(one.created),
       ],
     });
     const show = ({ subscriptions }) =>

@@ -1,6 +1,7 @@
 // The pages of one topic: numbers, subscriptions, publishing, settings.
 
 import { call, may, topicPath } from "../api.js";
+import { time } from "../body.js";
 import { topicLink } from "../links.js";
 import { count, duration, localTime } from "../text.js";
 import { failure, tabLinks, usePolled } from "../widgets.js";
@@ -60,7 +61,7 @@ const Overview = {
           values.HoldfastOldestPendingDelivery ? fact("Oldest pending", duration(values.HoldfastOldestPendingDelivery)) : null,
           shown && [
             fact("Subscriptions", `${count(shown.subscriptions.confirmed)} confirmed, ${count(shown.subscriptions.pending)} to be confirmed`),
-            fact("Created", localTime(shown.created)),
+            fact("Created", time(shown.created)),
             fact("ARN", h("code", shown.arn)),
           ],
         ]),

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Hashable, MutableMapping
 from typing import Any
 
 import pytest
@@ -372,3 +372,41 @@ async def test_a_client_that_does_not_read_is_disconnected(
     await service.json("SendMessage", {"QueueUrl": service.url("q"), "MessageBody": "b"})
     await until(one.task.done)
     assert one.task.exception() is None
+
+
+async def test_a_follower_without_news_gets_the_age_of_its_numbers(
+    service: FrontendService, connections: list[EventsConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "BEAT_SECONDS", 0.01)
+    await service.make_queue("q")
+    _, key = await api_key(service)
+    connections.append(EventsConnection(service.app, "limit=5", key))
+    assert await connections[0].status() == 200
+    shown = await connections[0].event()
+    assert shown is not None
+    assert shown[0] == "queues"
+    age = await connections[0].event()
+    assert age is not None
+    assert (age[0], list(age[1])) == ("age", ["seconds"])
+    assert age[1]["seconds"] >= 0
+
+
+async def test_an_account_whose_last_follower_left_early_is_served_again() -> None:
+    """A computation that is cancelled before its first step does not know that it was its account's turn."""
+    made = feeds.Feeds()
+
+    async def read() -> bytes:
+        return b"{}"
+
+    async def valid() -> None: ...
+
+    def follow() -> tuple[Hashable, feeds.Follower]:
+        return made.follow("key", feeds.Feed(OPERATOR.account, "queues", read), OPERATOR.principal, b"", valid)
+
+    key, first = follow()
+    await asyncio.sleep(0)  # the computation is a task now, which has not begun
+    made.leave(key, first)
+    key, second = follow()
+    async with asyncio.timeout(30):
+        assert await second.next() == b"event: queues\ndata: {}\n\n"
+    made.leave(key, second)

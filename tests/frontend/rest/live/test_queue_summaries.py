@@ -127,7 +127,7 @@ async def test_long_lists_are_sorted_in_runs(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_views_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_QUEUES_MAX", 14)
+    monkeypatch.setattr(module, "KEPT_QUEUES_MAX", 12)
     backend = MeasuredBackend(QUEUES)
     made = summaries(backend)
     first = await made.of("a")

@@ -6,7 +6,7 @@ from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import ask
-from tests.frontend.console.appearance import check_everywhere, prepare
+from tests.frontend.console.checking.appearance import check_everywhere, prepare
 from tests.servers.waiting import wait_until
 
 ROUNDS_MAX = 20
