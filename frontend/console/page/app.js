@@ -2,6 +2,7 @@
 
 import "./returned.js"; // first: it takes the issuer's answer out of the address
 import { administers, session, showAccount, signOut, usesStreams, usesTopics } from "./api.js";
+import { keepFocus } from "./focus.js";
 import { Queue } from "./queues/queue.js";
 import { Queues } from "./queues/list.js";
 import { SignIn } from "./sign_in.js";
@@ -138,3 +139,4 @@ const App = {
 };
 
 createApp(App).mount("#app");
+keepFocus(document.getElementById("app"));

@@ -4,17 +4,17 @@ import json
 from typing import Any, NamedTuple
 
 import httpx
-from axe_core_python.selenium import Axe
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.browser import ask
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.checking.keyboard import Keyboard
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
-WIDTHS = (360, 800, 1600)
 QUEUE_PAGES = ("", "orders", "orders/messages", "orders/configuration", "orders/dead-letters", "orders/alarms")
 
 
@@ -27,14 +27,20 @@ class ConsoleTenant(NamedTuple):
 
 
 class ConsolePage:
-    """The console in a browser, as a user sees it."""
+    """The console in a browser, as a user sees it who has a keyboard alone."""
 
-    def __init__(self, browser: webdriver.Chrome, server: Server) -> None:
+    def __init__(self, browser: webdriver.Chrome, server: Server, coverage: ScriptCoverage | None = None) -> None:
         self.browser = browser
+        self._coverage = coverage
         self.url = f"{server.endpoint}/console"
+        self.keyboard = Keyboard(browser)
+        self.checked: set[str] = set()
+        """Titles of dialogs whose looks were checked."""
 
     def open(self) -> None:
         """Load the page anew: no session is left."""
+        if self._coverage:
+            self._coverage.collect()  # the browser forgets what a page has called that is left
         self.browser.get("about:blank")
         self.browser.get(self.url)
         self.wait_for_heading("Sign in to Holdfast")
@@ -87,41 +93,45 @@ class ConsolePage:
 
     # --- what is done ---
 
+    def answer(self, path: str, content: object) -> None:
+        """Have GET requests of a path answered with this in place of the service's answer, until the next load."""
+        self.browser.execute_script(
+            "const [path, content] = arguments, real = window.fetch;"
+            "window.fetch = (url, options) => options.method === 'GET' && url.split('?')[0] === path"
+            "  ? Promise.resolve(new Response(content)) : real(url, options)",
+            path,
+            json.dumps(content),
+        )
+
     def find(self, selector: str) -> WebElement:
         found = wait_until(lambda: self.browser.find_elements(By.CSS_SELECTOR, selector), f"there is {selector}")
         return found[-1]
 
     def fill(self, name: str, text: str) -> None:
         """Fill in a field, of the open dialog if there is one."""
-        field = self.find(f"[name='{name}']")
-        if field.tag_name == "select":
-            field.find_element(By.CSS_SELECTOR, f"option[value='{text}']").click()
-        else:
-            field.send_keys(Keys.CONTROL, "a", Keys.NULL, text or Keys.BACKSPACE)
+        self.fill_in(f"[name='{name}']", text)
 
-    def type(self, *keys: str) -> None:
-        """Press keys, wherever the focus is."""
-        webdriver.ActionChains(self.browser).send_keys(*keys).perform()
+    def fill_in(self, selector: str, text: str) -> None:
+        """Fill in the last such field."""
+        self.keyboard.focus_field(selector)
+        self.keyboard.fill(text)
 
-    def tab_to(self, text: str) -> None:
-        """Move the focus with the tab key to the element with this text, or name."""
-        focused = "(document.activeElement.innerText || document.activeElement.name || '').trim()"
-        for _ in range(40):
-            if ask(self.browser, focused) == text:
-                return
-            self.type(Keys.TAB)
-        raise AssertionError(f"{text!r} is not reached with the tab key")
+    def toggle(self, name: str) -> None:
+        """Set or clear a checkbox."""
+        self.keyboard.focus_field(f"[name='{name}']")
+        self.keyboard.type(Keys.SPACE)
 
     def press(self, label: str) -> None:
-        """Press the button with this label, once it can be pressed; of several, the last: dialogs come last."""
+        """Press the button or link with this label, once it can be pressed; of several, the last."""
+        self.keyboard.focus_button(label)
+        title = ask(self.browser, "document.querySelector('dialog[open] h2')?.innerText")
+        assert title is None or title in self.checked, f"open_dialog opens and checks the dialog {title!r}"
+        self.keyboard.type(Keys.ENTER)
 
-        def enabled() -> list[WebElement]:
-            buttons = self.browser.find_elements(By.XPATH, f"//button[normalize-space()='{label}']")
-            return [one for one in buttons if one.is_enabled()]
-
-        button = wait_until(enabled, f"the button {label!r} can be pressed")[-1]
-        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-        button.click()
+    def open_dialog(self, label: str) -> None:
+        """Press a button that opens a dialog, and check that."""
+        self.keyboard.open_dialog(label)
+        self.checked.add(ask(self.browser, "document.querySelector('dialog[open] h2').innerText"))
 
 
 def make_tenant(server: Server, **rights: Any) -> ConsoleTenant:
@@ -152,18 +162,3 @@ def api(server: Server, key: str, method: str, path: str, body: Any = None) -> A
     )
     assert answer.is_success, answer.content
     return answer.json() if answer.content else None
-
-
-def check_page(console: ConsolePage, width: int) -> None:
-    """Check that the page is not wider than the window, and :func:`check` it."""
-    assert ask(console.browser, "document.documentElement.scrollWidth") <= width, console.browser.current_url
-    check(console)
-
-
-def check(console: ConsolePage) -> None:
-    """Check the page by the rules of WCAG that a program can check."""
-    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
-    results = Axe().run(console.browser, options={"runOnly": {"type": "tag", "values": tags}})
-    found = [(one["id"], [node["html"] for node in one["nodes"]]) for one in results["violations"]]
-    assert found == []
-    assert len(results["passes"]) > 10

@@ -11,8 +11,9 @@ from selenium.webdriver.common.by import By
 
 from tests.auth.code_issuer import CLIENT, CodeIssuer, served
 from tests.auth.outside import AUDIENCE
-from tests.browser import ask, emulate, logged, set_width
-from tests.frontend.console.pages import WIDTHS, ConsolePage, check_page, make_queues, make_tenant
+from tests.browser import ask, logged
+from tests.frontend.console.checking.appearance import check_everywhere
+from tests.frontend.console.pages import ConsolePage, make_queues, make_tenant
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -183,11 +184,8 @@ def test_it_is_begun_at_the_address_of_the_service(console: ConsolePage, issuer:
     assert ask(console.browser, STORED) == NOTHING_STORED
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible(console: ConsolePage, issuer: CodeIssuer, scheme: str, width: int) -> None:
-    emulate(console.browser, scheme)
-    set_width(console.browser, width)
+def test_the_page_is_accessible(console: ConsolePage, issuer: CodeIssuer) -> None:
     console.open()
     assert console.browser.find_elements(By.XPATH, f"//button[.='{button(issuer)}']")
-    check_page(console, width)
+    check_everywhere(console.browser)
+    console.keyboard.walk()

@@ -2,12 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 
 import httpx
-from selenium.webdriver.common.keys import Keys
+import pytest
 
 from tests.browser import ask, logged
-from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_queues
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -15,6 +17,8 @@ from tests.servers.waiting import wait_until
 def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenant) -> None:
     console.sign_in(tenant.key)
     console.wait_for("No queues yet")
+    console.open_dialog("Create the first queue")
+    console.press("Cancel")
     console.press("Create the first queue")
     console.fill("name", "first")
     console.press("Create")
@@ -36,23 +40,11 @@ def test_the_way_to_the_first_message(console: ConsolePage, tenant: ConsoleTenan
     console.wait_for("The queue is empty.")
     console.go("")
     wait_until(lambda: [row[:4] for row in console.rows()] == [["first", "0", "0", "0"]], "the list shows the queue")
-
-
-def test_the_keyboard_suffices(console: ConsolePage, tenant: ConsoleTenant) -> None:
-    console.tab_to("bearer")
-    console.type(tenant.key, Keys.ENTER)
-    console.wait_for("No queues yet")
-    console.tab_to("Create the first queue")
-    console.type(Keys.ENTER)
-    wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
-    console.type(Keys.ESCAPE)
-    wait_until(lambda: not ask(console.browser, "document.querySelector('dialog')"), "the dialog is closed")
-    assert ask(console.browser, "document.activeElement.innerText") == "Create the first queue"
-    console.type(Keys.ENTER)
-    wait_until(lambda: ask(console.browser, "document.activeElement.name") == "name", "the dialog has the focus")
-    console.type("typed", Keys.ENTER)
-    console.wait_for_heading("typed")
-    wait_until(lambda: ask(console.browser, "document.activeElement.tagName") == "H1", "the heading has the focus")
+    console.open_dialog("Create a queue")
+    console.fill("name", "second")
+    console.fill("type", "fifo")
+    console.press("Create")
+    console.wait_for_heading("second.fifo")
 
 
 def test_the_list_is_searched_and_paged_by_the_service(
@@ -72,10 +64,9 @@ def test_the_list_is_searched_and_paged_by_the_service(
     wait_for_names(names[49:])
     console.press("Previous")
     wait_for_names(["other", *names[:49]])
-    search = console.find("#search")
-    search.send_keys("q-5")
+    console.fill_in("#search", "q-5")
     wait_for_names(names[50:])
-    search.send_keys("x")
+    console.fill_in("#search", "q-5x")
     console.wait_for("No queue’s name begins like this.")
 
 
@@ -187,7 +178,7 @@ def test_configuration_and_tags(console: ConsolePage, server: Server, tenant: Co
         lambda: api(server, tenant.key, "GET", "/queues/orders")["tags"] == {"team": "shop", "stage": "test"}, "tagged"
     )
     wait_until(lambda: console.find("section[aria-labelledby=tags] .done").text == "Saved.", "it says so")
-    console.find("[aria-label='Remove tag 1']").click()
+    console.press("Remove tag 1")
     console.press("Save tags")
     wait_until(lambda: len(api(server, tenant.key, "GET", "/queues/orders")["tags"]) == 1, "a tag is removed")
     shown = api(server, tenant.key, "GET", "/queues/orders")
@@ -265,14 +256,37 @@ def test_a_message_is_edited_and_sent_again(console: ConsolePage, server: Server
     console.press("Peek")
     console.wait_for("1 of 1 messages.")
     assert console.shown_messages()[0] == "<order>\n  <id>1</id>\n</order>", "XML has a line for each element"
+    console.press("Text")
+    wait_until(lambda: console.shown_messages()[0] == sent["body"], "it is shown as it was sent")
     console.press("Edit and send again")
     body = console.find("#send ~ form [name=body]")
     wait_until(lambda: body.get_attribute("value") == sent["body"], "the form has the message")
-    body.send_keys(Keys.CONTROL, "a", Keys.NULL, "edited")
+    console.fill_in("#send ~ form [name=body]", "edited")
+    console.press("Add an attribute")
+    console.press("Remove attribute 2")
     console.press("Send")
     console.wait_for("Sent: ")
     again = api(server, tenant.key, "GET", "/queues/orders/peek")["messages"][1]
     assert (again["body"], again["attributes"], again["group"]) == ("edited", sent["attributes"], "g")
+
+
+def test_a_file_is_sent_and_shown_whole(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant, tmp_path: Path
+) -> None:
+    make_queues(server, tenant.account)
+    console.sign_in(tenant.key)
+    console.go("orders/messages")
+    for content, said in ((b"\xff" * 9, "9 B that are no text"), (b"x" * 20_001, "19.5 KiB of text")):
+        file = tmp_path / str(len(content))
+        file.write_bytes(content)
+        console.keyboard.focus_field("#file")
+        console.find("#file").send_keys(str(file))  # as if it were chosen in the system's dialog
+        console.wait_for(said)
+    console.press("Send")
+    console.wait_for("Sent: ")
+    console.press("Peek")
+    console.press("Show all 20,001 characters")
+    wait_until(lambda: console.shown_messages() == ["x" * 20_001], "all of it is shown")
 
 
 def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
@@ -295,6 +309,9 @@ def test_messages_that_a_filter_finds_are_moved(console: ConsolePage, server: Se
     assert moved[0]["attributes"] == {"a": {"type": "String", "value": "v"}}
     left = api(server, tenant.key, "GET", "/queues/dead/peek")["messages"]
     assert [one["body"] for one in left] == ["blue"]
+    console.fill("search", "")
+    console.press("Move")
+    console.wait_for("1 message was moved.")
 
 
 def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
@@ -302,18 +319,36 @@ def test_purge_and_delete_ask_for_the_name(console: ConsolePage, server: Server,
     api(server, tenant.key, "POST", "/queues/orders/messages", {"body": "b"})
     console.sign_in(tenant.key)
     console.go("orders")
-    console.press("Purge…")
+    console.open_dialog("Purge…")
     console.fill("name", "order")
     assert not console.find("dialog button[type=submit]").is_enabled()
     console.fill("name", "orders")
     console.press("Delete all messages")
     console.wait_for("The queue was purged.")
     assert api(server, tenant.key, "GET", "/queues/orders")["messages"]["visible"] == 0
-    console.press("Delete…")
+    console.open_dialog("Delete…")
     console.fill("name", "orders")
     console.press("Delete the queue")
     console.wait_for_heading("Queues")
     wait_until(lambda: [row[0] for row in console.rows()] == ["dead"], "the queue is gone")
+
+
+def test_a_key_is_offered_what_it_may_do(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    make_queues(server, tenant.account)
+    sender = make_key(server, tenant.account, scopes=["send"])
+    console.sign_in(sender.key)
+    console.wait_for("Your key cannot list queues")
+    console.fill("name", "orders")
+    console.press("Open")
+    console.wait_for_heading("orders")
+    assert "Purge" not in console.text
+    assert "Configuration" not in console.text
+    console.go("orders/messages")
+    headings = "[...document.querySelectorAll('h2')].map(one => one.innerText)"
+    wait_until(lambda: ask(console.browser, headings) == ["Send"], "only sending is offered")
+    console.fill("body", "hello")
+    console.press("Send")
+    console.wait_for("Sent: ")
 
 
 def test_messages_are_searched_by_text_and_time(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
@@ -368,7 +403,7 @@ def test_alarms_are_set_tested_and_deleted(console: ConsolePage, server: Server,
     assert "secret-path" not in console.text
     console.press("Test")
     wait_until(lambda: console.find("[role=status].done").text, "the result of the test is shown")
-    console.find("[aria-label='Delete deep']").click()
+    console.open_dialog("Delete deep")
     console.press("Delete the alarm")
     console.wait_for("No alarms yet")
     assert api(server, tenant.key, "GET", "/alarms")["alarms"] == []
@@ -383,5 +418,12 @@ def test_dead_letters_and_age_have_charts(console: ConsolePage, server: Server, 
     labels = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label'))"
     wait_until(lambda: "Dead letters in dead. Now: Stored 1 messages" in ask(console.browser, labels), "dead letters")
     assert "Age of the oldest message (seconds). Now: Oldest message 0 seconds" in ask(console.browser, labels)
-    console.browser.find_element("link text", "Send it a message").click()
+    console.press("Send it a message")
     console.wait_for("Shows the first messages without receiving them")
+
+
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    assert (
+        coverage.uncalled("queues", "tags.js", "policy_check.js", "body.js", "message_attributes.js", "charts.js") == ""
+    )

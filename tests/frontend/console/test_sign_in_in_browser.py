@@ -3,13 +3,11 @@
 import json
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from tests.browser import ask, logged
-from tests.frontend.console.pages import (
-    ConsolePage,
-    ConsoleTenant,
-    make_queues,
-)
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, make_queues
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -38,7 +36,8 @@ def test_a_session_is_in_the_tab_alone(console: ConsolePage, server: Server, ten
 
 
 def test_an_access_key_signs_in_without_its_secret_being_sent(console: ConsolePage, server: Server) -> None:
-    console.find("input[value='access']").click()
+    console.keyboard.focus_field("[name='kind']:checked")
+    console.keyboard.type(Keys.DOWN)
     console.fill("id", server.access_key_id)
     console.fill("secret", server.secret_access_key)
     console.press("Sign in")
@@ -83,3 +82,9 @@ def test_a_suspended_tenant_is_shown_why(console: ConsolePage, server: Server, t
     server.rest("POST", f"/v1/tenants/{tenant.account}/suspend")
     console.wait_for(f"The account {tenant.account} is suspended. Ask the operator of this service.")
     assert "orders" not in console.text, "nothing of the tenant is left on the page"
+
+
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    issuer = ["setup() { const act = useAct(); onMounted("]  # in test_issuer_in_browser.py
+    assert coverage.uncalled("sign_in.js", "signing.js", but=issuer) == ""

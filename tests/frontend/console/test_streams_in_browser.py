@@ -2,22 +2,23 @@
 
 import pytest
 
-from tests.browser import emulate, set_width
-from tests.frontend.console.pages import WIDTHS, ConsolePage, ConsoleTenant, api, check_page, make_key
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
-
-PAGES = (
-    ("streams", "Streams"),
-    *((f"streams/clicks{tab}", "clicks") for tab in ("", "/records", "/groups", "/settings")),
-)
 
 
 def make_stream(server: Server, key: str) -> None:
     """Make the stream ``clicks`` with five records in the first of two partitions, two of them read by ``readers``."""
     api(server, key, "POST", "/streams", {"name": "clicks", "partitions": 2, "settings": {"retention.ms": -1}})
     records = [
-        {"value": f'{{"n": {number}}}', "key": f"k{number}", "partition": 0, "timestamp": 1_700_000_000 + number}
+        {
+            "value": f'{{"n": {number}}}',
+            "key": f"k{number}",
+            "partition": 0,
+            "timestamp": 1_700_000_000 + number,
+            "headers": [{"name": "h", "value": "v"}],
+        }
         for number in range(5)
     ]
     api(server, key, "POST", "/streams/clicks/records", {"records": records})
@@ -33,6 +34,8 @@ def test_a_stream_is_made_filled_and_deleted(console: ConsolePage, tenant: Conso
     console.sign_in(tenant.key)
     console.visit("streams", "Streams")
     console.wait_for("No streams yet")
+    console.open_dialog("Create a stream")
+    console.press("Cancel")
     console.press("Create a stream")
     console.fill("name", "clicks")
     console.fill("partitions", "2")
@@ -53,11 +56,29 @@ def test_a_stream_is_made_filled_and_deleted(console: ConsolePage, tenant: Conso
     console.fill("value", "1000000")
     console.press("Save")
     console.wait_for("Saved.")
-    console.press("Delete…")
+    console.press("Remove setting 1")
+    console.press("Save")
+    console.wait_for("All settings have their defaults.")
+    console.open_dialog("Delete…")
     console.fill("name", "clicks")
     console.press("Delete the stream")
     console.wait_for_heading("Streams")
     console.wait_for("No streams yet")
+
+
+def test_lists_are_searched_and_paged(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
+    for number in range(51):
+        api(server, tenant.key, "POST", "/topics", {"name": f"t-{number:02}"})
+    names = [f"t-{number:02}" for number in range(51)]
+    console.sign_in(tenant.key)
+    console.visit("topics", "Topics")
+    wait_until(lambda: [row[0] for row in console.rows()] == names[:50], "the first page is shown")
+    console.press("Next")
+    wait_until(lambda: [row[0] for row in console.rows()] == names[50:], "the second page is shown")
+    console.press("Previous")
+    wait_until(lambda: [row[0] for row in console.rows()] == names[:50], "the first page is shown again")
+    console.fill_in("input[type=search]", "t-4")
+    wait_until(lambda: [row[0] for row in console.rows()] == names[40:50], "topics whose names begin so are shown")
 
 
 def test_records_are_peeked_by_offset_and_time(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
@@ -66,11 +87,11 @@ def test_records_are_peeked_by_offset_and_time(console: ConsolePage, server: Ser
     console.visit("streams/clicks/records", "clicks")
     console.fill("start", "offset")
     console.fill("offset", "3")
-    console.find("section[aria-labelledby=peek] [name=partition]").send_keys("0")
+    console.fill_in("section[aria-labelledby=peek] [name=partition]", "0")
     console.press("Peek")
     wait_until(lambda: values(console) == ['{"n":3}', '{"n":4}'], "records from the offset on are shown")
     console.fill("start", "earliest")
-    console.find("section[aria-labelledby=peek] [name=key]").send_keys("k1")
+    console.fill_in("section[aria-labelledby=peek] [name=key]", "k1")
     console.press("Peek")
     wait_until(lambda: values(console) == ['{"n":1}'], "the record with the key is shown")
     console.press("Next records")
@@ -92,7 +113,9 @@ def test_groups_have_lag_and_are_reset(console: ConsolePage, server: Server, ten
     console.sign_in(tenant.key)
     console.visit("streams/clicks/groups", "clicks")
     wait_until(lambda: [(row[0], row[3]) for row in console.rows()] == [("readers", "3")], "the lag is shown")
-    console.visit("groups/readers", "readers")
+    console.visit("streams", "Streams")
+    console.press("readers")
+    console.wait_for_heading("readers")
     wait_until(lambda: [row[:5] for row in console.rows()] == [["clicks", "0", "2", "5", "3"]], "offsets are shown")
     console.fill("to", "offset")
     console.fill("offset", "4")
@@ -100,7 +123,7 @@ def test_groups_have_lag_and_are_reset(console: ConsolePage, server: Server, ten
     console.press("Reset")
     console.wait_for("The group goes on from 0:4.")
     wait_until(lambda: console.rows()[0][4] == "1", "the lag is now one")
-    console.press("Delete the group…")
+    console.open_dialog("Delete the group…")
     console.fill("name", "readers")
     console.press("Delete the group")
     console.wait_for_heading("Streams")
@@ -120,20 +143,8 @@ def test_a_key_is_offered_what_it_may_do_with_streams(
     assert "Settings" not in console.text
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_pages_fit_and_pass_the_accessibility_checker(
-    console: ConsolePage, server: Server, tenant: ConsoleTenant, scheme: str
-) -> None:
-    make_stream(server, tenant.key)
-    emulate(console.browser, scheme)
-    console.sign_in(tenant.key)
-    for width in WIDTHS:
-        set_width(console.browser, width)
-        for address, heading in (*PAGES, ("groups/readers", "readers")):
-            console.visit(address, heading)
-            wait_until(lambda: "Loading…" not in console.text, "the page is loaded")
-            if address.endswith("records"):
-                console.press("Peek")
-                wait_until(lambda: console.errors() or values(console), "the records are shown")
-                assert (console.errors(), len(values(console))) == ("", 5)
-            check_page(console, width)
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    assert coverage.uncalled("streams", "named_list.js", but=["cells: [visible(one.instance"]) == "", (
+        "without a consumer"
+    )

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from tests.browser import ask, emulate, set_width
-from tests.frontend.console.pages import WIDTHS, ConsolePage, ConsoleTenant, api, check, check_page, make_key
+from tests.browser import ask
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
@@ -55,17 +56,20 @@ def test_a_topic_is_made_subscribed_published_to_and_deleted(
     console.sign_in(tenant.key)
     console.visit("topics", "Topics")
     console.wait_for("No topics yet")
+    console.open_dialog("Create a topic")
+    console.press("Cancel")
     console.press("Create a topic")
     console.fill("name", "news")
     console.press("Create")
     console.wait_for_heading("news")
     console.visit("topics/news/subscriptions", "news")
     console.wait_for("No subscriptions yet")
+    console.open_dialog("Create a subscription")
+    console.press("Cancel")
     console.press("Create a subscription")
     console.fill("endpoint", "reader")
     console.fill("RawMessageDelivery", "true")
     console.fill("FilterPolicy", '{"kind": ["order"]}')
-    check(console)
     console.press("Subscribe")
     console.wait_for("All subscriptions")
     wait_until(lambda: facts(console).get("State") == "confirmed", "the subscription is confirmed")
@@ -89,7 +93,7 @@ def test_a_topic_is_made_subscribed_published_to_and_deleted(
         "the numbers are shown",
     )
     console.visit("topics/news/settings", "news")
-    console.press("Delete the topic…")
+    console.open_dialog("Delete the topic…")
     console.fill("name", "news")
     console.press("Delete the topic")
     console.wait_for_heading("Topics")
@@ -103,7 +107,7 @@ def test_a_subscription_is_changed_tested_and_deleted(
     console.sign_in(tenant.key)
     console.visit("topics/news/subscriptions", "news")
     wait_until(lambda: [row[2:4] for row in console.rows()] == [["confirmed", "raw, filtered"]], "it is listed")
-    console.find("tbody a").click()
+    console.press(f"arn:aws:sqs:{server.region}:{tenant.account}:reader")
     console.wait_for("Test the filter policy")
     console.press("Add an attribute")
     console.fill("name", "kind")
@@ -127,9 +131,41 @@ def test_a_subscription_is_changed_tested_and_deleted(
         "RawMessageDelivery": "true",
         "RedrivePolicy": dead,
     }
-    console.press("Delete…")
+    console.open_dialog("Delete…")
     console.press("Delete the subscription")
     console.wait_for("No subscriptions yet")
+
+
+def test_an_endpoint_is_subscribed_and_waits_for_its_confirmation(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    make_topic(server, tenant.key)
+    console.sign_in(tenant.key)
+    console.visit("topics", "Topics")
+    wait_until(lambda: [row[:2] for row in console.rows()] == [["news", "1"]], "the topic is listed")
+    console.press("news")
+    console.wait_for_heading("news")
+    console.press("Subscriptions")
+    console.open_dialog("Create a subscription")
+    console.fill("kind", "HTTP endpoint")
+    console.fill("endpoint", "http://127.0.0.1:1/")  # nobody answers there
+    console.press("Subscribe")
+    console.wait_for("It waits for its confirmation")
+    console.fill("token", "none")
+    console.press("Confirm")
+    wait_until(console.errors, "the token is refused")
+    console.press("Look again")
+    assert facts(console)["State"] == "to be confirmed"
+
+
+def test_a_filter_policy_is_tried_without_a_topic(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    console.sign_in(tenant.key)
+    console.visit("filters", "Filter policies")
+    console.fill("FilterPolicy", '{"kind": ["order"]}')
+    console.fill("FilterPolicyScope", "MessageBody")
+    console.fill("body", '{"kind": "order"}')
+    console.press("Test")
+    console.wait_for("It matches")
 
 
 def test_settings_policy_and_tags_of_a_topic(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
@@ -173,17 +209,6 @@ def test_a_key_that_only_sends_publishes(console: ConsolePage, server: Server, t
     assert "Topics" not in console.find("nav").text
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_pages_fit_and_pass_the_accessibility_checker(
-    console: ConsolePage, server: Server, tenant: ConsoleTenant, scheme: str
-) -> None:
-    subscription = make_topic(server, tenant.key)
-    emulate(console.browser, scheme)
-    console.sign_in(tenant.key)
-    for width in WIDTHS:
-        set_width(console.browser, width)
-        for address, heading in (*PAGES, (f"topics/news/subscriptions/{subscription}", "news")):
-            console.visit(address, heading)
-            wait_until(lambda: "Loading…" not in console.text, "the page is loaded")
-            assert console.errors() == ""
-            check_page(console, width)
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    assert coverage.uncalled("topics") == ""

@@ -1,0 +1,1 @@
+"""Checks of the console's pages: looks, keyboard, and functions that were called."""
