@@ -83,6 +83,19 @@ class IssuerUnreachable(Exception):
     """The keys of an outside token issuer are not known and cannot be fetched now: not the caller's fault."""
 
 
+class SignInRefused(Exception):
+    """A sign-in with an authorization code of the OIDC issuer is refused.  The text never contains the code or a token.
+
+    Not an :class:`AuthError`: AWS has no such sign-in.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        """``code``: one word, for programs; ``message``: the problem and its remedy, for people."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
 class OptInRequired(AuthError):
     """The credential is valid, but its account cannot use the service now."""
 

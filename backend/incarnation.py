@@ -23,6 +23,7 @@ from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peers import Peers
 from backend.serving.publications.fanout import Fanout
+from backend.serving.publications.immediate import ImmediateDeliveries
 from backend.serving.shards import Shard, Shards
 from backend.serving.stream_partition import OpenGroup, StreamPartition
 from backend.serving.streams.batch_reader import BatchReader
@@ -87,6 +88,7 @@ class Incarnation:
             self.payload_cache,
             self.memory,
             self.transfers,
+            ImmediateDeliveries(self.partitions, log, self.writer, self.wakeups, self.payload_cache),
             self.fanout.wake,
             self.token_import,
             self.orphan_collector,

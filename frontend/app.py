@@ -51,9 +51,22 @@ class FrontendApp:
         self.v1 = RestEndpoint(self.pipeline, self.rest)
         self._pages: dict[str, AsgiApp] = dict.fromkeys(app.PATHS, self.rest)
         """Applications that serve a path for GET."""
+        self._sign_in: AsgiApp | None = None
+        """Application among them that serves its path for all methods."""
         if services.settings.console:
-            console = Console(services.settings.region)
-            self._pages |= dict.fromkeys(console.paths, console)
+            self._serve_console(services)
+
+    def _serve_console(self, services: Services) -> None:
+        issuer, oidc = "", services.oidc
+        client = None if oidc is None else oidc.settings.console
+        if oidc is not None and client is not None:
+            from auth.tokens.code_flow import CodeFlow  # imported on demand: it loads an HTTP client
+            from frontend.console.sign_in import SIGN_IN_PATH, ConsoleSignIn
+
+            issuer = oidc.settings.issuer
+            self._sign_in = self._pages[SIGN_IN_PATH] = ConsoleSignIn(self.pipeline, CodeFlow(oidc, client))
+        console = Console(services.settings.region, issuer)
+        self._pages |= dict.fromkeys(console.paths, console)
 
     def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
         """Return the coroutine of the responsible part; awaiting it here would cost each call another coroutine."""
@@ -63,7 +76,7 @@ class FrontendApp:
         if path.startswith(PREFIX):
             return self.v1(scope, receive, send)
         page = self._pages.get(path)
-        if page is not None and scope["method"] in ("GET", "HEAD"):
+        if page is not None and (scope["method"] in ("GET", "HEAD") or page is self._sign_in):
             return page(scope, receive, send)
         if self.sns is not None and path.startswith(CERTIFICATE_PREFIX) and scope["method"] in ("GET", "HEAD"):
             return self.sns.send_certificate(scope, receive, send)

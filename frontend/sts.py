@@ -63,14 +63,15 @@ class Sts:
     """Answers the calls of version 2011-06-15."""
 
     format = Format.STS
+    version = VERSION
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._services = pipeline.services
 
-    def serves(self, request: ClientRequest, parameters: Parameters) -> bool:
-        """True for a call of STS's version."""
-        return parameters.get("Version") == VERSION
+    def serves_unversioned(self, request: ClientRequest, parameters: Parameters) -> bool:
+        """False: calls of STS name its version."""
+        return False
 
     async def answer(self, request: ClientRequest, parameters: Parameters, body: bytes) -> bytes:
         """Answer a call in XML; a started session is in the audit log by then.

@@ -59,6 +59,11 @@ def _check_external_url(url: str) -> None:
         raise SettingsError(f"external_url has to be like https://queue.example.com, not {url!r}")
 
 
+def _check_console_scopes(scopes: str) -> None:
+    if "openid" not in scopes.split(" ") or not re.fullmatch(r"[!#-\[\]-~]+( [!#-\[\]-~]+)*", scopes):
+        raise SettingsError("oidc_console_scopes has to be a list with openid, such as `openid profile`")
+
+
 def _check_trace_endpoint(url: str) -> None:
     if url and not re.fullmatch(r"https?://[^/?#\s@]+(/[^?#\s]*)?", url):
         raise SettingsError(
@@ -336,6 +341,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     oidc_scopes_claim: Annotated[
         str | None, Meta(description="claim that names the scopes; default: every caller has all scopes")
     ] = None
+    oidc_console_client_id: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(
+            description="client id of the web console at the issuer, a public client; if set, the console offers to "
+            "sign in there",
+        ),
+    ] = None
+    oidc_console_scopes: Annotated[
+        str,
+        Meta(description="scopes of the issuer that the console requests, separated by spaces, `openid` among them"),
+        Check(_check_console_scopes),
+    ] = "openid"
+    oidc_console_token: Annotated[
+        Literal["access", "id"],
+        Meta(
+            description="token of the issuer that the console uses: the `access` token, which has to be a JWT for "
+            "`oidc_audience`, or the `id` token, for which `oidc_audience` is the console's client id"
+        ),
+    ] = "access"
     queue_name_hold_seconds: Annotated[
         Seconds, Meta(description="time until the name of a deleted queue can be used again (SQS: 60)")
     ] = 60
@@ -638,8 +662,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Return the settings of the trusted issuer, if there is one.  Raises ``ValueError``."""
         if self.oidc_issuer is None or self.oidc_audience is None:
             return None
-        from auth.tokens.oidc import OidcSettings  # imported on demand: it loads an HTTP client
+        from auth.tokens.oidc import ConsoleClient, OidcSettings  # imported on demand: it loads an HTTP client
 
+        console = None
+        if self.oidc_console_client_id is not None:
+            console = ConsoleClient(self.oidc_console_client_id, self.oidc_console_scopes, self.oidc_console_token)
         return OidcSettings(
             self.oidc_issuer,
             self.oidc_audience,
@@ -647,6 +674,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.oidc_account_claim,
             self.oidc_role_claim,
             self.oidc_scopes_claim,
+            console,
         )
 
     @property
@@ -786,6 +814,13 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"root access key: {error}") from None
     if (settings.oidc_issuer is None) != (settings.oidc_audience is None):
         raise SettingsError("oidc_issuer and oidc_audience can only be given together")
+    client = settings.oidc_console_client_id
+    if client is not None and settings.oidc_issuer is None:
+        raise SettingsError("oidc_console_client_id needs oidc_issuer and oidc_audience")
+    if client is not None and settings.oidc_console_token == "id" and client != settings.oidc_audience:
+        raise SettingsError(
+            'oidc_console_token = "id" needs oidc_console_client_id as the oidc_audience: ID tokens are for the client'
+        )
     try:
         settings.oidc()
     except ValueError as error:

@@ -298,10 +298,11 @@ class TopicStore(Protocol):
         Raises :class:`TopicNotFound`, and :class:`ConditionFailed` unless the topic still has ``version``.
         """
 
-    async def delete_topic(self, topic_id: int) -> Topic:
+    async def delete_topic(self, topic_id: int, *, version: int | None = None) -> Topic:
         """Delete a topic with its subscriptions and all their hidden queues, and return its last state.
 
-        Its name is free at once.  Raises :class:`TopicNotFound`.
+        Its name is free at once.  Raises :class:`TopicNotFound`, and :class:`ConditionFailed` unless it still has
+        ``version``; None: any.
         """
 
     async def create_subscription(self, new: NewSubscription) -> Subscription:

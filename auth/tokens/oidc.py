@@ -16,14 +16,11 @@ Protections:
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import Any, Literal, cast
 
 import httpx
 import jwt
@@ -32,16 +29,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from auth.errors import ExpiredToken, InvalidClientTokenId, IssuerUnreachable
 from auth.principal import EVERY_SCOPE, SCOPES, Principal, Role, Scope
+from auth.tokens.issuer_documents import CachedDocument, IssuerDocuments, check_url, url_in
 from auth.tokens.jwts import LEEWAY_SECONDS, check_not_before, claims_of, header_of
 
-FRESH_SECONDS = 3600
-"""Age from which keys are fetched again."""
-STALE_SECONDS = 24 * 3600
-"""Maximum age of keys while the issuer cannot be reached."""
-REFETCH_SECONDS = 30
-"""Minimum interval between two fetches, whatever tokens arrive."""
-FETCH_TIMEOUT_SECONDS = 5
-DOCUMENT_BYTES_MAX = 256 * 1024
 KEYS_MAX = 100
 
 _CHECKED_MAX = 10_000
@@ -49,9 +39,16 @@ _RSA_BITS_MIN = 2048
 _ALGORITHMS = {("RSA", None): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 _SUBJECT = re.compile(r"[!-~]{1,255}\Z")
 _ACCOUNT = re.compile(r"[0-9]{12}\Z", re.ASCII)
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-log = logging.getLogger("holdfast.auth")
+
+class ConsoleClient(msgspec.Struct, frozen=True):
+    """The web console as a public client of the issuer: without a secret."""
+
+    client_id: str
+    scopes: str = "openid"
+    """Requested scopes of the issuer, separated by spaces."""
+    token: Literal["access", "id"] = "access"
+    """Token with which the console makes its requests."""
 
 
 class OidcSettings(msgspec.Struct, frozen=True):
@@ -69,6 +66,8 @@ class OidcSettings(msgspec.Struct, frozen=True):
     """Claim with the role; None: all callers have the role ``user``."""
     scopes_claim: str | None = None
     """Claim with the scopes, a list or separated by spaces; None: all callers have all scopes."""
+    console: ConsoleClient | None = None
+    """The web console as a client; None: it does not offer to sign in with the issuer."""
 
     def __post_init__(self) -> None:
         check_url(self.issuer)
@@ -105,17 +104,14 @@ class Oidc:
 
     def __init__(self, settings: OidcSettings, client: httpx.AsyncClient, *, clock: Callable[[], float]) -> None:
         self.settings = settings
-        self._client = client
-        self._clock = clock
-        self._keys: dict[str, _Key] = {}
-        self._fetched_at: float | None = None
-        self._tried_at: float | None = None
-        self._fetching: asyncio.Task[None] | None = None
+        self.clock = clock
+        self.documents = IssuerDocuments(settings.issuer, client)
+        self._keys = CachedDocument("keys", settings.issuer, self._fetch_keys, clock)
         self._checked: OrderedDict[bytes, tuple[Outsider, _Key]] = OrderedDict()
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self.documents.close()
 
     async def check(self, token: bytes, now: float) -> Outsider:
         """Verify a token at ``now`` (seconds since the epoch), and return its subject.
@@ -124,13 +120,21 @@ class Oidc:
         :class:`~auth.errors.IssuerUnreachable`.
         """
         known = self._checked.get(token)
-        if known is not None and self._is_fresh() and known[1] in self._keys.values():
-            outsider = known[0]
-        else:
-            outsider = await self._outsider(token, now)
-        if now >= outsider.expires_s + LEEWAY_SECONDS:
-            raise ExpiredToken
-        return outsider
+        keys = self._keys.fresh
+        if known is None or keys is None or known[1] not in keys.values():
+            known = self._checked[token] = await self._verify(token, self.settings.audience, now)
+            if len(self._checked) > _CHECKED_MAX:
+                self._checked.popitem(last=False)
+        return _unexpired(known[0], now)
+
+    async def check_id_token(self, token: bytes, client_id: str, now: float) -> Outsider:
+        """Verify an ID token for a client, except its nonce.  Raises the errors of :meth:`check`."""
+        outsider, _ = await self._verify(token, client_id, now)
+        # of a token for several audiences, azp names the client that asked for it (OIDC Core 3.1.3.7)
+        several = isinstance(outsider.claims["aud"], list) and len(outsider.claims["aud"]) > 1
+        if outsider.claims.get("azp", None if several else client_id) != client_id:
+            raise InvalidClientTokenId
+        return _unexpired(outsider, now)
 
     def principal(self, outsider: Outsider) -> Principal:
         """The caller according to the claims.  Raises :class:`~auth.errors.InvalidClientTokenId`."""
@@ -161,8 +165,9 @@ class Oidc:
             raise InvalidClientTokenId
         return tuple(scope for scope in EVERY_SCOPE if scope in named)
 
-    async def _outsider(self, token: bytes, now: float) -> Outsider:
-        settings = self.settings
+    async def _verify(self, token: bytes, audience: str, now: float) -> tuple[Outsider, _Key]:
+        """The subject of a token for this audience, and the key that signed it; the expiry is not checked."""
+        issuer = self.settings.issuer
         header = header_of(token)
         kid = header.get("kid")
         if not isinstance(kid, str):
@@ -174,8 +179,8 @@ class Oidc:
             token,
             key.key,
             key.algorithm,
-            issuer=settings.issuer,
-            audience=settings.audience,
+            issuer=issuer,
+            audience=audience,
             require=["iss", "aud", "exp", "sub"],
         )
         check_not_before(claims, now)
@@ -185,11 +190,7 @@ class Oidc:
             raise InvalidClientTokenId
         if not isinstance(subject, str) or not _SUBJECT.match(subject):
             raise InvalidClientTokenId
-        outsider = Outsider(settings.issuer, subject, settings.audience, expires, claims)
-        self._checked[token] = (outsider, key)
-        if len(self._checked) > _CHECKED_MAX:
-            self._checked.popitem(last=False)
-        return outsider
+        return Outsider(issuer, subject, audience, expires, claims), key
 
     # --- the issuer's keys ---
 
@@ -198,79 +199,23 @@ class Oidc:
 
         Raises :class:`~auth.errors.IssuerUnreachable`.
         """
-        if not self._is_fresh() or kid not in self._keys:
-            await self._fetch()
-        if not self._is_usable():
+        keys = self._keys.fresh
+        if keys is None or kid not in keys:
+            await self._keys.refresh()
+            keys = self._keys.usable
+        if keys is None:
             raise IssuerUnreachable
-        return self._keys.get(kid)
+        return keys.get(kid)
 
-    def _is_fresh(self) -> bool:
-        return self._fetched_at is not None and self._clock() < self._fetched_at + FRESH_SECONDS
-
-    def _is_usable(self) -> bool:
-        return self._fetched_at is not None and self._clock() < self._fetched_at + STALE_SECONDS
-
-    async def _fetch(self) -> None:
-        """Fetch the keys, unless that was tried recently; concurrent callers share a fetch."""
-        if self._fetching is None:
-            if self._tried_at is not None and self._clock() < self._tried_at + REFETCH_SECONDS:
-                return
-            self._tried_at = self._clock()
-            self._fetching = asyncio.ensure_future(self._fetch_once())
-            self._fetching.add_done_callback(self._fetched)
-        await asyncio.shield(self._fetching)
-
-    def _fetched(self, _: asyncio.Task[None]) -> None:
-        self._fetching = None
-
-    async def _fetch_once(self) -> None:
-        try:
-            async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
-                url = self.settings.jwks_url or await self._discovered()
-                found = _keys_in(await self._document(url))
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
-            issuer = self.settings.issuer
-            log.warning("the keys of the OIDC issuer %r cannot be fetched: %s", issuer, repr(error))
-            return
-        self._keys = found
-        self._fetched_at = self._clock()
-
-    async def _discovered(self) -> str:
-        document = await self._document(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
-        if document.get("issuer") != self.settings.issuer:
-            raise ValueError(f"its discovery document is for another issuer, {document.get('issuer')!r}")
-        url = document.get("jwks_uri")
-        if not isinstance(url, str):
-            raise ValueError("its discovery document names no jwks_uri")
-        check_url(url)
-        return url
-
-    async def _document(self, url: str) -> dict[str, Any]:
-        """Fetch a JSON object.  Raises ``ValueError`` and :class:`httpx.HTTPError`."""
-        content = bytearray()
-        async with self._client.stream("GET", url, headers={"Accept": "application/json"}) as response:
-            if response.status_code != 200:
-                raise ValueError(f"{url} answers {response.status_code}")
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > DOCUMENT_BYTES_MAX:
-                    raise ValueError(f"{url} answers with more than {DOCUMENT_BYTES_MAX} bytes")
-        return msgspec.json.decode(bytes(content), type=dict[str, Any])
+    async def _fetch_keys(self) -> dict[str, _Key]:
+        url = self.settings.jwks_url or url_in(await self.documents.discover(), "jwks_uri")
+        return _keys_in(await self.documents.get(url))
 
 
-def oidc_client() -> httpx.AsyncClient:
-    """Create an HTTP client for an issuer's documents."""
-    return httpx.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False)
-
-
-def check_url(url: str) -> None:
-    """Require an HTTPS URL, or one of this machine (``ValueError``)."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" and parts.hostname:
-        return
-    if parts.scheme == "http" and parts.hostname in _LOOPBACK:
-        return
-    raise ValueError(f"{url!r} is not the https:// URL of an OIDC issuer")
+def _unexpired(outsider: Outsider, now: float) -> Outsider:
+    if now >= outsider.expires_s + LEEWAY_SECONDS:
+        raise ExpiredToken
+    return outsider
 
 
 def _keys_in(document: dict[str, Any]) -> dict[str, _Key]:

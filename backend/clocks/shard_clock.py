@@ -37,7 +37,7 @@ class ShardClock:
     def __call__(self) -> int:
         node = self._node
         if self._joined == node.stepped_ms:
-            return node()
+            return int(node.exact_ms())
         return int(self._slewed(node))
 
     @property

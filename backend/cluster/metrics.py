@@ -17,9 +17,11 @@ from backend import instruments
 from backend.api import SHARDS
 from backend.cluster.member import Member
 from backend.node import Node
+from backend.serving.queue_stats import name_of
 from backend.serving.stream_partition import OpenGroup, OpenStream
 from backend.streams.coordinator import GroupPhase
 from backend.streams.stream import StreamFold
+from metadata_service.topics import subscription_id_of
 from telemetry.metrics import Readings, Registry
 
 REFRESH_SECONDS: Final = 1.0
@@ -36,6 +38,8 @@ class Sums:
         """Age of the oldest message; 0: there is none."""
         self.pending_deliveries = self.oldest_pending_ms = 0
         """Deliveries of publications still to be made, and the age of the oldest publication that has some."""
+        self.waiting_notifications = self.oldest_waiting_ms = 0
+        """Messages in the hidden queues of subscriptions, and the age of the oldest one."""
         self.topic_partitions = self.batch_bytes = 0
         self.unbound_bytes = self.unbound_bytes_max = 0
         """Bytes of batches in the log; of one partition, at most."""
@@ -55,6 +59,7 @@ class Sums:
             return
         self._checked_at = now
         visible = in_flight = delayed = stored_bytes = quarantined = oldest_ms = pending = oldest_pending_ms = 0
+        waiting = oldest_waiting_ms = 0
         for count, partition in enumerate(list(self._node.partitions.values()), 1):
             counters = partition.fold.counters()
             visible += counters.visible
@@ -65,6 +70,9 @@ class Sums:
             sent_ms = partition.fold.first_sent_ms()
             if sent_ms:
                 oldest_ms = max(oldest_ms, partition.clock() - sent_ms)
+                if subscription_id_of(name_of(partition)) is not None:
+                    waiting += counters.visible + counters.in_flight + counters.delayed
+                    oldest_waiting_ms = max(oldest_waiting_ms, partition.clock() - sent_ms)
             if partition.fold.publications:
                 pending += partition.fold.pending_deliveries
                 oldest_pending_ms = max(oldest_pending_ms, partition.clock() - sent_ms)
@@ -73,6 +81,7 @@ class Sums:
         self.visible, self.in_flight, self.delayed = visible, in_flight, delayed
         self.stored_bytes, self.quarantined, self.oldest_ms = stored_bytes, quarantined, oldest_ms
         self.pending_deliveries, self.oldest_pending_ms = pending, oldest_pending_ms
+        self.waiting_notifications, self.oldest_waiting_ms = waiting, oldest_waiting_ms
         await self._refresh_streams()
 
     async def _refresh_streams(self) -> None:
@@ -155,6 +164,16 @@ def register(
         "holdfast_oldest_pending_delivery_seconds",
         "Age of the oldest publication on this node with deliveries still to be made; 0: none.",
         lambda: sums.oldest_pending_ms / 1000,
+    )
+    registry.declare(
+        "holdfast_waiting_notifications",
+        "Messages on this node that wait for HTTP endpoints of subscriptions.",
+        lambda: sums.waiting_notifications,
+    )
+    registry.declare(
+        "holdfast_oldest_waiting_notification_seconds",
+        "Age of the oldest message on this node that waits for an HTTP endpoint of a subscription; 0: none.",
+        lambda: sums.oldest_waiting_ms / 1000,
     )
     registry.declare("holdfast_partitions", "Queue partitions served by this node.", lambda: len(node.partitions))
     registry.declare("holdfast_shards", f"Shards of {SHARDS} that this node serves.", lambda: len(node.owned))

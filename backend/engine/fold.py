@@ -147,8 +147,9 @@ class Fold(State):
 
     def _transfer_in(self, record: records.TransferIn, now: int, position: int, size: int) -> None:
         self._message(record, now, position, size)
-        block = self.blocks[record.number >> BLOCK_BITS]
-        block.carry(record.number - block.base, record.receives, record.first_received_ms)
+        if record.receives:
+            block = self.blocks[record.number >> BLOCK_BITS]
+            block.carry(record.number - block.base, record.receives, record.first_received_ms)
 
     def _published(self, record: records.MessagePublished, now: int, position: int, size: int) -> None:
         number = record.number

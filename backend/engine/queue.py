@@ -77,6 +77,8 @@ def _published(record: records.Message, deliveries: Sequence[Delivery]) -> recor
         record.number, record.sent_ms, 0, record.group, record.token, record.message_id
     )
     published.retry = record.retry
+    if not deliveries:
+        return published
     partitions, queues = array("Q"), array("Q")
     raw, has_tokens = bytearray(), False
     for one in deliveries:
@@ -191,17 +193,16 @@ class QueueCommands:
         return written, answers
 
     def publish(
-        self, messages: Sequence[Publication], now: int
+        self, messages: Sequence[Publication], left: Sequence[Sequence[Delivery]], now: int
     ) -> tuple[list[tuple[records.Message | records.RetryAnswered, bytes]], list[SendResult]]:
         """Return records and answers like :meth:`send`, for publications.
 
-        One without deliveries has no body: nothing is stored but its tokens, and its number is used.
+        ``left``: deliveries of each that are not made together with it.  One without such has no body: nothing is
+        stored but its tokens, and its number is used.
         """
         sent, answers = self.send(messages, now)
         fresh = {
-            answer.number: message.deliveries
-            for message, answer in zip(messages, answers, strict=True)
-            if not answer.duplicate
+            answer.number: deliveries for deliveries, answer in zip(left, answers, strict=True) if not answer.duplicate
         }
         written: list[tuple[records.Message | records.RetryAnswered, bytes]] = []
         for record, payload in sent:
@@ -596,6 +597,18 @@ class QueueCommands:
         if settings.fifo:
             moved.publication_number = published.number
         return moved
+
+    def deliver(self, delivery: Delivery, group: str | None, now: int) -> records.Delivered:
+        """Return the record of a delivery that is made together with its publication, to a standard queue."""
+        fold = self.fold
+        settings = fold.settings
+        assert settings is not None
+        now = max(now, fold.now)
+        message = records.Delivered(fold.next_number, now, group=group)
+        if settings.delay_seconds:
+            message.deliver_ms = now + settings.delay_seconds * 1000
+        message.subscription, message.raw = delivery.subscription, delivery.raw
+        return message
 
     def transfer_in(
         self, source: int, acked_below: int, moved: Transfer, now: int

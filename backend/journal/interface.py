@@ -81,6 +81,12 @@ class Log(Protocol):
     async def wait_for_space(self, size_bytes: int, reserve: bool = False) -> None:
         """Check like :meth:`check_space`, but wait for space that is being freed."""
 
+    def fits_row(self, size_bytes: int) -> bool:
+        """Return whether records of this size in total, if appended now, are accepted and all in one row.
+
+        A row is durable as a whole or not at all.
+        """
+
     def has_space(self) -> bool:
         """Return whether new messages are accepted."""
 

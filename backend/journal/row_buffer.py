@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from backend import instruments
 from backend.api import Unavailable
 from backend.journal.interface import Cut
-from backend.journal.rows import directory_entry, encode_row
+from backend.journal.rows import encode_directory, encode_row
 
 
 class RowBuffer(ABC):
@@ -78,7 +78,7 @@ class RowBuffer(ABC):
             time_ms=time_ms,
             chain=self._chain,
             records=records,
-            directory=b"".join(map(directory_entry, records, ends)),
+            directory=encode_directory(records, ends),
         )
         self._marked = not records
         if records:

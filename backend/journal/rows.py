@@ -22,7 +22,7 @@ another log nor a message that imitates a row is ever decoded as a row of this l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -248,7 +248,7 @@ def encode_row(
     records: Sequence[bytes],
     directory: bytes,
 ) -> tuple[bytes, int]:
-    """Return the bytes of a row, and its checksum.  ``directory`` is made of :func:`directory_entry`."""
+    """Return the bytes of a row, and its checksum.  ``directory``: see :func:`encode_directory`."""
     payload = b"".join(records)
     fixed = _ROW.pack(
         ROW_MAGIC,
@@ -271,11 +271,9 @@ def encode_row(
     return b"".join((header, payload, directory, tail, _pack_u32(crc32(tail)))), check
 
 
-def directory_entry(record: bytes, end: int) -> bytes:
-    """Return the directory entry of a record that ends ``end`` bytes into the payload: that end, and the record's
-    shard.
-    """
-    return _pack_u32(end) + record[4:8]
+def encode_directory(records: Sequence[bytes], ends: Iterable[int]) -> bytes:
+    """Return the directory of a row: for each record its end, in bytes of the payload, and its shard."""
+    return b"".join([_pack_u32(end) + record[4:8] for record, end in zip(records, ends, strict=True)])
 
 
 def _row_header(fields: tuple[int, ...], check: int) -> RowHeader | None:

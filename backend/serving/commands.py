@@ -83,6 +83,7 @@ from backend.serving.partition import (
 )
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.peek import peek
+from backend.serving.publications.immediate import ImmediateDeliveries, Plan
 from backend.serving.queue_stats import AccountUsage, measured, measured_of
 from backend.serving.shards import Shards
 from backend.serving.token_import import TokenImport
@@ -117,6 +118,7 @@ class CommandHandlers:
         payload_cache: PayloadCache,
         memory: Memory,
         transfers: TransferWorker,
+        immediate: ImmediateDeliveries,
         wake_fanout: Callable[[OpenPartition], None],
         token_import: TokenImport,
         orphan_collector: OrphanCollector,
@@ -131,6 +133,7 @@ class CommandHandlers:
         self._payload_cache = payload_cache
         self._memory = memory
         self._transfers = transfers
+        self._immediate = immediate
         self._wake_fanout = wake_fanout
         self._token_import = token_import
         self._orphan_collector = orphan_collector
@@ -204,10 +207,12 @@ class CommandHandlers:
         partition = self._find(command.target)
         now = partition.clock()
         queue = partition.queue
-        if type(command) is Send:
+        plan: Plan | None = None
+        if isinstance(command, Send):
             written, answers = queue.send(command.messages, now)
         else:
-            written, answers = queue.publish(command.messages, now)  # type: ignore[arg-type]
+            plan = self._immediate.plan(partition, command.messages)
+            written, answers = queue.publish(command.messages, plan[0], now)
         stored = stored_bytes = 0
         if written:  # a repeat of a stored message is answered even without memory or replicas
             if self._memory.full:
@@ -217,6 +222,8 @@ class CommandHandlers:
             try:
                 if len(written) > 1:
                     self._log.check_space(_size_of(written))
+                if plan is not None and plan[1]:
+                    stored_bytes += self._immediate.deliver(command.messages, plan, answers)
                 for record, payload in written:
                     self._writer.write(partition, record, now, payload, reserve=False)
                     if isinstance(record, Message):
@@ -224,8 +231,10 @@ class CommandHandlers:
                         stored_bytes += len(payload)
             except StorageFull as full:
                 raise SpaceNeeded(full, _size_of(written)) from None
-            self._payload_cache.keep(partition, written)
-            if partition.fold.publications:
+            if plan is None:
+                self._payload_cache.keep(partition, written)
+            elif partition.fold.publications:
+                self._payload_cache.keep(partition, written)
                 self._wake_fanout(partition)  # deliveries on this node share the row, if the disk is busy
             if stored:
                 partition.sent += stored

@@ -14,6 +14,7 @@ from backend.api import (
     PartitionGone,
     PartitionSettings,
     PartitionState,
+    Publication,
     SettingsStale,
     Target,
     Transfer,
@@ -170,6 +171,12 @@ def columns_bytes(published: MessagePublished) -> int:
     """Return an upper bound on the bytes of a publication's deliveries in its record."""
     columns = (published.partitions, published.queues, published.subscriptions, published.raw)
     return sum(map(len, columns)) + len(published.tokens) + len(published.also) + 64
+
+
+def size_of_publication(publication: Publication) -> int:
+    """Return an upper bound on the bytes to record a publication, and each of its deliveries with the payload."""
+    each = len(publication.payload) + 512 + 4 * len(publication.group or "")
+    return each * (1 + len(publication.deliveries))
 
 
 def size_of_transfer(moved: Transfer) -> int:

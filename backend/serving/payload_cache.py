@@ -45,12 +45,12 @@ class PayloadCache:
     # --- cached entries -----------------------------------------------------------------------------------
 
     def keep(self, partition: OpenPartition, written: Sequence[tuple[Message | RetryAnswered, bytes]]) -> None:
-        """Cache messages that have just been sent, for a receive soon."""
+        """Cache messages that have just been stored, for a receive soon, or for the deliveries of publications."""
         if partition.fold.visible - len(written) >= WINDOW_MESSAGES or not self._has_room(partition):
             return
         cached = partition.cached
         for record, payload in written:
-            if isinstance(record, Message):
+            if payload and isinstance(record, Message):
                 self.bytes_left -= len(payload) + ENTRY_BYTES
                 cached[record.number] = (record, payload)
 

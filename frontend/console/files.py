@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from html import escape
 from importlib.metadata import distribution
@@ -69,9 +69,10 @@ class ServedFile(NamedTuple):
 class Console:
     """An ASGI callable for GET and HEAD requests of :attr:`paths`."""
 
-    def __init__(self, region: str) -> None:
-        """``region`` is the service's, for which the page signs requests."""
-        self._region = region
+    def __init__(self, region: str, issuer: str = "") -> None:
+        """``region`` is the service's, for which the page signs requests; ``issuer``: the OIDC issuer with which it
+        offers to sign in."""
+        self._values = {b"{region}": region, b"{issuer}": issuer}
         self._files: dict[str, ServedFile] = {}
         self.paths = frozenset((PATH, f"{PATH}/", *(f"{PATH}/{name}" for name in _names())))
 
@@ -96,7 +97,7 @@ class Console:
     async def _served(self, name: str) -> ServedFile:
         served = self._files.get(name)
         if served is None:  # on a thread, because compression of a library takes long
-            served = self._files[name] = await asyncio.to_thread(_read, name, self._region)
+            served = self._files[name] = await asyncio.to_thread(_read, name, self._values)
         return served
 
 
@@ -120,11 +121,15 @@ def _names_in(folder: Traversable, prefix: str) -> Iterator[str]:
             yield name
 
 
-def _read(name: str, region: str) -> ServedFile:
+def _read(name: str, values: Mapping[bytes, str]) -> ServedFile:
+    """Read a file; ``values`` are put in the page at their names."""
     library = _LIBRARIES.get(name)
     if library is None:
         content = (files("frontend.console") / "page" / name).read_bytes()
-        return ServedFile.of(name, content.replace(b"{region}", escape(region).encode()) if name == _PAGE else content)
+        if name == _PAGE:
+            for place, value in values.items():
+                content = content.replace(place, escape(value).encode())
+        return ServedFile.of(name, content)
     package, path = library
     # the package's file alone: importing the package would load a server of its own
     with open(str(distribution(package).locate_file(path)), "rb") as file:

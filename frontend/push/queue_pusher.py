@@ -56,6 +56,8 @@ WATCH_SECONDS: Final = 20.0
 """Time without messages after which the queue's attributes are read again, and connections are closed."""
 PAUSE_SECONDS_MAX: Final = 2.0
 """Time after which the queue's attributes are read again during a pause."""
+SUSPENDED_SECONDS: Final = 10.0
+"""Time after which the account of a suspended owner is read again."""
 CALLS_FIRST: Final = 10
 """Calls at once before anything was delivered."""
 FAILURES_MIN: Final = 3
@@ -223,6 +225,11 @@ class QueuePusher:
         """Receive once, as soon as there are messages and a call can be made; False if there were none after all."""
         loop = asyncio.get_running_loop()
         endpoint = await self._endpoint_at(target.url)
+        if target.suspended:
+            if not self._calls:
+                await endpoint.close()
+            await asyncio.sleep(SUSPENDED_SECONDS)
+            return True
         left = self._paused_until - loop.time()
         if left > 0:
             await asyncio.sleep(min(left, PAUSE_SECONDS_MAX))
@@ -253,7 +260,7 @@ class QueuePusher:
             if self._stopping or await self._has_changed(view):
                 return True
             current = await self._format.find_target(view)  # the waits may have been long
-            if current is None or current.url != target.url:
+            if current is None or current.url != target.url or current.suspended:
                 return True
             target = current
             received = await self._receive(view, target, reserved // units)

@@ -33,8 +33,9 @@ from frontend.sns.topics import subscription_attributes
 from frontend.sns.topics.deletion import delete_subscription_of
 from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import CONTENT_TYPE, RetryPolicy, effective_delivery
-from frontend.sns.topics.notifications import DeliveryProtocol, NotificationCounter
+from frontend.sns.topics.notifications import NotificationCounter
 from frontend.sns.topics.outcomes import DeliveryFailure
+from frontend.sns.topics.plans import DeliveryProtocol
 from frontend.sns.topics.view import Topics, TopicView
 from frontend.sqs.protocol.limits import MESSAGE_ATTRIBUTES_MAX
 from metadata_service import arn
@@ -95,17 +96,14 @@ class SubscriptionFormat:
         self._encryption = encryption
         self._planner = DeliveryPlanner(services, queues, Throttle(services))
         self._counter = NotificationCounter(services, queues)
-        self._topics = None if services.topics is None else Topics(services, services.topics)
+        self._topics = None if services.topics is None else Topics(services, queues, services.topics)
 
     async def close(self) -> None:
         """Report the counts of deliveries."""
         await self._counter.close()
 
     async def find_target(self, view: QueueView) -> PushTarget | None:
-        """The target of a subscription; None also while its owner is suspended.
-
-        A subscription that was not confirmed in time is deleted.
-        """
+        """The target of a subscription.  One that was not confirmed in time is deleted."""
         topics, subscription_id = self._topics, subscription_id_of(view.queue.name)
         name = view.queue.attributes.get(SUBSCRIBED_TOPIC)
         if topics is None or subscription_id is None or name is None:
@@ -122,9 +120,7 @@ class SubscriptionFormat:
             with suppress(ConditionFailed):  # it got another token, or was confirmed
                 await delete_subscription_of(self._services, topics.client, self._queues, found, unchanged=True)
                 return None
-        if not await self._planner.is_active(found.owner):
-            return None
-        return _target(topic, found)
+        return _target(topic, found, suspended=not await self._planner.is_active(found.owner))
 
     async def build_request(
         self, view: QueueView, target: PushTarget, message: ReceivedMessage, stored: Payload
@@ -250,7 +246,7 @@ async def _cached(client: TopicClient, topic: TopicView, subscription_id: bytes)
     return found if found is not None and found.subscription_id == subscription_id else None
 
 
-def _target(topic: TopicView, subscription: Subscription) -> SubscriptionTarget:
+def _target(topic: TopicView, subscription: Subscription, *, suspended: bool = False) -> SubscriptionTarget:
     effective = effective_delivery(topic.topic.attributes, subscription.attributes)
     return SubscriptionTarget(
         url=subscription.endpoint,
@@ -258,6 +254,7 @@ def _target(topic: TopicView, subscription: Subscription) -> SubscriptionTarget:
         timeout_seconds=TIMEOUT_SECONDS,
         policy=SubscriptionRetries(effective.retries),
         calls_per_second=effective.receives_per_second,
+        suspended=suspended,
         topic=topic,
         subscription=subscription,
         content_type=effective.content_type,

@@ -82,6 +82,8 @@ class PushTarget(msgspec.Struct, frozen=True):
     """Secrets that sign each call: the current one first."""
     calls_per_second: int | None = None
     """Maximum rate of calls; None: no maximum."""
+    suspended: bool = False
+    """True while its owner's account is suspended, so that it gets nothing."""
 
 
 def target_of_queue(queue: Queue, key: bytes) -> PushTarget | None:

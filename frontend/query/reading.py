@@ -47,18 +47,19 @@ class QueryReader:
     def members(self, structure: Structure, parameters: Parameters) -> Members:
         """Parse the members of an input.  Raises the protocol's errors."""
         members: Members = {}
-        wires = self._wires_of(structure)
+        wires = self._wires.get(structure.name) or self._wires_of(structure)
         tree: _Node = {}
         for wire in parameters:
-            top, dot, rest = wire.partition(".")
-            if top in wires:
-                if not dot and top not in tree:
-                    tree[top] = parameters.get(wire)
-                else:
-                    self._plant(tree, wire, [top, *rest.split(".")] if dot else [top], parameters.get(wire))
+            if wire in wires and wire not in tree:
+                tree[wire] = parameters.get(wire)
+                continue
+            parts = wire.split(".")
+            if parts[0] in wires:
+                self._plant(tree, wire, parts, parameters.get(wire))
         for top, node in tree.items():
             member_name, type_ = wires[top]
-            members[member_name] = self._value(type_, node, top)
+            is_text = type_ is STRING and type(node) is str  # the most common
+            members[member_name] = node if is_text else self._value(type_, node, top)
         return members
 
     def _plant(self, tree: _Node, name: str, parts: list[str], value: str) -> None:
@@ -73,7 +74,7 @@ class QueryReader:
             raise self._two_kinds(name)
 
     def _value(self, type_: Type, node: Any, where: str) -> Any:
-        if type_ is STRING and type(node) is str:  # the most common
+        if type_ is STRING and type(node) is str:
             return node
         match type_:
             case Scalar():

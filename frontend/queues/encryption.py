@@ -94,6 +94,14 @@ class MessageEncryption:
             keys = self._keyring.cached(view.queue.account, messages)
         return None if keys is None else keys.encrypt
 
+    def cached_for(self, account: str, key: str, messages: int) -> Encrypt | None:
+        """Function that encrypts messages for an account until the caller's next await; None: ask
+        :meth:`ready_for`."""
+        if self._keyring is None or not self._encrypts:
+            return _as_it_is
+        keys = self._keyring.named.cached(account, key, messages) if key else self._keyring.cached(account, messages)
+        return None if keys is None else keys.encrypt
+
     async def ready(self, view: QueueView, messages: int = 1) -> Encrypt:
         """Function that encrypts ``messages`` messages until the caller's next await, loading keys if
         necessary.

@@ -85,8 +85,12 @@ class Queues:
 
     async def of_topic(self, account: str, name: str) -> QueueView | None:
         """The hidden queue of a topic; None if there is no such topic."""
+        return await self.hidden(account, hidden_queue_name(name))
+
+    async def hidden(self, account: str, name: str) -> QueueView | None:
+        """The hidden queue with this name; None if there is none."""
         try:
-            return self.view(await self._services.metadata.get(account, hidden_queue_name(name)))
+            return self.view(await self._services.metadata.get(account, name))
         except QueueNotFound:
             return None
 

@@ -43,7 +43,7 @@ ERRORS: Final = Counter(
 )
 THROTTLED: Final = Counter(
     "holdfast_throttled_total",
-    "Calls refused by a limit, by limit: rate, connections, long_polls, stored_bytes, unsigned.",
+    "Calls refused by a limit, by limit: rate, connections, long_polls, stored_bytes, unsigned, filters, sign_ins.",
     labels=("limit",),
     series_max=8,
 )

@@ -156,18 +156,30 @@ class Pipeline:
         """
         return self._authenticators[service](request, body)
 
+    def authenticator(self, service: Service) -> Authenticator:
+        """The authenticator of callers that have signed for this service."""
+        return self._authenticators[service]
+
     def call_of(self, request: ClientRequest, caller: Caller) -> Call:
         """The call of an authenticated caller."""
         request.account = caller.tenant.account
         return Call(
-            request.request_id, caller.principal, self._base_url(request), request.receive, caller.tenant, request.scope
+            request.request_id,
+            caller.principal,
+            self.base_url(request),
+            request.receive,
+            caller.tenant,
+            request.scope,
+            request.headers,
         )
 
     def call_of_unsigned(self, request: ClientRequest, principal: Principal, tenant: Tenant) -> Call:
         """The call of a caller that has not signed."""
-        return Call(request.request_id, principal, self._base_url(request), request.receive, tenant, request.scope)
+        base_url = self.base_url(request)
+        return Call(request.request_id, principal, base_url, request.receive, tenant, request.scope, request.headers)
 
-    def _base_url(self, request: ClientRequest) -> str:
+    def base_url(self, request: ClientRequest) -> str:
+        """Address of the service for the client, without a trailing slash."""
         base_url = self.services.settings.external_url
         if base_url is None:
             base_url = f"{request.scope['scheme']}://{request.headers.get(b'host', b'').decode('latin-1')}"

@@ -10,6 +10,7 @@ import msgspec
 
 from auth.credentials import Tenant
 from auth.principal import Principal
+from auth.signatures.sigv4 import Headers
 from frontend.http.asgi import AsgiReceive, Scope, client_address
 from frontend.queues.view import QueueView
 from frontend.request.allowance import Allowance
@@ -75,6 +76,8 @@ class Call(msgspec.Struct, eq=False):
     """Tenant of the caller."""
     scope: Scope
     """The HTTP request, for conditions of queue policies."""
+    headers: Headers = {}
+    """Headers of the request."""
     allowance: Allowance | None = None
     """Remaining limits of the tenant; None: it has no limits."""
     retry: Retry | None = None

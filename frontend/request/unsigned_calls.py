@@ -10,52 +10,32 @@ evaluated without bound.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from types import TracebackType
 
 from auth.guessing import network_of
 from frontend.request.instruments import THROTTLED
 from frontend.sqs.protocol.errors import REQUEST_THROTTLED, SqsError
+from ratelimit.keyed import KeyedBuckets
 from ratelimit.meter import BucketMeter
 
 ADDRESS_PER_SECOND, ADDRESS_BURST = 20.0, 100.0
 """Rate of refused calls of one address; for IPv6 of one network (/64)."""
 ACCOUNT_PER_SECOND, ACCOUNT_BURST = 100.0, 500.0
 """Rate of refused calls that name the queues of one account, from all addresses together."""
-COUNTED_MAX = 10_000
-"""Maximum number of addresses, and of accounts, that are remembered; the oldest is dropped first."""
 
 
-class _Buckets:
-    """Buckets of one kind, by name."""
-
-    def __init__(self, per_second: float, burst: float, clock: Callable[[], float]) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._clock = clock
-        self._meters: OrderedDict[str, BucketMeter] = OrderedDict()
-
-    def take(self, name: str) -> BucketMeter:
-        """Take a token.  Raises RequestThrottled."""
-        now = self._clock()
-        meter = self._meters.get(name)
-        if meter is None:
-            meter = self._meters[name] = BucketMeter(name, self._per_second, self._burst, now)
-            if len(self._meters) > COUNTED_MAX:
-                self._meters.popitem(last=False)
-        else:
-            self._meters.move_to_end(name)
-        wait = meter.wait(now, 1.0)
-        if wait:
-            THROTTLED.add("unsigned")
-            raise SqsError(
-                REQUEST_THROTTLED,
-                "Too many requests without a signature were refused. Sign the request, or try again later.",
-                retry_after_s=wait,
-            )
-        meter.level, meter.at = meter.level_at(now) + 1.0, now
-        return meter
+def _take(buckets: KeyedBuckets, name: str) -> BucketMeter:
+    """Take a token; returns its bucket.  Raises RequestThrottled."""
+    meter, wait = buckets.take(name)
+    if wait:
+        THROTTLED.add("unsigned")
+        raise SqsError(
+            REQUEST_THROTTLED,
+            "Too many requests without a signature were refused. Sign the request, or try again later.",
+            retry_after_s=wait,
+        )
+    return meter
 
 
 class UnsignedCall:
@@ -63,14 +43,14 @@ class UnsignedCall:
 
     __slots__ = ("_accounts", "_is_let_in", "_taken")
 
-    def __init__(self, taken: BucketMeter, accounts: _Buckets) -> None:
+    def __init__(self, taken: BucketMeter, accounts: KeyedBuckets) -> None:
         self._taken = [taken]
         self._accounts = accounts
         self._is_let_in = False
 
     def at_account(self, account: str) -> None:
         """Take a token of the account that the call names.  Raises RequestThrottled."""
-        self._taken.append(self._accounts.take(account))
+        self._taken.append(_take(self._accounts, account))
 
     def let_in(self) -> None:
         """Mark the call as allowed by a policy: it does not count."""
@@ -91,9 +71,9 @@ class UnauthenticatedCallers:
     """Throttles the unsigned calls of a process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._addresses = _Buckets(ADDRESS_PER_SECOND, ADDRESS_BURST, clock)
-        self._accounts = _Buckets(ACCOUNT_PER_SECOND, ACCOUNT_BURST, clock)
+        self._addresses = KeyedBuckets(ADDRESS_PER_SECOND, ADDRESS_BURST, clock)
+        self._accounts = KeyedBuckets(ACCOUNT_PER_SECOND, ACCOUNT_BURST, clock)
 
     def admit(self, address: str) -> UnsignedCall:
         """Admit a call from this address, before any lookup.  Raises RequestThrottled."""
-        return UnsignedCall(self._addresses.take(network_of(address)), self._accounts)
+        return UnsignedCall(_take(self._addresses, network_of(address)), self._accounts)

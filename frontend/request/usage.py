@@ -48,7 +48,7 @@ class Usage:
             topic = None if request.call is None else request.call.topic
             name: tuple[object, ...] = (request.account, action)
             if topic is not None:
-                name = (topic.topic_id, action, tuple(sorted(topic.tags.items())))
+                name = (topic.topic_id, action, tuple(sorted(topic.tags.items())) if topic.tags else ())
         else:
             fair = action in _GROUPED and not view.fifo and _has_group(action, request.members)
             name = (view.queue.queue_id, view.queue.version, action, fair)

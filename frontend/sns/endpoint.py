@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from auth.credentials import Tenant
 from auth.errors import MissingAuthenticationToken
 from auth.principal import anonymous
@@ -31,16 +33,16 @@ class Sns:
     """Answers the calls of SNS (:class:`frontend.sqs.endpoint.QueryService`)."""
 
     format = Format.SNS
+    version = query.SNS_VERSION
 
     def __init__(self, pipeline: Pipeline, client: TopicClient, sender: PublicationSender) -> None:
         self.context = SnsContext(pipeline.context, client, sender)
         self._pipeline = pipeline
+        self._authenticated = pipeline.authenticator("sns")
+        self._throttle = pipeline.context.throttle
 
-    def serves(self, request: ClientRequest, parameters: Parameters) -> bool:
-        """True for a call of SNS: by its version, or else by the service that it is signed for or its action."""
-        version = parameters.get("Version")
-        if version:
-            return version == query.SNS_VERSION
+    def serves_unversioned(self, request: ClientRequest, parameters: Parameters) -> bool:
+        """True for a call that is signed for SNS, or whose action needs no signature."""
         return (
             _SCOPE in request.headers.get(b"authorization", b"")
             or parameters.get("X-Amz-Credential").endswith(_SCOPE.decode())
@@ -52,14 +54,20 @@ class Sns:
 
         Raises :class:`SqsError`, :class:`~auth.errors.AuthError`, and errors of the stores and the backend.
         """
-        pipeline = self._pipeline
+        pipeline, authenticated = self._pipeline, self._authenticated
         try:
-            caller = await pipeline.authenticate(request, body, "sns")
+            caller = authenticated.at_once(request, body) or await authenticated(request, body)
         except MissingAuthenticationToken as refusal:
             return await self._answer_unsigned(request, parameters, refusal)
-        call = pipeline.call_of(request, caller)
+        call = request.call = pipeline.call_of(request, caller)
         name = self._action(request, parameters)
-        result = await self._carry_out(request, call, SNS_OPERATIONS[name], parameters)
+        action = SNS_OPERATIONS[name]
+        allowance = self._throttle.allowance(call.tenant)
+        if allowance is None:
+            result = await self._act(request, call, action, parameters)
+        else:
+            act = partial(self._act, request, call, action, parameters)
+            result = await self._throttle.within(allowance, call, action.limit, act)
         return query.write_result(name, result, request.request_id)
 
     def in_own_terms(self, error: SqsError) -> SqsError:
@@ -90,13 +98,6 @@ class Sns:
         name = query.action_of(parameters)
         request.action = f"sns:{name}"
         return name
-
-    async def _carry_out(
-        self, request: ClientRequest, call: Call, action: SnsAction, parameters: Parameters
-    ) -> Members | None:
-        """Carry out an action within the limits of the caller's tenant.  Raises its errors."""
-        request.call = call
-        return await self._pipeline.limited(call, action.limit, lambda: self._act(request, call, action, parameters))
 
     async def _act(
         self, request: ClientRequest, call: Call, action: SnsAction, parameters: Parameters

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend.api import Delivery, NewMessage, Publication, Publish, Send, SendResult
+from backend.api import Delivery, NewMessage, Publication, Publish, Send
 from frontend.queues import payload
 from frontend.queues.encryption import DeliveredMessage, with_account
 from frontend.queues.payload import Payload
 from frontend.queues.view import QueueView
 from frontend.request.context import Context
-from frontend.request.request import Call, Members, Retry
+from frontend.request.request import Call
 from frontend.sns.messages import rendering
 from frontend.sns.messages.arn import SubscriptionArn, topic_arn
 from frontend.sns.messages.publication import decode_publication, encode_publication
-from frontend.sns.protocol.errors import topic_does_not_exist
-from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication, PublicationOutcome
+from frontend.sns.topics.deliveries import PreparedPublication, PublicationOutcome
+from frontend.sns.topics.plans import PlannedDelivery
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol import md5
 from frontend.sqs.protocol.validation import size_of
 from metadata_service.queue_settings import PUSH_URL
-from metadata_service.store import QueueNotFound
-from metadata_service.topics import hidden_queue_name, subscription_id_of
+from metadata_service.topics import subscription_id_of
 
 
 class NotificationPayload(Payload):
@@ -46,34 +45,36 @@ class QueuePublisher:
         self._context = context
         self._queues = context.queues
 
-    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
-        view = self._cached_hidden_queue(topic) or await self._hidden_queue(topic)
-        return self._context.retries.of(dict(call.scope["headers"]), call.principal, view, members)
-
     async def publish(
-        self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
+        self, call: Call, topic: TopicView, outbox: QueueView, publications: Sequence[PreparedPublication]
     ) -> Sequence[PublicationOutcome | Exception]:
-        view = self._cached_hidden_queue(topic) or await self._hidden_queue(topic)
-        retry = call.retry
-        encrypt = await self._context.encryption.ready_for(topic.topic.account, topic.key_name, len(publications))
+        account, key, encryption = topic.topic.account, topic.key_name, self._context.encryption
+        encrypt = encryption.cached_for(account, key, len(publications))
+        if encrypt is None:
+            encrypt = await encryption.ready_for(account, key, len(publications))
         stored = [
             Publication(
-                with_account(topic.topic.account, encrypt(encode_publication(one.content))),
+                with_account(account, encrypt(encode_publication(one.content))),
                 None,
                 one.group,
-                deliveries=[self._delivery(delivery, one) for delivery in one.deliveries],
+                deliveries=[delivery.fixed or self._delivery(delivery, one) for delivery in one.plan.deliveries],
             )
             for one in publications
         ]
-        for place, (message, one) in enumerate(zip(stored, publications, strict=True)):
-            if topic.fifo:
-                message.token, message.also = view.tokens(one.group, one.deduplication_id)
+        retry, is_fifo = call.retry, topic.rules.fifo
+        if is_fifo:
+            for message, one in zip(stored, publications, strict=True):
+                message.token, message.also = outbox.tokens(one.group, one.deduplication_id)
                 if topic.topic.attributes.get("FifoThroughputScope") == "MessageGroup":
                     message.token, message.also = message.also, message.token
-            if retry is not None:
+        if retry is not None:
+            for place, message in enumerate(stored):
                 message.retry = retry.of(place)
-        results = await self._context.retries.store(retry, view, Publish(view.target, stored))
-        return [_outcome(one, result, topic) for one, result in zip(publications, results, strict=True)]
+        results = await self._context.retries.store(retry, outbox, Publish(outbox.target, stored))
+        return [
+            PublicationOutcome(one.content.message_id, f"{result.number:020d}" if is_fifo else None, result.duplicate)
+            for one, result in zip(publications, results, strict=True)
+        ]
 
     async def confirm(self, topic: TopicView, queue: QueueView, body: str) -> None:
         encoded = body.encode()
@@ -85,21 +86,6 @@ class QueuePublisher:
             message.token, message.also = queue.tokens(message.group, stored.body_md5.hex())
         await self._queues.call(queue, Send(queue.target, [message]))
 
-    def _cached_hidden_queue(self, topic: TopicView) -> QueueView | None:
-        """Find the queue that stores the topic's publications; None: ask :meth:`_hidden_queue`."""
-        queue = self._context.metadata.cached(topic.topic.account, hidden_queue_name(topic.topic.name))
-        return None if queue is None or queue.queue_id != topic.topic.topic_id else self._queues.view(queue)
-
-    async def _hidden_queue(self, topic: TopicView) -> QueueView:
-        """Read the queue that stores the topic's publications.  Raises NotFound."""
-        try:
-            queue = await self._context.metadata.get(topic.topic.account, hidden_queue_name(topic.topic.name))
-        except QueueNotFound:
-            raise topic_does_not_exist() from None
-        if queue.queue_id != topic.topic.topic_id:  # the topic was deleted, and another one created
-            raise topic_does_not_exist()
-        return self._queues.view(queue)
-
     def _delivery(self, planned: PlannedDelivery, publication: PreparedPublication) -> Delivery:
         view = planned.queue
         token, also = None, None
@@ -107,12 +93,6 @@ class QueuePublisher:
             token, also = view.tokens(publication.group, publication.deduplication_id)
         target = self._queues.target_of_send(view, publication.group)
         return Delivery(target, planned.subscription_id, planned.raw, token, also)
-
-
-def _outcome(publication: PreparedPublication, result: SendResult, topic: TopicView) -> PublicationOutcome:
-    return PublicationOutcome(
-        publication.content.message_id, f"{result.number:020d}" if topic.fifo else None, result.duplicate
-    )
 
 
 def render(delivered: DeliveredMessage) -> NotificationPayload:

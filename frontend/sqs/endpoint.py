@@ -29,8 +29,12 @@ class QueryService(Protocol):
     def format(self) -> Format:
         """Format of its answers."""
 
-    def serves(self, request: ClientRequest, parameters: Parameters) -> bool:
-        """True for a call of this service, which most often names its version."""
+    @property
+    def version(self) -> str:
+        """Version of its protocol, by which calls name the service."""
+
+    def serves_unversioned(self, request: ClientRequest, parameters: Parameters) -> bool:
+        """True for a call of this service that names no version."""
 
     async def answer(self, request: ClientRequest, parameters: Parameters, body: bytes) -> bytes:
         """Answer a call in XML."""
@@ -54,6 +58,7 @@ class SqsEndpoint:
     def __init__(self, pipeline: Pipeline, *others: QueryService) -> None:
         self._pipeline = pipeline
         self._others = {other.format: other for other in others}
+        self._by_version = {other.version: other for other in others}
 
     async def __call__(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
         pipeline = self._pipeline
@@ -105,11 +110,12 @@ class SqsEndpoint:
             request.format = Format.QUERY_JSON
         is_form = content_type == b"" or content_type.startswith(_FORM)
         parameters = query_protocol.read_parameters(request.query, body if is_form else b"")
-        if parameters.get("Version") != query_protocol.VERSION:
-            for other in self._others.values():
-                if other.serves(request, parameters):
-                    request.format = other.format
-                    return query_protocol.XML, await other.answer(request, parameters, body)
+        version = parameters.get("Version")
+        if version != query_protocol.VERSION:
+            other = self._by_version.get(version) if version else self._unversioned(request, parameters)
+            if other is not None:
+                request.format = other.format
+                return query_protocol.XML, await other.answer(request, parameters, body)
         if not parameters.get("Action") and request.method == "GET" and request.queue_path:
             raise _UnknownOperation
         result = await pipeline.answer(request, body, _QUERY, parameters)
@@ -119,6 +125,10 @@ class SqsEndpoint:
         if request.format is Format.QUERY_JSON:
             return query_protocol.JSON, query_protocol.write_as_json(action, result, request.request_id)
         return query_protocol.XML, query_protocol.write(action, result, request.request_id)
+
+    def _unversioned(self, request: ClientRequest, parameters: Parameters) -> QueryService | None:
+        """The other service that a call without a version is for; None: it is for SQS."""
+        return next((other for other in self._others.values() if other.serves_unversioned(request, parameters)), None)
 
     def _error(self, request: ClientRequest, error: SqsError) -> _Answer:
         other = self._others.get(request.format)

@@ -140,7 +140,9 @@ def _subscriptions(client: RestClient, parsed: Parsed) -> None:
 
     if parsed.id is not None:
         one = client.call("GET", "topics", parsed.name, "subscriptions", parsed.id, query={"account": parsed.account})
-        about = {name: value for name, value in one.items() if name != "attributes"}
+        about = {name: value for name, value in one.items() if name not in ("attributes", "backlog")}
+        if one["backlog"] is not None:
+            about |= {"waiting_messages": one["backlog"]["pending"], "oldest_seconds": one["backlog"]["oldest_seconds"]}
         print_result(parsed, one, lambda: facts({**about, **one["attributes"]}))
         return
     path: tuple[str, ...] = ("subscriptions",) if parsed.name is None else ("topics", parsed.name, "subscriptions")

@@ -304,6 +304,7 @@ def oidc_of(settings: Settings) -> Oidc | None:
     trusted = settings.oidc()
     if trusted is None:
         return None
-    from auth.tokens.oidc import Oidc, oidc_client  # loads an HTTP client, which nothing else needs
+    from auth.tokens.issuer_documents import oidc_client  # loads an HTTP client, which nothing else needs
+    from auth.tokens.oidc import Oidc
 
     return Oidc(trusted, oidc_client(), clock=time.monotonic)

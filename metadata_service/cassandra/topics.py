@@ -162,8 +162,7 @@ class CassandraTopics:
 
         def update(rows: dict[str, VersionedRecord]) -> tuple[Writes, Topic]:
             topic = _found(rows, row, topic_id)
-            if topic.version != version:
-                raise ConditionFailed(f"topic {topic.name!r} has version {topic.version}, not {version}")
+            _check_topic_version(topic, version)
             topic = msgspec.structs.replace(
                 topic,
                 version=version + 1,
@@ -176,12 +175,14 @@ class CassandraTopics:
         await self._changes.record(account, topic.name)
         return topic
 
-    async def delete_topic(self, topic_id: int) -> Topic:
+    async def delete_topic(self, topic_id: int, *, version: int | None = None) -> Topic:
         account, row = await self._placed(topic_id)
         hidden = queue_row(HIDDEN_PREFIX + row.removeprefix(_TOPIC))
 
         def delete(rows: dict[str, VersionedRecord]) -> tuple[Writes, Topic]:
             topic = _found(rows, row, topic_id)
+            if version is not None:
+                _check_topic_version(topic, version)
             count = int(rows[_COUNT].record) if _COUNT in rows else 1
             return {"account": account_row(rows)[0], _COUNT: str(count - 1), row: None, hidden: None}, topic
 
@@ -503,6 +504,11 @@ def _queue_rows(rows: Mapping[str, VersionedRecord], queue: Queue) -> Writes:
     if queue.queue_id < floor:
         raise BelowFloor
     return {"account": account, queue_row(queue.name): text(queue), **index_rows(queue.name, None, queue.attributes)}
+
+
+def _check_topic_version(topic: Topic, version: int) -> None:
+    if topic.version != version:
+        raise ConditionFailed(f"topic {topic.name!r} has version {topic.version}, not {version}")
 
 
 def _check_version(subscription: Subscription, version: int) -> None:

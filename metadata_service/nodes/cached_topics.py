@@ -89,12 +89,19 @@ class TopicClient(NamedCache[Topic]):
         """Delegate to :meth:`TopicStore.list_topics`."""
         return await self._store.list_topics(account, prefix=prefix, after=after, limit=limit)
 
+    def cached_subscriptions(self, topic: Topic) -> tuple[Subscription, ...] | None:
+        """All subscriptions of a topic, as :meth:`subscriptions` returns them; None: they are not cached."""
+        cached = self._subscriptions.get(topic.topic_id)
+        if cached is None or cached.version < topic.version:
+            return None
+        self._subscriptions.move_to_end(topic.topic_id)
+        return cached.subscriptions
+
     async def subscriptions(self, topic: Topic) -> tuple[Subscription, ...]:
         """All subscriptions of a topic, as they were in this version of it or later, ordered by id."""
-        cached = self._subscriptions.get(topic.topic_id)
-        if cached is not None and cached.version >= topic.version:
-            self._subscriptions.move_to_end(topic.topic_id)
-            return cached.subscriptions
+        cached = self.cached_subscriptions(topic)
+        if cached is not None:
+            return cached
         found: list[Subscription] = []
         if topic.subscriptions:
             page = await self._store.topic_subscriptions(topic.topic_id, limit=PAGE)
@@ -153,10 +160,13 @@ class TopicClient(NamedCache[Topic]):
             await self._store.update_topic(topic.topic_id, topic.version, attributes=attributes, tags=tags)
         )
 
-    async def delete(self, topic: Topic) -> Topic:
-        """Call :meth:`TopicStore.delete_topic` and drop the cached topic."""
+    async def delete(self, topic: Topic, *, unchanged: bool = False) -> Topic:
+        """Call :meth:`TopicStore.delete_topic` and drop the cached topic.
+
+        ``unchanged``: raise :class:`ConditionFailed` if it has another version than ``topic``.
+        """
         self.invalidate(topic.account, topic.name)
-        deleted = await self._store.delete_topic(topic.topic_id)
+        deleted = await self._store.delete_topic(topic.topic_id, version=topic.version if unchanged else None)
         self.invalidate(topic.account, topic.name)
         return deleted
 

@@ -91,8 +91,7 @@ class SQLiteTopics:
     ) -> Topic:
         def update(db: sqlite3.Connection) -> Topic:
             topic = _topic(db, topic_id)
-            if topic.version != version:
-                raise ConditionFailed(f"topic {topic.name!r} has version {topic.version}, not {version}")
+            _check_topic_version(topic, version)
             topic = msgspec.structs.replace(
                 topic,
                 version=version + 1,
@@ -104,9 +103,11 @@ class SQLiteTopics:
 
         return await self._worker.write(update)
 
-    async def delete_topic(self, topic_id: int) -> Topic:
+    async def delete_topic(self, topic_id: int, *, version: int | None = None) -> Topic:
         def delete(db: sqlite3.Connection) -> Topic:
             topic = _topic(db, topic_id)
+            if version is not None:
+                _check_topic_version(topic, version)
             query = "SELECT record FROM subscriptions WHERE topic_id = ?"
             for (record,) in db.execute(query, (topic_id,)).fetchall():
                 _delete_queue(db, _decode_subscription(record))
@@ -238,6 +239,11 @@ def _check_pushed(db: sqlite3.Connection, account: str, count_max: int | None) -
     (count,) = db.execute(query, (account, SUBSCRIPTION_PREFIX)).fetchone()
     if count >= count_max:
         raise TooManyPushedSubscriptions(f"account {account} has {count} pushed subscriptions of at most {count_max}")
+
+
+def _check_topic_version(topic: Topic, version: int) -> None:
+    if topic.version != version:
+        raise ConditionFailed(f"topic {topic.name!r} has version {topic.version}, not {version}")
 
 
 def _check_version(subscription: Subscription, version: int) -> None:

@@ -129,8 +129,8 @@ class RestartableNode:
         await self.stop()
         await self.start()
 
-    async def queue(self, partition: int, *, fifo: bool = False, **values: Any) -> api.Target:
-        arn = f"arn:aws:sqs:us-east-1:000000000000:queue-{partition}"
+    async def queue(self, partition: int, *, name: str = "", fifo: bool = False, **values: Any) -> api.Target:
+        arn = f"arn:aws:sqs:us-east-1:000000000000:{name or f'queue-{partition}'}"
         settings = api.PartitionSettings(partition, partition, 1, arn, b"k" * 16, fifo=fifo, **values)
         self.resolver.known[partition] = settings
         await self.node.call(api.Configure(settings))

@@ -7,11 +7,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import boto3
@@ -23,39 +20,15 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from tests.auth.code_issuer import served
 from tests.auth.outside import AUDIENCE, OidcIssuer
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
 
 
-@contextmanager
-def served() -> Iterator[OidcIssuer]:
-    """Serve a token issuer on a loopback port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            document = made.document(self.path)
-            content = json.dumps(document).encode()
-            self.send_response(404 if document is None else 200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        made = OidcIssuer(f"http://127.0.0.1:{listening.server_port}")
-        thread = Thread(target=listening.serve_forever)
-        thread.start()
-        yield made
-        listening.shutdown()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[OidcIssuer]:
-    with served() as issuer:
+    with served(OidcIssuer) as issuer:
         yield issuer
 
 

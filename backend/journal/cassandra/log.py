@@ -258,6 +258,11 @@ class CassandraLog(RowBuffer):
                     self._space_made = self._loop.create_future()
                 await asyncio.shield(self._space_made)
 
+    def fits_row(self, size_bytes: int) -> bool:
+        """Return whether records of this size in total fit the row being filled."""
+        # A record takes at least 56 bytes, its directory entry 8.
+        return size_bytes + size_bytes // 7 <= self._space
+
     def has_space(self) -> bool:
         """Return whether new messages are accepted."""
         return not (

@@ -236,6 +236,11 @@ class LocalLog(RowBuffer):
                 if not await self._allocator.wait():
                     raise
 
+    def fits_row(self, size_bytes: int) -> bool:
+        """Return whether records of this size in total fit the row being filled."""
+        # A record takes at least 56 bytes, its directory entry 8.
+        return size_bytes + size_bytes // 7 <= self._space and not self._allocator.refusing
+
     def has_space(self) -> bool:
         """Return whether new messages are accepted."""
         return self._error is None and not self._closing and self._fits(4096, False)

@@ -38,7 +38,7 @@ from backend.journal.rows import (
     SegmentHeader,
     decode_intact,
     decode_segment_header,
-    directory_entry,
+    encode_directory,
     encode_row,
     encode_segment_header,
     position_of,
@@ -397,7 +397,7 @@ def _as_written(data: bytes, row: RowExtent) -> bytes:
         time_ms=header.time_ms,
         chain=header.chain,
         records=records,
-        directory=b"".join(map(directory_entry, records, ends)),
+        directory=encode_directory(records, ends),
     )
     assert check == header.check
     return rebuilt

@@ -1,7 +1,7 @@
 // The session, and calls of the REST interface.
 //
 // The credential that someone signs in with is exchanged for a token of an hour, and forgotten.  The token is a
-// variable of this module: no cookie, no storage, no URL has it.  It ends with the tab, with its hour, and with the
+// variable of this module: no cookie, no storage, no URL has it.  So is a token of the OIDC issuer.  It ends with the tab, with its hour, and with the
 // credential.
 
 import { signedHeaders } from "./signing.js";
@@ -14,6 +14,7 @@ export const session = reactive({
   caller: null, // the answer of /v1/caller; null: not signed in
   account: "", // the account whose queues are shown
   notice: "", // why the last session ended
+  issuerSignOut: "", // the page where the issuer's own session is ended, if the session is one of the issuer
 });
 
 let token = "";
@@ -36,10 +37,12 @@ export class Refusal extends Error {
 
 const LOST = "The service cannot be reached. The console tries again by itself.";
 const UNCERTAIN = "The connection to the service was lost. It is not known whether the change took effect: check before you repeat it.";
+const SIGN_INS = ["/v1/token", "/console/sign-in"];
 const UNREADABLE = "The answer of the service cannot be read: the connection was cut off, or something between changed it.";
 
-async function fetched(method, path, headers, body, { signal, as = "json" } = {}) {
-  const lost = path === "/v1/token" ? "The service cannot be reached. Try again." : method === "GET" ? LOST : UNCERTAIN;
+/** Sends a request to the service, with no credential but those in the headers. */
+export async function fetched(method, path, headers, body, { signal, as = "json" } = {}) {
+  const lost = SIGN_INS.includes(path) ? "The service cannot be reached. Try again." : method === "GET" ? LOST : UNCERTAIN;
   let answer;
   try {
     answer = await fetch(path, { method, headers, body, signal, credentials: "omit", cache: "no-store", redirect: "error" });
@@ -134,7 +137,7 @@ async function start(given, seconds) {
   clearInterval(checking);
   checking = setInterval(check, CHECK_MS);
   session.account = caller.account;
-  session.notice = "";
+  session.notice = session.issuerSignOut = "";
   session.caller = caller;
 }
 

@@ -1,5 +1,6 @@
 // The frame of all pages, and the way from the address to a page.
 
+import "./returned.js"; // first: it takes the issuer's answer out of the address
 import { administers, session, showAccount, signOut, usesStreams, usesTopics } from "./api.js";
 import { Queue } from "./queues/queue.js";
 import { Queues } from "./queues/list.js";

@@ -1,10 +1,37 @@
 // Signing in.
 
 import { session, signInWithAccessKey, signInWithBearer } from "./api.js";
+import { issuerName, leaveForIssuer, returned, signInWithIssuer } from "./issuer.js";
 import { canSign } from "./signing.js";
 import { input, outcome, useAct } from "./widgets.js";
 
-const { h, reactive } = Vue;
+const { h, onMounted, reactive } = Vue;
+let ended = !returned;
+
+/** The button that leaves for the issuer, and what follows when the browser is back from there. */
+const IssuerSignIn = {
+  setup() {
+    const act = useAct();
+    onMounted(() => {
+      if (ended) return;
+      ended = true;
+      act.run(signInWithIssuer);
+    });
+    return () =>
+      h("div", { class: "issuer" }, [
+        h("button", { type: "button", class: "primary", disabled: act.busy, onClick: () => act.run(leaveForIssuer) },
+          act.busy ? "Signing in…" : `Sign in with ${issuerName}`),
+        outcome(act),
+        session.issuerSignOut
+          ? h("p", { class: "hint" }, [
+              `Your session at ${issuerName} goes on. `,
+              h("a", { href: session.issuerSignOut, rel: "noreferrer" }, "End it there"),
+              ".",
+            ])
+          : null,
+      ]);
+  },
+};
 
 export const SignIn = {
   setup() {
@@ -28,6 +55,7 @@ export const SignIn = {
       h("main", { class: "sign-in", id: "content" }, [
         h("h1", { tabindex: -1 }, "Sign in to Holdfast"),
         session.notice ? h("p", { class: "notice", role: "status" }, session.notice) : null,
+        issuerName ? h(IssuerSignIn) : null,
         h("form", { onSubmit: submit }, [
           h("fieldset", [
             h("legend", "Credential"),

@@ -13,7 +13,6 @@ from frontend.sns.actions.context import SnsContext
 from frontend.sns.messages.arn import SubscriptionArn, TopicArn
 from frontend.sns.operations import SNS_OPERATIONS
 from frontend.sns.topics.attributes import is_topic_name
-from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.errors import SqsError
 from telemetry.texts import shown
 
@@ -67,11 +66,11 @@ class RestTopics:
         result = request.result = await caller.pipeline.limited(call, action.limit, act)
         return result
 
-    async def measures(self, view: TopicView) -> list[Measures] | None:
-        """Statistics of the partitions that store the topic's publications; None: they cannot be read now."""
+    async def measures(self, account: str, name: str) -> list[Measures] | None:
+        """Statistics of the partitions of the hidden queue with this name; None: they cannot be read now."""
         queues = self.sns.base.queues
         try:
-            hidden = await queues.of_topic(view.topic.account, view.topic.name)
+            hidden = await queues.hidden(account, name)
             return None if hidden is None else await queues.call(hidden, QueueMeasures(hidden.target))
         except (SqsError, BackendError):
             return None

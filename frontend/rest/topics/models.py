@@ -123,6 +123,15 @@ class SubscriptionList(BaseModel):
     next: str | None = Field(None, description="value of `after` for the next page; null: this is the last one")
 
 
+class SubscriptionBacklog(BaseModel):
+    """Messages that wait for an endpoint of HTTP."""
+
+    pending: int = Field(
+        description="number of messages that the endpoint has not accepted yet, with those about the subscription"
+    )
+    oldest_seconds: float | None = Field(description="age of the oldest one; null: none waits")
+
+
 class SubscriptionShown(BaseModel):
     """All properties of a subscription."""
 
@@ -137,6 +146,10 @@ class SubscriptionShown(BaseModel):
         description="ARN of the caller that confirmed it; null: its token alone, or nobody"
     )
     attributes: dict[str, str] = Field(description="by SNS's names")
+    backlog: SubscriptionBacklog | None = Field(
+        description="null: it is no subscription of an endpoint of HTTP, or was just created, or its messages cannot "
+        "be counted now"
+    )
 
 
 class SubscriptionConfirmed(BaseModel):

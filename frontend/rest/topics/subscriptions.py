@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from backend.api import Measures
+from frontend.queue_metrics import age_seconds
 from frontend.request.request import Members
 from frontend.rest.caller import CurrentCaller, RestRoute
 from frontend.rest.problems import invalid
 from frontend.rest.topics.access import RestTopics, call_for, subscription_id
 from frontend.rest.topics.models import (
+    SubscriptionBacklog,
     SubscriptionConfirmed,
     SubscriptionGiven,
     SubscriptionLine,
@@ -23,9 +27,11 @@ from frontend.rest.topics.models import (
 from frontend.rest.topics.topics import PAGE_MAX, TopicName
 from frontend.sns.actions.access import permits
 from frontend.sns.actions.subscriptions import change_subscription
+from frontend.sns.protocol.errors import NOT_FOUND
 from frontend.sns.topics.subscription_attributes import SUBSCRIPTION_SETTABLE
+from frontend.sqs.protocol.errors import SqsError
 from metadata_service.arn import QueueArn
-from metadata_service.topics import Subscription
+from metadata_service.topics import PUSHED_PROTOCOLS, Subscription, subscription_queue_name
 
 Account = Annotated[
     str | None,
@@ -130,9 +136,13 @@ def create_router(topics: RestTopics) -> APIRouter:
         """Show a subscription, for its owner and for that of the topic."""
         owner, call = call_for(caller, account)
         named = topics.subscription_arn(caller, owner, name, subscription)
-        return _shown(
+        shown = _shown(
             await topics.carry_out(caller, call, "GetSubscriptionAttributes", {"SubscriptionArn": str(named)})
         )
+        if shown.protocol in PUSHED_PROTOCOLS:
+            parts = await topics.measures(owner, subscription_queue_name(named.subscription_id))
+            shown.backlog = None if parts is None else _backlog(parts, sns.services.now_ms())
+        return shown
 
     @router.patch("/topics/{name}/subscriptions/{subscription}", name="subscription.change", status_code=204)
     async def change(
@@ -159,8 +169,12 @@ def create_router(topics: RestTopics) -> APIRouter:
         """Delete a subscription, as its owner or that of the topic.  Its pending deliveries are still made."""
         owner, call = call_for(caller, account)
         named: Members = {"SubscriptionArn": str(topics.subscription_arn(caller, owner, name, subscription))}
-        # Unsubscribe says nothing of a subscription that does not exist
-        await topics.carry_out(caller, call, "GetSubscriptionAttributes", named)
+        try:
+            await topics.carry_out(caller, call, "GetSubscriptionAttributes", named)
+        except SqsError as error:
+            if error.kind is NOT_FOUND:  # other processes may not know that yet
+                await topics.carry_out(caller, call, "Unsubscribe", named)
+            raise
         await topics.carry_out(caller, call, "Unsubscribe", named)
         return Response(status_code=204)
 
@@ -195,7 +209,7 @@ def _line(topics: RestTopics, one: Subscription) -> SubscriptionLine:
 
 
 def _shown(answer: Members) -> SubscriptionShown:
-    """The subscription in an answer of GetSubscriptionAttributes."""
+    """The subscription in an answer of GetSubscriptionAttributes, without its backlog."""
     given: dict[str, str] = answer["Attributes"]
     return SubscriptionShown(
         id=_id_in(given["SubscriptionArn"]),
@@ -207,7 +221,15 @@ def _shown(answer: Members) -> SubscriptionShown:
         confirmed=given["PendingConfirmation"] == "false",
         confirmed_by=given.get("SubscriptionPrincipal"),
         attributes={name: given[name] for name in SUBSCRIPTION_SETTABLE if name in given},
+        backlog=None,
     )
+
+
+def _backlog(parts: Sequence[Measures], now_ms: int) -> SubscriptionBacklog:
+    """The content of a subscription's hidden queue."""
+    pending = sum(one.visible + one.in_flight + one.delayed for one in parts)
+    oldest = max(age_seconds(one, now_ms) for one in parts)
+    return SubscriptionBacklog(pending=pending, oldest_seconds=oldest if pending else None)
 
 
 def _id_in(subscription_arn: str) -> str:

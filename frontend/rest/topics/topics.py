@@ -33,7 +33,7 @@ from frontend.sns.filters.expressions import FilterPolicyInvalid
 from frontend.sns.filters.work import TooMuchWork
 from frontend.sns.messages.publication import message_attributes
 from frontend.sns.topics.selection import SubscriptionSelector
-from metadata_service.topics import Topic
+from metadata_service.topics import Topic, hidden_queue_name
 
 PAGE_MAX = 1_000
 
@@ -101,7 +101,7 @@ def create_router(topics: RestTopics) -> APIRouter:
             arn=str(arn),
             created=view.topic.created_s,
             subscriptions=SubscriptionCounts(confirmed=confirmed, pending=pending, deleted=deleted),
-            deliveries=_deliveries(await topics.measures(view)),
+            deliveries=_deliveries(await topics.measures(owner, hidden_queue_name(name))),
             attributes={one: value for one, value in attributes.items() if one not in _SHOWN_APART},
             tags=view.topic.tags if "manage" in caller.principal.scopes else None,
         )
@@ -142,7 +142,7 @@ def create_router(topics: RestTopics) -> APIRouter:
         caller.require_scope("manage")
 
         async def test() -> FilterTested:
-            return FilterTested(matches=await _matches(sns.planner.selector, given))
+            return FilterTested(matches=await _matches(sns.planner.selector, caller.principal.account, given))
 
         return await caller.limited("manage", test)
 
@@ -161,7 +161,7 @@ def _deliveries(parts: Sequence[Measures] | None) -> DeliveryCounts | None:
     )
 
 
-async def _matches(selector: SubscriptionSelector, given: FilterTest) -> bool:
+async def _matches(selector: SubscriptionSelector, account: str, given: FilterTest) -> bool:
     """True if the policy lets the message through; an empty policy does.  Raises :class:`Problem`."""
     attributes = message_attributes(attribute_members(given.attributes))
     text = given.policy if isinstance(given.policy, str) else orjson.dumps(given.policy).decode()
@@ -172,7 +172,7 @@ async def _matches(selector: SubscriptionSelector, given: FilterTest) -> bool:
     if policy is None:
         return True
     try:
-        return await selector.matches(policy, attributes, given.body)
+        return await selector.matches(account, policy, attributes, given.body)
     except TooMuchWork:
         raise Problem(
             400, "FilterPolicyTooCostly", "The policy takes too much work for this message, so its delivery would fail."

@@ -26,7 +26,7 @@ class SnsContext:
         self.base = base
         """Context of SQS's actions."""
         self.services = base.services
-        self.topics = Topics(base.services, client)
+        self.topics = Topics(base.services, base.queues, client)
         self.access = TopicAccess(base.services, self.topics)
         self.planner = DeliveryPlanner(base.services, base.queues, base.throttle)
         self.notifications = NotificationCounter(base.services, base.queues)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b, sha256
 
 from backend.api import BackendError
-from frontend.request.request import Call, Members
+from frontend.queues.view import QueueView
+from frontend.request.request import Call, Members, Retry
 from frontend.sns.actions.context import SnsContext
 from frontend.sns.messages import publication, rendering
 from frontend.sns.messages.publication import PUBLICATION_FORMAT, PublicationContent, PublishedMessage
@@ -23,27 +24,36 @@ from frontend.sns.protocol.errors import (
     invalid_parameter,
     missing_parameter,
 )
-from frontend.sns.topics.audiences import TopicAudience
-from frontend.sns.topics.deliveries import PlannedDelivery, PreparedPublication, PublicationOutcome
+from frontend.sns.topics.deliveries import PreparedPublication, PublicationOutcome
+from frontend.sns.topics.plans import DeliveryPlan
 from frontend.sns.topics.view import TopicView
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from frontend.sqs.protocol.errors import SqsError
 from frontend.sqs.protocol.validation import is_batch_id
-from metadata_service.topics import subscription_id_of
 
 _random_id = RandomIds()
 
 
 async def publish(context: SnsContext, call: Call, members: Members) -> Members:
-    view = await _topic(context, call, _target(members))
+    text = _target(members)
+    view = context.access.cached(call, text) if call.allowance is None else None
+    if view is None:
+        view = await _topic(context, call, text)
     message = publication.read_publication(members, view.rules)
     publication.check_size(message.size, view.rules.size_max)
-    call.retry = await context.sender.retry_of(call, view, members)
-    audience = await context.topics.audience(view)
-    prepared = await _prepared(context, call, view, audience, message, 0)
-    (outcome,) = await _store(context, call, view, [prepared])
+    outbox = context.topics.cached_outbox(view) or await context.topics.outbox(view)
+    call.retry = context.base.retries.of(call.headers, call.principal, outbox, members)
+    audience = context.topics.cached_audience(view) or await context.topics.audience(view)
+    plan = context.planner.cached_plan(audience, message) or await context.planner.plan(view, audience, message)
+    prepared = _prepared(context, call, view, plan, message, 0)
+    if prepared.is_signed:
+        await _sign(context, prepared.content)
+    context.notifications.reserve(view.topic, prepared)
+    (outcome,) = await context.sender.publish(call, view, outbox, [prepared])
     if isinstance(outcome, Exception):
         raise outcome
+    if not outcome.repeated:
+        context.notifications.stored(view.topic, prepared)
     return _answer(outcome)
 
 
@@ -70,13 +80,17 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
     for entry_id in [entry_id for entry_id, one in messages.items() if one.size > view.rules.size_max]:
         del messages[entry_id]
         failed.append(_failure(entry_id, invalid_parameter("Message too long")))
-    call.retry = await context.sender.retry_of(call, view, members)
-    audience = await context.topics.audience(view)
-    prepared = [
-        await _prepared(context, call, view, audience, message, place)
-        for place, message in enumerate(messages.values())
-    ]
-    outcomes = await _store(context, call, view, prepared) if prepared else ()
+    outbox = context.topics.cached_outbox(view) or await context.topics.outbox(view)
+    call.retry = context.base.retries.of(call.headers, call.principal, outbox, members)
+    audience = context.topics.cached_audience(view) or await context.topics.audience(view)
+    prepared = []
+    for place, message in enumerate(messages.values()):
+        plan = context.planner.cached_plan(audience, message) or await context.planner.plan(view, audience, message)
+        one = _prepared(context, call, view, plan, message, place)
+        if one.is_signed:
+            await _sign(context, one.content)
+        prepared.append(one)
+    outcomes = await _store(context, call, view, outbox, prepared) if prepared else ()
     successful: list[Members] = []
     for entry_id, outcome in zip(messages, outcomes, strict=True):
         if isinstance(outcome, Exception):
@@ -87,15 +101,16 @@ async def publish_batch(context: SnsContext, call: Call, members: Members) -> Me
 
 
 async def _store(
-    context: SnsContext, call: Call, view: TopicView, publications: Sequence[PreparedPublication]
+    context: SnsContext, call: Call, view: TopicView, outbox: QueueView, publications: Sequence[PreparedPublication]
 ) -> Sequence[PublicationOutcome | Exception]:
     """Store publications, and count those that were not stored before.  Raises if none was stored."""
     notifications = context.notifications
-    planned = [notifications.reserve(view.topic, one) for one in publications]
-    outcomes = await context.sender.publish(call, view, publications)
-    for one, counts, outcome in zip(publications, planned, outcomes, strict=True):
+    for one in publications:
+        notifications.reserve(view.topic, one)
+    outcomes = await context.sender.publish(call, view, outbox, publications)
+    for one, outcome in zip(publications, outcomes, strict=True):
         if not isinstance(outcome, Exception) and not outcome.repeated:
-            notifications.stored(view.topic, one, counts)
+            notifications.stored(view.topic, one)
     return outcomes
 
 
@@ -137,23 +152,17 @@ def _check_entries(entries: Sequence[Mapping[str, object]]) -> None:
         raise SqsError(BATCH_ENTRY_IDS_NOT_DISTINCT)
 
 
-async def _prepared(
-    context: SnsContext,
-    call: Call,
-    view: TopicView,
-    audience: TopicAudience,
-    message: PublishedMessage,
-    place: int,
+def _prepared(
+    context: SnsContext, call: Call, view: TopicView, plan: DeliveryPlan, message: PublishedMessage, place: int
 ) -> PreparedPublication:
     """``place``: that of the publication among those of the call that are stored."""
-    deliveries, outcomes = await context.planner.plan(view, audience, message)
-    deduplication = ""
-    if view.fifo:
+    deduplication, is_fifo = "", view.rules.fifo
+    if is_fifo:
         deduplication = message.deduplication or sha256(message.message.encode()).hexdigest()
     content = PublicationContent(
         PUBLICATION_FORMAT,
-        str(view.arn),
-        _message_id(call, place),
+        view.arn_text,
+        _random_id() if call.retry is None else _repeated_id(call.retry, place),
         context.services.now_ms(),
         message.message,
         message.subject,
@@ -162,11 +171,10 @@ async def _prepared(
         sender=call.principal.principal_id,
         deduplication_id=deduplication or None,
     )
-    if message.variants and any(subscription_id_of(one.queue.queue.name) is not None for one in deliveries):
+    if message.variants and plan.has_pushes:
         content.variants = tuple((protocol, variant, b"") for protocol, variant in message.variants)
-    if not view.fifo and _wants_envelope(deliveries):
-        await _sign(context, content)
-    return PreparedPublication(content, deliveries, message.group, deduplication, message.size, outcomes)
+    is_signed = plan.has_envelopes and not is_fifo
+    return PreparedPublication(content, plan, message.group, deduplication, message.size, is_signed)
 
 
 async def _sign(context: SnsContext, content: PublicationContent) -> None:
@@ -186,15 +194,9 @@ async def _sign(context: SnsContext, content: PublicationContent) -> None:
     )
 
 
-def _message_id(call: Call, place: int) -> str:
-    """The id of a publication: random, or for a call with a token that of each of its repetitions."""
-    if call.retry is None:
-        return _random_id()
-    return str(uuid.UUID(bytes=blake2b(call.retry.of(place), digest_size=16).digest(), version=4))
-
-
-def _wants_envelope(deliveries: Sequence[PlannedDelivery]) -> bool:
-    return any(not delivery.raw for delivery in deliveries)
+def _repeated_id(retry: Retry, place: int) -> str:
+    """The id of a publication of a call with a token, which each of its repetitions has."""
+    return str(uuid.UUID(bytes=blake2b(retry.of(place), digest_size=16).digest(), version=4))
 
 
 def _answer(outcome: PublicationOutcome) -> Members:

@@ -233,15 +233,19 @@ async def unsubscribe(context: SnsContext, call: Call, members: Members) -> None
         context.access.check_credential(principal, "Unsubscribe")
     for _ in range(_TRIES):
         subscription = await _find(context, members)
-        if subscription is None:
-            return  # as SNS does: it is idempotent
+        if subscription is None:  # as SNS does: it is idempotent
+            topic = subscription_arn(str(members["SubscriptionArn"])).topic
+            if principal.account == topic.account:  # others could have any topic read again by everyone
+                await context.topics.client.publish_changes(topic.account, topic.name)
+            return
         is_protected = subscription.queue_name is None or subscription.authenticate_on_unsubscribe
         if not principal.anonymous:
             _check_owner(call, "Unsubscribe", subscription, members, topic_owner=True)
         elif is_protected:
             raise denied("anonymous", "Unsubscribe", str(members["SubscriptionArn"]), "without a signature")
-        elif subscription.pending:
-            return  # its endpoint gets no notifications
+        elif subscription.pending:  # its endpoint gets no notifications, as soon as all processes know that
+            await context.topics.client.publish_changes(subscription.topic_account, subscription.topic_name)
+            return
         if is_protected or subscription.pending or principal.account == subscription.owner:
             await delete_subscription_of(context.services, context.topics.client, context.base.queues, subscription)
             return

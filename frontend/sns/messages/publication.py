@@ -13,7 +13,7 @@ from frontend.sns.protocol import limits
 from frontend.sns.protocol.errors import invalid_message_attribute, invalid_parameter
 from frontend.sqs.protocol import limits as sqs_limits
 from frontend.sqs.protocol.md5 import Attribute
-from frontend.sqs.protocol.validation import has_invalid_characters
+from frontend.sqs.protocol.validation import has_invalid_characters, size_of
 from metadata_service.topics import PUSHED_PROTOCOLS
 from telemetry.texts import shown
 
@@ -25,6 +25,8 @@ _ID = re.compile(r"[!-~]{1,128}\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?\Z", re.DOTALL)
 _ARRAY = "String.Array"
+_Variants = tuple[tuple[str, str], ...]
+_NO_VARIANTS: _Variants = ()
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\Z")
 
 
@@ -66,7 +68,7 @@ encode_publication = msgspec.msgpack.Encoder().encode
 decode_publication = msgspec.msgpack.Decoder(PublicationContent).decode
 
 
-class PublishedMessage(NamedTuple):
+class PublishedMessage(msgspec.Struct, frozen=True):
     """The validated members of a publication."""
 
     message: str
@@ -76,7 +78,7 @@ class PublishedMessage(NamedTuple):
     deduplication: str | None
     size: int
     """Bytes that count towards the limits: the message as it was given, and its attributes."""
-    variants: tuple[tuple[str, str], ...] = ()
+    variants: _Variants = ()
     """Other messages for protocols of HTTP: protocol and message."""
 
 
@@ -95,18 +97,24 @@ def read_publication(members: Members, topic: TopicRules) -> PublishedMessage:
     if not given:
         raise invalid_parameter("Empty message")
     check_size(len(given))  # before it is parsed; there are at least as many bytes
-    message, variants = _messages(given, members.get("MessageStructure"))
+    message, variants, encoded = given, _NO_VARIANTS, given.encode()
+    structure = members.get("MessageStructure")
+    if structure:
+        message, variants = _messages(given, structure)
+    else:
+        _check_characters(encoded)
+    size = len(encoded)
+    del encoded  # frees a copy of a long message
     given_attributes = members.get("MessageAttributes")
-    attributes = message_attributes(given_attributes) if given_attributes else ()
-    return PublishedMessage(
-        message,
-        _subject(members.get("Subject")),
-        attributes,
-        _group(members.get("MessageGroupId"), topic),
-        _deduplication(members.get("MessageDeduplicationId"), topic),
-        len(given.encode()) + _size(attributes),
-        variants,
-    )
+    attributes: tuple[Attribute, ...] = ()
+    if given_attributes:
+        attributes = message_attributes(given_attributes)
+        size += size_of(attributes)
+    subject = members.get("Subject")
+    if subject is not None:
+        subject = _subject(subject)
+    group, deduplication = _order(members, topic)
+    return PublishedMessage(message, subject, attributes, group, deduplication, size, variants)
 
 
 def check_size(size: int, size_max: int = limits.MESSAGE_BYTES_MAX) -> None:
@@ -117,26 +125,25 @@ def check_size(size: int, size_max: int = limits.MESSAGE_BYTES_MAX) -> None:
 
 def check_ordered(members: Members, topic: TopicRules) -> None:
     """Check the ids that a FIFO topic demands of each entry of a batch, for which the whole batch is refused."""
-    _group(members.get("MessageGroupId"), topic)
-    _deduplication(members.get("MessageDeduplicationId"), topic)
+    _order(members, topic)
 
 
 # --- message and subject -----------------------------------------------------------------------------------
 
 
-def _messages(given: str, structure: str | None) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The message for queues, and those for protocols of HTTP that differ from it."""
-    variants: tuple[tuple[str, str], ...] = ()
-    if not structure:
-        message = given
-    elif structure == "json":
-        message, variants = _structured(given)
-    else:
+def _messages(given: str, structure: str) -> tuple[str, _Variants]:
+    """The message for queues, and those for protocols of HTTP that differ from it, of a structured message."""
+    if structure != "json":
         raise invalid_parameter(f"MessageStructure Reason: it is json or absent, not {shown(structure)}")
+    message, variants = _structured(given)
     for text in (message, *(variant for _, variant in variants)):
-        if has_invalid_characters(text.encode()):
-            raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
+        _check_characters(text.encode())
     return message, variants
+
+
+def _check_characters(message: bytes) -> None:
+    if has_invalid_characters(message):
+        raise invalid_parameter("Message Reason: it has characters that a message in a queue cannot have")
 
 
 class _StructuredMessage(msgspec.Struct):
@@ -152,7 +159,7 @@ _read_structured = msgspec.json.Decoder(_StructuredMessage).decode
 _read_text = msgspec.json.Decoder(str).decode
 
 
-def _structured(given: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _structured(given: str) -> tuple[str, _Variants]:
     """The messages in an object with one for each protocol."""
     try:
         messages = _read_structured(given)
@@ -184,7 +191,7 @@ def _entry_text(entry: msgspec.Raw) -> str | None:
         return None
 
 
-def _subject(given: str | None) -> str | None:
+def _subject(given: str) -> str | None:
     if not given:
         return None
     if len(given) > limits.SUBJECT_LENGTH_MAX:
@@ -195,6 +202,14 @@ def _subject(given: str | None) -> str | None:
 
 
 # --- order -------------------------------------------------------------------------------------------------
+
+
+def _order(members: Members, topic: TopicRules) -> tuple[str | None, str | None]:
+    """The group and the deduplication id."""
+    group, deduplication = members.get("MessageGroupId"), members.get("MessageDeduplicationId")
+    if group is None and deduplication is None and not topic.fifo:
+        return None, None  # the most common
+    return _group(group, topic), _deduplication(deduplication, topic)
 
 
 def _group(given: str | None, topic: TopicRules) -> str | None:
@@ -316,10 +331,3 @@ def _check_array(name: str, text: str) -> None:
 
 _read_array = msgspec.json.Decoder(list[str | float | int | bool | None]).decode
 _CHECKS: dict[str, Callable[[str, str], None]] = {"Number": _check_number, _ARRAY: _check_array}
-
-
-def _size(attributes: tuple[Attribute, ...]) -> int:
-    return sum(
-        len(name.encode()) + len(type_.encode()) + (len(value) if isinstance(value, bytes) else len(value.encode()))
-        for name, type_, value in attributes
-    )

@@ -18,6 +18,7 @@ from frontend.sns.filters.body_paths import PathTree
 from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.filters.values import Value
 from frontend.sns.topics import subscription_attributes
+from frontend.sns.topics.plans import StandingPlan
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service import arn
 from metadata_service.arn import QueueArn
@@ -30,8 +31,8 @@ AUDIENCES_BYTES_MAX = 64 * 1024 * 1024
 """Estimated memory of all cached audiences together; the one that is used stays in any case."""
 TURN_STEPS = 200
 """Work after which other calls get their turn: subscriptions, and kilobytes of filter policies."""
-_VIEW_BYTES = 500
-"""Memory of a subscription's view without its filter policy."""
+_VIEW_BYTES = 750
+"""Memory of a subscription's view without its filter policy, and of its planned delivery."""
 _PATH_BYTES = 350
 
 
@@ -50,8 +51,8 @@ FilteredSubscriptions = tuple[FilterPolicy, tuple[SubscriptionView, ...]]
 """A filter policy, and the subscriptions that have it."""
 
 
-class TopicAudience(msgspec.Struct, frozen=True):
-    """The confirmed subscriptions of a topic."""
+class TopicAudience(msgspec.Struct, eq=False):
+    """The confirmed subscriptions of a topic.  All but the standing plan is fixed."""
 
     records: Sequence[Subscription]
     """All subscriptions that it was made of."""
@@ -71,6 +72,8 @@ class TopicAudience(msgspec.Struct, frozen=True):
     """Paths of all filter policies in bodies."""
     memory_bytes: int
     """Estimated memory."""
+    standing_plan: StandingPlan | None = None
+    """Plan of the latest publication, if it is that of others, too."""
 
 
 class AudienceCache:
@@ -89,11 +92,18 @@ class AudienceCache:
         """Estimated memory of all audiences."""
         return self._bytes
 
+    def cached(self, topic_id: int, records: Sequence[Subscription]) -> TopicAudience | None:
+        """The audience of a topic with these subscriptions; None: it has to be compiled, by :meth:`get`."""
+        known = self._audiences.get(topic_id)
+        if known is None or known.records is not records:
+            return None
+        self._audiences.move_to_end(topic_id)
+        return known
+
     async def get(self, topic_id: int, records: Sequence[Subscription]) -> TopicAudience:
         """The audience of a topic with these subscriptions, compiled once for all callers that wait for it."""
-        known = self._audiences.get(topic_id)
-        if known is not None and known.records is records:
-            self._audiences.move_to_end(topic_id)
+        known = self.cached(topic_id, records)
+        if known is not None:
             return known
         making = self._making.get(topic_id)
         if making is None or making[0] is not records:

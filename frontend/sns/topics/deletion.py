@@ -10,8 +10,12 @@ from frontend.queues.queues import Queues
 from frontend.services import Services
 from metadata_service.models import Queue
 from metadata_service.nodes.cached_topics import TopicClient
-from metadata_service.store import QueueNotFound
+from metadata_service.store import ConditionFailed, QueueNotFound, TopicNotFound
 from metadata_service.topics import Subscription, Topic, hidden_queue_name
+
+_TRIES = 8
+"""Number of attempts to delete a topic as it was read; then it is deleted as it is, and the backend drops what is
+stored for subscriptions that were created meanwhile when it next starts."""
 
 log = logging.getLogger("holdfast.sqs")
 
@@ -21,10 +25,18 @@ async def delete_topic_of(services: Services, client: TopicClient, queues: Queue
 
     Raises :class:`~metadata_service.store.TopicNotFound`, and the store's errors.
     """
-    names = [one.queue_name for one in await client.subscriptions(topic)]
-    hidden = [await _hidden_queue(services, topic.account, hidden_queue_name(topic.name))]
-    hidden += [await _hidden_queue(services, topic.account, name) for name in names if name is not None]
-    await client.delete(topic)
+    for left in reversed(range(_TRIES)):
+        hidden = [await _hidden_queue(services, topic.account, hidden_queue_name(topic.name))]
+        names = [one.queue_name for one in await client.subscriptions(topic)]
+        hidden += [await _hidden_queue(services, topic.account, name) for name in names if name is not None]
+        try:
+            await client.delete(topic, unchanged=left > 0)
+            break
+        except ConditionFailed:  # an endpoint may have been subscribed since
+            current = await client.get(topic.account, topic.name)
+            if current.topic_id != topic.topic_id:
+                raise TopicNotFound(topic.name) from None
+            topic = current
     for queue in hidden:
         if queue is not None and (queue is not hidden[0] or queue.queue_id == topic.topic_id):
             await _drop(services, queues, queue, f"the deleted topic {topic.name!r}")

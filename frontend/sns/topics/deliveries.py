@@ -8,10 +8,11 @@ dropped and counted.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -19,12 +20,19 @@ from auth.credentials import Tenant
 from auth.policies.policies import Decision, ServicePrincipal
 from frontend.queues.queues import Queues
 from frontend.queues.view import QueueView
-from frontend.request.request import Call, Members, Retry
+from frontend.request.request import Call
 from frontend.request.throttle import Throttle
 from frontend.services import Services
 from frontend.sns.messages.publication import PublicationContent, PublishedMessage
 from frontend.sns.topics.audiences import SubscriptionView, TopicAudience
 from frontend.sns.topics.outcomes import DecidedOutcomes, DeliveryFailure
+from frontend.sns.topics.plans import (
+    DeliveryPlan,
+    PlannedDelivery,
+    StandingPlan,
+    delivery_plan,
+    planned_delivery,
+)
 from frontend.sns.topics.policies import SERVICE_NAME
 from frontend.sns.topics.selection import SubscriptionSelector
 from frontend.sns.topics.view import TopicView
@@ -48,45 +56,22 @@ class _NotCached(Exception):
     """A queue has to be read from the store."""
 
 
-class PlannedDelivery(msgspec.Struct, frozen=True):
-    """One queue that a publication is to be delivered to."""
-
-    queue: QueueView
-    subscription_id: bytes
-    raw: bool
-    """True if the message is delivered as it was published, without SNS's JSON."""
-    dead_letter: bool = False
-    """True if the queue is the subscription's dead-letter queue."""
-
-    @property
-    def is_pushed(self) -> bool:
-        """True if the queue is the hidden one of a subscription of HTTP, from which the message is pushed."""
-        return is_hidden(self.queue.queue.name)
-
-
 class PreparedPublication(msgspec.Struct, frozen=True):
     """A publication with all that is needed to store it."""
 
     content: PublicationContent
     """Content to be encrypted and stored: for the topic's owner, under :attr:`TopicView.key_name`."""
-    deliveries: tuple[PlannedDelivery, ...]
+    plan: DeliveryPlan
     group: str | None
     deduplication_id: str
     """Deduplication id of a publication to a FIFO topic, given or computed of its message; otherwise empty."""
     size: int
     """Bytes that count towards limits."""
-    outcomes: DecidedOutcomes
-    """Outcomes of its other deliveries."""
+    is_signed: bool
+    """True if its notification has to be signed before it is stored."""
 
 
-class DeliveryPlan(NamedTuple):
-    """The deliveries of a publication, and the outcomes of its others."""
-
-    deliveries: tuple[PlannedDelivery, ...]
-    outcomes: DecidedOutcomes
-
-
-class PublicationOutcome(NamedTuple):
+class PublicationOutcome(msgspec.Struct, frozen=True):
     """Outcome of storing a publication."""
 
     message_id: str
@@ -100,13 +85,11 @@ class PublicationOutcome(NamedTuple):
 class PublicationSender(Protocol):
     """Stores publications, and carries them to their queues."""
 
-    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
-        """The token of a call that publishes; None: it has none.  Raises InvalidParameterValue."""
-
     async def publish(
-        self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
+        self, call: Call, topic: TopicView, outbox: QueueView, publications: Sequence[PreparedPublication]
     ) -> Sequence[PublicationOutcome | Exception]:
-        """Store publications to one topic durably; each is then delivered exactly once to each of its queues.
+        """Store publications to one topic durably, in its outbox; each is then delivered exactly once to each of its
+        queues.
 
         A call with a token (:attr:`Call.retry`) takes effect once, however often it arrives.  Outcomes are in the
         order of the publications; an exception, an :class:`SqsError` or one of the backend's, is that of a publication
@@ -134,13 +117,25 @@ class DeliveryPlanner:
         self._let_in: dict[tuple[int, int, int], bool] = {}
         """Decisions of queues' policies, by the queue's id and version, and the topic's id."""
 
+    def cached_plan(self, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan | None:
+        """The deliveries of a publication if they are those of an earlier one; None: ask :meth:`plan`."""
+        standing = audience.standing_plan
+        if standing is None or message.size > standing.size_max or len(message.attributes) > MESSAGE_ATTRIBUTES_MAX:
+            return None
+        cached = self._metadata.cached
+        for one in standing.plan.deliveries:
+            queue = one.queue.queue
+            if cached(queue.account, queue.name) is not queue:
+                return None  # its policy, its limit or its partitions may have changed
+        return standing.plan
+
     async def plan(self, topic: TopicView, audience: TopicAudience, message: PublishedMessage) -> DeliveryPlan:
         """The deliveries of a publication to a topic with these subscriptions."""
         outcomes = DecidedOutcomes()
         planned: list[PlannedDelivery | None] = []
         unread: list[tuple[int, SubscriptionView, DeliveryFailure | None]] = []
         known = partial(self._known_destination, topic, message)
-        selection = await self.selector.select(audience, message, outcomes)
+        selection = await self.selector.select(topic.topic.account, audience, message, outcomes)
         every: list[tuple[SubscriptionView, DeliveryFailure | None]] = [(one, None) for one in selection.matching]
         every += [(one, DeliveryFailure.FILTER_POLICY) for one in selection.undecided]
         for place, (one, failure) in enumerate(every):
@@ -156,7 +151,23 @@ class DeliveryPlanner:
             read = await asyncio.gather(*(self._destinations(topic, message, one) for _, one, _ in some))
             for (place, one, failure), found in zip(some, read, strict=True):
                 planned[place] = _delivery(one, message, found.__getitem__, outcomes, failure)
-        return DeliveryPlan(tuple(one for one in planned if one is not None), outcomes)
+        plan = delivery_plan([one for one in planned if one is not None], outcomes)
+        audience.standing_plan = self._standing(topic, audience, plan)
+        return plan
+
+    def _standing(self, topic: TopicView, audience: TopicAudience, plan: DeliveryPlan) -> StandingPlan | None:
+        """The plan as that of later publications; None: something has to be decided for each of them."""
+        if plan.outcomes is not None or audience.filtered or audience.exact:
+            return None
+        size_max = sys.maxsize
+        for one in plan.deliveries:
+            if one.is_pushed:
+                continue
+            queue = one.queue.queue
+            if queue.account != topic.topic.account or self._decision(topic, one.queue) not in self._let_in:
+                return None
+            size_max = min(size_max, one.queue.message_bytes_max)
+        return StandingPlan(plan, size_max)
 
     async def permitted_queue(self, topic: TopicView, named: QueueArn) -> QueueView | None:
         """The queue with this ARN if it exists, and its policy lets the topic in."""
@@ -219,7 +230,7 @@ class DeliveryPlanner:
         policy = queue.policy
         if policy is None:
             return False
-        key = (queue.queue.queue_id, queue.queue.version, topic.topic.topic_id)
+        key = self._decision(topic, queue)
         known = self._let_in.get(key)
         if known is not None:
             return known
@@ -230,6 +241,10 @@ class DeliveryPlanner:
                 self._let_in.clear()
             self._let_in[key] = result
         return result
+
+    def _decision(self, topic: TopicView, queue: QueueView) -> tuple[int, int, int]:
+        """Key of a decision, as long as it does not depend on the time."""
+        return queue.queue.queue_id, queue.queue.version, topic.topic.topic_id
 
     def _known_destination(
         self, topic: TopicView, message: PublishedMessage, named: QueueArn
@@ -332,7 +347,7 @@ def _delivery(
     takes_all = raw_fits or not one.raw or is_hidden(one.queue.name)
     queue = failure or (find(one.queue) if takes_all else DeliveryFailure.TOO_MANY_ATTRIBUTES)
     if not isinstance(queue, DeliveryFailure):
-        return PlannedDelivery(queue, one.subscription.subscription_id, one.raw)
+        return planned_delivery(queue, one.subscription.subscription_id, one.raw)
     dead_letter = None if one.dead_letter is None else find(one.dead_letter)
     outcomes.failures[queue] = outcomes.failures.get(queue, 0) + 1
     if is_hidden(one.queue.name):
@@ -344,4 +359,4 @@ def _delivery(
         outcomes.redrive_failed += 1
         return None
     outcomes.redriven += 1
-    return PlannedDelivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)
+    return planned_delivery(dead_letter, one.subscription.subscription_id, one.raw and raw_fits, dead_letter=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from functools import lru_cache
+from typing import Final, Literal
 
 from backend.api import BackendError, CountNotifications, NotificationCounts
 from billing.metering.meter import Meter
@@ -20,13 +20,12 @@ from frontend.queues.queues import Queues
 from frontend.services import Services
 from frontend.sns.topics.deliveries import PreparedPublication
 from frontend.sns.topics.outcomes import DeliveryFailure
+from frontend.sns.topics.plans import DeliveryProtocol
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.store import StoreError
 from metadata_service.topics import Topic, hidden_queue_name
 from telemetry.metrics import Counter, Registry
 
-DeliveryProtocol = Literal["sqs", "http", "https", "dead-letter"]
-"""Protocol of a delivery; ``dead-letter``: to the dead-letter queue of a subscription, after the delivery failed."""
 REPORT_SECONDS: Final = 5.0
 """Time within which counts are reported to the owners of topics' hidden queues."""
 TOPICS_MAX: Final = 10_000
@@ -49,16 +48,6 @@ FAILURES = Counter(
 )
 
 
-class PlannedCounts(NamedTuple):
-    """Numbers of a publication's deliveries."""
-
-    to_queues: int
-    """Those to subscribed queues."""
-    failed: int
-    by_protocol: Sequence[tuple[DeliveryProtocol, int, int]]
-    """Numbers of deliveries, and of those that fail, where there are any."""
-
-
 class NotificationCounter:
     """Counts deliveries of this process."""
 
@@ -73,29 +62,30 @@ class NotificationCounter:
 
     # --- counting ---------------------------------------------------------------------------------------------
 
-    def reserve(self, topic: Topic, publication: PreparedPublication) -> PlannedCounts:
-        """Make room for the usage of a publication that is about to be stored, and return its counts.
+    def reserve(self, topic: Topic, publication: PreparedPublication) -> None:
+        """Make room for the usage of a publication that is about to be stored.
 
         Raises :class:`~billing.metering.meter.UsageNotCounted`.
         """
-        planned = _planned(publication)
         if self._meter is not None:
-            for protocol, _, _ in planned.by_protocol:
+            for protocol, _, _ in publication.plan.counts.by_protocol:
                 _cell(self._meter, topic, protocol)
-        return planned
 
-    def stored(self, topic: Topic, publication: PreparedPublication, planned: PlannedCounts) -> None:
-        """Count a publication that was stored, and its deliveries.  ``planned``: what :meth:`reserve` returned.
+    def stored(self, topic: Topic, publication: PreparedPublication) -> None:
+        """Count a publication that was stored, and its deliveries.
 
         Raises :class:`~billing.metering.meter.UsageNotCounted`.
         """
+        planned = publication.plan.counts
         for protocol, delivered, failed in planned.by_protocol:
             self._count(topic, protocol, delivered, failed, publication.size)
         counts = self._counts(topic)
         counts.published += 1
         counts.published_bytes += publication.size
         counts.delivered += planned.to_queues
-        decided = publication.outcomes
+        decided = publication.plan.outcomes
+        if decided is None:
+            return
         for reason, count in decided.failures.items():
             FAILURES.add(reason.value, count=count)
         counts.failed += planned.failed
@@ -126,9 +116,9 @@ class NotificationCounter:
     def _count(self, topic: Topic, protocol: DeliveryProtocol, delivered: int, failed: int, size: int) -> None:
         """Meter deliveries of one publication."""
         if delivered:
-            DELIVERIES.add(protocol, "delivered", count=delivered)
+            DELIVERIES.counts[_series(protocol, "delivered")] += delivered
         if failed:
-            DELIVERIES.add(protocol, "failed", count=failed)
+            DELIVERIES.counts[_series(protocol, "failed")] += failed
         meter = self._meter
         if meter is None:
             return
@@ -190,26 +180,10 @@ class NotificationCounter:
             self._timer.cancel()
 
 
-def _planned(publication: PreparedPublication) -> PlannedCounts:
-    to_queues = dead_letters = 0
-    for one in publication.deliveries:
-        if one.dead_letter:
-            dead_letters += 1
-        elif not one.is_pushed:  # those are counted when their endpoints have confirmed them
-            to_queues += 1
-    decided = publication.outcomes
-    failed = sum(decided.failures.values())
-    failed_to_queues = failed - sum(decided.failed_pushes.values())
-    by_protocol: list[tuple[DeliveryProtocol, int, int]] = []
-    if to_queues or failed_to_queues:
-        by_protocol.append(("sqs", to_queues, failed_to_queues))
-    for protocol in _KINDS:
-        failed_pushes = decided.failed_pushes.get(protocol, 0)
-        if failed_pushes:
-            by_protocol.append((protocol, 0, failed_pushes))
-    if dead_letters or decided.redrive_failed:
-        by_protocol.append(("dead-letter", dead_letters, decided.redrive_failed))
-    return PlannedCounts(to_queues, failed, by_protocol)
+@lru_cache
+def _series(protocol: DeliveryProtocol, outcome: Literal["delivered", "failed"]) -> int:
+    """Index of a series of deliveries, which exists from its first count on."""
+    return DELIVERIES.index(protocol, outcome)
 
 
 def _cell(meter: Meter, topic: Topic, protocol: DeliveryProtocol) -> int:

@@ -13,6 +13,7 @@ from frontend.sns.filters.message import FilterMessage
 from frontend.sns.filters.policy import FilterPolicy
 from frontend.sns.filters.work import STEPS_AT_ONCE, TRIAL_STEPS, TooMuchWork
 from frontend.sns.messages.publication import PublishedMessage
+from frontend.sns.topics.account_turns import AccountTurns
 from frontend.sns.topics.audiences import FilteredSubscriptions, SubscriptionView, TopicAudience
 from frontend.sns.topics.outcomes import DecidedOutcomes
 from frontend.sqs.protocol.md5 import Attribute
@@ -44,6 +45,8 @@ class SubscriptionSelector:
     evaluated afterwards in a thread, which there is one of in a process.  Each of these policies has an equal share of
     the steps that the others have left, so that an expensive policy fails alone.
 
+    The messages of accounts get their turns in rounds, so that those of one wait for few of another.
+
     Memory is bounded for all messages together: one at a time is evaluated in the thread, or is large; others are
     evaluated on the event loop a few at a time, unless they are short.  While a message waits for the thread, it does
     not hold its values, and others are evaluated on the event loop.
@@ -51,26 +54,31 @@ class SubscriptionSelector:
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._alone = asyncio.Lock()
-        self._at_once = asyncio.Semaphore(MESSAGES_AT_ONCE)
+        self._alone = AccountTurns(1)
+        self._at_once = AccountTurns(MESSAGES_AT_ONCE)
 
-    async def select(self, audience: TopicAudience, message: PublishedMessage, outcomes: DecidedOutcomes) -> Selection:
-        """The subscriptions that get a message; those that do not match are counted in ``outcomes``."""
+    async def select(
+        self, account: str, audience: TopicAudience, message: PublishedMessage, outcomes: DecidedOutcomes
+    ) -> Selection:
+        """The subscriptions that get a message; those that do not match are counted in ``outcomes``.
+
+        ``account``: the topic's owner.  Raises RequestThrottled if too many of its messages wait.
+        """
         selection = Selection(list(audience.unfiltered), list(audience.unreadable))
         if not audience.filtered and not audience.exact:
             return selection
         filtered = FilterMessage(message.attributes, message.message, audience.paths)
         left = _Unmatched(audience.on_attributes, audience.on_body)
         if filtered.characters > LARGE_CHARACTERS:
-            async with self._alone:
+            async with self._alone.turn(account):
                 expensive = await self._try(audience, filtered, selection, left)
                 await self._evaluate(expensive, filtered, selection, left)
         else:
-            async with self._at_once if filtered.characters > SHORT_CHARACTERS else nullcontext():
+            async with self._at_once.turn(account) if filtered.characters > SHORT_CHARACTERS else nullcontext():
                 expensive = await self._try(audience, filtered, selection, left)
             if expensive:
                 filtered.release()
-                async with self._alone:
+                async with self._alone.turn(account):
                     await self._evaluate(expensive, filtered, selection, left)
         outcomes.filtered_by_attributes = left.by_attributes
         outcomes.filtered_without_attributes = 0 if message.attributes else left.by_attributes
@@ -78,12 +86,13 @@ class SubscriptionSelector:
         outcomes.filtered_invalid_body = left.by_body if audience.on_body and not filtered.is_object else 0
         return selection
 
-    async def matches(self, policy: FilterPolicy, attributes: Sequence[Attribute], body: str) -> bool:
-        """True if a policy alone matches a message.  Raises :class:`TooMuchWork`."""
+    async def matches(self, account: str, policy: FilterPolicy, attributes: Sequence[Attribute], body: str) -> bool:
+        """True if a policy alone matches a message.  Raises :class:`TooMuchWork`, and RequestThrottled if too many
+        messages of the account wait."""
         paths = PathTree()
         if policy.on_body:
             paths.add(policy.paths)
-        async with self._alone:
+        async with self._alone.turn(account):
             return await self._in_thread(policy.matches, FilterMessage(attributes, body, paths))
 
     async def _try(

@@ -1,4 +1,4 @@
-"""Views of topics and subscriptions: their parsed attributes."""
+"""Views of topics and subscriptions: their parsed attributes, and the queues that store publications."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import msgspec
 
 from auth.encryption.named_keys import key_name
 from auth.policies.policies import Policy
+from frontend.queues.queues import Queues
+from frontend.queues.view import QueueView
 from frontend.services import Services
 from frontend.sns.messages.arn import SubscriptionArn, TopicArn
 from frontend.sns.messages.publication import TopicRules
@@ -17,8 +19,8 @@ from frontend.sns.topics import attributes, policies
 from frontend.sns.topics.audiences import AudienceCache, TopicAudience
 from frontend.sqs.protocol.errors import SqsError
 from metadata_service.nodes.cached_topics import TopicClient
-from metadata_service.store import ConditionFailed, TopicNotFound
-from metadata_service.topics import Subscription, Topic
+from metadata_service.store import ConditionFailed, QueueNotFound, TopicNotFound
+from metadata_service.topics import Subscription, Topic, hidden_queue_name
 
 _TRIES = 8
 _VIEWS_MAX = 10_000
@@ -29,6 +31,9 @@ class TopicView(msgspec.Struct, frozen=True):
 
     topic: Topic
     arn: TopicArn
+    arn_text: str
+    outbox_name: str
+    """Name of the hidden queue that stores the topic's publications."""
     rules: TopicRules
     policy: Policy | None
     """Compiled policy; None: only the owning account has access."""
@@ -49,10 +54,12 @@ class TopicUpdate(NamedTuple):
 
 
 class Topics:
-    """Looks up topics and their subscriptions."""
+    """Looks up topics, their subscriptions, and their outboxes: the hidden queues that store their publications."""
 
-    def __init__(self, services: Services, client: TopicClient) -> None:
+    def __init__(self, services: Services, queues: Queues, client: TopicClient) -> None:
         self.client = client
+        self._metadata = services.metadata
+        self._queues = queues
         self._region = services.settings.region
         self._views: dict[int, TopicView] = {}
         self._audiences = AudienceCache()
@@ -64,6 +71,11 @@ class Topics:
         return SubscriptionArn(
             self.arn(subscription.topic_account, subscription.topic_name), subscription.subscription_id
         )
+
+    def cached(self, topic_arn: TopicArn) -> TopicView | None:
+        """The topic with this ARN, as cached; None: ask :meth:`find`."""
+        topic = self.client.cached(topic_arn.account, topic_arn.name) if topic_arn.region == self._region else None
+        return None if topic is None else self.view(topic)
 
     async def find(self, topic_arn: TopicArn, *, fresh: bool = False) -> TopicView | None:
         """The topic with this ARN; None if there is none here.  ``fresh``: as it is stored now."""
@@ -87,6 +99,26 @@ class Topics:
                 self._views.clear()
             self._views[topic.topic_id] = view
         return view
+
+    def cached_outbox(self, view: TopicView) -> QueueView | None:
+        """The outbox of a topic, as cached; None: ask :meth:`outbox`."""
+        queue = self._metadata.cached(view.topic.account, view.outbox_name)
+        return None if queue is None or queue.queue_id != view.topic.topic_id else self._queues.view(queue)
+
+    async def outbox(self, view: TopicView) -> QueueView:
+        """Read the outbox of a topic from the store.  Raises NotFound."""
+        try:
+            queue = await self._metadata.get(view.topic.account, view.outbox_name)
+        except QueueNotFound:
+            raise topic_does_not_exist() from None
+        if queue.queue_id != view.topic.topic_id:  # the topic was deleted, and another one created
+            raise topic_does_not_exist()
+        return self._queues.view(queue)
+
+    def cached_audience(self, view: TopicView) -> TopicAudience | None:
+        """The topic's confirmed subscriptions, as cached; None: ask :meth:`audience`."""
+        records = self.client.cached_subscriptions(view.topic)
+        return None if records is None else self._audiences.cached(view.topic.topic_id, records)
 
     async def audience(self, view: TopicView) -> TopicAudience:
         """The topic's confirmed subscriptions."""
@@ -117,9 +149,12 @@ class Topics:
     def _make_view(self, topic: Topic) -> TopicView:
         stored = topic.attributes
         policy = stored.get("Policy")
+        arn = self.arn(topic.account, topic.name)
         return TopicView(
             topic=topic,
-            arn=self.arn(topic.account, topic.name),
+            arn=arn,
+            arn_text=str(arn),
+            outbox_name=hidden_queue_name(topic.name),
             rules=TopicRules(
                 fifo=attributes.is_fifo_topic(stored),
                 content_based=stored.get("ContentBasedDeduplication") == "true",

@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from auth.errors import ExpiredToken, InvalidClientTokenId, IssuerUnreachable
 from auth.principal import SCOPES
+from auth.tokens.issuer_documents import FRESH_SECONDS, REFETCH_SECONDS, STALE_SECONDS
 from auth.tokens.jwts import LEEWAY_SECONDS
-from auth.tokens.oidc import FRESH_SECONDS, REFETCH_SECONDS, STALE_SECONDS, Oidc, OidcSettings
+from auth.tokens.oidc import Oidc, OidcSettings
 from tests.auth.clock import Clock
 from tests.auth.outside import AUDIENCE, ISSUER, NOW, OidcIssuer, public, sign
 from tests.behaviour.cases import resolve

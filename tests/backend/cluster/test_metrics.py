@@ -12,6 +12,7 @@ from backend.recovery import checkpointer
 from backend.serving.peers import Peers
 from backend.stream_api import OffsetCommit, StreamError, StreamSettings
 from backend.stream_commands import CommitOffsets, ConfigureStream, DeleteRecords
+from metadata_service.topics import subscription_queue_name
 from telemetry.metrics import Registry
 from tests.backend.nodes import RestartableNode
 from tests.backend.serving.streams.stream_node import ACCOUNT, TOPIC_ID, StreamNode
@@ -72,6 +73,18 @@ async def test_it_exports_pending_deliveries(cluster: RestartableNode) -> None:
     found = await metric_values(registry)
     assert found["holdfast_pending_deliveries"] == 3
     assert 0 <= found["holdfast_oldest_pending_delivery_seconds"] < 60
+
+
+async def test_it_exports_messages_that_wait_for_endpoints_of_subscriptions(cluster: RestartableNode) -> None:
+    registry = Registry()
+    metrics.register(registry, cluster.node)
+    other, hidden = await cluster.queue(1), await cluster.queue(2, name=subscription_queue_name(b"s" * 16))
+    await cluster.send(other, "a")
+    await cluster.send(hidden, "b", "c")
+    await cluster.receive(hidden, 1)
+    found = await metric_values(registry)
+    assert found["holdfast_waiting_notifications"] == 2
+    assert 0 <= found["holdfast_oldest_waiting_notification_seconds"] < 60
 
 
 async def test_sums_are_kept_for_a_moment(cluster: RestartableNode) -> None:

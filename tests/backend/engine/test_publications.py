@@ -30,7 +30,7 @@ def to(partition: int, raw: bool = False, **more: Any) -> api.Delivery:
 
 def publish(machine: PartitionMachine, body: str, *deliveries: api.Delivery, **more: Any) -> api.SendResult:
     publication = api.Publication(body.encode(), deliveries=list(deliveries), **more)
-    written, answers = machine.queue.publish([publication], machine.now)
+    written, answers = machine.queue.publish([publication], [publication.deliveries], machine.now)
     for record, payload in written:
         if isinstance(record, records.Message):
             machine.store(record, payload)

@@ -126,6 +126,27 @@ class JournalConformance:
     """Tests for each implementation: its test class has a fixture ``world`` and inherits these."""
 
     @in_world
+    async def test_records_that_fit_the_row_are_in_one_row(self, world: LogStorage) -> None:
+        writer, log = await begin(world)
+        together = set()
+        for number in range(0, 120, 2):
+            await log.wait_for_space(2000)
+            if log.fits_row(2 * (number + 80)):
+                together.add(number)
+            log.append(a_record(number, number))
+            log.append(a_record(number + 1, number))
+            if number % 40 == 0:
+                await durable(log)
+        await durable(log)
+        assert 0 < len(together) < 60
+        assert not log.fits_row(1 << 20)
+        await world.kill()
+        _, rows, _ = await taken_over(world, writer.entry)
+        for row in rows:
+            found = set(numbers_in([row]))
+            assert all((one in found) == (one + 1 in found) for one in together)
+
+    @in_world
     async def test_durable_records_are_read_at_their_positions(self, world: LogStorage) -> None:
         writer, log = await begin(world)
         assert log.log_id == 9

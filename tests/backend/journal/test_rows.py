@@ -57,7 +57,7 @@ def test_a_row_is_read_as_written(fields: list[Fields], seq: int, answered: int,
     for record in records:
         end += len(record)
         ends.append(end)
-    directory = b"".join(map(rows.directory_entry, records, ends))
+    directory = rows.encode_directory(records, ends)
     row, check = rows.encode_row(
         nonce=5,
         log_id=6,

@@ -16,7 +16,7 @@ from backend import api, instruments
 from backend.api import shard_of
 from backend.engine import records
 from backend.node import Node
-from backend.serving.publications import fanout
+from backend.serving.publications import fanout, immediate
 from tests.backend.calls import delete
 from tests.backend.nodes import RestartableNode, incarnation_of, restart
 from tests.servers.waiting import until
@@ -44,10 +44,16 @@ def publish(service: VirtualNode, topic: api.Target, *new: api.Publication) -> l
     return service.call(api.Publish(topic, new))
 
 
+def by_transfers() -> Any:
+    """Make no deliveries together with their publications."""
+    return mock.patch.object(immediate, "IMMEDIATE_MAX", 0)
+
+
 @contextmanager
 def held_back(node: Node) -> Iterator[None]:
     """Begin no deliveries."""
     with (
+        by_transfers(),
         mock.patch.object(fanout.Fanout, "wake"),
         mock.patch.object(incarnation_of(node).commands, "_wake_fanout"),
     ):
@@ -136,8 +142,9 @@ def test_deliveries_to_a_deleted_queue_are_dropped(service: VirtualNode) -> None
     topic, gone, kept = service.queue(TOPIC), service.queue(1), service.queue(2)
     del service.store.queues[1]
     service.call(api.Drop(gone))
-    publish(service, topic, publication(b"news", gone, kept), publication(b"more", gone))
-    service.loop.until(lambda: quiet(service), 10)
+    with by_transfers():
+        publish(service, topic, publication(b"news", gone, kept), publication(b"more", gone))
+        service.loop.until(lambda: quiet(service), 10)
     fold = service.incarnation.partitions[TOPIC].fold
     assert not fold.publications
     assert fold.outgoing.keys() == {2}
@@ -393,8 +400,14 @@ def in_order(fleet: Fleet, target: api.Target) -> list[bytes]:
 
 @pytest.mark.parametrize("name", ["one", "two"])
 @pytest.mark.parametrize("power", [False, True])
-def test_a_crash_at_any_step_changes_nothing(name: str, power: bool) -> None:
+@pytest.mark.parametrize("deliveries_max", [0, 100], ids=["by transfers", "some at once"])
+def test_a_crash_at_any_step_changes_nothing(name: str, power: bool, deliveries_max: int) -> None:
     """The node of the topic, or that of two destinations, dies before each of its changes of the disk."""
+    with mock.patch.object(immediate, "IMMEDIATE_MAX", deliveries_max):
+        crash_at_each_step(name, power)
+
+
+def crash_at_each_step(name: str, power: bool) -> None:
     step, died = 0, True
     while died:
         fleet = Fleet()
@@ -647,7 +660,7 @@ def test_records_of_deliveries_are_few(service: VirtualNode) -> None:
         written.append(record)
         real(partition, record, *more, **named)
 
-    with mock.patch.object(service.incarnation.writer, "write", write):
+    with by_transfers(), mock.patch.object(service.incarnation.writer, "write", write):
         publish(service, topic, *(publication(b"%d" % number, target) for number in range(20)))
         service.loop.until(lambda: quiet(service), 10)
     assert sum(isinstance(one, records.Delivered) for one in written) == 20

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.auth.code_issuer import served
 from tests.auth.outside import AUDIENCE, OidcIssuer
 from tests.compat.kafka.scenarios import create, numbered, places, produce, step
 from tests.compat.kafka.sessions import ClientSignIn, StreamServer, judge
 from tests.compat.kafka.tried import QUICK_CLIENT, TRIED
-from tests.compat.test_sign_in import rest, served
+from tests.compat.test_sign_in import rest
 from tests.holdfast.pairs import make_pair
 from tests.runner.long import all_but
 
@@ -40,7 +41,7 @@ def test_an_unknown_key_is_refused(stream_server: StreamServer, client: str) -> 
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[OidcIssuer]:
-    with served() as issuer:
+    with served(OidcIssuer) as issuer:
         yield issuer
 
 

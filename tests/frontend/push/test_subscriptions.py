@@ -28,13 +28,15 @@ from frontend.push.endpoint import Endpoints, HttpEndpoint, PushFailed
 from frontend.push.outage import EndpointOutage
 from frontend.push.queue_pusher import PushContext, QueuePusher
 from frontend.push.subscriptions import SubscriptionRetries
+from frontend.push.target import PushTarget
 from frontend.push.usage import count_call
+from frontend.queues.view import QueueView
 from frontend.settings import FrontendSettings
 from frontend.sns.messages import signing
 from frontend.sns.topics.deliveries import DeliveryPlanner
 from frontend.sns.topics.delivery_policies import RetryPolicy
 from frontend.sns.topics.notifications import DELIVERIES
-from metadata_service.topics import SubscriptionChange
+from metadata_service.topics import SubscriptionChange, Topic
 from tests.frontend.push.endpoints import OK, PushEndpoint, serving, status
 from tests.frontend.service import HOST, KEY, FrontendService, running, sign
 from tests.frontend.sns.cases import POLICY, decode, encode
@@ -424,18 +426,100 @@ async def test_dead_letter_queue_that_takes_no_message_now_gets_none(topics: _To
     await until(topics.is_empty)
 
 
-async def test_subscription_of_a_suspended_owner_is_not_pushed(topics: _Topics) -> None:
+async def test_pusher_pauses_while_the_owner_of_its_subscription_is_suspended(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await topics.confirmed()
+    monkeypatch.setattr(module, "SUSPENDED_SECONDS", 0.01)
     (pusher,) = topics.pushers.values()
+    states: list[bool] = []
+    find_target = topics.context.subscription_format.find_target
+
+    async def watched(view: QueueView) -> PushTarget | None:
+        target = await find_target(view)
+        assert target is not None
+        states.append(target.suspended)
+        return target
+
+    monkeypatch.setattr(topics.context.subscription_format, "find_target", watched)
+    is_active = DeliveryPlanner.is_active
+    suspended = True
+
+    async def is_owner_active(planner: DeliveryPlanner, account: str) -> bool:
+        return not suspended and await is_active(planner, account)
+
+    monkeypatch.setattr(DeliveryPlanner, "is_active", is_owner_active)
+    await topics.publish("m")
+    await until(lambda: states.count(True) > 3)
+    assert not topics.server.calls
+    assert not pusher.ended
+    suspended = False
+    await until(lambda: len(topics.server.calls) == 1)
+    assert topics.pushers == {pusher.name: pusher}
+    assert not pusher.ended
+    tenant = msgspec.structs.replace(await topics.service.tenant(), state="suspended")
+    await topics.service.app.services.credentials.update_tenant(tenant)
     view = await pusher._view()
     assert view is not None
-    find_target = topics.context.subscription_format.find_target
-    assert await find_target(view) is not None
-    credentials = topics.service.app.services.credentials
-    suspended = msgspec.structs.replace(await topics.service.tenant(), state="suspended")
-    await credentials.update_tenant(suspended)
-    assert await find_target(view) is None
-    await until(lambda: pusher.ended)
+    target = await find_target(view)
+    assert target is not None
+    assert target.suspended
+
+
+async def test_backlog_of_an_endpoint_is_shown(topics: _Topics) -> None:
+    arn = await topics.confirmed()
+    path = f"/topics/t/subscriptions/{arn.rpartition(':')[2]}"
+    assert (await topics.service.rest("GET", path)).json["backlog"] == {"pending": 0, "oldest_seconds": None}
+    (pusher,) = topics.pushers.values()
+    await pusher.stop(0)
+    await topics.publish("a", "b")
+    topics.service.clock.now += 40
+    backlog = (await topics.service.rest("GET", path)).json["backlog"]
+    assert backlog["pending"] == 2
+    assert 40 <= backlog["oldest_seconds"] < 80
+
+
+@pytest.mark.parametrize("by", ["signature", "REST", "link"])
+async def test_repeated_unsubscribe_makes_all_processes_read_the_subscription_again(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    published: list[tuple[str, str]] = []
+
+    async def publish_changes(account: str, name: str) -> None:
+        published.append((account, name))
+
+    client = topics.service.app.services.topics
+    assert client is not None
+    monkeypatch.setattr(client, "publish_changes", publish_changes)
+    arn = await topics.confirmed()
+    for expected in ([], [(KEY.account, "t")]):
+        if by == "signature":
+            await topics.call("Unsubscribe", SubscriptionArn=arn)
+        elif by == "REST":
+            await topics.service.rest("DELETE", f"/topics/t/subscriptions/{arn.rpartition(':')[2]}")
+        else:
+            await topics.visit(f"{URL}/?Action=Unsubscribe&Version=2010-03-31&SubscriptionArn={arn}")
+        assert published == expected
+
+
+async def test_deletion_of_a_topic_drops_messages_of_a_subscription_that_was_created_meanwhile(
+    topics: _Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = topics.service.app.services.topics
+    assert client is not None
+    delete, tries = client.delete, []
+
+    async def delete_later(topic: Topic, **options: Any) -> Topic:
+        tries.append(options)
+        if len(tries) == 1:  # its message that asks for the confirmation is stored
+            await topics.call("Subscribe", TopicArn=TOPIC, Protocol="http", Endpoint=topics.server.url)
+            assert not await topics.is_empty()
+        return await delete(topic, **options)
+
+    monkeypatch.setattr(client, "delete", delete_later)
+    await topics.call("DeleteTopic", TopicArn=TOPIC)
+    assert len(tries) == 2
+    assert await topics.is_empty()
 
 
 async def test_dead_letter_is_counted_when_its_message_is_deleted(

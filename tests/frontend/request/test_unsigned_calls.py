@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from auth.policies.policies import Decision, Policy
-from frontend.request.unsigned_calls import ACCOUNT_BURST, ADDRESS_BURST, COUNTED_MAX, UnauthenticatedCallers
+from frontend.request.unsigned_calls import ACCOUNT_BURST, ADDRESS_BURST, UnauthenticatedCallers
 from frontend.sqs.protocol.errors import SqsError
+from ratelimit.keyed import KEYS_MAX
 from tests.auth.clock import Clock
 from tests.behaviour import wire
 from tests.behaviour.world import World, exchange
@@ -73,9 +74,9 @@ def test_calls_that_are_let_in_do_not_count(strangers: UnauthenticatedCallers) -
 
 
 def test_the_cache_is_bounded(strangers: UnauthenticatedCallers) -> None:
-    for number in range(COUNTED_MAX + 10):
+    for number in range(KEYS_MAX + 10):
         refused(strangers, f"a{number}", f"b{number}")
-    assert len(strangers._addresses._meters) == len(strangers._accounts._meters) == COUNTED_MAX
+    assert len(strangers._addresses) == len(strangers._accounts) == KEYS_MAX
 
 
 # --- at the endpoint ----------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ import yaml
 from auth.credentials import AccessKey
 from backend.api import Unavailable
 from frontend.queues.view import QueueView
-from frontend.request.request import Call, Members, Retry
+from frontend.request.request import Call
 from frontend.sns.topics.deliveries import PreparedPublication, PublicationOutcome
 from frontend.sns.topics.view import TopicView
 from tests.behaviour.cases import resolve
@@ -84,11 +84,8 @@ class RecordingSender:
         self.fails: Exception | None = None
         self._count = 0
 
-    async def retry_of(self, call: Call, topic: TopicView, members: Members) -> Retry | None:
-        return None
-
     async def publish(
-        self, call: Call, topic: TopicView, publications: Sequence[PreparedPublication]
+        self, call: Call, topic: TopicView, outbox: QueueView, publications: Sequence[PreparedPublication]
     ) -> Sequence[PublicationOutcome | Exception]:
         if self.fails is not None:
             raise self.fails
@@ -109,7 +106,7 @@ class RecordingSender:
                     "size": one.size,
                     "deliveries": [
                         {"queue": delivery.queue.queue.name, "raw": delivery.raw, "dead_letter": delivery.dead_letter}
-                        for delivery in sorted(one.deliveries, key=lambda delivery: delivery.queue.queue.name)
+                        for delivery in sorted(one.plan.deliveries, key=lambda delivery: delivery.queue.queue.name)
                     ],
                 }
             )

@@ -49,7 +49,7 @@ class PublicationClusterWorld(ClusterWorld):
         random = Random(f"publications of cluster {seed}")
         self.catalog.window_seconds = WINDOW_SECONDS
         self.callers.pace *= random.choice((1.0, 4.0))
-        self._limits = small_fanout(random)
+        self._limits = small_fanout(random, seed)
         self._random = random
         self._pace = random.choice((0.02, 0.05))
         """Mean seconds between two calls."""

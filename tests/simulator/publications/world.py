@@ -30,13 +30,14 @@ CLAIM_SECONDS = 15.0
 """Longer than a consumer's claim."""
 
 
-def small_fanout(random: Random) -> dict[str, Any]:
-    """Draw limits at which short runs have many batches, and chunks of checkpoints."""
+def small_fanout(random: Random, seed: int) -> dict[str, Any]:
+    """Draw limits at which short runs have many batches, chunks of checkpoints, and deliveries of both kinds."""
     return {
         "backend.serving.publications.fanout.BATCH": random.choice((1, 3, 100)),
         "backend.serving.publications.fanout.BATCH_BYTES": random.choice((1, 2000, 1 << 19)),
         "backend.serving.publications.fanout.DROPPED_AT_ONCE": random.choice((1, 1000)),
         "backend.engine.transfers.CHUNK_DELIVERIES": random.choice((1, 4, 256)),
+        "backend.serving.publications.immediate.IMMEDIATE_MAX": Random(f"immediate of {seed}").choice((0, 0, 1, 100)),
     }
 
 
@@ -48,7 +49,7 @@ class PublicationWorld(SimWorld):
         random = Random(f"publications of {seed}")
         log = self.settings.log._replace(segment_bytes=max(32 << 10, self.settings.log.segment_bytes))
         self.settings = self.settings._replace(log=log)
-        self._limits = small_fanout(random)
+        self._limits = small_fanout(random, seed)
         self._limits["backend.serving.orphan_collector.FORGET_SECONDS"] = random.choice((1.0, 3600.0))
         self._choices = random
         self._queues_share = random.choice((0.0, 0.1, 0.4))

@@ -2,6 +2,7 @@
 
 import { call, session, topicPath } from "../api.js";
 import { queueLink, topicLink } from "../links.js";
+import { count, duration } from "../text.js";
 import { Confirm, input, loaded, outcome, useAct, useLoaded } from "../widgets.js";
 import { FilterTest, filterFields } from "./filter_test.js";
 
@@ -91,6 +92,7 @@ export const Subscription = {
       ["Endpoint", shown.protocol === "sqs" && shown.owner === session.account ? h("a", { href: queueLink(nameOfQueue(shown.endpoint)) }, h("bdi", nameOfQueue(shown.endpoint))) : h("bdi", shown.endpoint)],
       ["Protocol", shown.protocol],
       ["State", shown.confirmed ? "confirmed" : "to be confirmed"],
+      shown.backlog && ["Waiting for the endpoint", shown.backlog.pending ? `${count(shown.backlog.pending)}, the oldest for ${duration(shown.backlog.oldest_seconds)}` : "nothing"],
       shown.confirmed_by && ["Confirmed by", h("code", shown.confirmed_by)],
       ["Owner", shown.owner],
       ["ARN", h("code", shown.arn)],

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ TOPICS = {
 def test_accepted(row: list[Any]) -> None:
     members, expected, *topic = resolve(row, {})
     read = publication.read_publication(members, TOPICS[topic[0] if topic else "standard"])
-    found = read._asdict() | {"attributes": [list(attribute) for attribute in read.attributes]}
+    found = msgspec.structs.asdict(read) | {"attributes": [list(attribute) for attribute in read.attributes]}
     assert {name: found[name] for name in expected} == expected
 
 

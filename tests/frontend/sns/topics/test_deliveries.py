@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -77,18 +78,63 @@ async def test_a_decision_that_depends_on_the_time_is_not_kept(service: Frontend
     assert not await is_let_in(context, view)
 
 
-async def test_queues_that_are_not_cached_are_read_together(service: FrontendService) -> None:
-    context, view = await topic(service, "t")
-    anyone = policy({"Bool": {"aws:SecureTransport": "true"}})
-    names = [f"q{number}" for number in range(50)]
-    for name in names[::2]:
-        await service.json("CreateQueue", {"QueueName": name, "Attributes": anyone})
-    context.services.metadata.forget(None)
-    records = [
+ANYONE = policy({"Bool": {"aws:SecureTransport": "true"}})
+
+
+def subscribed(*names: str) -> list[Subscription]:
+    return [
         Subscription(name.encode(), 1, KEY.account, "t", KEY.account, "sqs", str(QUEUE._replace(name=name)), 1, {}, 0)
         for name in names
     ]
-    audience = await AudienceCache().get(1, records)
+
+
+async def test_plan_stands_as_long_as_the_queues_are_the_same(service: FrontendService) -> None:
+    context, view = await topic(service, "t")
+    url = (await service.json("CreateQueue", {"QueueName": "q", "Attributes": ANYONE})).json["QueueUrl"]
+    audience, published, planner = await AudienceCache().get(1, subscribed("q")), message({}), context.planner
+    assert planner.cached_plan(audience, published) is None
+    plan = await planner.plan(view, audience, published)
+    assert planner.cached_plan(audience, published) is plan
+    await service.json("SetQueueAttributes", {"QueueUrl": url, "Attributes": {"MaximumMessageSize": "1024"}})
+    assert planner.cached_plan(audience, published) is None
+    plan = await planner.plan(view, audience, published)
+    assert planner.cached_plan(audience, published) is plan
+    too_large = msgspec.structs.replace(published, size=1025)
+    assert planner.cached_plan(audience, too_large) is None
+    assert not (await planner.plan(view, audience, too_large)).deliveries
+    too_many = msgspec.structs.replace(published, attributes=tuple((f"a{at}", "String", "x") for at in range(11)))
+    plan = await planner.plan(view, audience, published)
+    assert planner.cached_plan(audience, too_many) is None
+    await service.json("DeleteQueue", {"QueueUrl": url})
+    assert planner.cached_plan(audience, published) is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "subscription"),
+    [
+        (policy({"DateLessThan": {"aws:CurrentTime": "2027-01-15T08:01:00Z"}}), {}),
+        (ANYONE, {"FilterPolicy": '{"a": ["x"]}'}),
+        ({}, {}),
+    ],
+)
+async def test_plan_does_not_stand_if_a_publication_has_to_be_decided(
+    service: FrontendService, attributes: dict[str, str], subscription: dict[str, str]
+) -> None:
+    context, view = await topic(service, "t")
+    await service.json("CreateQueue", {"QueueName": "q", "Attributes": attributes})
+    records = [msgspec.structs.replace(one, attributes=subscription) for one in subscribed("q")]
+    audience, published = await AudienceCache().get(1, records), message({})
+    await context.planner.plan(view, audience, published)
+    assert context.planner.cached_plan(audience, published) is None
+
+
+async def test_queues_that_are_not_cached_are_read_together(service: FrontendService) -> None:
+    context, view = await topic(service, "t")
+    names = [f"q{number}" for number in range(50)]
+    for name in names[::2]:
+        await service.json("CreateQueue", {"QueueName": name, "Attributes": ANYONE})
+    context.services.metadata.forget(None)
+    audience = await AudienceCache().get(1, subscribed(*names))
     for _ in range(2):
         planned = await context.planner.plan(view, audience, message({}))
         assert [one.queue.queue.name for one in planned.deliveries] == names[::2]

@@ -5,6 +5,7 @@ import json
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,15 +22,17 @@ from frontend.sns.topics.selection import Selection, SubscriptionSelector
 from metadata_service.topics import Subscription
 from tests.frontend.sns import oracle
 
+ACCOUNT, OTHER = "000000000001", "000000000002"
+
 
 def subscription(number: int, policy: Any = None, *, token: str = "", version: int = 1) -> Subscription:
     attributes = {} if policy is None else {"FilterPolicy": json.dumps(policy), "FilterPolicyScope": "MessageBody"}
     return Subscription(
         subscription_id=number.to_bytes(16, "big"),
         topic_id=1,
-        topic_account="000000000001",
+        topic_account=ACCOUNT,
         topic_name="t",
-        owner="000000000001",
+        owner=ACCOUNT,
         protocol="sqs",
         endpoint=f"arn:aws:sqs:us-east-1:000000000001:q{number}",
         version=version,
@@ -50,7 +53,7 @@ def message(body: Any) -> PublishedMessage:
 
 
 async def selected(body: Any, *policies: Any) -> list[str]:
-    found = await SubscriptionSelector().select(await audience(*policies), message(body), DecidedOutcomes())
+    found = await SubscriptionSelector().select(ACCOUNT, await audience(*policies), message(body), DecidedOutcomes())
     assert not found.undecided
     return sorted(one.queue.name for one in found.matching)
 
@@ -95,8 +98,8 @@ async def test_policies_with_exact_values_are_found_by_them(threads: list[thread
     ):
         threads.clear()
         outcomes = DecidedOutcomes()
-        published = message({})._replace(attributes=attributes)
-        selected_ones = await SubscriptionSelector().select(found, published, outcomes)
+        published = msgspec.structs.replace(message({}), attributes=attributes)
+        selected_ones = await SubscriptionSelector().select(ACCOUNT, found, published, outcomes)
         assert outcomes.filtered_by_attributes == len(policies) - len(expected)
         assert outcomes.filtered_without_attributes == (0 if attributes else len(policies))
         assert sorted(one.queue.name for one in selected_ones.matching) == expected
@@ -141,7 +144,7 @@ async def test_a_hostile_policy_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(work, "STEPS_MAX", 20_000)
     policies = [hostile(0), None, {"b": [1]}, {"a": [{"suffix": "299"}]}, {"b": [2]}]
     outcomes = DecidedOutcomes()
-    found = await SubscriptionSelector().select(await audience(*policies), message(HOSTILE_BODY), outcomes)
+    found = await SubscriptionSelector().select(ACCOUNT, await audience(*policies), message(HOSTILE_BODY), outcomes)
     assert sorted(one.queue.name for one in found.matching) == ["q1", "q2", "q3"]
     assert [one.queue.name for one in found.undecided] == ["q0"]
     assert outcomes == DecidedOutcomes(filtered_by_body=1)
@@ -149,7 +152,9 @@ async def test_a_hostile_policy_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_expensive_policies_get_what_cheap_ones_leave() -> None:
     policies = [hostile(0), *({"b": [number]} for number in range(150))]
-    found = await SubscriptionSelector().select(await audience(*policies), message(HOSTILE_BODY), DecidedOutcomes())
+    found = await SubscriptionSelector().select(
+        ACCOUNT, await audience(*policies), message(HOSTILE_BODY), DecidedOutcomes()
+    )
     assert [one.queue.name for one in found.matching] == ["q2"]
     assert not found.undecided
 
@@ -167,7 +172,9 @@ async def test_the_work_of_hostile_policies_is_bounded(monkeypatch: pytest.Monke
     monkeypatch.setattr(selection, "FilterMessage", Counted)
     monkeypatch.setattr(work, "STEPS_MAX", 1_500_000)
     policies = [*map(hostile, range(200)), {"a": [{"suffix": "299"}]}]
-    found = await SubscriptionSelector().select(await audience(*policies), message(HOSTILE_BODY), DecidedOutcomes())
+    found = await SubscriptionSelector().select(
+        ACCOUNT, await audience(*policies), message(HOSTILE_BODY), DecidedOutcomes()
+    )
     assert [one.queue.name for one in found.matching] == ["q200"]
     assert len(found.undecided) == 200
     (counter,) = counters
@@ -201,7 +208,7 @@ async def test_few_messages_are_evaluated_at_once(length: int, expected: int, mo
     monkeypatch.setattr(SubscriptionSelector, "_try", watched)
     found, selector = await audience({"a": [1]}, {"a": [{"numeric": [">", 5]}]}), SubscriptionSelector()
     published = message({"a": [0] * length})
-    await asyncio.gather(*(selector.select(found, published, DecidedOutcomes()) for _ in range(4)))
+    await asyncio.gather(*(selector.select(ACCOUNT, found, published, DecidedOutcomes()) for _ in range(4)))
     assert together == expected
 
 
@@ -219,16 +226,35 @@ async def test_messages_that_wait_for_the_thread_hold_no_values_and_hold_up_no_o
     monkeypatch.setattr(selection, "TRIAL_STEPS", 500)
     selector, costly = SubscriptionSelector(), await audience(hostile(0))
     body = {"a": ["x" * 400 + f"{number:03}" for number in range(20)]}
-    await selector._alone.acquire()
-    task = asyncio.create_task(selector.select(costly, message(body), DecidedOutcomes()))
-    try:
-        found = await selector.select(await audience({"b": [1]}), message({"b": 1}), DecidedOutcomes())
+    async with selector._alone.turn(ACCOUNT):
+        task = asyncio.create_task(selector.select(ACCOUNT, costly, message(body), DecidedOutcomes()))
+        found = await selector.select(ACCOUNT, await audience({"b": [1]}), message({"b": 1}), DecidedOutcomes())
         assert [one.queue.name for one in found.matching] == ["q0"]
         assert (await waiting.get())._values is None
         assert not task.done()
-    finally:
-        selector._alone.release()
-        assert not (await task).matching
+    assert not (await task).matching
+
+
+@pytest.mark.parametrize("length", [30_000, 20])
+async def test_accounts_are_evaluated_in_turns(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish large messages, or such that have an expensive policy, of one account before one of another."""
+    monkeypatch.setattr(selection, "TRIAL_STEPS", 500)
+    selector, costly = SubscriptionSelector(), await audience(hostile(0))
+    published = message({"a": ["x" * 400 + f"{number:03}" for number in range(20)], "b": [0] * length})
+    ended: list[str] = []
+
+    async def publish(account: str) -> None:
+        await selector.select(account, costly, published, DecidedOutcomes())
+        ended.append(account)
+
+    async with selector._alone.turn(ACCOUNT):
+        tasks = []
+        for account in (*[ACCOUNT] * 5, OTHER):
+            tasks.append(asyncio.create_task(publish(account)))
+            while sum(selector._alone._counts.values()) < len(tasks):
+                await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert ended == [OTHER, *[ACCOUNT] * 5]
 
 
 # --- counts, compared with those of single evaluations -------------------------------------------------------
@@ -277,10 +303,14 @@ def test_counts_of_rejected_messages(
 
     async def select() -> tuple[Selection, DecidedOutcomes]:
         outcomes = DecidedOutcomes()
-        published = message({})._replace(
-            message=body, attributes=tuple((name, type_, value) for name, (type_, value) in attributes.items())
+        published = msgspec.structs.replace(
+            message({}),
+            message=body,
+            attributes=tuple((name, type_, value) for name, (type_, value) in attributes.items()),
         )
-        return await SubscriptionSelector().select(await AudienceCache().get(1, records), published, outcomes), outcomes
+        return await SubscriptionSelector().select(
+            ACCOUNT, await AudienceCache().get(1, records), published, outcomes
+        ), outcomes
 
     found, outcomes = asyncio.run(select())
     assert sorted(one.queue.name for one in found.matching) == matching
@@ -332,7 +362,7 @@ async def test_a_policy_that_cannot_be_read_ends_the_messages_of_its_subscriptio
 ) -> None:
     found = await audience({"a": 5}, {"a": [{"prefix": "x"}]}, {"a": 6}, None)
     assert names(found) == ["q1", "q3"]
-    selection = await SubscriptionSelector().select(found, message({"a": "x"}), DecidedOutcomes())
+    selection = await SubscriptionSelector().select(ACCOUNT, found, message({"a": "x"}), DecidedOutcomes())
     assert sorted(one.queue.name for one in selection.matching) == ["q1", "q3"]
     assert sorted(one.queue.name for one in selection.undecided) == ["q0", "q2"]
     (line,) = caplog.messages
