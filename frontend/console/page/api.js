@@ -1,8 +1,8 @@
 // The session, and calls of the REST interface.
 //
 // The credential that someone signs in with is exchanged for a token of an hour, and forgotten.  The token is a
-// variable of this module: no cookie, no storage, no URL has it.  So is a token of the OIDC issuer.  It ends with the tab, with its hour, and with the
-// credential.
+// variable of this module: no cookie, no storage, no URL has it.  So is a token of the OIDC issuer.  It ends with the
+// tab, with its hour, and with the credential.
 
 import { signedHeaders } from "./signing.js";
 
@@ -19,10 +19,13 @@ export const session = reactive({
 
 let token = "";
 let expiry = 0;
-let checking = 0;
+let watching = 0; // the timer that begins to follow the session
+let watch = null; // ends the stream of the session alone
+let watchAfter = 0;
 let streams = 0; // live streams that are open
 let ending = new AbortController(); // aborts the calls of this session and account
-const CHECK_MS = 3000;
+const WATCH_MS = 400;
+const REPEAT_MS = 3000;
 const SILENCE_MS = 40_000; // the service sends something at least every 15 s
 
 /** An answer of the service that is an error. */
@@ -134,20 +137,33 @@ async function start(given, seconds) {
   clearTimeout(expiry);
   const left = seconds ?? (caller.expires ? caller.expires - Date.now() / 1000 : TOKEN_SECONDS);
   expiry = setTimeout(signOut, Math.max(0, Math.min(left, 86_400)) * 1000, "Your session has expired. Sign in again.");
-  clearInterval(checking);
-  checking = setInterval(check, CHECK_MS);
+  clearInterval(watching);
+  watching = setInterval(watchSession, WATCH_MS);
   session.account = caller.account;
   session.notice = session.issuerSignOut = "";
   session.caller = caller;
 }
 
-/** Ends the session soon after its credential was revoked; a live stream that is open ends by itself. */
-async function check() {
-  if (document.hidden || streams) return;
+/**
+ * Follows the session alone while the page follows nothing else.
+ *
+ * The service ends each stream within a second after the credential has ended; to follow anew is refused then, which
+ * ends the session here.
+ */
+async function watchSession() {
+  if (watch) {
+    if (document.hidden || streams > 1) watch.abort();
+    return;
+  }
+  if (document.hidden || streams || Date.now() < watchAfter) return;
+  watch = new AbortController();
   try {
-    await call("GET", "caller", { query: { account: undefined } });
+    await follow({ session: true, account: undefined }, () => {}, watch.signal);
   } catch (error) {
     if (!(error instanceof Refusal) && error.name !== "AbortError") throw error;
+    watchAfter = Date.now() + Math.max(REPEAT_MS, (error.retryAfter || 0) * 1000);
+  } finally {
+    watch = null;
   }
 }
 
@@ -187,7 +203,7 @@ export function showAccount(account) {
 export function signOut(notice = "") {
   token = "";
   clearTimeout(expiry);
-  clearInterval(checking);
+  clearInterval(watching);
   endCalls();
   session.caller = null;
   session.account = "";

@@ -1,4 +1,4 @@
-"""Live numbers: a list of queues, or one queue's metrics, as server-sent events."""
+"""Live numbers, of a list of queues or of one queue, and the end of a session, as server-sent events."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
+from msgspec import json
 from pydantic import BaseModel
 
 from frontend.http.asgi import AsgiReceive, AsgiSend, ClientGone, Scope
@@ -77,19 +78,27 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         listing: Listed,
         account: Annotated[str | None, Query(description="account of the queues; operators may name any")] = None,
         queue: Annotated[str, Query(description="only this queue: its metrics, in place of a list")] = "",
+        session: Annotated[bool, Query(description="nothing but the caller's credential, until it ends")] = False,
     ) -> Response:
-        """Follow a list of queues, or the metrics of one queue, as server-sent events.
+        """Follow a list of queues, the metrics of one queue, or one's own session, as server-sent events.
 
         An event `queues` or `queue` has the same JSON as `GET /v1/queues?counters=true` or
         `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  A list
-        has at most 100 queues.  An event `problem` has a problem document.  An event `age` tells every 15 seconds
+        has at most 100 queues.  An event `session` has the time at which the credential expires, or null.  An event
+        `problem` has a problem document.  An event `age` tells every 15 seconds
         without other news how old, in seconds, the numbers are that were sent last.  The answer ends within a second
         after the credential has ended, and when the client has not read for ten seconds.
         """
         owner = caller.account(account)
         prefixes = caller.principal.prefixes
         key: Hashable
-        if queue:
+        if session:
+
+            async def read() -> bytes:
+                return json.encode({"expires": caller.principal.expires_s})
+
+            key, kind = ("session", caller.principal), "session"
+        elif queue:
             caller.require_queue_by_any_scope(owner, queue)
             await caller.limited(
                 "GetQueueAttributes", lambda: context.access.seen_queue(caller.call_of(owner), owner, queue)

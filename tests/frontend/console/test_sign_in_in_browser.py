@@ -75,6 +75,20 @@ def test_a_revoked_key_ends_the_session(console: ConsolePage, server: Server, te
     assert ask(console.browser, asked) - before <= ended_and_tried_again, "their end has told it, not a poll"
 
 
+def test_a_revoked_key_ends_a_session_that_follows_no_numbers(
+    console: ConsolePage, server: Server, tenant: ConsoleTenant
+) -> None:
+    console.sign_in(tenant.key)
+    console.visit("account/keys", f"Account {tenant.account}")
+    watch = "/v1/events?session=true"
+    wait_until(lambda: watch in "".join(logged(console.browser, "performance")), "the session is followed")
+    server.rest("DELETE", f"/v1/keys/{tenant.key_id}?account={tenant.account}")
+    console.wait_for("Your session has ended. Sign in again.")
+    sent = "".join(logged(console.browser, "performance"))
+    assert watch in sent, "the end of the stream has told it"
+    assert "/v1/caller" not in sent, "nothing was polled"
+
+
 def test_a_suspended_tenant_is_shown_why(console: ConsolePage, server: Server, tenant: ConsoleTenant) -> None:
     make_queues(server, tenant.account)
     console.sign_in(tenant.key)

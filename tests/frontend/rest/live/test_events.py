@@ -147,6 +147,21 @@ async def test_it_ends_when_the_key_is_revoked(service: FrontendService, connect
     assert depth(await stays.event()) == 1
 
 
+async def test_a_session_is_followed_until_its_token_expires(
+    service: FrontendService, connections: list[EventsConnection]
+) -> None:
+    _, key = await api_key(service, scopes=["send"])  # which shows no queues
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    bought = await service.unsigned("POST", "/v1/token", b'{"seconds": 60}', headers)
+    connections.append(EventsConnection(service.app, "session=true", bought.json["token"]))
+    assert await connections[0].status() == 200
+    assert await connections[0].event() == ("session", {"expires": bought.json["expires"]})
+    service.clock.now += 61
+    assert await connections[0].event() is None
+    connections.append(EventsConnection(service.app, "session=true", bought.json["token"]))
+    assert await connections[1].status() == 401
+
+
 async def test_it_ends_when_the_tenant_is_suspended_or_the_process_drains(
     service: FrontendService, connections: list[EventsConnection]
 ) -> None:
