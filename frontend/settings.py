@@ -37,7 +37,7 @@ class FrontendSettings:
     """Encrypt stored messages, in queues without a setting of their own."""
     console: bool = True
     """Serve the web console."""
-    sns: bool = False
+    sns: bool = True
     """Serve SNS's actions."""
     default_limits: TenantLimits = UNLIMITED
     """Limits of tenants that have none of their own."""

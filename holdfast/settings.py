@@ -388,7 +388,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         bool, Meta(description="whether DeleteQueue is refused while messages are stored")
     ] = False
     console: Annotated[bool, Meta(description="whether frontends serve the web console at `/console`")] = True
-    sns: Annotated[bool, Meta(description="whether topics of SNS's protocol are served: a preview")] = False
+    sns: Annotated[bool, Meta(description="whether topics of SNS's protocol are served")] = True
     default_limits: Annotated[
         str,
         Meta(

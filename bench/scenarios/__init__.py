@@ -66,7 +66,7 @@ SCENARIOS = [
     Scenario("send-observed", observed.send, HOLDFAST),
     Scenario("send-everything", everything.send, HOLDFAST),
     Scenario("send-frontends", frontends.send, HOLDFAST),
-    Scenario("publish", topics.publish, HOLDFAST, environment=topics.SETTINGS),
+    Scenario("publish", topics.publish, HOLDFAST),
     Scenario("backlog-standard", backlog.standard),
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),

@@ -17,7 +17,6 @@ from bench.servers.servers import CREDENTIALS, HOST, CpuMeter, ServerProcess
 from tests.servers import proc
 from tests.servers.signing import RequestSigner
 
-SETTINGS = {"HOLDFAST_SNS": "true"}
 ROUNDS = 4
 POLL_SECONDS = 0.2
 """Interval at which the queues are asked for their number of messages: a small part of the CPU that is measured."""

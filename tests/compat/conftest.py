@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def topic_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Server with topics that the tests share; each creates its own."""
-    with Server(tmp_path_factory.mktemp("topics"), {"SNS": "true"}) as server:
+    with Server(tmp_path_factory.mktemp("topics")) as server:
         yield server
 
 
@@ -38,7 +38,7 @@ def secure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("secure")
     cert, key = folder / "cert.pem", folder / "key.pem"
     make_pair(names=[f"sns.{REGION}.amazonaws.com"]).write(cert, key)
-    server = Server(folder, {"SNS": "true"})
+    server = Server(folder)
     server.secure(cert, key)
     with server:
         yield server

@@ -51,7 +51,7 @@ class PastedLines:
 @pytest.fixture(scope="module")
 def fresh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Server at its first start, which creates its key itself."""
-    with Server(tmp_path_factory.mktemp("first-start"), {"SNS": "true"}, known_keys=False) as server:
+    with Server(tmp_path_factory.mktemp("first-start"), known_keys=False) as server:
         yield server
 
 

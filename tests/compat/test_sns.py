@@ -210,7 +210,7 @@ def test_a_queue_that_does_not_let_the_topic_in_gets_nothing(server: Server) -> 
 
 @pytest.fixture(params=[0, 3], ids=["one process", "two frontends, three backends"])
 def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    settings = {"SEGMENT_BYTES": str(1 << 22), "SNS": "true"}
+    settings = {"SEGMENT_BYTES": str(1 << 22)}
     if request.param:
         settings["BACKENDS"] = str(request.param)
     made = Several(tmp_path, settings) if request.param else Server(tmp_path, settings)

@@ -25,7 +25,7 @@ def listening() -> Iterator[Hook]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path, {"SNS": "true", "WEBHOOK_NETWORKS": "127.0.0.0/8"})
+    made = Server(tmp_path, {"WEBHOOK_NETWORKS": "127.0.0.0/8"})
     made.settings["HOLDFAST_EXTERNAL_URL"] = made.endpoint
     with made as running:
         yield running

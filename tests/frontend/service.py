@@ -1,7 +1,6 @@
 """A frontend over a backend in memory, and a caller that signs."""
 
 import asyncio
-import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -258,7 +257,7 @@ async def running(
 ) -> AsyncIterator[FrontendService]:
     """A service with one tenant, which has one key; it trusts an issuer whose settings are given."""
     store = SQLiteStore(folder / "metadata.sqlite")
-    settings = dataclasses.replace(settings or FrontendSettings(), sns=True)
+    settings = settings or FrontendSettings()
     clock = Clock(1_800_000_000.0)
     backend = MemoryBackend(StoreResolver(store.queues, settings), SteadyClock(clock, clock, clock))
     intercepted = InterceptedBackend(backend)

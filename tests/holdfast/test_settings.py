@@ -82,7 +82,7 @@ def test_queues_are_declared_in_the_file(file: Path) -> None:
 
 def test_topics_are_declared_in_the_file(file: Path) -> None:
     file.write_text(
-        'sns = true\n[[topics]]\nname = "a"\ntags = { team = "x" }\n[topics.attributes]\nDisplayName = "A"\n'
+        '[[topics]]\nname = "a"\ntags = { team = "x" }\n[topics.attributes]\nDisplayName = "A"\n'
         '[[topics.subscriptions]]\nqueue = "q"\nattributes = { RawMessageDelivery = true }\n[[topics]]\nname = "b"\n'
     )
     subscription = DeclaredSubscription("q", {"RawMessageDelivery": True})

@@ -112,7 +112,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             "HEALTH_LISTEN": f"127.0.0.1:{ports[0]}",
             "BACKENDS": "2",
             "KAFKA_PORT": str(free_port()),
-            "SNS": "true",
         },
         frontends=1,
     )

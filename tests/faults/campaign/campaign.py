@@ -75,7 +75,7 @@ class Campaign:
         end = started_at + self._seconds
         while self._faults and time.monotonic() < end and not self.outcome.violations:
             with tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder:
-                server = FaultyServer(Path(folder), {"SNS": "true"})
+                server = FaultyServer(Path(folder))
                 try:
                     await self._round(server, end)
                 except Exception as error:

@@ -108,7 +108,7 @@ class Distributed(Form):
             frontends=2,
             managers=managers,
             keyspace=keyspace,
-            settings={"PARTITION_RATE": "0", "SNS": "true"},  # queues are split only by faults
+            settings={"PARTITION_RATE": "0"},  # queues are split only by faults
         )
         self.is_split = False
         """True if the queue ``WORK`` has several partitions; else its dead-letter queue may have."""

@@ -115,7 +115,7 @@ class OneMachine(Form):
         self.name = f"--frontends 2 --backends {backends}"
         self.folder = folder
         kafka_port = free_port()
-        self.server = Several(folder, {**SETTINGS, **more, "KAFKA_PORT": str(kafka_port), "SNS": "true"})
+        self.server = Several(folder, {**SETTINGS, **more, "KAFKA_PORT": str(kafka_port)})
         self.server.settings.update(self.environment())
         self.endpoint = self.server
         self.streams = StreamEndpoint(kafka_port, self.server.access_key_id, self.server.secret_access_key)

@@ -209,7 +209,7 @@ ARRIVED_SECONDS = 240.0
 @pytest.mark.long
 async def test_full_of_publications_and_their_deliveries(tmp_path: Path, small_disk: Path) -> None:
     """Publications are refused clearly; those that were accepted arrive once each as soon as there is space."""
-    server = FaultyServer(tmp_path, {"SNS": "true"}, data=small_disk / "data")
+    server = FaultyServer(tmp_path, data=small_disk / "data")
     try:
         await server.start_with()
         async with async_closing(PublishingClient(server, server.port)) as client:

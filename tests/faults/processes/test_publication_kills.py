@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture
 def topics(tmp_path: Path) -> Iterator[FaultyServer]:
     """Make a server with topics that is not started yet."""
-    faulty = FaultyServer(tmp_path, {"SNS": "true"})
+    faulty = FaultyServer(tmp_path)
     try:
         yield faulty
     finally:

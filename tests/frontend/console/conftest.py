@@ -24,7 +24,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "PURGE_INTERVAL_SECONDS": "0",
         "QUEUE_NAME_HOLD_SECONDS": "0",
         "USAGE": "on",
-        "SNS": "true",
         "WEBHOOK_NETWORKS": "127.0.0.0/8",
         "TRACE_URL": "https://traces.example.com/trace/{trace_id}?from=holdfast",
     }

@@ -51,7 +51,7 @@ def pictures(account: str) -> list[Picture]:
 
 @contextmanager
 def started() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory() as folder, Server(Path(folder), {"USAGE": "on", "SNS": "true"}) as server:
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder), {"USAGE": "on"}) as server:
         yield server
 
 

@@ -20,7 +20,7 @@ END = '{"type":"end","topics":0,"subscriptions":0}'
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("service"), settings={"SNS": "true"}) as running:
+    with Server(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 

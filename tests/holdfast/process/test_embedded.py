@@ -230,7 +230,7 @@ async def test_declared_topics_are_created_with_their_subscriptions(start: Start
     news = DeclaredTopic("news", {"DisplayName": "News"}, {"team": "shop"}, (raw, DeclaredSubscription("log")))
     line = DeclaredTopic("line.fifo", {"FifoTopic": True, "ContentBasedDeduplication": True})
     queues = DeclaredQueue("orders"), DeclaredQueue("log")
-    async with start(*queues, sns=True, topics=(news, line)) as (_, store):
+    async with start(*queues, topics=(news, line)) as (_, store):
         topic = await store.topics.get_topic(ACCOUNT, "news")
         assert (topic.attributes, topic.tags) == ({"DisplayName": "News"}, {"team": "shop"})
         found = {one.endpoint: one for one in await subscriptions_of(store, topic)}
@@ -251,10 +251,10 @@ async def test_declared_topics_are_brought_to_what_is_declared(start: Start) -> 
 
     queues = DeclaredQueue("a"), DeclaredQueue("b")
     kept = DeclaredSubscription("b", {"FilterPolicy": {"kind": ["meal"]}})
-    async with start(*queues, sns=True, topics=declared("News", "1", True, kept)) as (_, store):
+    async with start(*queues, topics=declared("News", "1", True, kept)) as (_, store):
         created = await store.topics.get_topic(ACCOUNT, "news")
         before = {one.endpoint: one for one in await subscriptions_of(store, created)}
-    async with start(*queues, sns=True, topics=declared("", "2", False)) as (_, store):
+    async with start(*queues, topics=declared("", "2", False)) as (_, store):
         topic = await store.topics.get_topic(ACCOUNT, "news")
         assert topic.topic_id == created.topic_id
         assert (topic.attributes, topic.tags) == ({"DisplayName": "News"}, {"t": "2"})
@@ -262,26 +262,26 @@ async def test_declared_topics_are_brought_to_what_is_declared(start: Start) -> 
         assert after[ARN + "a"].subscription_id == before[ARN + "a"].subscription_id
         assert "RawMessageDelivery" not in after[ARN + "a"].attributes
         assert after[ARN + "b"] == before[ARN + "b"], "nothing is deleted, and what is not named stays"
-    async with start(*queues, sns=True, topics=declared("", "2", False)) as (_, store):
+    async with start(*queues, topics=declared("", "2", False)) as (_, store):
         assert await store.topics.get_topic(ACCOUNT, "news") == topic, "without a difference nothing is stored"
 
 
 async def test_the_type_of_a_declared_topic_stays(start: Start) -> None:
-    async with start(sns=True, topics=(DeclaredTopic("news"),)) as (_, store):
+    async with start(topics=(DeclaredTopic("news"),)) as (_, store):
         topic = await store.topics.get_topic(ACCOUNT, "news")
     with pytest.raises(CannotStart, match=r"^topic 'news', .* exists as a standard topic, and its type stays"):
-        async with start(sns=True, topics=(DeclaredTopic("news", {"FifoTopic": True, "DisplayName": "N"}),)):
+        async with start(topics=(DeclaredTopic("news", {"FifoTopic": True, "DisplayName": "N"}),)):
             pass
-    async with start(sns=True, topics=(DeclaredTopic("news", {"FifoTopic": False}),)) as (_, store):
+    async with start(topics=(DeclaredTopic("news", {"FifoTopic": False}),)) as (_, store):
         assert await store.topics.get_topic(ACCOUNT, "news") == topic
 
 
 async def test_a_declared_topic_that_was_deleted_is_made_anew(start: Start) -> None:
     declared = DeclaredTopic("news", subscriptions=(DeclaredSubscription("a"),))
-    async with start(DeclaredQueue("a"), sns=True, topics=(declared,)) as (_, store):
+    async with start(DeclaredQueue("a"), topics=(declared,)) as (_, store):
         topic = await store.topics.get_topic(ACCOUNT, "news")
         await store.topics.delete_topic(topic.topic_id)
-    async with start(DeclaredQueue("a"), sns=True, topics=(declared,)) as (_, store):
+    async with start(DeclaredQueue("a"), topics=(declared,)) as (_, store):
         again = await store.topics.get_topic(ACCOUNT, "news")
         assert again.topic_id > topic.topic_id
         assert len(await subscriptions_of(store, again)) == 1
@@ -290,7 +290,7 @@ async def test_a_declared_topic_that_was_deleted_is_made_anew(start: Start) -> N
 @pytest.mark.parametrize(("topic", "why"), table(__file__, "topics that cannot be used"))
 async def test_a_declared_topic_that_cannot_be_used_is_named(start: Start, topic: dict[str, Any], why: str) -> None:
     with pytest.raises(CannotStart) as raised:
-        async with start(DeclaredQueue("a"), sns=True, topics=(msgspec.convert(topic, DeclaredTopic),)):
+        async with start(DeclaredQueue("a"), topics=(msgspec.convert(topic, DeclaredTopic),)):
             pass
     assert str(raised.value).startswith(why)
 
