@@ -84,7 +84,8 @@ def test_the_first_start_greets_with_three_lines(server: _Process) -> None:
     (first, second, third) = lines[0].split("\n")
     assert re.fullmatch(r"export AWS_ACCESS_KEY_ID=AKIA[A-Z2-7]{16}", first)
     assert re.fullmatch(r"export AWS_SECRET_ACCESS_KEY=[\w-]{40}", second)
-    where = f"AWS_ENDPOINT_URL_SQS=http://127.0.0.1:{server.port} AWS_DEFAULT_REGION=us-east-1 AWS_REGION=us-east-1"
+    url = f"http://127.0.0.1:{server.port}"
+    where = f"AWS_ENDPOINT_URL_SQS={url} AWS_DEFAULT_REGION=us-east-1 AWS_REGION=us-east-1 AWS_ENDPOINT_URL_SNS={url}"
     assert third.startswith(f"export {where}; aws() {{")
 
 
@@ -112,7 +113,7 @@ def test_later_starts_report_how_to_see_the_key(server: _Process, start: Start) 
     shown = subprocess.run(
         [sys.executable, "-m", *command], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True
     )
-    assert shown.stdout.strip() == first.strip().split("\n\n")[1].replace(f":{server.port} ", f":{again.port} ")
+    assert shown.stdout.strip() == first.strip().split("\n\n")[1].replace(f":{server.port}", f":{again.port}")
 
 
 def test_one_line_reports_the_start(server: _Process) -> None:
