@@ -27,8 +27,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "WEBHOOK_NETWORKS": "127.0.0.0/8",
         "TRACE_URL": "https://traces.example.com/trace/{trace_id}?from=holdfast",
     }
-    with Server(tmp_path_factory.mktemp("console"), settings) as started:
-        yield started
+    server = Server(tmp_path_factory.mktemp("console"), settings)
+    server.settings["HOLDFAST_EXTERNAL_URL"] = server.endpoint  # subscriptions of HTTP endpoints need it
+    with server:
+        yield server
 
 
 @pytest.fixture
