@@ -140,7 +140,7 @@ async def _measure(run: BenchRun, scenario: Scenario, server: ServerProcess) -> 
 
 
 def _report(plan: BenchPlan, facts: MachineInfo, book: Book, names: list[str]) -> BenchReport:
-    held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
+    held = targets(plan)
     return BenchReport(
         format=FORMAT,
         plan=plan.name,

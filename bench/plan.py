@@ -30,6 +30,8 @@ class BenchPlan(msgspec.Struct, frozen=True):
     long_poll_cycles: int
     empty_queues: int
     rival_empty_queues: int
+    console_pages: int
+    """Open pages of the web console; at most the number of empty queues."""
     peer_measure_s: float
     cluster_queues: int
     """Queues that are used in turn, over all shards."""
@@ -66,6 +68,7 @@ FULL = BenchPlan(
     long_poll_cycles=2,
     empty_queues=100_000,
     rival_empty_queues=10_000,
+    console_pages=1_000,
     peer_measure_s=8,
     cluster_queues=1_000,
     takeover_depth=1_000_000,
@@ -95,6 +98,7 @@ QUICK = BenchPlan(
     long_poll_cycles=1,
     empty_queues=3_000,
     rival_empty_queues=500,
+    console_pages=200,
     peer_measure_s=3,
     cluster_queues=100,
     takeover_depth=20_000,

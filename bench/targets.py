@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.plan import BenchPlan
 from bench.report import Book, PerformanceTarget
 
 Take = Callable[[Book], float | None]
@@ -125,7 +126,7 @@ def _streams() -> list[PerformanceTarget]:
     ]
 
 
-def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_queues: int) -> list[PerformanceTarget]:
+def targets(plan: BenchPlan) -> list[PerformanceTarget]:
     """Return all targets, for a run of these sizes."""
     return [
         PerformanceTarget("SendMessage, server CPU a call", 70, False, "µs", _per_call("send")),
@@ -218,8 +219,8 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             )
             for side in ("frontend's side", "backend's side")
         ),
-        *_backlog("standard", depths, 40),
-        *_backlog("fifo", depths, 80),
+        *_backlog("standard", plan.depths, 40),
+        *_backlog("fifo", plan.depths, 80),
         PerformanceTarget(
             "p99 while a checkpoint is written, against the usual",
             2,
@@ -228,33 +229,58 @@ def targets(depths: tuple[int, ...], restart_depth: int, long_polls: int, empty_
             _figure("backlog-standard", "p99 in checkpoints over p99 outside"),
         ),
         PerformanceTarget(
-            f"kill -9 with {restart_depth:,} waiting, until a message is received",
+            f"kill -9 with {plan.restart_depth:,} waiting, until a message is received",
             15,
             False,
             "s",
             _figure("backlog-standard", "restart after kill -9"),
         ),
         PerformanceTarget(
-            f"{long_polls:,} idle long polls while all wait",
+            f"{plan.long_polls:,} idle long polls while all wait",
             3,
             False,
             "% of a core",
             _figure("long-polls", "CPU while all wait"),
         ),
         PerformanceTarget(
-            f"{long_polls:,} idle long polls, each renewed every 20 s",
+            f"{plan.long_polls:,} idle long polls, each renewed every 20 s",
             3,
             False,
             "% of a core",
             _figure("long-polls", "CPU with renewals"),
         ),
-        PerformanceTarget(f"{empty_queues:,} empty queues, RSS", 1024, False, "MiB", _figure("empty-queues", "RSS")),
+        PerformanceTarget(
+            f"{plan.empty_queues:,} empty queues, RSS", 1024, False, "MiB", _figure("empty-queues", "RSS")
+        ),
         PerformanceTarget(
             "ListQueues, the slowest of first, middle and last page against the fastest",
             1.5,
             False,
             "times",
             _figure("empty-queues", "slowest page over fastest"),
+        ),
+        PerformanceTarget("console, first view", 500, False, "ms", _figure("console", "first view")),
+        PerformanceTarget("console, first view", 300, False, "KB", _figure("console", "first view, received")),
+        PerformanceTarget(
+            f"console, {plan.console_pages:,} pages that follow one list",
+            5,
+            False,
+            "% of a core",
+            _figure("console", f"{plan.console_pages:,} pages, one list"),
+        ),
+        PerformanceTarget(
+            f"console, {plan.console_pages:,} pages that follow a queue each",
+            5,
+            False,
+            "% of a core",
+            _figure("console", f"{plan.console_pages:,} pages, a queue each"),
+        ),
+        PerformanceTarget(
+            f"console, a list of {plan.empty_queues:,} queues against one of 100",
+            1.5,
+            False,
+            "times",
+            _figure("console", "list by name, many queues over 100"),
         ),
         PerformanceTarget(
             "SendMessage to `serve --backends`, 1,000 queues in turn against one",

@@ -10,6 +10,7 @@ from bench.run import BenchRun
 from bench.scenarios import (
     backlog,
     cluster,
+    console,
     core,
     everything,
     frontends,
@@ -71,6 +72,7 @@ SCENARIOS = [
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
     Scenario("long-polls", idle.long_polls),
     Scenario("empty-queues", idle.empty_queues),
+    Scenario("console", console.console, HOLDFAST),
     Scenario("peer-publish", peers.publish, PEERS, shares_server=True, group="peers"),
     Scenario("peer-consume", peers.consume, PEERS, shares_server=True, group="peers"),
     Scenario("produce", streams.produce, STREAMS, shares_server=True, group="streams"),

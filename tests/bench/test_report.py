@@ -27,6 +27,8 @@ from bench.scenarios.backlog import CheckpointWatch, split
 from bench.targets import targets
 from tests.servers import proc
 
+SMALL = msgspec.structs.replace(QUICK, depths=(10, 20), restart_depth=20, long_polls=1, empty_queues=1)
+
 
 def window(seconds: float, latencies: list[float], messages: int) -> Window:
     made = Window()
@@ -66,13 +68,13 @@ def test_targets_are_met_missed_or_not_measured() -> None:
 def test_elasticmq_is_compared_by_its_cost_over_holdfasts() -> None:
     book = Book()
     book.rows += [row("send", cpu_s=0.5), row("send", "elasticmq", cpu_s=3.0)]
-    found = {v.target: v for v in verdicts(book, targets((10, 20), 20, 1, 1))}
+    found = {v.target: v for v in verdicts(book, targets(SMALL))}
     assert found["SendMessage, ElasticMQ's CPU over Holdfast's: at least 4 times"].measured == 6.0
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK], ids=lambda plan: plan.name)
 def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: BenchPlan) -> None:
-    held = targets(plan.depths, plan.restart_depth, plan.long_polls, plan.empty_queues)
+    held = targets(plan)
     names = {scenario.name for scenario in SCENARIOS}
     asked: set[str] = set()
 
@@ -133,7 +135,7 @@ def test_the_report_is_written_and_printed(tmp_path: Path) -> None:
     book.rows.append(row("send"))
     book.figures.append(Figure("long-polls", "holdfast", "RSS", 61.5, "MiB"))
     machine = MachineInfo("2026-01-02T03:04:05+00:00", "c0ffee", False, "cpu", 2, 24.0, "6.1", "3.11", "", 0.2, 0.1)
-    held = verdicts(book, targets((10, 20), 20, 1, 1))
+    held = verdicts(book, targets(SMALL))
     report = BenchReport(FORMAT, "quick", machine, {"holdfast": "0"}, book.rows, book.figures, held, ["a note"])
     path = write(report, tmp_path / "results")
     assert path.name == "20260102T030405Z-quick.json"
