@@ -9,7 +9,6 @@ from typing import NamedTuple
 from bench.run import BenchRun
 from bench.scenarios import (
     backlog,
-    cluster,
     console,
     core,
     everything,
@@ -20,11 +19,10 @@ from bench.scenarios import (
     limits,
     observed,
     peers,
-    rows,
     streams,
-    takeover,
     topics,
 )
+from bench.scenarios.clusters import cluster, rows, takeover
 from bench.servers.servers import ServerProcess
 
 HOLDFAST = frozenset({"holdfast"})

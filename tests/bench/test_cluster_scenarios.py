@@ -6,7 +6,7 @@ import pytest
 from bench.plan import QUICK
 from bench.report import Book
 from bench.run import BenchRun
-from bench.scenarios import cluster, rows, takeover
+from bench.scenarios.clusters import cluster, rows, takeover
 from bench.servers.cluster_server import HoldfastCluster
 from bench.servers.servers import WORK, Holdfast, Nothing
 from tests.servers.cassandra_server import CassandraCluster

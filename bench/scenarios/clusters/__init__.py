@@ -1,0 +1,1 @@
+"""Scenarios of several processes and of clusters."""
