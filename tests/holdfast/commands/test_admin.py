@@ -121,7 +121,7 @@ def test_every_operation_of_administration_is_a_command(server: Server) -> None:
     named -= {"topic_export", "topic_import"}  # files
     of_subscriptions = {"subscription_list_own", "subscription_show"}  # topic subscriptions
     exporting = {"document_create", "document_show", "document_content"}
-    of_the_console = {"events_follow"}  # `queue watch` polls
+    of_the_console = {"events_follow", "queue_move_messages"}  # `queue watch` polls; a person chooses messages
     assert (
         operations == named - {"invoice_export"} | others | of_groups | of_subscriptions | exporting | of_the_console
     ), "invoice export has documents made"
