@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -31,6 +31,7 @@ _RECEIVED: Final = pa.schema(
 EMPTY_QUEUES_MAX: Final = 100
 
 Progress = Callable[[str], None]
+_Totals = TypeVar("_Totals")
 
 
 class DayCalls(msgspec.Struct):
@@ -221,43 +222,44 @@ def _named(rows: pa.Table, *kinds: str) -> pa.Table:
     return rows.filter(pc.and_(pc.is_in(rows["kind"], pa.array(kinds)), pc.not_equal(rows["queue"], "")))
 
 
+def _total(totals: dict[tuple[str, str], _Totals], make: Callable[[str, str], _Totals], row: dict[str, Any]) -> _Totals:
+    """The totals of the stream or topic that a row names."""
+    name = row["account"], row["queue"]
+    return totals.setdefault(name, make(*name))
+
+
 def _add_streams(streams: dict[tuple[str, str], StreamTotals], calls: pa.Table, kept: pa.Table | None) -> None:
     """Add a day's usage of streams."""
-
-    def total(row: dict[str, Any]) -> StreamTotals:
-        name = row["account"], row["queue"]
-        return streams.setdefault(name, StreamTotals(*name))
-
     for row in _summed(_named(calls, "stream"), ("account", "queue", "action"), ("messages", "bytes_in", "bytes_out")):
-        one = total(row)
+        one = _total(streams, StreamTotals, row)
         if row["action"] == "Produce":
             one.produced += row["messages"]
         else:
             one.fetched += row["messages"]
         one.bytes_in += row["bytes_in"]
         one.bytes_out += row["bytes_out"]
-    for row in [] if kept is None else _summed(_named(kept, "stream"), ("account", "queue"), (_STORED,)):
-        total(row).byte_milliseconds += row[_STORED]
+    for row in _stored(kept, "stream"):
+        _total(streams, StreamTotals, row).byte_milliseconds += row[_STORED]
 
 
 def _add_topics(topics: dict[tuple[str, str], TopicTotals], calls: pa.Table, kept: pa.Table | None) -> None:
     """Add a day's usage of topics."""
-
-    def total(row: dict[str, Any]) -> TopicTotals:
-        name = row["account"], row["queue"]
-        return topics.setdefault(name, TopicTotals(*name))
-
     used = _named(calls, "topic", "delivery_sqs", "delivery_http")
     for row in _summed(used, ("account", "queue", "action"), ("messages", "bytes_in", "empty")):
-        one = total(row)
+        one = _total(topics, TopicTotals, row)
         if row["action"].startswith(_DELIVERY):
             one.delivered += row["messages"]
             one.failed += row["empty"]
         elif row["action"] in SENDS:
             one.published += row["messages"]
             one.bytes_in += row["bytes_in"]
-    for row in [] if kept is None else _summed(_named(kept, "topic"), ("account", "queue"), (_STORED,)):
-        total(row).byte_milliseconds += row[_STORED]
+    for row in _stored(kept, "topic"):
+        _total(topics, TopicTotals, row).byte_milliseconds += row[_STORED]
+
+
+def _stored(kept: pa.Table | None, kind: str) -> list[dict[str, Any]]:
+    """A day's stored bytes of the streams or topics, by account and name."""
+    return [] if kept is None else _summed(_named(kept, kind), ("account", "queue"), (_STORED,))
 
 
 def _end(day: date) -> datetime:
