@@ -202,10 +202,10 @@ class CassandraConnection:
         """Addresses of nodes that were reported as down and have not answered since."""
 
     @classmethod
-    async def open(cls, settings: CassandraSettings) -> CassandraConnection:
+    async def open(cls, settings: CassandraSettings, *, wait_seconds: float = OPEN_SECONDS) -> CassandraConnection:
         """Connect, and check how the nodes sync their commit logs.
 
-        Nodes that stand still (during a long garbage collection, for example) are waited for.  Raises
+        Nodes that stand still (during a long garbage collection, for example) are waited for this long.  Raises
         :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
         """
         # The driver logs a line per connection attempt; important events are logged here, once.
@@ -218,7 +218,7 @@ class CassandraConnection:
                 return await cls._open(settings)
             except CannotOpen as failed:
                 now = time.monotonic()
-                left = started_at + OPEN_SECONDS - now
+                left = started_at + wait_seconds - now
                 if failed.__cause__ is None or not is_too_slow(failed.__cause__) or left < 0:
                     raise
                 if now - logged_at >= _OPEN_LOG_SECONDS:
