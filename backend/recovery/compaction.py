@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied, Message, MessagePublished, PublicationCopied, subscription_of
 from backend.journal.rows import segment_key
+from backend.serving.background import Slices
 from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.writer import PartitionWriter
@@ -88,9 +89,11 @@ class Compaction:
             ]
             if count % BLOCKS_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        slices = Slices()
         for start in range(0, len(wanted), BATCH):
             chunk = wanted[start : start + BATCH]
             for number, (head, payload) in (await self._payload_cache.load(partition, chunk)).items():
+                await slices.step()
                 partition.check_open()
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:
