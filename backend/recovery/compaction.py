@@ -7,7 +7,6 @@ about four times the live bytes, and a message is copied less often the longer i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 
@@ -22,7 +21,6 @@ from backend.serving.writer import PartitionWriter
 LIVE_SHARE = 4
 """One quarter."""
 BATCH = 64
-BLOCKS_AT_ONCE = 16
 
 
 class Compaction:
@@ -81,15 +79,14 @@ class Compaction:
     async def _copy_from(self, partition: OpenPartition, key: int) -> None:
         fold = partition.fold
         wanted: list[tuple[int, int]] = []
-        for count, block in enumerate(list(fold.blocks.values()), 1):
+        slices = Slices()
+        for block in list(fold.blocks.values()):
             wanted += [
                 (block.base + index, position)
                 for index, position in enumerate(block.positions)
                 if position >> 24 == key and position
             ]
-            if count % BLOCKS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        slices = Slices()
+            await slices.step()
         for start in range(0, len(wanted), BATCH):
             chunk = wanted[start : start + BATCH]
             for number, (head, payload) in (await self._payload_cache.load(partition, chunk)).items():
