@@ -265,7 +265,7 @@ def targets(plan: BenchPlan) -> list[PerformanceTarget]:
         ),
         PerformanceTarget(
             f"{plan.long_polls:,} idle long polls, each renewed every 20 s",
-            3,
+            max(3, 3 * plan.long_polls / 5_000),  # a call for each renewal
             False,
             "% of a core",
             _figure("long-polls", "CPU with renewals"),

@@ -17,7 +17,11 @@ from tests.servers import proc
 
 WAIT_SECONDS = 20
 POLLED_QUEUES = 100
-MANY_CONNECTIONS = {"HOLDFAST_CONNECTIONS_LIMIT": "100000", "HOLDFAST_IDLE_SECONDS": "3600"}
+MANY_CONNECTIONS = {
+    "HOLDFAST_CONNECTIONS_LIMIT": "100000",
+    "HOLDFAST_IDLE_SECONDS": "3600",
+    "HOLDFAST_REQUEST_READ_SECONDS": "600",  # all connections are opened before the first call
+}
 """Settings of a server for more connections than by default, none of which it closes."""
 PAGE = 1_000
 PAGE_TRIES = 25
