@@ -1,8 +1,8 @@
 """HTTP connections: httptools parses them, an ASGI application answers, and a client's use of resources is bounded.
 
 :class:`Connection` is the protocol that uvicorn's server makes for each connection (its ``http`` setting).  Each
-connection has one deadline, and one sweep a second over all connections closes those past theirs, so no timer is needed
-per request.  A connection is in one of these states:
+connection has one deadline, and a sweep (:mod:`holdfast.http.sweep`) over all connections, which takes a second, closes
+those past theirs, so no timer is needed per request.  A connection is in one of these states:
 
 ===============  ===========================================  =====================================
 state            from                                         deadline
