@@ -1,0 +1,23 @@
+"""Garbage collection in the processes of the service: rare, and without the objects that exist since their start."""
+
+from __future__ import annotations
+
+import gc
+
+_THRESHOLDS = (50_000, 20, 50)
+"""Thresholds of the garbage collector.
+
+Nearly all objects of a call are freed by reference counts.  With Python's default of 700 the collector repeatedly
+scanned thousands of waiting receives: two fifths of the cost of 5,000 of them.
+"""
+
+
+def collect_rarely() -> None:
+    """Set the thresholds, before a process imports its modules: with Python's they take a fifth more CPU time."""
+    gc.set_threshold(*_THRESHOLDS)
+
+
+def freeze_heap() -> None:
+    """Exclude all objects that exist when a process starts serving from garbage collection."""
+    gc.collect()
+    gc.freeze()
