@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 from botocore.config import Config
@@ -19,7 +18,7 @@ from tests.holdfast.pairs import make_cluster_files
 from tests.holdfast.queues import bodies, redrive
 from tests.servers.cassandra_server import CassandraCluster
 from tests.servers.local_cluster import LocalCluster
-from tests.servers.server import REGION, free_port
+from tests.servers.server import REGION, aws_client, free_port
 from tests.servers.waiting import wait_until
 
 QUEUES = 6
@@ -54,7 +53,7 @@ def clients(cluster: LocalCluster) -> list[Any]:
     patient = Config(retries={"mode": "standard", "total_max_attempts": 10}, read_timeout=40)
     key = cluster.key
     return [
-        boto3.session.Session().client(
+        aws_client(
             "sqs",
             endpoint_url=endpoint,
             region_name=REGION,
