@@ -74,7 +74,7 @@ def test_transcript(shell_of: Callable[[str], PastedLines], case: tuple[str, Tra
 
 
 def test_every_command_is_used() -> None:
-    actions = aws_client("sqs", "us-east-1").meta.service_model.operation_names
+    actions = aws_client("sqs", region_name="us-east-1").meta.service_model.operation_names
     assert used(SQS_CASES) == {xform_name(action, "-") for action in actions}
     assert used(SNS_CASES) >= {xform_name(action, "-") for action in SNS_ACTIONS}
 

@@ -25,7 +25,7 @@ def test_step(outcome: dict[str, Any], name: str, server: Server) -> None:
 
 
 def test_the_walk_called_all_actions_over_query(outcome: dict[str, Any]) -> None:
-    actions = aws_client("sqs", "us-east-1").meta.service_model.operation_names
+    actions = aws_client("sqs", region_name="us-east-1").meta.service_model.operation_names
     assert outcome["called"] == sorted(actions)
     assert outcome["surfaces"] == ["query"]
     assert outcome["botocore"] == "1.34.0"
