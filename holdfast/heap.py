@@ -14,7 +14,7 @@ collection of new objects stopped the process for 2 to 29 ms; the second thresho
 
 
 def collect_rarely() -> None:
-    """Set the thresholds, before a process imports its modules: with Python's they take a fifth more CPU time."""
+    """Set the thresholds, before a process imports its modules: with those of Python they take more CPU time."""
     gc.set_threshold(*_THRESHOLDS)
 
 
