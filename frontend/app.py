@@ -7,7 +7,10 @@ rest is a FastAPI application, whose part under ``/v1/`` has its own entry, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any
+
+from fastapi import FastAPI
 
 from frontend import sts
 from frontend.console.files import Console
@@ -45,16 +48,23 @@ class FrontendApp:
             self.sns = Sns(self.pipeline, services.topics, sender_of(self.context))
             others.append(self.sns)
         self.sqs = SqsEndpoint(self.pipeline, *others)
-        self.rest = app.create_rest(
-            services, create_routers(self.context, None if self.sns is None else self.sns.context)
-        )
-        self.v1 = RestEndpoint(self.pipeline, self.rest)
-        self._pages: dict[str, AsgiApp] = dict.fromkeys(app.PATHS, self.rest)
+        self.v1 = RestEndpoint(self.pipeline, self._serve_rest)
+        self._pages: dict[str, AsgiApp] = dict.fromkeys(app.PATHS, self._serve_rest)
         """Applications that serve a path for GET."""
         self._sign_in: AsgiApp | None = None
         """Application among them that serves its path for all methods."""
         if services.settings.console:
             self._serve_console(services)
+
+    @cached_property
+    def rest(self) -> FastAPI:
+        """The application of REST, health and documentation; its creation takes longer than that of all others."""
+        return app.create_rest(
+            self.services, create_routers(self.context, None if self.sns is None else self.sns.context)
+        )
+
+    def _serve_rest(self, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> Coroutine[Any, Any, None]:
+        return self.rest(scope, receive, send)
 
     def _serve_console(self, services: Services) -> None:
         issuer, oidc = "", services.oidc
@@ -94,5 +104,7 @@ class FrontendApp:
 
 
 def create_app(services: Services, sender_of: SenderOf = QueuePublisher) -> FrontendApp:
-    """Create the application over these services, with this sender of publications."""
-    return FrontendApp(services, sender_of)
+    """Create the application over these services, with this sender of publications, ready to serve."""
+    created = FrontendApp(services, sender_of)
+    _ = created.rest  # now, and not by the first request
+    return created

@@ -1,5 +1,6 @@
 """Fixtures and settings of all tests."""
 
+import gc
 import logging
 import os
 import secrets
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*QUICK_START, "-XX:+UseSerialGC")))
 spark_connector.put_on_class_path(os.environ)
 
+gc.disable()  # until the tests are collected: nearly all that this makes stays
+
 settings.register_profile("holdfast", deadline=None)  # a busy machine is not an error
 settings.load_profile("holdfast")
 
@@ -39,6 +42,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> Sharing | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     durations.mark_long(items)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the modules and the collected tests from garbage collection, which would scan them again and again."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

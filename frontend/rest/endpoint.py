@@ -7,9 +7,8 @@ FastAPI would read a body of any length.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
-
-from fastapi import FastAPI
 
 from frontend.http.asgi import AsgiReceive, AsgiSend, ClientGone, Scope, check_header_count, check_path
 from frontend.request.pipeline import Pipeline
@@ -38,7 +37,7 @@ _CONTENT_DEPTH = 4
 class RestEndpoint:
     """An ASGI callable for HTTP requests under :data:`PREFIX`."""
 
-    def __init__(self, pipeline: Pipeline, api: FastAPI) -> None:
+    def __init__(self, pipeline: Pipeline, api: Callable[[Scope, AsgiReceive, AsgiSend], Awaitable[None]]) -> None:
         self._pipeline = pipeline
         self._api = api
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.commandline.client import CommandFailed
-
 
 def put(file: Path, content: bytes) -> None:
     """Write a file atomically.  Raises :class:`OSError`, which names the file."""
@@ -28,8 +26,10 @@ def put(file: Path, content: bytes) -> None:
 def complete_file(path: Path | None) -> Iterator[BinaryIO]:
     """Output file, which appears under its name only when complete; None: standard output.
 
-    Raises :class:`CommandFailed`.
+    Raises :class:`~holdfast.commandline.client.CommandFailed`.
     """
+    from holdfast.commandline.client import CommandFailed
+
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

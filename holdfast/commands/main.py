@@ -24,6 +24,7 @@ from holdfast.commands.billing.report import add_report_command
 from holdfast.commands.data_keys import add_data_key_commands
 from holdfast.commands.doctor import add_doctor_command
 from holdfast.commands.schema import add_schema_command
+from holdfast.heap import collect_rarely
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
@@ -68,6 +69,7 @@ _DOCTOR_FLAGS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    collect_rarely()
     parsed = _parser().parse_args(arguments)
     if "act" in parsed:
         try:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from frontend.app import FrontendApp
-from frontend.kafka.listener import KafkaListener
-from frontend.kafka.request.context import KafkaContext, KafkaSettings
-from frontend.streams.metadata_catalog import MetadataCatalog
 from holdfast.http.answers import UnreadAnswers
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection_limits import slots_of
@@ -17,6 +15,10 @@ from holdfast.kafka.address import advertised
 from holdfast.runtime.errors import CannotStart
 from holdfast.settings import Settings
 from metadata_service.store import StreamStore
+
+if TYPE_CHECKING:
+    from frontend.kafka.listener import KafkaListener
+    from frontend.kafka.request.context import KafkaSettings
 
 
 class KafkaClients:
@@ -38,6 +40,11 @@ class KafkaClients:
 
         ``processes``: number of processes that share the limits on connections.  Raises :class:`CannotStart`.
         """
+        # Imported on demand: a process without Kafka's clients starts sooner, and is smaller.
+        from frontend.kafka.listener import KafkaListener
+        from frontend.kafka.request.context import KafkaContext
+        from frontend.streams.metadata_catalog import MetadataCatalog
+
         settings, services, throttle = self._settings, self._app.services, self._app.context.throttle
         context = KafkaContext(
             services,
@@ -85,6 +92,8 @@ class KafkaClients:
 
 def kafka_settings(settings: Settings) -> KafkaSettings:
     """Return the settings of the listener."""
+    from frontend.kafka.request.context import KafkaSettings
+
     address = advertised(settings)
     return KafkaSettings(
         host=address.host,

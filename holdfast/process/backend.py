@@ -26,9 +26,9 @@ from backend.rpc.address import UNIX_PATH_BYTES_MAX, Address, ServerTls
 from backend.rpc.cluster_client import ClusterBackend, nodes_of
 from backend.rpc.server import BackendServer, serve_backend
 from holdfast import __version__
+from holdfast.heap import freeze_heap
 from holdfast.process.manager import Managing, rule_of
 from holdfast.process.node import meter_storage, now_ms, open_node
-from holdfast.process.serve import freeze_heap
 from holdfast.runtime.data_folder import NODE
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.observability import Observability

@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from holdfast import logs
+from holdfast.heap import collect_rarely
 from holdfast.process.parent_death import die_with_parent
 from holdfast.settings import Settings
 from telemetry.metrics import Family
@@ -103,6 +104,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()
+    collect_rarely()
     # Slow imports are done before the parameters arrive; a frontend gets them when the backend is ready.
     if sys.argv[1].startswith("frontend"):
         import holdfast.process.frontend

@@ -24,9 +24,10 @@ from backend.rpc.cluster_client import nodes_of
 from backend.rpc.cluster_router import ClusterRouter
 from backend.rpc.fleet_addresses import FleetAddresses
 from holdfast import __version__, logs
+from holdfast.heap import freeze_heap
 from holdfast.process.backend import BackendRole
 from holdfast.process.node import TRIES, meter_storage, now_ms
-from holdfast.process.serve import Closing, freeze_heap, log, run, stop_of_signals
+from holdfast.process.serve import Closing, log, run, stop_of_signals
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, advertised, listening, peer_tls

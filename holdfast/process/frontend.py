@@ -23,6 +23,7 @@ from frontend.app import create_app
 from frontend.http.bodies import ROOM_BYTES, Room
 from frontend.rest.tenant_removal import finish_deletions
 from frontend.services import Services
+from holdfast.heap import freeze_heap
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import HttpServer
 from holdfast.kafka.listener import KafkaClients
@@ -35,7 +36,7 @@ from holdfast.process.embedded import (
     open_audit,
     push_messages,
 )
-from holdfast.process.serve import freeze_heap, server_of
+from holdfast.process.serve import server_of
 from holdfast.runtime.declared.resources import declare
 from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.frontend_metrics import register_frontend_metrics

@@ -13,8 +13,9 @@ from backend.rpc.address import Address
 from backend.rpc.cluster_client import ReadNodes
 from backend.rpc.cluster_router import ClusterRouter
 from holdfast import __version__, logs
+from holdfast.heap import freeze_heap
 from holdfast.process.manager import Managing, rule_of
-from holdfast.process.serve import freeze_heap, log, run, stop_of_signals
+from holdfast.process.serve import log, run, stop_of_signals
 from holdfast.runtime.observability import Observability
 from holdfast.runtime.peer_tls import PeerTls, peer_tls
 from holdfast.runtime.stores import Stores

@@ -15,9 +15,10 @@ import socket
 import uvloop
 
 from holdfast import __version__, logs
+from holdfast.heap import freeze_heap
 from holdfast.http.certificate import Certificate
 from holdfast.http.listener import bind
-from holdfast.process.serve import allow_open_files, certificate_of, freeze_heap, server_of, stop_or_quit
+from holdfast.process.serve import allow_open_files, certificate_of, server_of, stop_or_quit
 from holdfast.runtime.data_folder import FolderLock
 from holdfast.runtime.health import Health
 from holdfast.runtime.observability import Observability, register_server_metrics

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -19,6 +18,7 @@ from auth.credentials import AccessKey
 from auth.encryption.encrypted_store import encrypted
 from auth.encryption.keyring import Keyring
 from holdfast import __version__, logs
+from holdfast.heap import freeze_heap
 from holdfast.http.certificate import Certificate
 from holdfast.http.connection import Limits
 from holdfast.http.connection_limits import share_of, share_of_client
@@ -41,14 +41,6 @@ log = logging.getLogger("holdfast")
 _FILES_BESIDE_CONNECTIONS = 512
 """Open files for the journal, the metadata and the libraries."""
 _FILES_MAX = 1 << 20
-
-_GC_THRESHOLDS = (10_000, 100, 50)
-"""Thresholds of the garbage collector.
-
-Nearly all objects of a call are freed by reference counts.  With Python's default of 700 the collector repeatedly
-scanned thousands of waiting receives: two fifths of the cost of 5,000 of them.  With a first threshold of 50,000 each
-collection of new objects stopped the process for 2 to 29 ms; the second threshold keeps the older ones as rare.
-"""
 
 
 class Service(Protocol):
@@ -238,13 +230,6 @@ def _greeting(settings: Settings, url: str, lines: list[str], access_key_id: str
         return f"Holdfast is at {url}.  To use it from this shell:\n\n" + "\n".join(lines) + "\n"
     show = f"holdfast key show --data {settings.data}"
     return f"Holdfast is at {url}.  Access key {access_key_id}; its secret, and how to use it: {show}"
-
-
-def freeze_heap() -> None:
-    """Exclude all objects that exist when a process starts serving from garbage collection."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def connections_of(settings: Settings, processes: int = 1) -> int:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.tables import read_yaml
 
 FOLDER = Path(__file__).with_name("cases")
 CASE_KEYS = {"name", "facts", "source", "only", "each", "queues", "settings", "steps"}
@@ -52,7 +52,7 @@ def load() -> list[Case]:
     """Load all cases of all files; those with ``each`` once for each row."""
     cases: list[Case] = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        for entry in yaml.safe_load(path.read_text()):
+        for entry in read_yaml(path):
             cases += _expand(path.stem, entry)
     names = [case.name for case in cases]
     if len(set(names)) != len(names):

@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.behaviour.cases import load
+from tests.tables import read_yaml
 
 MATRIX = Path(__file__).with_name("facts.md")
 
 
 def known() -> dict[str, Any]:
     """Load ``facts``: their titles; ``without_a_case``: reasons."""
-    loaded: dict[str, Any] = yaml.safe_load(MATRIX.with_suffix(".yaml").read_text())
+    loaded: dict[str, Any] = read_yaml(MATRIX.with_suffix(".yaml"))
     return loaded
 
 

@@ -15,11 +15,11 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
-import yaml
 from botocore.model import ServiceModel, Shape
 from botocore.parsers import create_parser
 
 from tests.behaviour import query_model
+from tests.tables import read_yaml
 
 Protocol = Literal["json", "query"]
 PROTOCOLS: tuple[Protocol, ...] = ("json", "query")
@@ -68,7 +68,7 @@ def model() -> ServiceModel:
 @cache
 def errors() -> dict[str, tuple[str, int]]:
     """Return Query code and HTTP status of each error shape, from the service's own lists."""
-    table = yaml.safe_load(query_model.TABLE.with_name("errors.yaml").read_text())
+    table = read_yaml(query_model.TABLE.with_name("errors.yaml"))
     return {shape: (row[0], row[1]) for shape, row in table.items()}
 
 

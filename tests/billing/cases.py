@@ -39,7 +39,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from billing.lake.lake import Lake
 from billing.lake.months import Month
@@ -57,6 +56,7 @@ from tests.behaviour.match import differences
 from tests.billing import books
 from tests.billing.published import calls, publish_calls, publish_storage
 from tests.billing.rated_lines import LATER, Used, rate
+from tests.tables import read_yaml
 
 FOLDER = Path(__file__).with_name("cases")
 ACCOUNTS = {letter: f"{number:012}" for number, letter in enumerate("abcd", 1)}
@@ -232,7 +232,7 @@ def line_text(line: dict[str, Any]) -> str:
 def load() -> list[PricingCase]:
     found = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        for case in yaml.safe_load(path.read_text()):
+        for case in read_yaml(path):
             assert case.keys() <= {"name", "each", "steps", *PRICES}, case
             assert all(step.keys() & set(ACTS) for step in case["steps"]), case
             for at, row in enumerate(case.pop("each", [{}])):

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 from botocore import xform_name
 
@@ -16,7 +15,7 @@ from frontend.sns.protocol.model import SNS_ACTIONS
 from tests.holdfast.command import CommandResult
 from tests.holdfast.transcripts import Transcript, load, replay
 from tests.runner.long import all_but
-from tests.servers.server import Server
+from tests.servers.server import Server, aws_client
 
 COMMAND_SECONDS = 60
 SQS_CASES, SNS_CASES = (load(Path(__file__).with_name(f"aws_cli_{service}.transcript")) for service in ("sqs", "sns"))
@@ -75,7 +74,7 @@ def test_transcript(shell_of: Callable[[str], PastedLines], case: tuple[str, Tra
 
 
 def test_every_command_is_used() -> None:
-    actions = boto3.session.Session().client("sqs", "us-east-1").meta.service_model.operation_names
+    actions = aws_client("sqs", region_name="us-east-1").meta.service_model.operation_names
     assert used(SQS_CASES) == {xform_name(action, "-") for action in actions}
     assert used(SNS_CASES) >= {xform_name(action, "-") for action in SNS_ACTIONS}
 

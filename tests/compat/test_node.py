@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from frontend.sns.protocol.model import SNS_ACTIONS
 from tests.compat.conftest import NODE, walked
-from tests.servers.server import Server
+from tests.servers.server import Server, aws_client
 
 MODULES = {"sqs": ("sdk.mjs", "consumer.mjs"), "sns": ("sns.mjs",)}
 STEPS = [
@@ -46,6 +45,6 @@ def test_step(outcome: Outcome, service: str, name: str) -> None:
 
 @pytest.mark.parametrize("service", MODULES)
 def test_all_actions_were_called(outcome: Outcome, service: str) -> None:
-    sqs = boto3.session.Session().client("sqs", "us-east-1").meta.service_model.operation_names
+    sqs = aws_client("sqs", region_name="us-east-1").meta.service_model.operation_names
     assert set(outcome(service)["called"]) >= set(sqs if service == "sqs" else SNS_ACTIONS)
     assert set(outcome(service)["failures"]) == {name for of, name in STEPS if of == service}

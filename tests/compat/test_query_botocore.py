@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from tests.compat.conftest import walked
 from tests.compat.walk.steps import STEPS
-from tests.servers.server import REPOSITORY, Server
+from tests.servers.server import REPOSITORY, Server, aws_client
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def test_step(outcome: dict[str, Any], name: str, server: Server) -> None:
 
 
 def test_the_walk_called_all_actions_over_query(outcome: dict[str, Any]) -> None:
-    actions = boto3.session.Session().client("sqs", "us-east-1").meta.service_model.operation_names
+    actions = aws_client("sqs", region_name="us-east-1").meta.service_model.operation_names
     assert outcome["called"] == sorted(actions)
     assert outcome["surfaces"] == ["query"]
     assert outcome["botocore"] == "1.34.0"

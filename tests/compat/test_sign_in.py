@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 from botocore.auth import SigV4QueryAuth
@@ -22,7 +21,7 @@ from botocore.exceptions import ClientError
 
 from tests.auth.code_issuer import served
 from tests.auth.outside import AUDIENCE, OidcIssuer
-from tests.servers.server import Server
+from tests.servers.server import Server, aws_client
 from tests.servers.waiting import wait_until
 
 
@@ -55,7 +54,7 @@ def client_of(server: Server, service: str, credentials: Any = None) -> Any:
     """Make a client with these credentials of a session; default: with the root access key."""
     own = {"AccessKeyId": server.access_key_id, "SecretAccessKey": server.secret_access_key}
     given = credentials or own
-    return boto3.session.Session().client(
+    return aws_client(
         service,
         endpoint_url=server.endpoint,
         region_name=server.region,

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 from botocore.config import Config
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256
 
-from tests.servers.server import Server
+from tests.servers.server import Server, aws_client
 from tests.servers.several import Several
 from tests.servers.waiting import wait_until
 
@@ -32,7 +31,7 @@ def server(topic_server: Server) -> Server:
 
 
 def sns_client(server: Server) -> Any:
-    return boto3.session.Session().client(
+    return aws_client(
         "sns",
         endpoint_url=server.endpoint,
         region_name=server.region,

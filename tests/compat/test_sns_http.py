@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 from botocore.config import Config
 
 from tests.frontend.hooks import Hook, RecordedCall, hook
-from tests.servers.server import Server
+from tests.servers.server import Server, aws_client
 from tests.servers.waiting import wait_until
 
 
@@ -32,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def sns_client(server: Server) -> Any:
-    return boto3.session.Session().client(
+    return aws_client(
         "sns",
         endpoint_url=server.endpoint,
         region_name=server.region,

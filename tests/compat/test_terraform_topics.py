@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.compat.test_terraform import normalized
 from tests.runner.long import all_but
-from tests.servers.server import Server
+from tests.servers.server import Server, aws_client
 
 
 class _Attribute(NamedTuple):
@@ -233,7 +232,7 @@ class _Account:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.sqs = server.client()
-        self.sns = boto3.session.Session().client(
+        self.sns = aws_client(
             "sns",
             endpoint_url=server.endpoint,
             region_name=server.region,

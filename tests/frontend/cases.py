@@ -61,7 +61,6 @@ from urllib.parse import urlencode
 
 import msgspec
 import orjson
-import yaml
 
 from auth.credentials import AccessKey, Tenant
 from auth.tokens.oidc import OidcSettings
@@ -81,6 +80,7 @@ from tests.frontend.lake import AnsweringReader
 from tests.frontend.metered import Metered
 from tests.frontend.service import HOST, KEY, FrontendAnswer, FrontendService, sign
 from tests.servers.scraping import by_queue
+from tests.tables import read_yaml
 
 OTHER = "210987654321"
 FOLDER = Path(__file__).with_name("cases")
@@ -134,7 +134,7 @@ def load() -> list[FrontendCase]:
     """Load all cases of all files; those with ``each`` once for each row."""
     cases = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        for entry in yaml.safe_load(path.read_text("utf-8")):
+        for entry in read_yaml(path):
             if unknown := set(entry) - CASE_KEYS:
                 raise CaseError(f"{path.stem}: {entry.get('name')}: unknown {unknown}")
             given = {"external_url": f"https://{HOST}", **entry.get("settings", {})}

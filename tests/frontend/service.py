@@ -26,7 +26,7 @@ from backend.api import Answer, Command, Peeked, PeekMessages, Send, Target
 from backend.clocks.node_clock import SteadyClock
 from backend.resolver import StoreResolver
 from billing.metering.meter import Meter
-from frontend.app import FrontendApp, SenderOf, create_app
+from frontend.app import FrontendApp, SenderOf
 from frontend.services import Services
 from frontend.settings import FrontendSettings
 from frontend.sns.publishing import QueuePublisher
@@ -255,7 +255,11 @@ async def running(
     trusted: tuple[OidcIssuer, OidcSettings | None] | None = None,
     sender_of: SenderOf = QueuePublisher,
 ) -> AsyncIterator[FrontendService]:
-    """A service with one tenant, which has one key; it trusts an issuer whose settings are given."""
+    """A service with one tenant, which has one key; it trusts an issuer whose settings are given.
+
+    Unlike that of a process, its application creates its part for REST with the first call to it, because this takes
+    four fifths of the start.
+    """
     store = SQLiteStore(folder / "metadata.sqlite")
     settings = settings or FrontendSettings()
     clock = Clock(1_800_000_000.0)
@@ -268,7 +272,7 @@ async def running(
         audit_file = folder / "audit.jsonl"
         audit = AuditLog(AuditFile(audit_file), clock)
         issuer, oidc = trusted or (None, None)
-        app = create_app(
+        app = FrontendApp(
             Services(
                 settings,
                 Credentials(store.credentials),

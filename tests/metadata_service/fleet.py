@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,8 @@ from metadata_service.store import MetadataStore
 from tests.closing import closing
 
 SECRET = b"a secret of the cluster's tests"
+NO_TLS = ssl.create_default_context()
+"""For callers of nodes without TLS: each would otherwise load the system's authorities anew."""
 
 
 class RunningNode:
@@ -103,5 +106,5 @@ async def nodes(count: int, make: Callable[[RingView, str], MetadataNode]) -> As
 @asynccontextmanager
 async def remote(view: RingView, secret: bytes = SECRET) -> AsyncIterator[tuple[RemoteStore, MetadataStore]]:
     """A caller of these nodes, also as the store that it implements."""
-    async with closing(RemoteStore(view, secret)) as caller:
+    async with closing(RemoteStore(view, secret, tls=NO_TLS)) as caller:
         yield caller, caller

@@ -26,12 +26,12 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from metadata_service.nodes.codec import METHODS
 from metadata_service.store import MetadataStore
 from tests.behaviour.cases import resolve
 from tests.behaviour.match import differences
+from tests.tables import read_yaml
 
 FOLDER = Path(__file__).with_name("cases")
 NOW_MS = 1_800_000_000_123
@@ -111,7 +111,7 @@ def _is_struct(field: Any) -> bool:
 def load(file: str) -> list[Any]:
     """Return the cases of a file, as parameters of a test."""
     found = []
-    for case in yaml.safe_load((FOLDER / f"{file}.yaml").read_text()):
+    for case in read_yaml(FOLDER / f"{file}.yaml"):
         assert case.keys() <= {"name", "each", "steps"}, case
         for at, row in enumerate(case.get("each", [{}])):
             name = case["name"] + (f"-{at}" if row else "")

@@ -4,11 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
-from tests.servers.server import clean_environment, free_port
+from tests.servers.server import aws_client, clean_environment, free_port
 from tests.servers.started import KeptProcess, ServerContext
 from tests.servers.waiting import wait_until
 
@@ -27,7 +26,7 @@ class Moto(KeptProcess, ServerContext):
 
     def client(self) -> Any:
         """Make a boto3 client that does not retry."""
-        return boto3.session.Session().client(
+        return aws_client(
             self._service,
             endpoint_url=self.endpoint,
             region_name=self._region,

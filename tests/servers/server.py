@@ -13,8 +13,10 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -34,6 +36,7 @@ PORTS = range(10_000, 20_000)
 PORTS_OF_WORKER = 1_000
 
 _ports = itertools.count(random.randrange(PORTS_OF_WORKER))
+_session_lock = threading.Lock()
 
 
 def free_port() -> int:
@@ -54,6 +57,23 @@ def clean_environment() -> dict[str, str]:
     ours = ("HOLDFAST_", "AWS_", "BOTO_")
     proxies = ("http_proxy", "https_proxy", "all_proxy")
     return {k: v for k, v in os.environ.items() if not k.startswith(ours) and k.lower() not in proxies}
+
+
+def aws_client(service: str, **arguments: Any) -> Any:
+    """Make a client with ``boto3.client``'s arguments.
+
+    All are of one session: another one would parse the descriptions of the services again, which takes 30 times as
+    long as the client.
+    """
+    with _session_lock:  # a session is not thread-safe, its clients are
+        return _session().client(service, **arguments)
+
+
+@cache
+def _session() -> Any:
+    import boto3
+
+    return boto3.session.Session()
 
 
 class Server(ServerContext):
@@ -201,7 +221,6 @@ class Server(ServerContext):
 
     def client(self, **overrides: Any) -> Any:
         """Make a boto3 SQS client of this server that never retries; ``overrides`` are ``boto3.client``'s arguments."""
-        import boto3
         from botocore.config import Config
 
         settings: dict[str, Any] = {
@@ -211,7 +230,7 @@ class Server(ServerContext):
             "aws_secret_access_key": self.secret_access_key,
             "config": Config(retries={"total_max_attempts": 1}, read_timeout=40),
         }
-        return boto3.session.Session().client("sqs", **{**settings, **overrides})
+        return aws_client("sqs", **{**settings, **overrides})
 
     def signed_headers(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

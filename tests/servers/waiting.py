@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
 TIMEOUT_SECONDS = 120.0
 """Long, because a busy machine is not an error."""
 

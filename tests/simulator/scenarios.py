@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import yaml
+
+from tests.tables import read_yaml
 
 if TYPE_CHECKING:
     from tests.simulator.world.cluster import ClusterWorld
@@ -49,7 +50,7 @@ def attribute_at(owner: Any, path: str) -> tuple[Any, str]:
 
 
 def read_conditions(path: Path) -> dict[str, Conditions]:
-    return {name: msgspec.convert(entry, Conditions) for name, entry in yaml.safe_load(path.read_text()).items()}
+    return {name: msgspec.convert(entry, Conditions) for name, entry in read_yaml(path).items()}
 
 
 SCENARIOS = read_conditions(Path(__file__).with_suffix(".yaml"))

@@ -12,7 +12,7 @@ from tests.runner.long import all_but
 from tests.simulator.mutations.tables import ONE_NODE
 from tests.simulator.world.world import simulate
 
-SEEDS = 104
+SEEDS = 56
 STEPS = 2000
 ROTTEN_SEEDS = 32
 AT_ONCE = 8

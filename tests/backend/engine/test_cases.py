@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from msgspec.structs import replace
 
 from backend import api
@@ -33,6 +32,7 @@ from backend.engine.queue import QueueCommands
 from backend.engine.records import Dropped, Quarantined, TransferBack, TransferDone
 from backend.engine.snapshot import describe
 from tests.backend.engine.machine import OTHER, SALT, MemoryChunks, PartitionMachine
+from tests.tables import read_yaml
 
 
 def retry(token: int, call: bytes = b"first") -> bytes:
@@ -42,7 +42,7 @@ def retry(token: int, call: bytes = b"first") -> bytes:
 def load() -> list[Any]:
     found = []
     for path in sorted((Path(__file__).parent / "cases").glob("*.yaml")):
-        for case in yaml.safe_load(path.read_text("utf-8")):
+        for case in read_yaml(path):
             for settings in case.get("queues", [case.get("queue", {})]):
                 label = "-".join(f"{name}={settings[name]}" for name in settings) if "queues" in case else ""
                 found.append(pytest.param(settings, case, id=" ".join((path.stem, case["name"], label)).rstrip()))

@@ -306,4 +306,4 @@ def test_a_group() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_group_for_long() -> None:
-    run_state_machine_as_test(GroupStates, settings=settings(SHORT, max_examples=1000))
+    run_state_machine_as_test(GroupStates, settings=settings(SHORT, max_examples=250))

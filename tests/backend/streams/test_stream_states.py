@@ -404,4 +404,4 @@ def test_a_partition() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_partition_for_long() -> None:
-    run_state_machine_as_test(StreamStates, settings=settings(SHORT, max_examples=1000))
+    run_state_machine_as_test(StreamStates, settings=settings(SHORT, max_examples=400))

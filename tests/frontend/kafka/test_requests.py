@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from msgspec import Struct
 
 from frontend.kafka.protocol.encoding.reading import MalformedRequest
@@ -27,8 +26,9 @@ from frontend.kafka.protocol.versions import BY_NAME, api_versions_response
 from frontend.streams.batches import produced_header
 from frontend.streams.records import StreamRecord, build_batch, read_records
 from tests.frontend.kafka.messages import APIS, decode_response
+from tests.tables import read_yaml
 
-GOLDEN: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("golden.yaml").read_text())
+GOLDEN: list[dict[str, Any]] = read_yaml(Path(__file__).with_name("golden.yaml"))
 HEARTBEAT = struct.pack(">hhih", 12, 0, 9, 2) + b"id" + struct.pack(">h5sih6s", 5, b"group", 3, 6, b"member")
 RESPONSES = {api.name: api.response for api in APIS}
 

@@ -39,7 +39,6 @@ import botocore.loaders
 import botocore.model
 import botocore.parsers
 import botocore.serialize
-import yaml
 
 from auth.credentials import AccessKey
 from backend.api import Unavailable
@@ -52,6 +51,7 @@ from tests.behaviour.match import differences
 from tests.behaviour.runner import CaseFailed
 from tests.frontend.cases import CALLERS, OTHER, add_callers
 from tests.frontend.service import KEY, FrontendService, sign
+from tests.tables import read_yaml
 
 FOLDER = Path(__file__).with_name("cases")
 SERVICE = botocore.model.ServiceModel(botocore.loaders.Loader().load_service_model("sns", "service-2"), "sns")
@@ -136,7 +136,7 @@ def load() -> list[SnsCase]:
     """All cases of all files; those with ``each`` once for each row."""
     found = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        for entry in yaml.safe_load(path.read_text("utf-8")):
+        for entry in read_yaml(path):
             rows = entry.pop("each", [{}])
             for number, row in enumerate(rows, 1):
                 name = f"{path.stem}.{entry['name']}" + (f"-{number}" if row else "")

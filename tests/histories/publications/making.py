@@ -16,8 +16,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.histories.publications.history import (
     FanoutHistory,
     FanoutPublication,
@@ -25,8 +23,9 @@ from tests.histories.publications.history import (
     FanoutReceive,
     SubscribedTime,
 )
+from tests.tables import read_yaml
 
-CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "cases.yaml").read_text())
+CASES: dict[str, Any] = read_yaml(Path(__file__).parent / "cases.yaml")
 TOPIC = "t"
 TIME_UNIT_SECONDS = 10.0
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
 from tests.simulator.mutations import focus
 from tests.simulator.mutations.edits import Edit, edited
@@ -28,6 +27,7 @@ from tests.simulator.streams.cluster import StreamClusterWorld
 from tests.simulator.streams.world import StreamWorld
 from tests.simulator.world.cluster import ClusterWorld
 from tests.simulator.world.world import SimWorld
+from tests.tables import read_yaml
 
 FOLDER = Path(__file__).parent
 
@@ -98,18 +98,14 @@ class Focus(NamedTuple):
 
 
 def _read(*paths: Path) -> dict[str, Mutation]:
-    return {
-        name: msgspec.convert(entry, Mutation)
-        for path in paths
-        for name, entry in yaml.safe_load(path.read_text()).items()
-    }
+    return {name: msgspec.convert(entry, Mutation) for path in paths for name, entry in read_yaml(path).items()}
 
 
 FOCUSES = {
     name: Focus(conditions, getattr(focus, name, None))
     for name, conditions in read_conditions(FOLDER / "focus.yaml").items()
 }
-RULES = tuple(Rule(**entry) for entry in yaml.safe_load((FOLDER / "rules.yaml").read_text()))
+RULES = tuple(Rule(**entry) for entry in read_yaml(FOLDER / "rules.yaml"))
 ONE_NODE = _read(FOLDER / "one_node.yaml")
 ORDINARY = _read(FOLDER / "ordinary.yaml")
 STREAMS = _read(FOLDER / "streams.yaml")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 from botocore.config import Config
@@ -19,7 +18,8 @@ from tests.holdfast.pairs import make_cluster_files
 from tests.holdfast.queues import bodies, redrive
 from tests.servers.cassandra_server import CassandraCluster
 from tests.servers.local_cluster import LocalCluster
-from tests.servers.server import REGION, free_port
+from tests.servers.server import REGION, aws_client, free_port
+from tests.servers.started import is_ready
 from tests.servers.waiting import wait_until
 
 QUEUES = 6
@@ -54,7 +54,7 @@ def clients(cluster: LocalCluster) -> list[Any]:
     patient = Config(retries={"mode": "standard", "total_max_attempts": 10}, read_timeout=40)
     key = cluster.key
     return [
-        boto3.session.Session().client(
+        aws_client(
             "sqs",
             endpoint_url=endpoint,
             region_name=REGION,
@@ -103,18 +103,13 @@ def test_the_doctor_reports_each_fault(whole: LocalCluster) -> None:
 
 
 def test_the_health_of_a_backend_is_seen_without_a_secret(whole: LocalCluster) -> None:
-    health, name = f"127.0.0.1:{free_port()}", "b2"
+    port, name = free_port(), "b2"
+    health = f"127.0.0.1:{port}"
     assert whole[name].stop() == 0
     whole[name].environment["HOLDFAST_HEALTH_LISTEN"] = health
     whole[name].start()
 
-    def ready() -> bool:
-        try:
-            return httpx.get(f"http://{health}/health/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(ready, "the backend is ready")
+    wait_until(lambda: is_ready(port), "the backend is ready")
     assert httpx.get(f"http://{health}/health/live").status_code == 200
 
 

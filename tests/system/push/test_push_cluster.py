@@ -4,14 +4,13 @@ import secrets
 from collections import Counter
 from typing import Any
 
-import boto3
 import pytest
 from botocore.config import Config
 
 from tests.frontend.hooks import hook
 from tests.servers.cassandra_server import CassandraCluster
 from tests.servers.local_cluster import LocalCluster
-from tests.servers.server import REGION
+from tests.servers.server import REGION, aws_client
 from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -20,7 +19,7 @@ QUEUES = 6
 
 
 def client_of_first(cluster: LocalCluster) -> Any:
-    return boto3.session.Session().client(
+    return aws_client(
         "sqs",
         endpoint_url=cluster.endpoints[0],
         region_name=REGION,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 
 from tests.compat.conftest import CLIENTS, installed
 from tests.compat.kafka.sessions import ClientSignIn, StreamServer
@@ -23,6 +22,7 @@ from tests.compat.kafka.suites import SIGN_INS
 from tests.compat.kafka.suites.source import suite
 from tests.holdfast.pairs import make_pair
 from tests.servers.server import REPOSITORY, clean_environment
+from tests.tables import read_yaml
 
 TABLE: Final = Path(__file__).parent / "table.yaml"
 CASES: Final = Path(__file__).parent / "aiokafka_cases.py"
@@ -49,7 +49,7 @@ class SuiteTable:
 
 @cache
 def table() -> SuiteTable:
-    content = yaml.safe_load(TABLE.read_text())
+    content = read_yaml(TABLE)
     rows = content["left_out"]
     return SuiteTable(
         {test: row["outcome"] for row in rows for test in row["tests"]},

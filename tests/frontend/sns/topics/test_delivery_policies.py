@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 from hypothesis import given, strategies
 
 from frontend.sns.topics import delivery_policies, subscription_attributes
 from frontend.sns.topics.delivery_policies import BACKOFF_FUNCTIONS, RetryPolicy
 from frontend.sqs.protocol.errors import SqsError
 from tests.behaviour.cases import resolve
+from tests.tables import read_yaml
 
-TABLES = yaml.safe_load(Path(__file__).with_name("delivery.yaml").read_text())
+TABLES = read_yaml(Path(__file__).with_name("delivery.yaml"))
 
 
 def delays(policy: RetryPolicy) -> list[float]:
