@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from auth.signatures.sigv4 import signers_known
 from backend import instruments as backend_instruments
-from frontend.kafka.metering import instruments as kafka_instruments
 from frontend.request import instruments as frontend_instruments
 from frontend.services import Services
 from frontend.sns.topics import notifications
@@ -22,7 +21,10 @@ def register_frontend_metrics(
 ) -> None:
     """Register the metrics of a frontend.  ``kafka_connections``: number of connections of Kafka's clients."""
     frontend_instruments.register(registry)
-    kafka_instruments.register(registry, kafka_connections)
+    if settings.kafka_port:  # imported on demand: a process without Kafka's clients starts sooner, and is smaller
+        from frontend.kafka.metering import instruments as kafka_instruments
+
+        kafka_instruments.register(registry, kafka_connections)
     if services.topics is not None:
         notifications.register(registry)
     registry.add(caches.LOOKUPS, backend_instruments.REROUTED)
