@@ -3,12 +3,10 @@
 #   docker build --tag holdfast .
 #   docker run --read-only --tmpfs /tmp --volume holdfast:/var/lib/holdfast --publish 9324:9324 holdfast
 #
-# Packages are those of the lock files, each checked by its hash; compiled ones are published as wheels.  Only the stage
-# that compiles Holdfast's own hot modules has a compiler; --build-arg COMPILED=no leaves them uncompiled.
-# /usr/share/doc/holdfast/sbom.json (CycloneDX) lists the image's contents; Debian's packages are in dpkg.
+# Packages are those of the lock files, each checked by its hash; compiled ones are published as wheels, so no stage has
+# a compiler.  /usr/share/doc/holdfast/sbom.json (CycloneDX) lists the image's contents; Debian's packages are in dpkg.
 
 ARG BASE=python:3.12-slim-bookworm
-ARG COMPILED=yes
 ARG S3=yes
 
 # --- the environment, built with tools that stay behind
@@ -20,7 +18,7 @@ COPY requirements/build.txt requirements/base.txt requirements/sbom.txt requirem
 RUN python -m venv /venv \
     && /venv/bin/pip install --quiet --require-hashes -r requirements/build.txt -r requirements/base.txt
 RUN python -m venv /sbom && /sbom/bin/pip install --quiet --require-hashes -r requirements/sbom.txt
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY requirements/*.in requirements/
 COPY holdfast holdfast
 COPY frontend frontend
@@ -32,27 +30,12 @@ COPY billing billing
 COPY spark_analytics spark_analytics
 COPY telemetry telemetry
 COPY scripts/finish-environment scripts/
+RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-deps --no-build-isolation --no-index .
 
-# --- the wheel: mypyc, which is installed beside the packages whose types it reads, and the C compiler stay behind
-
-FROM build AS wheel
-ARG COMPILED
-COPY requirements/mypyc.txt requirements/
-RUN if [ "$COMPILED" = yes ]; then \
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev; \
-    fi
-RUN /venv/bin/pip install --quiet --require-hashes -r requirements/mypyc.txt
-RUN if [ "$COMPILED" = yes ]; then export HOLDFAST_COMPILED=1; fi \
-    && PIP_ONLY_BINARY= /venv/bin/pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir /wheel .
-
-FROM build AS environment
-COPY --from=wheel /wheel /wheel
-RUN /venv/bin/pip install --quiet --no-deps --no-index /wheel/*.whl
-
-FROM environment AS service-environment
+FROM build AS service-environment
 RUN scripts/finish-environment /venv
 
-FROM environment AS jobs-environment
+FROM build AS jobs-environment
 COPY requirements/billing.txt requirements/spark.txt requirements/
 # PySpark is published as source alone, all of it Python and Java that is built already.
 RUN PIP_ONLY_BINARY= /venv/bin/pip install --quiet --no-build-isolation --only-binary :all: --no-binary pyspark \

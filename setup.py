@@ -19,7 +19,7 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 FOLDER = Path(".cache", "compiled")
-"""Relative to ROOT, as setuptools demands of sources."""
+"""Relative to ROOT."""
 SHARED_LIBRARY = "holdfast"
 """Prefix of the module that has the code of all compiled modules."""
 
@@ -61,6 +61,8 @@ def extensions() -> list[Any]:
         debug_level="0",
     )
     for extension in found:
+        extension.sources = [os.path.relpath(source) for source in extension.sources]
+        extension.depends = [os.path.relpath(source) for source in extension.depends]
         # mypyc's C code has warnings with some compilers, which no change of ours avoids.
         extension.extra_compile_args = [a for a in extension.extra_compile_args if a != "-Werror"] + ["-w"]
     return list(found)

@@ -10,11 +10,10 @@ from typing import Final
 COMPILED_MODULES: Final = (
     # signatures: many short byte strings are compared, joined and looked up
     "auth.cache",
+    "auth.guessing",
+    "auth.lookup",
     "auth.signatures.percent",
     "auth.signatures.sigv4",
-    # connection: the parser calls a method for each part of a request, and many attributes change
-    "holdfast.http.connection",
-    "holdfast.http.request_cycle",
 )
 """Modules that the compiled build translates.  docs/decisions/0028-compiled-rooms.md has the gain of each room."""
 
