@@ -76,7 +76,8 @@ def main() -> None:
     elif "bdist_wheel" in sys.argv:
         os.chdir(ROOT)
         shutil.rmtree(FOLDER / "build", ignore_errors=True)  # modules no longer listed would stay in the wheel
-        setup(ext_modules=extensions(), options={"build": {"build_base": str(FOLDER / "build")}})
+        options = {"build": {"build_base": str(FOLDER / "build")}, "egg_info": {"egg_base": str(FOLDER)}}
+        setup(ext_modules=extensions(), options=options)
     else:
         setup()  # pip asks for the metadata first
 
