@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from heapq import heappush
+from itertools import compress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -221,8 +222,9 @@ def _encoded_block(fold: Fold, block: Block) -> _EncodedBlock:
     encoded.sizes = block.sizes.tobytes()
     if block.lanes is not None:
         encoded.lanes = block.lanes.tobytes()
-        # Only live messages count, because a dead message's lane may be gone or reused.
-        used = {lane for lane, state in zip(block.lanes, block.states, strict=True) if state != DEAD and lane}
+        # Only live messages count (DEAD is 0), because a dead message's lane may be gone or reused.
+        used = set(compress(block.lanes, block.states))
+        used.discard(0)
         encoded.lane_names = {index: name for index in used if (name := fold.lanes[index].name) is not None}
     if block.receives is not None:
         encoded.receives = block.receives.tobytes()

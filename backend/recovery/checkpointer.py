@@ -46,6 +46,11 @@ CHAIN_MAX = 8
 """Logs in a shard's chain above which a start takes the first checkpoint at once, as starts may keep failing early."""
 SPARSE = 4
 """A chunk file less than a quarter of which is needed is rewritten and deleted."""
+PASSES_MAX = 4
+CHANGED_FEW = 2
+"""Chunks written in a pass, up to which no further pass follows: their successors are few enough to be written in the
+instant of the checkpoint.
+"""
 READS_AT_ONCE = 8
 """Logs whose remains are listed at the same time."""
 LEFT_BEHIND_SECONDS = 600.0
@@ -339,9 +344,18 @@ class Checkpointer:
     def _capture_in_steps(self, capture: _Capture, writer: ChunkWriter) -> Iterator[None]:
         """Write the shard's changed state, step by step: commands may run between two steps.
 
-        A block that changes afterwards forgets its chunk and is written again by :meth:`_capture`, which therefore has
-        little left to do however large the shard is.
+        A block that changes afterwards forgets its chunk and is written again: by the next pass, which is shorter and
+        so finds fewer of them, and at last by :meth:`_capture`, which therefore has little left to do however large the
+        shard is.  Receives from a FIFO queue change many blocks, because the messages of a group are far apart.
         """
+        for _ in range(PASSES_MAX):
+            before = len(capture.fresh) + len(capture.fresh_of_streams)
+            yield from self._write_changed(capture, writer)
+            if len(capture.fresh) + len(capture.fresh_of_streams) - before <= CHANGED_FEW:
+                return
+
+    def _write_changed(self, capture: _Capture, writer: ChunkWriter) -> Iterator[None]:
+        """Write each changed chunk of the shard once."""
         for partition in list(capture.shard.partitions.values()):
             if partition.fold.changed:
                 yield from snapshot.capture_ahead(

@@ -7,13 +7,13 @@ about four times the live bytes, and a message is copied less often the longer i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping
 
 from backend.api import NotOwner, StorageFull
 from backend.engine.records import Copied, Message, MessagePublished, PublicationCopied, subscription_of
 from backend.journal.rows import segment_key
+from backend.serving.background import Slices
 from backend.serving.partition import OpenPartition
 from backend.serving.payload_cache import PayloadCache
 from backend.serving.writer import PartitionWriter
@@ -21,7 +21,6 @@ from backend.serving.writer import PartitionWriter
 LIVE_SHARE = 4
 """One quarter."""
 BATCH = 64
-BLOCKS_AT_ONCE = 16
 
 
 class Compaction:
@@ -80,17 +79,18 @@ class Compaction:
     async def _copy_from(self, partition: OpenPartition, key: int) -> None:
         fold = partition.fold
         wanted: list[tuple[int, int]] = []
-        for count, block in enumerate(list(fold.blocks.values()), 1):
+        slices = Slices()
+        for block in list(fold.blocks.values()):
             wanted += [
                 (block.base + index, position)
                 for index, position in enumerate(block.positions)
                 if position >> 24 == key and position
             ]
-            if count % BLOCKS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            await slices.step()
         for start in range(0, len(wanted), BATCH):
             chunk = wanted[start : start + BATCH]
             for number, (head, payload) in (await self._payload_cache.load(partition, chunk)).items():
+                await slices.step()
                 partition.check_open()
                 found = fold.locate(number)
                 if found is None or found[0].positions[found[1]] >> 24 != key:

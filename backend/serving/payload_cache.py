@@ -29,6 +29,9 @@ WINDOW_MESSAGES = 8192
 ENTRY_BYTES = 300
 """Bytes of an entry beside its payload."""
 PREFETCH_MESSAGES = 64
+"""Messages read ahead by a receive, in all and behind each message that it reads: reading them holds the event loop."""
+PREFETCH_EACH_MIN = 8
+"""Messages read ahead behind each one, if a receive reads several that are far apart, as those of a FIFO group are."""
 
 
 class PayloadCache:
@@ -157,14 +160,15 @@ class PayloadCache:
         In a FIFO queue these mostly belong to other groups, which are served next.
         """
         cached, blocks = partition.cached, partition.fold.blocks
+        each = max(PREFETCH_MESSAGES // len(missing), PREFETCH_EACH_MIN)
         chosen: dict[int, int] = {}
         for number, _ in missing:
             block = blocks.get(number >> BLOCK_BITS)
             if block is None:
                 continue
             start = number + 1 - block.base
-            states = block.states[start : start + PREFETCH_MESSAGES]
-            positions = block.positions[start : start + PREFETCH_MESSAGES]
+            states = block.states[start : start + each]
+            positions = block.positions[start : start + each]
             for place, state in enumerate(states, number + 1):
                 if state in (WAITING, BACK) and place not in cached:
                     chosen[place] = positions[place - number - 1]

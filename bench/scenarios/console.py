@@ -92,9 +92,13 @@ async def _lists_and_pages(run: BenchRun, server: ServerProcess, client: httpx.C
     client.headers["authorization"] = f"Bearer {keys[0]}"
     await _create(server, range(FEW))
     few = _lists(run, server, client, FEW)
-    await _pages(run, server, keys, "one list", [f"limit={LISTED}"] * plan.console_pages)
+    without = await _used(run, server, keys, [])
+    run.figure("console", server, f"no page, {SENDS_PER_SECOND} messages a second", without, "% of a core")
+    used = await _used(run, server, keys, [f"limit={LISTED}"] * plan.console_pages)
+    run.figure("console", server, f"{plan.console_pages:,} pages, one list", used - without, "% of a core")
     await _create(server, range(FEW, plan.console_pages))
-    await _pages(run, server, keys, "a queue each", [f"queue={_name(number)}" for number in range(plan.console_pages)])
+    used = await _used(run, server, keys, [f"queue={_name(number)}" for number in range(plan.console_pages)])
+    run.figure("console", server, f"{plan.console_pages:,} pages, a queue each", used - without, "% of a core")
     await _create(server, range(plan.console_pages, plan.empty_queues))
     many = _lists(run, server, client, plan.empty_queues)
     for name, seconds in many.items():
@@ -146,8 +150,8 @@ def _lists(run: BenchRun, server: ServerProcess, client: httpx.Client, queues: i
     return found
 
 
-async def _pages(run: BenchRun, server: ServerProcess, keys: Sequence[str], name: str, queries: Sequence[str]) -> None:
-    """Measure the CPU of open pages while messages arrive."""
+async def _used(run: BenchRun, server: ServerProcess, keys: Sequence[str], queries: Sequence[str]) -> float:
+    """Measure the CPU, in percent of a core, while messages arrive and pages are open that follow these queries."""
     pages = OpenPages(server, keys)
     meter = CpuMeter(server)
     try:
@@ -159,10 +163,9 @@ async def _pages(run: BenchRun, server: ServerProcess, keys: Sequence[str], name
             server.call("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
             await asyncio.sleep(1 / SENDS_PER_SECOND)
         meter.mark()
-        used = 100 * meter.cpu_s / (time.perf_counter() - started_at)
+        return 100 * meter.cpu_s / (time.perf_counter() - started_at)
     finally:
         await pages.close()
-    run.figure("console", server, f"{len(queries):,} pages, {name}", used, "% of a core")
 
 
 def _first_view(run: BenchRun, server: ServerProcess) -> None:

@@ -276,7 +276,9 @@ def _chunks(source: Path, part: _Part, keep: Callable[[], None]) -> Iterator[byt
                 keep()
                 chunk = file.read(min(CHUNK_BYTES, left))
                 if not chunk:
-                    raise CannotBackUp(f"{source} is shorter than it was: was the service restarted?  {_AGAIN}")
+                    raise CannotBackUp(
+                        f"{source} is shorter than it was: the service needed the space, or was restarted.  {_AGAIN}"
+                    )
                 left -= len(chunk)
                 yield chunk
     except FileNotFoundError:

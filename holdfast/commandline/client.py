@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 
 from auth.signatures.signer import sign
+from holdfast.commandline.call_thread import CallThread
 
 REFUSED = 1
 USAGE = 2
@@ -129,6 +130,7 @@ class RestClient:
         except (OSError, ssl.SSLError) as error:
             raise CommandFailed(f"the certificates in {asked.ca_file} cannot be read: {error}", USAGE) from None
         self._http = httpx.Client(verify=verify, timeout=TIMEOUT_SECONDS, trust_env=not local)
+        self._thread = CallThread()
 
     def call(
         self,
@@ -193,13 +195,13 @@ class RestClient:
         return self._endpoint
 
     def close(self) -> None:
-        self._http.close()
+        self._thread.close(self._http.close)
 
     def _send(self, request: httpx.Request) -> httpx.Response:
         request.headers["user-agent"] = "holdfast-cli"
         self._sign_in(request)
         try:
-            return self._http.send(request)
+            return self._thread.run(lambda: self._http.send(request))
         except httpx.TimeoutException:
             seconds = request.extensions["timeout"]["read"]
             done = "" if request.method == "GET" else "; it is not known whether the call took effect"

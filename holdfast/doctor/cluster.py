@@ -31,6 +31,8 @@ BEAT_MS: Final = 1_500
 """Maximum age of a heartbeat when it is read."""
 REPORT_SECONDS: Final = 15.0
 REPLICAS_MIN: Final = 3
+_OPEN_SECONDS: Final = 30.0
+"""Time for which Cassandra's nodes may stand still: less than a process of the service waits for them."""
 
 
 def check(settings: Settings) -> Iterator[Finding]:
@@ -91,7 +93,7 @@ async def _cassandra(settings: Settings, found: list[Finding]) -> bool:
     from metadata_service.cassandra.driver.connection import CassandraConnection
     from metadata_service.cassandra.driver.keyspace import CassandraKeyspace
 
-    connection = await CassandraConnection.open(connection_settings(settings))
+    connection = await CassandraConnection.open(connection_settings(settings), wait_seconds=_OPEN_SECONDS)
     try:
         if unsafe := await connection.unsafe_commit_logs():
             found.append(wrong(unsafe, "set it, and restart the Cassandra nodes one by one"))

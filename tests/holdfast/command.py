@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from unittest import mock
@@ -201,6 +201,16 @@ class TerminalCommand:
         while select.select([self._ours], [], [], seconds)[0]:
             self.printed += os.read(self._ours, 65_536).decode(errors="replace")
             seconds = 0.0
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGINT also in a process that a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _accept_sigint() -> None:

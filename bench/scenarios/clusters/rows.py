@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from backend.api import SHARDS, Configure, NewMessage, PartitionSettings, Send, Target, shard_of
+from backend.api import SHARDS, Configure, NewMessage, PartitionSettings, Send, Target, Unavailable, shard_of
 from backend.journal.cassandra.journal import CassandraJournal
 from backend.journal.cassandra.table_interface import StateRead, Written
 from backend.journal.cassandra.tables import JOURNAL, CassandraTables
@@ -27,6 +27,10 @@ from metadata_service.cassandra.driver.connection import CassandraConnection, Ca
 from metadata_service.cassandra.store import CassandraStore
 
 CALLERS = 256
+RETRY_SECONDS = 0.05
+"""Pause of a caller before it repeats a refused command: the first pause of boto3."""
+REFUSED_SECONDS_MAX = 30.0
+"""Time for which a call is repeated: after it Cassandra is not slow, but gone."""
 
 
 class TimedTables:
@@ -98,7 +102,7 @@ async def rows(run: BenchRun, server: ServerProcess) -> None:
     )
     try:
         for queue in queues:
-            await node.call(Configure(queue))
+            await _persistently(node, Configure(queue))
         one = await _load(run, server, node, tables, "one queue", queues[:1])
         many = await _load(run, server, node, tables, f"{len(queues):,} queues", queues)
         run.figure("rows", server, "shards in use", len({shard_of(one.partition) for one in queues}), f"of {SHARDS}")
@@ -106,6 +110,21 @@ async def rows(run: BenchRun, server: ServerProcess) -> None:
     finally:
         await node.close()
         await store.close()
+
+
+async def _persistently(node: Node, command: Configure | Send) -> int:
+    """Carry out a command, and repeat it while it is refused, as SDKs do; returns the number of refusals."""
+    end, refused = time.perf_counter() + REFUSED_SECONDS_MAX, 0
+    while True:
+        try:
+            await node.call(command)
+        except Unavailable:
+            if time.perf_counter() > end:
+                raise
+            refused += 1
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return refused
 
 
 async def _load(
@@ -117,22 +136,22 @@ async def _load(
     queues: Sequence[PartitionSettings],
 ) -> float:
     """Return the CPU seconds per message of this process: node, driver and callers."""
-    body, sent, latencies = b"x" * BODY_BYTES, 0, array("d")
+    body, sent, refused, latencies = b"x" * BODY_BYTES, 0, 0, array("d")
     end = time.perf_counter() + run.plan.warm_up_s + run.plan.rows_measure_s
     targets = [Target(queue.partition, queue.queue_id, queue.version) for queue in queues]
 
     async def caller(number: int) -> None:
-        nonlocal sent
+        nonlocal sent, refused
         while (now := time.perf_counter()) < end:
             number += CALLERS
-            await node.call(Send(targets[number % len(targets)], [NewMessage(body)]))
+            refused += await _persistently(node, Send(targets[number % len(targets)], [NewMessage(body)]))
             sent += 1
             latencies.append(time.perf_counter() - now)
 
     callers = [asyncio.create_task(caller(number)) for number in range(CALLERS)]
     await asyncio.sleep(run.plan.warm_up_s)
     with quiet_memory():
-        sent = 0
+        sent = refused = 0
         del latencies[:], tables.rows[:], tables.reads[:]
         started_at, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*callers)
@@ -141,6 +160,7 @@ async def _load(
     ordered = array("d", sorted(latencies))
     for figure, value, unit in (
         ("messages/s", sent / seconds, ""),
+        ("sends refused, and repeated", refused, ""),
         ("p50 of a send", quantile(ordered, 0.5) * 1000, "ms"),
         ("p99 of a send", quantile(ordered, 0.99) * 1000, "ms"),
         ("messages in a row", sent / max(len(tables.rows), 1), ""),

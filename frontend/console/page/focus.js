@@ -16,7 +16,9 @@ function giveBack() {
   timer = 0;
   clearTimeout(patience);
   const [control] = place;
-  if (!control || (document.activeElement && document.activeElement !== document.body)) return;
+  const active = document.activeElement;
+  // A busy browser draws its next frame later: until then a disabled control still has the focus.
+  if (!control || (active && active !== document.body && active !== control)) return;
   if (!control.isConnected) next();
   else if (control.disabled) patience = setTimeout(next, PATIENCE_MS);
   else control.focus();

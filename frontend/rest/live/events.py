@@ -17,7 +17,7 @@ from frontend.request.context import Context
 from frontend.request.pipeline import Pipeline
 from frontend.request.request import ClientRequest
 from frontend.rest.caller import CurrentCaller, RestCaller, RestRoute
-from frontend.rest.live.feeds import Feed, Feeds, Follower, RightsChanged, TooManyFollowers
+from frontend.rest.live.feeds import Feed, Feeds, Follower, ProcessorTime, RightsChanged, TooManyFollowers
 from frontend.rest.live.metrics import read_metrics
 from frontend.rest.live.queue_pages import Listed, QueuePages, require_listing
 from frontend.rest.problems import Problem, invalid
@@ -35,11 +35,14 @@ class EventStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, follower: Follower, polls: LongPolls, receive: AsgiReceive, ends: ExitStack) -> None:
-        """``receive``: the connection's; ``ends``: what to release at the end."""
+    def __init__(
+        self, follower: Follower, used: ProcessorTime, polls: LongPolls, receive: AsgiReceive, ends: ExitStack
+    ) -> None:
+        """``used`` counts the time of values; ``receive``: the connection's; ``ends``: what to release at the end."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._follower = follower
+        self._used = used
         self._polls = polls
         self._receive = receive
         self._ends = ends
@@ -58,7 +61,8 @@ class EventStream(Response):
                 event = await self._polls.run(self._follower.next(), self._receive, None)
                 if event is None:
                     break
-                await write({"type": "http.response.body", "body": event, "more_body": True})
+                written = write({"type": "http.response.body", "body": event, "more_body": True})
+                await (self._used.measure(written) if self._follower.has_news else written)
             await write({"type": "http.response.body", "body": b""})
 
 
@@ -128,7 +132,7 @@ def _stream(caller: RestCaller, feeds: Feeds, key: Hashable, feed: Feed) -> Even
     if caller.call.allowance is not None:
         ends.enter_context(caller.call.allowance.long_poll())
     request = caller.request
-    presented = request.headers.get(b"authorization", b"") + request.query
+    presented = request.headers.get(b"authorization", b"") or request.query
     try:
         check = _check(caller.pipeline, request, caller)
         key, follower = feeds.follow(key, feed, caller.principal, presented, check)
@@ -138,7 +142,7 @@ def _stream(caller: RestCaller, feeds: Feeds, key: Hashable, feed: Feed) -> Even
             503, "Busy", "Too many connections follow live numbers here.", retry_after_s=RETRY_SECONDS
         ) from None
     ends.callback(feeds.leave, key, follower)
-    return EventStream(follower, caller.pipeline.services.polls, caller.call.receive, ends)
+    return EventStream(follower, feeds.used, caller.pipeline.services.polls, caller.call.receive, ends)
 
 
 def _check(pipeline: Pipeline, request: ClientRequest, caller: RestCaller) -> Callable[[], Awaitable[None]]:

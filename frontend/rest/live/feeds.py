@@ -1,8 +1,9 @@
 """Feeds: values that are computed again and again while someone follows them, once for all followers.
 
-A task starts the computations: one at a time for each account, and the accounts take turns.  After each computation it
-pauses for a multiple of the processor time that the computation took, so feeds take a bounded share of the process's
-time: with more of them each is computed less often.  The first value of a new feed does not wait for the pause.
+A task starts the computations: one at a time for each account, and the accounts take turns.  Between two computations
+it pauses for a multiple of the processor time that the feeds have taken: to compute them, and to write their values to
+their followers.  So they take a bounded share of the process's time: with more feeds or followers each feed is computed
+less often.  The first value of a new feed does not wait for the pause.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _T = TypeVar("_T")
 
 PERIOD_SECONDS: Final = 2.0
 """Minimum time between two values of a feed."""
-PAUSE_FACTOR: Final = 20
-"""Pause after the computation of a feed, as a multiple of the processor time that it took on the event loop."""
+PAUSE_FACTOR: Final = 40
+"""Pause between computations, as a multiple of the processor time that values took on the event loop."""
 READ_SECONDS_MAX: Final = 5.0
 """Maximum duration of a computation."""
 READ_AT_ONCE: Final = 16
@@ -89,7 +90,7 @@ class Feed:
 class Follower:
     """A connection that follows a feed."""
 
-    __slots__ = ("_seen", "_waiter", "beat_at", "check", "credential", "ended", "feed", "principal")
+    __slots__ = ("_seen", "_waiter", "beat_at", "check", "credential", "ended", "feed", "has_news", "principal")
 
     def __init__(
         self,
@@ -105,6 +106,8 @@ class Follower:
         self.credential = credential
         self.check = check
         self.ended = False
+        self.has_news = False
+        """True if the latest event has a value."""
         self.beat_at = now + BEAT_SECONDS
         self._seen = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -124,9 +127,11 @@ class Follower:
             if self._seen != self.feed.version:
                 self._seen = self.feed.version
                 self.beat_at = loop.time() + BEAT_SECONDS
+                self.has_news = True
                 return self.feed.event
             if loop.time() >= self.beat_at:
                 self.beat_at = loop.time() + BEAT_SECONDS
+                self.has_news = False
                 return self.feed.age(loop.time())
             self._waiter = loop.create_future()
             await self._waiter
@@ -209,10 +214,14 @@ class Feeds:
 
     def __init__(self) -> None:
         self._feeds: dict[Hashable, Feed] = {}
+        self._by_credential: dict[Hashable, set[Follower]] = {}
         self._slots = FollowerSlots()
         self._turns = FeedTurns()
         self._tasks: list[asyncio.Task[None]] = []
         self._reads: set[asyncio.Task[None]] = set()
+        self.used = ProcessorTime()
+        """Processor time of all values: to compute them, and to write them to the followers."""
+        self._paid_seconds = 0.0
         self._paused_until = 0.0
         self._news = asyncio.Event()
         self.computed = 0
@@ -234,6 +243,7 @@ class Feeds:
         known = self._feeds.setdefault(key, feed)
         follower = Follower(known, principal, credential, check, asyncio.get_running_loop().time())
         known.followers.add(follower)
+        self._by_credential.setdefault((credential, principal), set()).add(follower)
         if known is feed:
             self._turns.add(feed)
         self._news.set()
@@ -250,6 +260,10 @@ class Feeds:
         """End following; without followers a feed, and without feeds their tasks, end."""
         feed = follower.feed
         feed.followers.discard(follower)
+        credential = (follower.credential, follower.principal)
+        self._by_credential[credential].discard(follower)
+        if not self._by_credential[credential]:
+            del self._by_credential[credential]
         self._slots.release(follower.principal)
         if not feed.followers and self._feeds.get(key) is feed:
             del self._feeds[key]
@@ -278,6 +292,7 @@ class Feeds:
         while True:
             self._news.clear()
             now = loop.time()
+            self._pause(now)
             full = len(self._reads) >= READ_AT_ONCE
             feed = None if full else self._turns.next(now, paused=now < self._paused_until)
             if feed is not None:
@@ -291,6 +306,13 @@ class Feeds:
                 async with asyncio.timeout(None if wait == float("inf") else max(0.0, wait)):
                     await self._news.wait()
 
+    def _pause(self, now: float) -> None:
+        """Add the pause for the processor time that was used since the last call."""
+        used = self.used.seconds - self._paid_seconds
+        if used > 0:
+            self._paid_seconds += used
+            self._paused_until = max(self._paused_until, now) + PAUSE_FACTOR * used
+
     def _on_read(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             logger.error("live numbers have failed", exc_info=task.exception())
@@ -300,13 +322,11 @@ class Feeds:
     async def _refresh(self, feed: Feed, turns: FeedTurns) -> None:
         """Compute a feed, and wake its followers if the value is new."""
         loop = asyncio.get_running_loop()
-        used = ProcessorTime()
         started = loop.time()
         feed.due = started + PERIOD_SECONDS
         try:
-            made = await used.measure(_event_of(feed))
+            made = await self.used.measure(_event_of(feed))
         finally:
-            self._paused_until = max(self._paused_until, loop.time()) + PAUSE_FACTOR * used.seconds
             turns.computed(feed)
         self.computed += 1
         feed.computed_at = started
@@ -321,14 +341,14 @@ class Feeds:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            by_credential: dict[Hashable, list[Follower]] = {}
-            for follower in [one for feed in self._feeds.values() for one in feed.followers]:
-                by_credential.setdefault((follower.credential, follower.principal), []).append(follower)
-                if loop.time() >= follower.beat_at:
-                    follower.wake()
-            groups = iter(by_credential.values())
+            now = loop.time()
+            for followers in self._by_credential.values():
+                for follower in followers:
+                    if now >= follower.beat_at:
+                        follower.wake()
+            groups = iter([list(followers) for followers in self._by_credential.values()])
             async with asyncio.TaskGroup() as checks:
-                for _ in range(min(CHECKED_AT_ONCE, len(by_credential))):
+                for _ in range(min(CHECKED_AT_ONCE, len(self._by_credential))):
                     checks.create_task(_end_invalid(groups))
 
 
@@ -342,7 +362,7 @@ async def _end_invalid(groups: Iterator[list[Follower]]) -> None:
 
 
 class ProcessorTime:
-    """Processor time that a coroutine takes on the event loop, without the time in which it waits."""
+    """Processor time that coroutines take on the event loop, without the time in which they wait."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

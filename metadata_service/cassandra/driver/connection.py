@@ -61,8 +61,11 @@ SPECULATIVE_COPIES: Final = 2
 CONTROL_SECONDS: Final = 5.0
 """Timeout of the driver's control connection.  With the driver's default of 2 s, a busy node (during a garbage
 collection, for example) counted as unreachable."""
-OPEN_SECONDS: Final = 30.0
-"""Time for which opening is tried again while nodes accept connections but do not answer in time."""
+OPEN_SECONDS: Final = 120.0
+"""Time for which opening is tried again while nodes accept connections but do not answer in time.  Nodes that restart
+on a busy machine need more than half a minute."""
+_OPEN_LOG_SECONDS: Final = 30.0
+"""Interval of the log lines meanwhile."""
 _OPEN_AGAIN_SECONDS: Final = 0.5
 _VISIBLE_SECONDS = 5.0
 """Time for which a statement on a table that a node does not serve yet is prepared again."""
@@ -199,25 +202,28 @@ class CassandraConnection:
         """Addresses of nodes that were reported as down and have not answered since."""
 
     @classmethod
-    async def open(cls, settings: CassandraSettings) -> CassandraConnection:
+    async def open(cls, settings: CassandraSettings, *, wait_seconds: float = OPEN_SECONDS) -> CassandraConnection:
         """Connect, and check how the nodes sync their commit logs.
 
-        Nodes that stand still (during a long garbage collection, for example) are waited for.  Raises
+        Nodes that stand still (during a long garbage collection, for example) are waited for this long.  Raises
         :class:`CannotOpen`, and in strict mode :class:`UnsafeCommitLog`.
         """
         # The driver logs a line per connection attempt; important events are logged here, once.
         for name in _DRIVER_LOGS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        end, is_waiting = time.monotonic() + OPEN_SECONDS, False
+        started_at = time.monotonic()
+        logged_at = started_at - _OPEN_LOG_SECONDS
         while True:
             try:
                 return await cls._open(settings)
             except CannotOpen as failed:
-                if failed.__cause__ is None or not is_too_slow(failed.__cause__) or time.monotonic() > end:
+                now = time.monotonic()
+                left = started_at + wait_seconds - now
+                if failed.__cause__ is None or not is_too_slow(failed.__cause__) or left < 0:
                     raise
-                if not is_waiting:
-                    log.warning("%s; trying again for %.0f s", failed, OPEN_SECONDS)
-                is_waiting = True
+                if now - logged_at >= _OPEN_LOG_SECONDS:
+                    logged_at = now
+                    log.warning("%s; trying again for %.0f s", failed, left)
             await asyncio.sleep(_OPEN_AGAIN_SECONDS)
 
     @classmethod

@@ -13,6 +13,7 @@ from tests.auth.code_issuer import CLIENT, CodeIssuer, served
 from tests.auth.outside import AUDIENCE
 from tests.browser import ask, logged
 from tests.frontend.console.checking.appearance import check_everywhere
+from tests.frontend.console.checking.coverage import ScriptCoverage
 from tests.frontend.console.pages import ConsolePage, make_queues, make_tenant
 from tests.servers.server import Server
 from tests.servers.waiting import wait_until
@@ -189,3 +190,9 @@ def test_the_page_is_accessible(console: ConsolePage, issuer: CodeIssuer) -> Non
     assert console.browser.find_elements(By.XPATH, f"//button[.='{button(issuer)}']")
     check_everywhere(console.browser)
     console.keyboard.walk()
+
+
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    before_leaving = [" base64url ", " random ", " () => {}", " keep "]  # what is counted is lost with the page
+    assert coverage.uncalled("issuer.js", "returned.js", but=before_leaving) == ""

@@ -11,9 +11,12 @@ use the keyboard alone, and each file ends with a check that all acts of its pag
 
 from collections.abc import Iterator
 
+import pytest
+
 from tests.browser import ask, emulate
 from tests.frontend.console.checking.appearance import check_everywhere
-from tests.frontend.console.pages import ConsolePage, api, make_key, make_queues, make_tenant
+from tests.frontend.console.checking.coverage import ScriptCoverage
+from tests.frontend.console.pages import ConsolePage, ConsoleTenant, api, make_key, make_queues, make_tenant
 from tests.frontend.console.test_account_in_browser import make_lake
 from tests.frontend.console.test_streams_in_browser import make_stream
 from tests.frontend.console.test_topics_in_browser import make_topic
@@ -116,3 +119,21 @@ def test_themes_have_their_colours(console: ConsolePage) -> None:
         emulate(console.browser, theme)
         colours.append(ask(console.browser, "getComputedStyle(document.body).backgroundColor"))
     assert colours == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+
+
+def test_the_focus_is_kept_while_the_browser_is_busy(console: ConsolePage, tenant: ConsoleTenant) -> None:
+    """A control that is disabled has the focus until the next frame, which comes late."""
+    console.sign_in(tenant.key)
+    console.keyboard.focus_button("Create a queue")
+    console.browser.execute_script(
+        "document.activeElement.disabled = true;"
+        "Promise.resolve().then(() => { const end = Date.now() + 500; while (Date.now() < end); })"
+    )
+    wait_for_value(console, "document.activeElement.localName !== 'button'", "the focus has gone")
+    wait_for_value(console, "document.activeElement !== document.body", "another element has the focus")
+
+
+@pytest.mark.usefixtures("whole_file")
+def test_each_act_was_done(coverage: ScriptCoverage) -> None:
+    elsewhere = ["submit (event)", "onInput (event)", "signOut()"]  # tests of operators and of signing in
+    assert coverage.uncalled("app.js", "focus.js", but=elsewhere) == ""

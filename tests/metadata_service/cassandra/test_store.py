@@ -168,10 +168,23 @@ async def test_a_node_that_stands_still_is_waited_for(
     node.pause()
     try:
         opening = asyncio.create_task(CassandraConnection.open(place.settings))
-        await until(lambda: opening.done() or "did not answer in time; trying again for 30 s" in caplog.text)
+        await until(lambda: opening.done() or "did not answer in time; trying again for " in caplog.text)
     finally:
         node.resume()
     await (await opening).close()
+
+
+async def test_a_node_that_never_answers_is_waited_for_in_vain(
+    cassandra: CassandraCluster, place: KeyspaceSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    (node,) = cassandra.nodes
+    node.pause()
+    try:
+        with pytest.raises(CannotOpen, match="did not answer in time"):
+            await CassandraConnection.open(place.settings, wait_seconds=8)
+    finally:
+        node.resume()
+    assert "did not answer in time; trying again for " in caplog.text
 
 
 async def test_a_commit_log_that_loses_what_was_acknowledged_is_reported_or_refused(

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -41,6 +42,39 @@ async def test_dropped_segments_stay_dropped_and_count_no_more() -> None:
         else:
             assert support.number_of(view) == number
     assert not await files.remove_log(9)
+
+
+@support.virtually
+async def test_a_segment_is_freed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between two of them leaves a shorter file, which the next attempt deletes."""
+    monkeypatch.setattr(segments, "FREE_STEP_BYTES", 3000)
+    disk, _ = await a_closed_log(60, 500)
+    files = support.files_of(disk)
+    before = await files.segments_of(9)
+    sizes: list[int] = []
+    truncate, sync = disk.truncate, disk.fdatasync
+
+    def noted(fd: int, size_bytes: int) -> None:
+        truncate(fd, size_bytes)
+        sizes.append(size_bytes)
+
+    def stopped(fd: int) -> None:
+        sync(fd)
+        if len(sizes) == 2:
+            raise OSError(errno.EIO, "the process ends here")
+
+    monkeypatch.setattr(disk, "truncate", noted)
+    monkeypatch.setattr(disk, "fdatasync", stopped)
+    with pytest.raises(OSError, match="ends here"):
+        await files.drop(9, [1, 2])
+    disk.crash()
+    files = support.files_of(disk)
+    assert (await files.segments_of(9))[:2] == [(1, 2192), before[1]]
+    await files.drop(9, [1, 2])
+    assert sizes == [5192, 2192, 5192, 2192]
+    assert await files.segments_of(9) == before[2:]
+    files.close()
+    assert not disk._fds
 
 
 @support.virtually

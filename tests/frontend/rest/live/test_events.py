@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Hashable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, MutableMapping
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ class EventsConnection:
     def __init__(self, app: FrontendApp, query: str, token: str) -> None:
         self.stalled = asyncio.Event()
         """Set while the client does not read."""
+        self.on_send: Callable[[], None] = lambda: None
         self._received: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._asked = False
@@ -46,6 +47,7 @@ class EventsConnection:
     async def _send(self, message: MutableMapping[str, Any]) -> None:
         if self.stalled.is_set():
             await asyncio.Event().wait()
+        self.on_send()
         await self._received.put(message)
 
     async def _receive(self) -> dict[str, Any]:
@@ -60,7 +62,8 @@ class EventsConnection:
 
     async def event(self) -> tuple[str, Any] | None:
         """The next event; None: the answer has ended."""
-        body = (await self._received.get())["body"]
+        while (body := (await self._received.get())["body"]) == feeds.BEAT:
+            pass
         if not body:
             return None
         kind, data = body.decode().rstrip().split("\n")
@@ -371,6 +374,64 @@ async def test_waiting_costs_no_processor_time(monkeypatch: pytest.MonkeyPatch) 
     used = feeds.ProcessorTime()
     assert await used.measure(waits()) == "done"
     assert used.seconds == 3, "the time of another task is not counted"
+
+
+async def test_what_followers_cost_lengthens_the_pause(
+    service: FrontendService, connections: list[EventsConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computations cost nothing here, and what is written costs a year, after which a first value does not wait."""
+    spent = 0.0
+
+    def spend() -> None:
+        nonlocal spent
+        spent += 365 * 86_400
+
+    monkeypatch.setattr(feeds, "thread_time", lambda: spent)
+    monkeypatch.setattr(feeds, "PAUSE_FACTOR", 1)
+    for name in ("q", "other"):
+        await service.make_queue(name)
+    key_id, key = await api_key(service)
+    connections += [EventsConnection(service.app, f"queue={name}", key) for name in ("q", "other")]
+    for one in connections:
+        assert await one.status() == 200
+        assert depth(await one.event()) == 0
+    computed = len(service.backend.calls_of(QueueMeasures))
+    await until(lambda: len(service.backend.calls_of(QueueMeasures)) > computed + 4)
+    connections[0].on_send = spend
+    await service.json("SendMessage", {"QueueUrl": service.url("q"), "MessageBody": "b"})
+    assert depth(await connections[0].event()) == 1
+    await service.make_queue("third")
+    connections.append(EventsConnection(service.app, "queue=third", key))
+    assert await connections[2].status() == 200
+    assert depth(await connections[2].event()) == 0
+    computed = len(service.backend.calls_of(QueueMeasures))
+    await service.rest("DELETE", f"/keys/{key_id}", by=OPERATOR)
+    for one in connections:
+        assert await one.event() is None
+    assert len(service.backend.calls_of(QueueMeasures)) <= computed + 1, "one may have been under way"
+
+
+async def test_one_key_is_checked_once_for_all_that_it_follows(
+    service: FrontendService, connections: list[EventsConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    ended = feeds._end_invalid
+
+    async def noted(groups: Iterator[list[feeds.Follower]]) -> None:
+        waiting = list(groups)
+        rounds.append(len(waiting))
+        await ended(iter(waiting))
+
+    monkeypatch.setattr(feeds, "_end_invalid", noted)
+    _, key = await api_key(service)
+    for name in ("q", "other"):
+        await service.make_queue(name)
+        connections.append(EventsConnection(service.app, f"queue={name}", key))
+        assert await connections[-1].status() == 200
+        await connections[-1].event()
+    seen = len(rounds)
+    await until(lambda: len(rounds) > seen + 1)
+    assert rounds[-1] == 1
 
 
 async def test_a_client_that_does_not_read_is_disconnected(

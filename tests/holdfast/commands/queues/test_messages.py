@@ -1,11 +1,17 @@
 """``holdfast message`` against a real ``holdfast serve``."""
 
+import os
 import re
 import signal
+import threading
 from pathlib import Path
+from unittest import mock
+
+from httpcore._synchronization import ThreadLock
 
 from frontend.sqs.protocol.limits import MESSAGE_BYTES_MAX
-from tests.holdfast.command import PipedCommand, holdfast
+from holdfast.commandline.call_thread import THREAD_NAME
+from tests.holdfast.command import PipedCommand, holdfast, interrupted_by_signals
 from tests.holdfast.transcripts import ServiceShell, Transcript, cases_of, replay
 from tests.servers.server import Server
 
@@ -46,6 +52,32 @@ def test_a_tail_that_is_terminated_or_refused_prints_its_position(tmp_path: Path
                 tail.close()
             assert code == (143 if terminated else 3)
             assert "to go on from here: --after " in errors
+
+
+def test_an_interrupt_in_the_connection_pool_ends_a_tail(server: Server) -> None:
+    """Each use of the pool's lock is interrupted once, when the lock is taken and its block is not entered yet."""
+    server.client().create_queue(QueueName="interrupted")
+    uses, interrupted = 0, 0
+
+    def enter(lock: ThreadLock) -> ThreadLock:
+        nonlocal uses
+        assert lock._lock.acquire(timeout=60), "the lock is never released"
+        uses += 1
+        if uses == interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+        return lock
+
+    codes = set()
+    with interrupted_by_signals(), mock.patch.object(ThreadLock, "__enter__", enter):
+        while uses >= interrupted:
+            uses, interrupted = 0, interrupted + 1
+            codes.add(holdfast(server, "message", "tail", "interrupted", "--all", "--no-wait").code)
+            for thread in threading.enumerate():
+                if thread.name == THREAD_NAME:
+                    thread.join(60)
+                    assert not thread.is_alive()
+    assert interrupted > 3, "the lock is used at the begin and at the end of a call, and at the close"
+    assert codes == {0, 130}
 
 
 def test_a_tail_goes_on_after_a_broken_connection_and_after_its_end(tmp_path: Path) -> None:
