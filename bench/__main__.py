@@ -1,9 +1,8 @@
-"""``python -m bench [--quick] [--only GROUP ...] [--scenario NAME ...] [--server NAME ...]``."""
+"""``python -m bench [--quick | --scale] [--only GROUP ...] [--scenario NAME ...] [--server NAME ...]``."""
 
 from __future__ import annotations
 
 import argparse
-import resource
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,13 +11,13 @@ from pathlib import Path
 
 import uvloop
 
-from bench.machine import MachineInfo, machine
+from bench.machine import MachineInfo, allow_many_files, machine
 from bench.peers.kafka_servers import HoldfastStreams, Kafka, KafkaUnsynced
 from bench.peers.peers import JetStream, RabbitMq
-from bench.plan import FULL, QUICK, BenchPlan
+from bench.plan import FULL, QUICK, SCALE, BenchPlan
 from bench.report import FORMAT, BenchReport, Book, table, verdicts, write
 from bench.run import BenchRun
-from bench.scenarios import SCENARIOS, Scenario
+from bench.scenarios import SCALED, SCENARIOS, Scenario
 from bench.scenarios.core import warm_up_java
 from bench.servers.cluster_server import HoldfastCluster
 from bench.servers.servers import WORK, Asgi, ElasticMq, Holdfast, Nothing, ServerProcess, missing
@@ -37,18 +36,20 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """Run the scenarios.  Fails if one could not run; a missed target is information."""
     options = _options()
-    plan = QUICK if options.quick else FULL
+    plan = QUICK if options.quick else SCALE if options.scale else FULL
     chosen = [
         s
         for s in SCENARIOS
-        if (not options.scenario or s.name in options.scenario) and (not options.only or s.group in options.only)
+        if (not options.scenario or s.name in options.scenario)
+        and (not options.only or s.group in options.only)
+        and (not options.scale or s.name in SCALED)
     ]
-    _allow_many_files()
+    allow_many_files()
     WORK.mkdir(parents=True, exist_ok=True)
     facts = machine(WORK)
     book = Book()
     run = BenchRun(plan, book)
-    names = _available(options.server, chosen, book)
+    names = _available(options.server or ([Holdfast.name] if options.scale else None), chosen, book)
     failed = 0
     try:
         for name in names:
@@ -57,7 +58,7 @@ def main() -> int:
         book.notes.append("interrupted: what follows was not measured")
         failed += 1
     report = _report(plan, facts, book, names)
-    if options.scenario or options.server or options.only:
+    if options.scenario or options.server or options.only or options.scale:
         report.targets = [verdict for verdict in report.targets if verdict.met is not None]
     print(table(report))
     print(f"\nwritten to {write(report, options.results)}")
@@ -67,7 +68,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Holdfast, beside others.")
-    parser.add_argument("--quick", action="store_true", help="a few minutes, smaller backlogs")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="a few minutes, smaller backlogs")
+    sizes.add_argument("--scale", action="store_true", help="the largest sizes for one process of Holdfast")
     parser.add_argument(
         "--scenario", action="append", choices=[s.name for s in SCENARIOS], help="only this (repeatable)"
     )
@@ -151,12 +154,6 @@ def _report(plan: BenchPlan, facts: MachineInfo, book: Book, names: list[str]) -
         targets=verdicts(book, held),
         notes=book.notes,
     )
-
-
-def _allow_many_files() -> None:
-    """Raise the limit on descriptors for thousands of connections, here and in the servers, which inherit it."""
-    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,3 +82,19 @@ def _fdatasync_ms(folder: Path) -> float:
             took.append(time.perf_counter() - started_at)
     path.unlink()
     return round(sorted(took)[len(took) // 2] * 1000, 3)
+
+
+FILES_BESIDE_CONNECTIONS = 512
+"""Open files of a process that are no connections, and some to spare."""
+
+
+def allow_many_files() -> None:
+    """Raise the limit on descriptors for thousands of connections, here and in the servers, which inherit it."""
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+
+
+def connections_max() -> int:
+    """Return the number of connections for which one process here may open files."""
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if files_max == resource.RLIM_INFINITY else files_max - FILES_BESIDE_CONNECTIONS

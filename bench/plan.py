@@ -22,12 +22,19 @@ class BenchPlan(msgspec.Struct, frozen=True):
     depth_rounds: int
     restart_depth: int
     """The depth at which the server is killed and restarted, and checkpoints are observed."""
+    restart_max_s: float
+    """Target for the time of a restart, with these messages or with the empty queues."""
     checkpoint_s: float
     long_polls: int
     rival_long_polls: int
     """ElasticMQ's server closes connections above 1,024."""
+    long_poll_start_s: float
+    """Time from the first poll until all of them wait."""
     long_poll_waiting_s: float
     long_poll_cycles: int
+    idle_connections: int
+    """Keep-alive connections without a call; fewer if the limit of open files is lower."""
+    idle_s: float
     empty_queues: int
     rival_empty_queues: int
     console_pages: int
@@ -61,11 +68,15 @@ FULL = BenchPlan(
     rival_depths=(10_000, 1_000_000),
     depth_rounds=20,
     restart_depth=1_000_000,
+    restart_max_s=15,
     checkpoint_s=60,
     long_polls=5_000,
     rival_long_polls=1_000,
+    long_poll_start_s=4,
     long_poll_waiting_s=12,
     long_poll_cycles=2,
+    idle_connections=5_000,
+    idle_s=10,
     empty_queues=100_000,
     rival_empty_queues=10_000,
     console_pages=1_000,
@@ -91,11 +102,15 @@ QUICK = BenchPlan(
     rival_depths=(10_000,),
     depth_rounds=8,
     restart_depth=100_000,
+    restart_max_s=15,
     checkpoint_s=15,
     long_polls=1_000,
     rival_long_polls=1_000,
+    long_poll_start_s=4,
     long_poll_waiting_s=8,
     long_poll_cycles=1,
+    idle_connections=1_000,
+    idle_s=5,
     empty_queues=3_000,
     rival_empty_queues=500,
     console_pages=200,
@@ -109,3 +124,18 @@ QUICK = BenchPlan(
     publications=1_500,
     stream_records=400_000,
 )
+
+SCALE = msgspec.structs.replace(
+    FULL,
+    name="scale",
+    depths=(10_000, 10_000_000),
+    restart_depth=10_000_000,
+    restart_max_s=60,
+    long_polls=20_000,
+    long_poll_start_s=9,
+    long_poll_waiting_s=8,
+    idle_connections=50_000,
+    idle_s=30,
+    empty_queues=1_000_000,
+)
+"""Sizes that one process should still serve.  Only for Holdfast, and for some scenarios."""

@@ -244,10 +244,31 @@ def targets(plan: BenchPlan) -> list[PerformanceTarget]:
         ),
         PerformanceTarget(
             f"kill -9 with {plan.restart_depth:,} waiting, until a message is received",
-            15,
+            plan.restart_max_s,
             False,
             "s",
             _figure("backlog-standard", "restart after kill -9"),
+        ),
+        PerformanceTarget(
+            f"{plan.idle_connections:,} idle connections, RSS of each",
+            16,
+            False,
+            "KiB",
+            _figure("idle-connections", "RSS a connection"),
+        ),
+        PerformanceTarget(
+            f"{plan.idle_connections:,} idle connections",
+            3,
+            False,
+            "% of a core",
+            _figure("idle-connections", "CPU while all are idle"),
+        ),
+        PerformanceTarget(
+            f"SendMessage beside {plan.idle_connections:,} idle connections, against without them",
+            1.25,
+            False,
+            "times",
+            _ratio("idle-connections send", "idle-connections send, without them"),
         ),
         PerformanceTarget(
             f"{plan.long_polls:,} idle long polls while all wait",
@@ -258,13 +279,20 @@ def targets(plan: BenchPlan) -> list[PerformanceTarget]:
         ),
         PerformanceTarget(
             f"{plan.long_polls:,} idle long polls, each renewed every 20 s",
-            3,
+            max(3, 3 * plan.long_polls / 5_000),  # a call for each renewal
             False,
             "% of a core",
             _figure("long-polls", "CPU with renewals"),
         ),
         PerformanceTarget(
             f"{plan.empty_queues:,} empty queues, RSS", 1024, False, "MiB", _figure("empty-queues", "RSS")
+        ),
+        PerformanceTarget(
+            f"kill -9 with {plan.empty_queues:,} empty queues, until a call is answered",
+            plan.restart_max_s,
+            False,
+            "s",
+            _figure("empty-queues", "restart after kill -9"),
         ),
         PerformanceTarget(
             "ListQueues, the slowest of first, middle and last page against the fastest",

@@ -173,8 +173,9 @@ class TenantKeys:
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             raise DataKeyMissing(self.account, key_id)
+        bound = self._bound_message if what is MESSAGE else self._bound + what
         try:
-            return cipher.decrypt(encrypted[_HEAD_BYTES:_BODY_AT], encrypted[_BODY_AT:], self._bound + what)
+            return cipher.decrypt(encrypted[_HEAD_BYTES:_BODY_AT], encrypted[_BODY_AT:], bound)
         except InvalidTag:
             raise DecryptionFailed(
                 f"of account {self.account}, data key {key_id}: it was changed after it was encrypted"

@@ -118,6 +118,19 @@ class Keyring:
             await asyncio.shield(task)
         return keys
 
+    def decrypt_now(self, account: str, encrypted: bytes) -> bytes | None:
+        """Decrypt a message under one of the tenant's cached keys; None: ask :meth:`decrypt`.
+
+        Raises :class:`DecryptionFailed`.
+        """
+        keys = self._tenants.get(account)
+        if keys is None:
+            return None
+        try:
+            return keys.decrypt(encrypted)
+        except DataKeyMissing:
+            return None
+
     async def decrypt(self, account: str, encrypted: bytes, what: bytes = MESSAGE, *, stale: bool = False) -> bytes:
         """Decrypt as :meth:`TenantKeys.open` does, also with keys created by other processes and the tenant's
         named keys.

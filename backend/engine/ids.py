@@ -6,18 +6,26 @@ epoch than any message numbered after it, so their numbers, ids and handles are 
 
 from __future__ import annotations
 
+from binascii import hexlify
 from hashlib import blake2b
+from struct import Struct
 
 COUNTER_BITS = 40
 """Messages of one epoch: 10^12.  Epochs: 2^24."""
 
 _MASK_58 = (1 << 58) - 1
+_MASK_62 = (1 << 62) - 1
 _MASK_64 = (1 << 64) - 1
+_VARIANT = 1 << 63
 # Odd constants (golden ratio; two of a known 64-bit mixer): multiplying by an odd number modulo a power of two is a
 # bijection, and so is folding the upper half of a word onto the lower.
 _MIX_NUMBER = 0x9E3779B97F4A7C15
 _MIX_PARTITION = 0xD6E8FEB86659FD93
 _MIX_BOTH = 0xFF51AFD7ED558CCD
+
+_pack = Struct(">QQ").pack
+_uuid_digits = Struct("x8s4s3s4s12s").unpack
+"""Groups of digits of a UUID without its version, in 32 digits of which the first is 0."""
 
 
 def first_number(epoch: int) -> int:
@@ -45,13 +53,9 @@ def message_id(partition: int, number: int, salt: int) -> str:
     low ^= low >> 32
     high = (partition * _MIX_PARTITION + low * _MIX_BOTH ^ salt >> 64) & _MASK_58
     low ^= salt & _MASK_64
-    return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031 - faster than an f-string, and made for every message
-        high >> 26,
-        high >> 10 & 0xFFFF,
-        0x4000 | (high & 0x3FF) << 2 | low >> 62,
-        0x8000 | low >> 48 & 0x3FFF,
-        low & 0xFFFFFFFFFFFF,
-    )
+    # 60 bits before the variant and 62 behind it.  Formatting five numbers takes a quarter more instructions.
+    digits = hexlify(_pack(high << 2 | low >> 62, low & _MASK_62 | _VARIANT))
+    return (b"%b-%b-4%b-%b-%b" % _uuid_digits(digits)).decode()
 
 
 def pack_id(text: str) -> bytes:

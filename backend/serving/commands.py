@@ -702,10 +702,12 @@ async def _in_any_case(barrier: asyncio.Future[None]) -> None:
 
 def _size_of(written: Sequence[tuple[Message | RetryAnswered, bytes]]) -> int:
     """Return an upper bound on the bytes of these messages."""
-    return sum(
-        len(payload)
-        + RECORD_OVERHEAD_BYTES
-        + (4 * len(record.group or "") if isinstance(record, Message) else 0)
-        + (columns_bytes(record) if isinstance(record, records.MessagePublished) else 0)
-        for record, payload in written
-    )
+    size_bytes = RECORD_OVERHEAD_BYTES * len(written)
+    for record, payload in written:
+        size_bytes += len(payload)
+        if isinstance(record, Message):
+            if record.group is not None:
+                size_bytes += 4 * len(record.group)
+            if isinstance(record, records.MessagePublished):
+                size_bytes += columns_bytes(record)
+    return size_bytes

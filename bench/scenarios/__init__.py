@@ -68,7 +68,8 @@ SCENARIOS = [
     Scenario("publish", topics.publish, HOLDFAST),
     Scenario("backlog-standard", backlog.standard),
     Scenario("backlog-fifo", backlog.fifo, HOLDFAST, environment={"HOLDFAST_DEDUPLICATION_WINDOW_SECONDS": "5"}),
-    Scenario("long-polls", idle.long_polls),
+    Scenario("idle-connections", idle.connections, HOLDFAST, environment=idle.MANY_CONNECTIONS),
+    Scenario("long-polls", idle.long_polls, environment=idle.MANY_CONNECTIONS),
     Scenario("empty-queues", idle.empty_queues),
     Scenario("console", console.console, HOLDFAST),
     Scenario("peer-publish", peers.publish, PEERS, shares_server=True, group="peers"),
@@ -83,3 +84,6 @@ SCENARIOS = [
     Scenario("takeover-cluster", takeover.cassandra, CLUSTER, shares_server=True, group="cluster"),
 ]
 """All scenarios in the order in which they run."""
+
+SCALED = frozenset({"backlog-standard", "idle-connections", "long-polls", "empty-queues"})
+"""Scenarios of the plan of large sizes, :data:`bench.plan.SCALE`."""

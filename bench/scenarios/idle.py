@@ -1,24 +1,61 @@
-"""The cost of idle load, which should be near zero: waiting callers, and empty queues."""
+"""The cost of idle load, which should be near zero: connections, waiting callers, and empty queues."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from typing import Any
 
+from bench.idle_callers import IdleCallers
 from bench.jobs import Sqs
 from bench.load import LoadGenerator, Window
-from bench.run import CONNECTIONS, BenchRun
-from bench.servers.servers import HOST, CpuMeter, ServerProcess
+from bench.machine import connections_max
+from bench.run import CONNECTIONS, BenchRun, again
+from bench.servers.servers import HOST, CpuMeter, Holdfast, ServerProcess
 from tests.servers import proc
 
 WAIT_SECONDS = 20
 POLLED_QUEUES = 100
-STEADY_SECONDS = 4
-"""Time from the first poll until all of them wait."""
+MANY_CONNECTIONS = {
+    "HOLDFAST_CONNECTIONS_LIMIT": "100000",
+    "HOLDFAST_IDLE_SECONDS": "3600",
+    "HOLDFAST_REQUEST_READ_SECONDS": "600",  # all connections are opened before the first call
+}
+"""Settings of a server for more connections than by default, none of which it closes."""
 PAGE = 1_000
 PAGE_TRIES = 25
 """Number of tries, of which the fastest counts: it excludes the machine's other work."""
+
+
+async def connections(run: BenchRun, server: ServerProcess) -> None:
+    """Measure keep-alive connections between two calls: the RSS of each, the CPU of all, and calls beside them."""
+    name = "idle-connections"
+    count = _possible(run, run.plan.idle_connections)
+    url = server.create_queue("called")
+    await run.closed(f"{name} send, without them", server, Sqs(server.signer).send(again(url)))
+    rss_mib = server.rss_mib()
+    started_at = time.perf_counter()
+    with IdleCallers(server.port, count):
+        run.figure(name, server, "connections", count, "")
+        run.figure(name, server, "opened, with a call each", count / (time.perf_counter() - started_at), "/s")
+        run.figure(name, server, "RSS a connection", (server.rss_mib() - rss_mib) * 1024 / count, "KiB")
+        meter = CpuMeter(server)
+        meter.mark()
+        started_at = time.perf_counter()
+        await asyncio.sleep(run.plan.idle_s)
+        seconds = time.perf_counter() - started_at
+        meter.mark()
+        run.figure(name, server, "CPU while all are idle", 100 * meter.cpu_s / seconds, "% of a core")
+        await run.closed(f"{name} send", server, Sqs(server.signer).send(again(url)))
+
+
+def _possible(run: BenchRun, wanted: int) -> int:
+    """Return this number of connections, or as many as a process may have here."""
+    count = min(wanted, connections_max() - CONNECTIONS)
+    if count < wanted:
+        run.book.notes.append(f"{count:,} connections instead of {wanted:,}: so many files may a process open here")
+    return count
 
 
 async def long_polls(run: BenchRun, server: ServerProcess) -> None:
@@ -29,11 +66,11 @@ async def long_polls(run: BenchRun, server: ServerProcess) -> None:
     plan = run.plan
     urls = [server.create_queue(f"polled-{n}") for n in range(POLLED_QUEUES)]
     jobs = Sqs(server.signer).long_poll(itertools.cycle(urls), WAIT_SECONDS)
-    polls = plan.long_polls if server.name == "holdfast" else plan.rival_long_polls
+    polls = _possible(run, plan.long_polls if server.name == "holdfast" else plan.rival_long_polls)
     meter = CpuMeter(server)
     async with LoadGenerator(HOST, server.port, polls) as load:
         load.start(jobs)
-        await load.measure(STEADY_SECONDS, meter.mark)
+        await load.measure(plan.long_poll_start_s, meter.mark)
         waiting = await load.measure(plan.long_poll_waiting_s, meter.mark)
         _busy(run, server, "CPU while all wait", meter.cpu_s, waiting)
         renewing = await load.measure(WAIT_SECONDS * plan.long_poll_cycles, meter.mark)
@@ -64,6 +101,10 @@ async def empty_queues(run: BenchRun, server: ServerProcess) -> None:
     run.figure("empty-queues", server, "CreateQueue", count / created.seconds, "/s")
     run.figure("empty-queues", server, "RSS", proc.rss_mib(server.pid), "MiB")
     _pages(run, server, count)
+    if isinstance(server, Holdfast):
+        server.kill()
+        run.figure("empty-queues", server, "restart after kill -9", server.start(), "s")
+        run.figure("empty-queues", server, "RSS after a restart", proc.rss_mib(server.pid), "MiB")
 
 
 def _pages(run: BenchRun, server: ServerProcess, count: int) -> None:

@@ -177,7 +177,12 @@ class MessageEncryption:
         unread: list[ReceivedMessage] = []
         failure: Exception | None = None
         at_most_once = view.settings.at_most_once
+        account = view.queue.account
         for message in received:
+            opened = self._opened_now(account, message)
+            if opened is not None:
+                messages.append((message, opened))
+                continue
             deleted = at_most_once and message.subscription is None
             try:
                 stored = await self._opened(view, message, message.payload, base_url, deleted=deleted)
@@ -200,6 +205,19 @@ class MessageEncryption:
             if stored is not None:
                 messages.append((message, stored))
         return Opened(messages, destroyed, unread, failure)
+
+    def _opened_now(self, account: str, message: ReceivedMessage) -> Payload | None:
+        """Decrypt a message in the common case: sent to the queue, with a cached key of the tenant; None: ask
+        :meth:`_opened`, which also reports errors."""
+        if message.subscription is not None:
+            return None
+        stored: bytes | None = message.payload
+        try:
+            if message.payload[:1] == _ENCRYPTED:
+                stored = None if self._keyring is None else self._keyring.decrypt_now(account, message.payload)
+            return None if stored is None else payload.decode(stored)
+        except (DecryptionFailed, msgspec.DecodeError):
+            return None
 
     async def inspect(self, view: QueueView, message: Peeked, base_url: str) -> Payload | None:
         """Decrypt the payload of one message.  ``base_url``: as for :meth:`decrypted`.

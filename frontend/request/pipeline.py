@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal, Protocol, TypeVar
 
 from auth.credentials import Tenant
 from auth.errors import AuthError, MissingAuthenticationToken
@@ -24,6 +24,7 @@ from frontend.queues.queues import locate
 from frontend.queues.view import QueueView
 from frontend.request import instruments
 from frontend.request.access import check_credential
+from frontend.request.allowance import Allowance
 from frontend.request.audit import RequestAudit
 from frontend.request.authenticator import Authenticator
 from frontend.request.context import AccountAction, Context, QueueAction, SqsAction
@@ -45,6 +46,8 @@ LINES_OF_CLIENTS = 10
 Service = Literal["sqs", "sts", "sns"]
 """A service for which requests are signed."""
 _NO_TENANT = Tenant("", "nobody")
+_Act = Callable[[ClientRequest, Call, SqsAction, Members], Coroutine[Any, Any, Members | None]]
+"""Carries out an action that the account's limits have admitted."""
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -187,21 +190,33 @@ class Pipeline:
 
     # --- limit, authorize, act, audit ---
 
-    async def answer(self, request: ClientRequest, body: bytes, reader: CallReader[S], content: S) -> Members | None:
-        """Authenticate the caller of an SQS action, and carry it out.  Raises its errors."""
-        authenticated = self._authenticated
+    def answer(
+        self, request: ClientRequest, body: bytes, reader: CallReader[S], content: S
+    ) -> Coroutine[Any, Any, Members | None]:
+        """Authenticate the caller of an SQS action, and carry it out.  Raises its errors, at once or when awaited."""
+        caller = self._authenticated.at_once(request, body)
+        if caller is None:
+            return self._answer_later(request, body, reader, content)
+        call = self.call_of(request, caller)
+        action = request.action = reader.action(request, content)
+        return self.carry_out(request, call, action, reader.members, content)
+
+    async def _answer_later(
+        self, request: ClientRequest, body: bytes, reader: CallReader[S], content: S
+    ) -> Members | None:
+        """Answer a call whose caller is not authenticated at once."""
         try:
-            caller = authenticated.at_once(request, body) or await authenticated(request, body)
+            caller = await self._authenticated(request, body)
         except MissingAuthenticationToken as refusal:
             return await self._answer_unsigned(request, reader, content, refusal)
         call = self.call_of(request, caller)
         action = request.action = reader.action(request, content)
         return await self.carry_out(request, call, action, reader.members, content)
 
-    async def carry_out(
+    def carry_out(
         self, request: ClientRequest, call: Call, name: str, read: Callable[[str, S], Members], content: S
-    ) -> Members | None:
-        """Carry out an action within the limits of the caller's tenant.  Raises its errors.
+    ) -> Coroutine[Any, Any, Members | None]:
+        """Carry out an action within the limits of the caller's tenant.  Raises its errors, at once or when awaited.
 
         Its members are parsed from ``content`` after the account's limits have admitted the call.
         """
@@ -210,17 +225,29 @@ class Pipeline:
         act = self._act_audited if action.audited and not request.route else self._act
         request.call = call
         allowance = call.allowance = throttle.allowance(call.tenant)
-        if allowance is None:
-            members = request.members = read(name, content)
-            result = request.result = await act(request, call, action, members)
-            return result
+        if allowance is not None:
+            return self._carry_out_within(allowance, request, call, action, act, read, content)
+        members = request.members = read(name, content)
+        return act(request, call, action, members)
+
+    async def _carry_out_within(
+        self,
+        allowance: Allowance,
+        request: ClientRequest,
+        call: Call,
+        action: SqsAction,
+        act: _Act,
+        read: Callable[[str, S], Members],
+        content: S,
+    ) -> Members | None:
+        """Carry out an action of a tenant that has limits."""
+        throttle, name = self._throttle, action.name
         allowance.start_call()
         try:
             if not throttle.admit_now(allowance, name):
                 await throttle.admit(allowance, name)
             members = request.members = read(name, content)
-            result = request.result = await act(request, call, action, members)
-            return result
+            return await act(request, call, action, members)
         finally:
             allowance.calls -= 1
 
@@ -238,7 +265,8 @@ class Pipeline:
             if not action.at_queue_url and not request.route and request.queue_path:
                 raise errors.invalid_action(action.name)
             check_credential(call.principal, action.name)
-            return await action.run(self.context, call, members)
+            result = request.result = await action.run(self.context, call, members)
+            return result
         view = self.context.access.at_hand(call.principal, members["QueueUrl"]) if "QueueUrl" in members else None
         if view is None:
             view = await self._queue(call, action, _url_of(request, members))
@@ -251,7 +279,8 @@ class Pipeline:
             await self._throttle.admit_to_queue(call, action.name, view.queue)
         if action.sends:
             self._before_send(request, call, view, members)
-        return await action.run(self.context, call, view, members)
+        result = request.result = await action.run(self.context, call, view, members)
+        return result
 
     async def _act_audited(
         self, request: ClientRequest, call: Call, action: SqsAction, members: Members

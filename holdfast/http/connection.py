@@ -1,8 +1,8 @@
 """HTTP connections: httptools parses them, an ASGI application answers, and a client's use of resources is bounded.
 
 :class:`Connection` is the protocol that uvicorn's server makes for each connection (its ``http`` setting).  Each
-connection has one deadline, and one sweep a second over all connections closes those past theirs, so no timer is needed
-per request.  A connection is in one of these states:
+connection has one deadline, and a sweep (:mod:`holdfast.http.sweep`) over all connections, which takes a second, closes
+those past theirs, so no timer is needed per request.  A connection is in one of these states:
 
 ===============  ===========================================  =====================================
 state            from                                         deadline
@@ -150,8 +150,9 @@ class Connection(asyncio.Protocol):
         self._receiving: RequestCycle | None = None
         """Request whose body is being read."""
         self._reading_paused = False
+        self.full = False
         self._writable: asyncio.Future[None] | None = None
-        """Pending while the client has to read before more is written."""
+        """Pending while ``full``."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._hosts = 0
@@ -201,6 +202,7 @@ class Connection(asyncio.Protocol):
             self._feed(data[start : start + _PIECE_BYTES])
 
     def pause_writing(self) -> None:
+        self.full = True
         self._writable = self.loop.create_future()
         self.deadline = self.loop.time() + self.registry.limits.read_seconds
 
@@ -285,10 +287,6 @@ class Connection(asyncio.Protocol):
     def common_headers(self) -> bytes:
         return self.registry.common_headers
 
-    @property
-    def full(self) -> bool:
-        return self._writable is not None
-
     def write(self, data: bytes) -> None:
         if not self.transport.is_closing():
             self.transport.write(data)
@@ -320,7 +318,8 @@ class Connection(asyncio.Protocol):
             self._close()
             self.deadline = self.loop.time() + self.registry.limits.read_seconds  # the client may still be reading
         elif not self.transport.is_closing():
-            self.resume_reading()
+            if self._reading_paused:
+                self.resume_reading()
             if self.waiting:
                 self._start_cycle(self.waiting.popleft())
             elif not self.mid_message:
@@ -454,6 +453,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _let_write(self) -> None:
+        self.full = False
         writable, self._writable = self._writable, None
         if writable is not None:
             writable.set_result(None)

@@ -16,6 +16,7 @@ from holdfast.http.certificate import Certificate
 from holdfast.http.connection import Connection, ConnectionRegistry, Limits
 from holdfast.http.proxies import Forwarded
 from holdfast.http.request_cycle import App
+from holdfast.http.sweep import DeadlineSweep
 from holdfast.http.tls_handshake import Handshake
 from holdfast.logs import facts
 
@@ -23,7 +24,7 @@ log = logging.getLogger("holdfast")
 
 BACKLOG = 2048
 SWEEP_TICKS = 10
-"""Ticks between two sweeps; uvicorn ticks every tenth of a second."""
+"""Ticks of a sweep over all connections; uvicorn ticks every tenth of a second."""
 LINGER_SECONDS = 2.0
 """Time in which an idle connection may get one more answer during a drain, if other processes continue.
 
@@ -129,6 +130,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self.server_state = self.registry = ConnectionRegistry(limits, certificate, forwarded)
+        self._sweep = DeadlineSweep(self.registry.connections, SWEEP_TICKS)
         self.cut = 0
         """Number of calls aborted at the end."""
         self._log_refused_at = 0.0
@@ -173,15 +175,14 @@ class HttpServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Run ten times a second.
 
-        Once a second: update Date, close overdue connections, check the certificate's files.
+        Closes overdue connections.  Once a second: updates Date, checks the certificate's files.
         """
         await super().on_tick(counter)
+        now = asyncio.get_running_loop().time()
+        self._sweep.tick(counter, now)
         if counter % SWEEP_TICKS == 0:
             headers = self.registry.default_headers
             self.registry.common_headers = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-            now = asyncio.get_running_loop().time()
-            for connection in list(self.registry.connections):
-                connection.sweep(now)
             if self.registry.certificate is not None:
                 self.registry.certificate.refresh()
             if self.registry.slots.refused and now >= self._log_refused_at:
@@ -254,7 +255,8 @@ class HttpServer(uvicorn.Server):
             self.registry.emptied.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.registry.emptied.wait(), min(left, 1))
-            await self.on_tick(0)
+            for tick in range(SWEEP_TICKS):
+                await self.on_tick(tick)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

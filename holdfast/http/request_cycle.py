@@ -35,13 +35,12 @@ _FAILED = b"Internal Server Error"
 class ExchangeConnection(Protocol):
     """The connection, as an exchange uses it."""
 
+    full: bool
+    """True if the client has to read before more is written."""
+
     @property
     def common_headers(self) -> bytes:
         """Header lines that every answer has."""
-
-    @property
-    def full(self) -> bool:
-        """True if the client has to read before more is written."""
 
     def write(self, data: bytes) -> None: ...
 

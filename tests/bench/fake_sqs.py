@@ -90,6 +90,9 @@ class FakeSqs:
         )
         return {"MessageId": f"m{number}", "MD5OfMessageBody": "0"}
 
+    def _ListQueues(self, members: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
     def _SendMessage(self, members: dict[str, Any]) -> dict[str, Any]:
         return self._store(members)
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.load import LoadAnswer, Samples, Window
 from bench.machine import MachineInfo
-from bench.plan import FULL, QUICK, BenchPlan
+from bench.plan import FULL, QUICK, SCALE, BenchPlan
 from bench.report import (
     FORMAT,
     BenchReport,
@@ -22,7 +22,7 @@ from bench.report import (
     verdicts,
     write,
 )
-from bench.scenarios import SCENARIOS
+from bench.scenarios import SCALED, SCENARIOS
 from bench.scenarios.backlog import CheckpointWatch, split
 from bench.targets import targets
 from tests.servers import proc
@@ -72,7 +72,7 @@ def test_elasticmq_is_compared_by_its_cost_over_holdfasts() -> None:
     assert found["SendMessage, ElasticMQ's CPU over Holdfast's: at least 4 times"].measured == 6.0
 
 
-@pytest.mark.parametrize("plan", [FULL, QUICK], ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [FULL, QUICK, SCALE], ids=lambda plan: plan.name)
 def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: BenchPlan) -> None:
     held = targets(plan)
     names = {scenario.name for scenario in SCENARIOS}
@@ -90,6 +90,7 @@ def test_every_target_is_taken_from_what_a_scenario_of_the_plan_measures(plan: B
     assert all(verdict.measured is not None for verdict in verdicts(Asked(), held))
     assert {scenario.split(" ")[0] for scenario in asked} <= names
     assert plan.restart_depth in plan.depths
+    assert names >= SCALED
 
 
 def test_calls_that_overlap_a_checkpoint_are_counted_separately() -> None:

@@ -16,7 +16,9 @@ from frontend.sqs.protocol.errors import (
 )
 from frontend.sqs.protocol.md5 import Attribute
 
-_CONTROLS = bytes(code for code in range(0x20) if code not in b"\t\n\r")
+_WITHOUT_CONTROLS = bytes(code if code >= 0x20 or code in b"\t\n\r" else 0xFF for code in range(0x100))
+"""Translation of the invalid control characters to a byte that UTF-8 does not have.  A text without any is returned
+as it is, in half the time of deleting them."""
 _NONCHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 _ID = re.compile(r"[!-~]{1,128}\Z")
 _BATCH_ID = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
@@ -121,7 +123,7 @@ def is_batch_id(value: str) -> bool:
 
 def has_invalid_characters(text: bytes) -> bool:
     """True if UTF-8 text has a character outside #x9 #xA #xD #x20-#xD7FF #xE000-#xFFFD #x10000-#x10FFFF."""
-    return len(text.translate(None, _CONTROLS)) != len(text) or (
+    return text.translate(_WITHOUT_CONTROLS) != text or (
         not text.isascii() and (_NONCHARACTERS[0] in text or _NONCHARACTERS[1] in text)
     )
 

@@ -97,6 +97,19 @@ def test_message_ids_are_of_their_queue() -> None:
     assert not own & others
 
 
+@pytest.mark.parametrize(
+    ("partition", "number", "text"),
+    [
+        (1, 1, "39f0d581-c5f1-48f3-96a8-813885866ffa"),
+        (7, (3 << 40) + 5, "48e3f672-9423-45c2-be16-671eee0699a0"),
+        ((1 << 63) - 1, (1 << 64) - 1, "12ce09b9-bd5d-4e14-a957-7ec785866ffb"),
+    ],
+)
+def test_message_ids_stay_the_same(partition: int, number: int, text: str) -> None:
+    """A receive computes the id again that an earlier release has answered."""
+    assert message_id(partition, number, salt_of(b"k" * 16)) == text
+
+
 def test_message_ids_are_uuids_that_never_repeat() -> None:
     seen = set()
     for partition in (1, 2, 1 << 40):
