@@ -8,11 +8,15 @@ WORKERS ?= 3
 IMAGE ?= localhost/holdfast:try
 JOBS_IMAGE ?= localhost/holdfast-jobs:try
 ARGS ?=
+COMPILED := .cache/compiled
+COMPILED_TESTS := $(addprefix tests/,telemetry/test_build.py auth/signatures auth/test_cache.py auth/test_guessing.py auth/test_lookup.py)
 
-.PHONY: help serve cluster demo test test-all lint format lock bench simulate fuzz faults scale scale-billing image image-jobs kube kube-node clean
+.PHONY: help serve compiled test-compiled cluster demo test test-all lint format lock bench simulate fuzz faults scale scale-billing image image-jobs kube kube-node clean
 
 help:
 	@echo "make serve             run the service on http://127.0.0.1:9324 with its data in ./data (ARGS: more options)"
+	@echo "make compiled          build a wheel whose hot modules are compiled (needs a C compiler); COMPILED has it, installed"
+	@echo "make test-compiled     run the tests of the compiled modules on that build"
 	@echo "make cluster           run a cluster on this machine: Cassandra, Redis, all roles (ARGS: --cassandra 1)"
 	@echo "make demo              scale such a cluster from 3 backends to 12 and back, under load (ARGS: --cassandra 1)"
 	@echo "make test              install the tests' dependencies and run the tests, without the long campaigns (ARGS: pytest's options)"
@@ -34,6 +38,18 @@ help:
 
 serve: $(VENV)/.runtime
 	@exec $(BIN)/holdfast serve --data ./data $(ARGS)
+
+# The wheel is installed in a folder of its own, which PYTHONPATH puts before this one.
+compiled: $(VENV)/.dev
+	@scripts/need gcc
+	@rm -rf $(COMPILED)/wheel $(COMPILED)/site
+	HOLDFAST_COMPILED=1 $(PIP) wheel --no-build-isolation --no-deps --wheel-dir $(COMPILED)/wheel .
+	@$(PIP) install --no-deps --target $(COMPILED)/site $(COMPILED)/wheel/*.whl
+
+# Neither Python nor pytest may put this folder first, whose sources would be tested instead.
+test-compiled: compiled
+	HOLDFAST_COMPILED=1 PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED)/site:$(CURDIR) \
+	$(BIN)/python -m pytest --import-mode=append -p no:cacheprovider -q $(COMPILED_TESTS) $(ARGS)
 
 cluster: $(VENV)/.dev
 	@scripts/need redis-server java mvn

@@ -17,6 +17,7 @@ from frontend.rest.caller import KEY, RestCaller, problem_response
 from frontend.rest.models import ProblemDocument
 from frontend.rest.problems import MEDIA_TYPE, of_request
 from frontend.services import Services
+from telemetry.build import is_compiled
 
 _ASSETS = {
     "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
@@ -62,8 +63,8 @@ def create_rest(services: Services, routers: Iterable[APIRouter]) -> FastAPI:
 
     @rest.get("/health/live", tags=["health"])
     async def live() -> dict[str, Any]:
-        """Liveness: the process answers."""
-        return {"status": "live"}
+        """Liveness: the process answers; `compiled`: whether its hot modules are compiled."""
+        return {"status": "live", "compiled": is_compiled()}
 
     @rest.get("/health/ready", tags=["health"], responses={503: {"description": "The process drains or recovers."}})
     async def ready(response: Response) -> dict[str, Any]:

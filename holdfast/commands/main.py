@@ -26,6 +26,7 @@ from holdfast.commands.doctor import add_doctor_command
 from holdfast.commands.schema import add_schema_command
 from holdfast.heap import collect_rarely
 from holdfast.settings import Settings, SettingsError, describe, describe_one, is_distributed, load
+from telemetry.build import is_compiled
 
 _FLAGS = ("host", "port", "data", "region", "account", "tls_cert", "tls_key", "frontends", "backends", "log_level")
 """Settings that are options of the command line; environment and file accept all settings."""
@@ -264,7 +265,8 @@ def _parser() -> argparse.ArgumentParser:
         description="A durable message queue service that speaks Amazon SQS's protocol.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    build = "compiled" if is_compiled() else "not compiled"
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__} ({build})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser(

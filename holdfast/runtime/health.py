@@ -3,7 +3,7 @@
 They are served at ``health_listen``, apart from the role's own port: callers (a kubelet, a load balancer, Prometheus)
 have neither a secret of the service nor a certificate.  So nothing else is served here, and it is plain HTTP.
 
-    GET /health/live     200 from the process's start to its end, also while it replays a journal
+    GET /health/live     200 from the process's start to its end, also while it replays a journal; and its build
     GET /health/ready    200 while the role does its work; 503 before that, and while it drains
     GET /metrics         the metrics of the process, in Prometheus's format
 """
@@ -16,11 +16,13 @@ from typing import Final, Literal
 
 from backend.rpc.address import Address
 from holdfast.runtime.errors import CannotStart
+from telemetry.build import is_compiled
 from telemetry.prometheus import CONTENT_TYPE
 
 _HEAD_BYTES_MAX: Final = 8192
 _SECONDS: Final = 5.0
 """Timeout for a whole request: receiving it, and sending its answer."""
+_LIVE: Final = b'{"status":"live","compiled":%b}' % (b"true" if is_compiled() else b"false")
 
 Metrics = Callable[[], Awaitable[bytes]]
 Status = Literal["starting", "ready", "draining"]
@@ -71,7 +73,7 @@ class Health:
         if method != b"GET":
             return _status_answer("405 Method Not Allowed", "only GET", "Allow: GET\r\n")
         if path == b"/health/live":
-            return _status_answer("200 OK", "live")
+            return _response("200 OK", "application/json", _LIVE)
         if path == b"/metrics":
             assert self._metrics is not None
             return _response("200 OK", CONTENT_TYPE, await self._metrics())

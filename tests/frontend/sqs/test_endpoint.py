@@ -15,6 +15,7 @@ from frontend.request.request import RequestIds
 from frontend.sqs.protocol.error_mapping import as_sqs_error
 from metadata_service.models import NewQueue
 from metadata_service.store import StoreUnavailable
+from telemetry.build import is_compiled
 from tests.behaviour import wire
 from tests.behaviour.wire import WireRequest
 from tests.behaviour.world import asgi_scope, exchange
@@ -167,7 +168,8 @@ async def test_a_queue_that_another_process_recreated(service: FrontendService) 
 
 
 async def test_health(service: FrontendService) -> None:
-    assert (await service.unsigned("GET", "/health/live", b"", {})).status == 200
+    live = await service.unsigned("GET", "/health/live", b"", {})
+    assert (live.status, msgspec.json.decode(live.content)) == (200, {"status": "live", "compiled": is_compiled()})
     ready = await service.unsigned("GET", "/health/ready", b"", {})
     assert (ready.status, ready.content) == (200, b'{"status":"ready"}')
     service.app.context.services.damaged = lambda: 2

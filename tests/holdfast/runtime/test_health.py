@@ -8,6 +8,9 @@ from holdfast.runtime.errors import CannotStart
 from holdfast.runtime.health import Health, serve_health
 from tests.closing import closing
 from tests.servers.server import free_port
+from tests.telemetry.test_build import EXPECTED
+
+LIVE = b'{"status":"live","compiled":%b}' % (b"true" if EXPECTED else b"false")
 
 
 async def ask(port: int, request: bytes) -> bytes:
@@ -35,11 +38,11 @@ async def test_a_working_process_is_ready_and_every_process_is_live() -> None:
                 told.append((path, head.split()[1], body))
     assert told == [
         ("/health/ready", b"503", b'{"status":"starting"}'),
-        ("/health/live", b"200", b'{"status":"live"}'),
+        ("/health/live", b"200", LIVE),
         ("/health/ready", b"200", b'{"status":"ready"}'),
-        ("/health/live", b"200", b'{"status":"live"}'),
+        ("/health/live", b"200", LIVE),
         ("/health/ready", b"503", b'{"status":"draining"}'),
-        ("/health/live", b"200", b'{"status":"live"}'),
+        ("/health/live", b"200", LIVE),
     ]
 
 
