@@ -26,7 +26,7 @@ let streams = 0; // live streams that are open
 let ending = new AbortController(); // aborts the calls of this session and account
 const WATCH_MS = 400;
 const REPEAT_MS = 3000;
-const SILENCE_MS = 40_000; // the service sends something at least every 15 s
+const SILENCE_MS = 75_000; // the service sends something at least every 30 s
 
 /** An answer of the service that is an error. */
 export class Refusal extends Error {

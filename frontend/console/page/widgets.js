@@ -6,7 +6,7 @@ import { clockTime } from "./text.js";
 const { h, nextTick, onMounted, onUnmounted, ref, shallowReactive, useId } = Vue;
 const PAUSE_MAX = 60;
 const RECONNECT_SECONDS = 0.2; // the service has ended the answer: it restarts, or the session is over
-const LATE_SECONDS = 20; // numbers that change arrive every 2 s; of those that do not, the age arrives every 15 s
+const LATE_SECONDS = 35; // numbers that change arrive every 2 s; of those that do not, the age arrives every 30 s
 const GONE = [401, 403, 404]; // the caller may not see it any more, or it is not there
 
 /** What a page shows after an error: nothing of what may not be seen any more. */

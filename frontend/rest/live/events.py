@@ -57,13 +57,21 @@ class EventStream(Response):
 
         with self._ends:
             await write({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            while not self._polls.draining:
-                event = await self._polls.run(self._follower.next(), self._receive, None)
-                if event is None:
-                    break
-                written = write({"type": "http.response.body", "body": event, "more_body": True})
-                await (self._used.measure(written) if self._follower.has_news else written)
+            goes_on = True
+            while goes_on and not self._polls.draining:
+                spent = ProcessorTime()
+                goes_on = await spent.measure(self._write_next(write))
+                if self._follower.has_news:
+                    self._used.seconds += spent.seconds
             await write({"type": "http.response.body", "body": b""})
+
+    async def _write_next(self, write: Callable[[dict[str, Any]], Awaitable[None]]) -> bool:
+        """Write the next event; False: there is none any more."""
+        event = await self._polls.run(self._follower.next(), self._receive, None)
+        if event is None:
+            return False
+        await write({"type": "http.response.body", "body": event, "more_body": True})
+        return True
 
 
 def create_router(context: Context, pages: QueuePages) -> APIRouter:
@@ -89,7 +97,7 @@ def create_router(context: Context, pages: QueuePages) -> APIRouter:
         An event `queues` or `queue` has the same JSON as `GET /v1/queues?counters=true` or
         `GET /v1/queues/{name}/metrics`, and comes at once and after each change, at most every two seconds.  A list
         has at most 100 queues.  An event `session` has the time at which the credential expires, or null.  An event
-        `problem` has a problem document.  An event `age` tells every 15 seconds
+        `problem` has a problem document.  An event `age` tells every 30 seconds
         without other news how old, in seconds, the numbers are that were sent last.  The answer ends within a second
         after the credential has ended, and when the client has not read for ten seconds.
         """

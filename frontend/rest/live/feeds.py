@@ -31,8 +31,10 @@ _T = TypeVar("_T")
 
 PERIOD_SECONDS: Final = 2.0
 """Minimum time between two values of a feed."""
-PAUSE_FACTOR: Final = 40
+PAUSE_FACTOR: Final = 80
 """Pause between computations, as a multiple of the processor time that values took on the event loop."""
+PAUSE_SECONDS_MAX: Final = 10.0
+"""Maximum pause: when many followers come at once, their first values do not stop all others for long."""
 READ_SECONDS_MAX: Final = 5.0
 """Maximum duration of a computation."""
 READ_AT_ONCE: Final = 16
@@ -43,7 +45,7 @@ CHECK_SECONDS_MAX: Final = 5.0
 """Maximum duration of the check of a credential; one that cannot be checked counts as invalid."""
 CHECKED_AT_ONCE: Final = 50
 """Credentials that are checked at the same time."""
-BEAT_SECONDS: Final = 15.0
+BEAT_SECONDS: Final = 30.0
 """Time after which a follower without news gets the age of the latest value, so that proxies keep its connection."""
 FOLLOWERS_MAX: Final = 5_000
 """Maximum number of followers of a process."""
@@ -311,7 +313,8 @@ class Feeds:
         used = self.used.seconds - self._paid_seconds
         if used > 0:
             self._paid_seconds += used
-            self._paused_until = max(self._paused_until, now) + PAUSE_FACTOR * used
+            pause_seconds = max(self._paused_until - now, 0) + PAUSE_FACTOR * used
+            self._paused_until = now + min(pause_seconds, PAUSE_SECONDS_MAX)
 
     def _on_read(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

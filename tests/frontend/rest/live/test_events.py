@@ -339,6 +339,7 @@ async def test_the_first_value_does_not_wait_for_the_pause(
     clients: FeedClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "PAUSE_FACTOR", 1e9)
+    monkeypatch.setattr(feeds, "PAUSE_SECONDS_MAX", 1e9)
     for account in ("1", "2", "1"):
         assert await clients.follow(account, numbers, name=f"f{clients.feeds.computed}").next() is not None
     assert clients.feeds.computed == 3
@@ -388,6 +389,7 @@ async def test_what_followers_cost_lengthens_the_pause(
 
     monkeypatch.setattr(feeds, "thread_time", lambda: spent)
     monkeypatch.setattr(feeds, "PAUSE_FACTOR", 1)
+    monkeypatch.setattr(feeds, "PAUSE_SECONDS_MAX", 1e9)
     for name in ("q", "other"):
         await service.make_queue(name)
     key_id, key = await api_key(service)
